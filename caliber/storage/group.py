@@ -5,9 +5,12 @@ that wait into one transaction and one commit, wakes every one whose work is don
 still waits: nobody has to get past the others to learn what became of its work, and nobody overtakes. A call returns
 only when its work is durable. Source: design, section 4.
 
-An interrupt (Ctrl-C) may hit the leading thread anywhere. Whatever happens to it, each request of its batch is done, or
-failed with an error of its own, or back in line, and the lead goes on. So what must not be left half done is written to
-be done again: ``_settle`` picks up where an interrupt stopped it.
+Handlers of signals run in the main thread, anywhere, and may raise anything (Ctrl-C, ``sys.exit``, a time limit). So:
+
+* The main thread leads nobody but itself. It lets the first that waits lead it, or goes alone when nobody does. What a
+  handler raises is then its own, whatever its class, and no work of another thread is half done by it.
+* Who leads is said in one place, ``_leader``, and changes by one assignment. Everything around that can be done again:
+  ``_leave`` may be interrupted at any line and begun anew, and waking somebody who has nothing to do does no harm.
 """
 
 from __future__ import annotations
@@ -15,20 +18,22 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 from caliber.model.errors import CaliberError, TransactionFailed, Unavailable
 from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.waiting import may_be_interrupted
 
 T = TypeVar("T")
+
+_LEAST_BATCH: Final = 2
 
 
 class Request:
     """One piece of work in line, and what became of it."""
 
-    __slots__ = ("alone", "apart", "done", "error", "gate", "given_up", "heir", "leads", "result", "unit", "work")
+    __slots__ = ("alone", "apart", "done", "error", "gate", "given_up", "passed_over", "result", "unit", "work")
 
     def __init__(self, work: Callable[[UnitOfWork], Any], *, apart: bool = False) -> None:
         self.work = work
@@ -42,14 +47,18 @@ class Request:
         """Whether it is to run in a transaction of its own, on its own thread."""
         self.given_up = False
         """Whether its thread waits only to learn what became of it, or not even that."""
-        self.leads = False
-        self.heir: Request | None = None
-        """Who gets the lead next, once that is decided."""
+        self.passed_over = False
+        """Whether it was given up, and nothing came of it."""
         self.gate = threading.Lock()
         self.gate.acquire()
 
+    @property
+    def over(self) -> bool:
+        """Whether its thread has nothing to wait for any more."""
+        return self.done or self.alone or self.passed_over
+
     def wake(self) -> None:
-        """Let its thread go on; again does no harm."""
+        """Let its thread look what became of it; again, or for nothing, does no harm."""
         if self.gate.locked():
             self.gate.release()
 
@@ -57,7 +66,7 @@ class Request:
 class Batch:
     """The requests that a leading thread took, and how far their transaction is."""
 
-    __slots__ = ("at", "committed", "ending", "requests", "trying")
+    __slots__ = ("at", "committed", "ending", "left", "requests", "trying")
 
     def __init__(self, own: Request) -> None:
         self.requests = [own]
@@ -68,6 +77,8 @@ class Batch:
         self.ending = False
         """Whether COMMIT may have been sent."""
         self.committed = False
+        self.left = False
+        """Whether the line has been left, and nothing of it remains to be done."""
 
 
 class GroupWriter:
@@ -78,7 +89,7 @@ class GroupWriter:
         self._group_max_batch = max_batch
         self._group_wait_s = wait_us / 1e6
         self._mutex = threading.Lock()
-        self._led = False
+        self._leader: Request | None = None
         self._waiting: deque[Request] = deque()
         self._company = 1
         """How many wrote lately, or stood in line: those mostly come again at once."""
@@ -98,79 +109,88 @@ class GroupWriter:
         """Raise Unavailable when the store was closed meanwhile."""
         raise NotImplementedError
 
+    def _made_ready(self) -> None:
+        """Undo what the leader before may have left half done."""
+
     def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None) -> T:
         request = Request(work)
         deadline = None if deadline_ms is None else time.monotonic() + deadline_ms / 1000
-        batch = Batch(request)
-        try:
-            self._enter(request, deadline_ms)
-            if request.leads:
-                self._check_usable()
-                self._take(batch)
-                began = time.perf_counter()
-                self._transaction(batch, request, deadline)
-                self._took_s = time.perf_counter() - began
-                self._company = min(len(batch.requests) + len(self._waiting), self._group_max_batch)
-        finally:
-            while request.leads:
-                try:
-                    self._leave(request, batch)
-                except KeyboardInterrupt as interrupt:
-                    request.error = interrupt
+        self._in_line(request, deadline)
         if request.alone and not request.done and request.error is None:
             self.write_alone(request, deadline)
         return result_of(request)  # type: ignore[no-any-return]
 
     def write_alone(self, request: Request, deadline: float | None) -> None:
-        """Run a request beside the line."""
-        self._check_usable()
-        self._transaction(Batch(request), request, deadline)
+        """Run a request that shares with nobody."""
+        request.apart, request.alone = True, False
+        self._in_line(request, deadline)
 
-    @contextmanager
-    def exclusive(self) -> Iterator[None]:
-        """Keep transactions out while the connection is used for something else; for writers with one leader."""
-        request = Request(_nothing, apart=True)
+    def _in_line(self, request: Request, deadline: float | None) -> None:
+        """Return when a request is done, or is to go alone. Raises: what came of it to this thread alone."""
         batch = Batch(request)
         try:
-            self._enter(request, None)
-            yield
+            self._enter(request, deadline)
+            if self._leader is request and self._grouped and not request.apart:
+                self._share(batch, request, deadline)
+            if self._leader is request:
+                self._check_usable()
+                self._made_ready()
+                began = time.perf_counter()
+                self._transaction(batch, request, deadline)
+                self._took_s = time.perf_counter() - began
+                self._company = min(len(batch.requests) + len(self._waiting), self._group_max_batch)
+            else:
+                batch.left = True
         finally:
-            while request.leads:
-                try:
+            # More than once: each time it may be interrupted again.
+            try:
+                if not batch.left:
                     self._leave(request, batch)
-                except KeyboardInterrupt as interrupt:
-                    request.error = interrupt
-        if request.error is not None:
-            raise request.error
+            finally:
+                try:
+                    if not batch.left:
+                        self._leave(request, batch)
+                finally:
+                    if not batch.left:
+                        self._leave(request, batch)
 
-    def _enter(self, request: Request, deadline_ms: int | None) -> None:
+    def exclusive(self) -> Exclusive:
+        """Keep transactions out while the connection is used for something else; for writers with one leader."""
+        return Exclusive(self)
+
+    def _enter(self, request: Request, deadline: float | None) -> None:
         """Return when the request leads, is done, or is to go alone. Raises: Unavailable when the deadline passed."""
-        try:
-            with self._mutex:
-                if not self._led and not self._waiting:
-                    self._led = request.leads = True
-                    return
-                self._waiting.append(request)
-                if self._full is not None and len(self._waiting) + 1 >= self._company:
-                    self._full.release()
-                    self._full = None
-            patience_s = -1 if deadline_ms is None else min(deadline_ms / 1000, threading.TIMEOUT_MAX)
-            if request.gate.acquire(timeout=patience_s):
+        with self._mutex:
+            if self._leader is None and not self._waiting:
+                self._leader = request
                 return
-        except BaseException:
-            self._withdraw(request)
-            raise
-        if not self._withdraw(request):
-            # Somebody took it into a transaction meanwhile: it is too late to give up, its end decides.
-            request.gate.acquire()
-            if request.done or request.alone:
-                return
-        raise Unavailable("the deadline passed while other writers were busy; nothing was written", reason="timeout")
+            self._waiting.append(request)
+            full = self._full
+            if full is not None and len(self._waiting) + 1 >= self._company:
+                self._full = None
+                full.release()
+        self._wait(request, deadline)
+
+    def _wait(self, request: Request, deadline: float | None) -> None:
+        """As ``_enter``, of a request that is in line."""
+        while not request.over and self._leader is not request:
+            if deadline is None or request.given_up:
+                request.gate.acquire()
+            elif not request.gate.acquire(timeout=_patience_s(deadline)) and self._withdraw(request):
+                raise _too_late()
+            # Else somebody took it into a transaction meanwhile: it is too late to give up, its end decides.
+        if request.done or request.alone:
+            return
+        if request.passed_over:
+            raise _too_late()
+        with self._mutex:
+            if request in self._waiting:  # who handed it the lead was interrupted before taking it out
+                self._waiting.remove(request)
 
     def _withdraw(self, request: Request) -> bool:
         """Give a request up; return whether nobody works on it."""
         with self._mutex:
-            if request.leads:
+            if self._leader is request:
                 return True  # and hands that on
             if request in self._waiting:
                 self._waiting.remove(request)
@@ -178,65 +198,120 @@ class GroupWriter:
             request.given_up = True
         return False
 
-    def _take(self, batch: Batch) -> None:
-        if not self._grouped:
-            return
+    def _share(self, batch: Batch, request: Request, deadline: float | None) -> None:
+        """Take those that wait into a batch, or have this request taken into that of another thread."""
         if self._group_wait_s and len(self._waiting) < self._group_max_batch - 1:
             time.sleep(self._group_wait_s)
         self._gather()
+        if not may_be_interrupted():
+            with self._mutex:
+                # Who is in the line and in the batch when this is interrupted stays in the line.
+                while self._waiting and not self._waiting[0].apart and len(batch.requests) < self._group_max_batch:
+                    batch.requests.append(self._waiting[0])
+                    self._waiting.popleft()
+        elif self._hand_over(request):
+            self._wait(request, deadline)
+
+    def _hand_over(self, request: Request) -> bool:
+        """Let the first that waits lead, and this request be the first of its company; return whether one does."""
         with self._mutex:
-            # Who is in the line and in the batch when this is interrupted stays in the line.
-            while self._waiting and not self._waiting[0].apart and len(batch.requests) < self._group_max_batch:
-                batch.requests.append(self._waiting[0])
-                self._waiting.popleft()
+            if not self._waiting or self._waiting[0].apart or self._group_max_batch < _LEAST_BATCH:
+                return False
+            heir = self._waiting[0]
+            self._waiting.insert(1, request)
+            self._leader = heir
+            self._waiting.popleft()
+            heir.wake()
+        return True
 
     def _gather(self) -> None:
         """Wait until as many stand in line as came together last, for half as long as their transaction took at most.
 
         Those who were woken a moment ago are on their way back: whoever is first would else commit alone each time.
         """
+        if len(self._waiting) + 1 >= self._company:
+            return
+        full = threading.Lock()
+        full.acquire()
         with self._mutex:
             if len(self._waiting) + 1 >= self._company:
                 return
-            full = self._full = threading.Lock()
-            full.acquire()
+            self._full = full
         full.acquire(timeout=self._took_s / 2)
         self._full = None
 
     def _leave(self, own: Request, batch: Batch) -> None:
-        """Wake whose fate is known, put the rest of a batch back in line, and give the lead to the first there."""
-        with self._mutex:
-            while own.leads:
-                try:
-                    self._settle(own, batch)
-                except KeyboardInterrupt as interrupt:
-                    own.error = interrupt
+        """Leave the line, as the leader or not: wake whose fate is known, put others back, hand on the lead.
 
-    def _settle(self, own: Request, batch: Batch) -> None:
-        companions = batch.requests[1:]
-        if own.heir is None:
-            for request in reversed(companions):
-                known = request.done or request.alone or request.given_up
-                if not known and request not in self._waiting:
-                    self._waiting.appendleft(request)
-            if self._waiting:
-                own.heir = self._waiting[0]
-        for request in companions:
-            if request.done or request.alone or request.given_up:
-                request.wake()
-        heir = own.heir
-        if heir is not None:
-            heir.leads = True
-            if self._waiting and self._waiting[0] is heir:
-                self._waiting.popleft()
-            heir.wake()
-        else:
-            self._led = False
-        own.leads = False
+        Any line of it may be interrupted; it is then begun again.
+        """
+        with self._mutex:
+            if batch.committed:
+                for request in batch.trying:
+                    request.done = not request.alone
+            for request in batch.requests[1:]:
+                if request.given_up and not request.done:
+                    request.passed_over = True
+            if own in self._waiting:
+                self._waiting.remove(own)
+            own.given_up = not own.over
+            if self._leader is own:
+                for request in reversed(batch.requests[1:]):
+                    if not request.over and request not in self._waiting:
+                        self._waiting.appendleft(request)
+                self._leader = self._waiting[0] if self._waiting else None
+            heir = self._leader
+            if heir is not None:
+                if self._waiting and self._waiting[0] is heir:
+                    self._waiting.popleft()
+                heir.wake()
+            for request in batch.requests[1:]:
+                if request.over:
+                    request.wake()
+        batch.left = True
+
+
+class Exclusive:
+    """The lead, for something else than a transaction in line."""
+
+    def __init__(self, writer: GroupWriter) -> None:
+        self._writer = writer
+        self._request = Request(_nothing, apart=True)
+        self._batch = Batch(self._request)
+
+    def __enter__(self) -> None:
+        try:
+            self._writer._enter(self._request, None)
+            self._writer._made_ready()
+        except BaseException:
+            self._leave()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self._leave()
+
+    def _leave(self) -> None:
+        try:
+            self._writer._leave(self._request, self._batch)
+        finally:
+            try:
+                if not self._batch.left:
+                    self._writer._leave(self._request, self._batch)
+            finally:
+                if not self._batch.left:
+                    self._writer._leave(self._request, self._batch)
 
 
 def _nothing(uow: UnitOfWork) -> None:
     """Stand in line for something else than writing."""
+
+
+def _patience_s(deadline: float) -> float:
+    return max(0.0, min(deadline - time.monotonic(), threading.TIMEOUT_MAX))
+
+
+def _too_late() -> Unavailable:
+    return Unavailable("the deadline passed while other writers were busy; nothing was written", reason="timeout")
 
 
 def result_of(request: Request) -> Any:
@@ -247,11 +322,6 @@ def result_of(request: Request) -> Any:
         for after in request.unit.on_commit:
             after()
     return request.result
-
-
-def is_own(error: BaseException) -> bool:
-    """Return whether an error is the running thread's and not that of the work it runs: Ctrl-C hits the main thread."""
-    return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
 
 
 def copy_for(error: BaseException) -> CaliberError:

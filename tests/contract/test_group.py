@@ -16,6 +16,7 @@ from support.configs import USER
 from support.crowds import Crowd, Gate, count, until
 from support.entities import plain
 from support.evidence import seed
+from support.interrupted import every_line, in_files
 from support.providers import CountingEmbeddings
 
 from caliber.backends.postgres.connection import PgConnection
@@ -43,8 +44,7 @@ def insert(uow: UnitOfWork) -> int | None:
 
 def assert_free(store: Any) -> None:
     """The lead is nobody's, and the next write gets it."""
-    assert not store._writer._led
-    assert not store._writer._waiting
+    until(lambda: store._writer._leader is None and not store._writer._waiting)  # workers of a handle write, too
     store.write(insert, deadline_ms=20_000)
 
 
@@ -107,7 +107,7 @@ def test_lead_that_comes_too_late_is_handed_on(backend: Any) -> None:
         writer._withdraw = withdraw
         crowd.line_up([insert], before=1)
         gate.open()
-        until(lambda: request.leads)
+        until(lambda: writer._leader is request)
         return bool(withdraw(request))
 
     writer._withdraw = after_all
@@ -161,26 +161,73 @@ def test_error_that_is_no_exception_is_that_of_the_work(backend: Any) -> None:
 # --- interrupts ----------------------------------------------------------------------------------------
 
 
-def test_interrupt_in_a_companions_work_is_the_leaders_alone(backend: Any) -> None:
+@pytest.fixture
+def leading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this thread lead others, as if what interrupts it had been thrown into one where no handlers run."""
+    monkeypatch.setattr("caliber.storage.group.may_be_interrupted", lambda: False)
+
+
+def test_main_thread_runs_nobody_elses_work(backend: Any) -> None:
+    """A signal's handler may raise there at any moment, and what it raises cannot be told from an error of the work."""
     store = backend.store(storage__durability="group")
     ran_by: list[threading.Thread] = []
 
-    def interrupted(uow: UnitOfWork) -> int | None:
+    def companion(uow: UnitOfWork) -> int | None:
         ran_by.append(threading.current_thread())
-        ordinal = uow.insert(TRAJECTORY, plain(TRAJECTORY))
-        if threading.current_thread() is MAIN:
-            signal.raise_signal(signal.SIGINT)
-        return ordinal
+        return uow.insert(TRAJECTORY, plain(TRAJECTORY))
 
     crowd = Crowd(store)
-    end = crowd.led_by_me(insert, [insert, interrupted, insert])
-    assert isinstance(end, KeyboardInterrupt)
-    assert ran_by[0] is MAIN, "the interrupt did not come in a companion's work"
+    before = store._writer.commits
+    end = crowd.led_by_me(insert, [companion] * 3)
+    assert isinstance(end, int)
     assert all(isinstance(crowd.ends[at], int) for at in range(3)), crowd.ends
-    assert count(store, TRAJECTORY) == 3, "the leader's own work was given up, its companions' was not"
+    assert len(ran_by) == 3
+    assert MAIN not in ran_by
+    assert store._writer.commits - before == 1 + 1, "it still shares their commit"
     assert_free(store)
 
 
+@pytest.mark.parametrize("stands", ["first", "behind others"])
+def test_interrupt_of_the_main_thread_at_any_line_is_its_own(backend: Any, stands: str) -> None:
+    """At every line of standing in line, leading, handing on and leaving: companions write once, and all go on."""
+    store = backend.store(storage__durability="group")
+    store.write(insert)
+    stored = count(store, TRAJECTORY)
+    step = 1 if backend.adapter == "sqlite" else 3
+    for lines in every_line(in_files("storage/group.py"), step=step):
+        crowd, mine = Crowd(store), []
+
+        def own(uow: UnitOfWork, crowd: Crowd = crowd) -> int | None:
+            if threading.current_thread() is MAIN and stands == "first":
+                crowd.line_up([insert] * 2)
+            return insert(uow)
+
+        gate = Gate(store) if stands != "first" else None
+        over = threading.Event()
+
+        def follow(crowd: Crowd = crowd, gate: Any = gate, over: Any = over) -> None:
+            until(lambda: over.is_set() or len(store._writer._waiting) > 0)
+            crowd.start([insert] * 2)
+            gate.open()
+
+        helper = threading.Thread(target=follow) if gate is not None else None
+        if helper is not None:
+            helper.start()
+        with lines.counted():
+            mine.append(store.write(own))
+        over.set()
+        if helper is not None:
+            helper.join(30)
+        crowd.join()
+        assert all(isinstance(end, int) for end in crowd.ends.values()), crowd.ends
+        now = count(store, TRAJECTORY)
+        assert now - stored - len(crowd.ends) - len(mine) in ((0,) if mine else (0, 1))
+        stored = now
+        assert store._writer._leader is None
+        assert not store._writer._waiting
+
+
+@pytest.mark.usefixtures("leading")
 def test_interrupt_as_the_commit_is_done_leaves_everybody_done(backend: Any) -> None:
     memory = backend.open(storage__durability="group")
     store = memory._engine.store
@@ -215,6 +262,7 @@ def test_interrupt_as_the_commit_is_done_leaves_everybody_done(backend: Any) -> 
     assert memory.verify() == []
 
 
+@pytest.mark.usefixtures("leading")
 def test_interrupt_while_the_outcome_of_a_commit_is_asked_for(backend: Any) -> None:
     """Nobody knows then whether the COMMIT stands: companions are told so, and do not write a second time."""
     if backend.adapter != "postgres":
@@ -242,6 +290,7 @@ def test_interrupt_while_the_outcome_of_a_commit_is_asked_for(backend: Any) -> N
     assert_free(store)
 
 
+@pytest.mark.usefixtures("leading")
 def test_interrupt_before_a_commit_is_sent(backend: Any) -> None:
     """The transaction ends with its connection and is known to have come to nothing: companions write again."""
     if backend.adapter != "postgres":
@@ -261,29 +310,6 @@ def test_interrupt_before_a_commit_is_sent(backend: Any) -> None:
     assert isinstance(end, KeyboardInterrupt)
     assert all(isinstance(crowd.ends[at], int) for at in range(3)), crowd.ends
     assert count(store, TRAJECTORY) == 3
-    assert_free(store)
-
-
-def test_interrupt_while_the_lead_is_handed_on(backend: Any) -> None:
-    store = backend.store(storage__durability="group")
-    writer = store._writer
-    settle, hits = writer._settle, []
-
-    def twice(own: Any, batch: Any) -> None:
-        if threading.current_thread() is MAIN and len(hits) < 2:
-            hits.append(len(hits))
-            if len(hits) == 2:
-                settle(own, batch)
-                own.leads = True  # as if the last store had not been reached
-            signal.raise_signal(signal.SIGINT)
-        settle(own, batch)
-
-    writer._settle = twice
-    crowd = Crowd(store)
-    end = crowd.led_by_me(insert, [insert] * 3)
-    writer._settle = settle
-    assert isinstance(end, KeyboardInterrupt)
-    assert all(isinstance(crowd.ends[at], int) for at in range(3)), crowd.ends
     assert_free(store)
 
 

@@ -59,6 +59,12 @@ class Crowd:
             self._threads[-1].start()
             until(lambda at=at: len(self.store._writer._waiting) == before + at + 1)  # type: ignore[misc]
 
+    def start(self, works: list[Callable[[UnitOfWork], Any]]) -> None:
+        """Start a thread for each work, and wait for none of them."""
+        for at, work in enumerate(works):
+            self._threads.append(threading.Thread(target=self._write, args=(at, work)))
+            self._threads[-1].start()
+
     def _write(self, at: int, work: Callable[[UnitOfWork], Any]) -> None:
         try:
             self.ends[at] = self.store.write(work)

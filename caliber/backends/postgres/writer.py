@@ -15,6 +15,7 @@ import os
 import random
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -31,11 +32,12 @@ from caliber.model.errors import CaliberError, Conflict, StorageError, Transacti
 from caliber.schema.catalog import Catalog
 from caliber.storage.changes import pack_changes
 from caliber.storage.codec import Row
-from caliber.storage.group import Batch, GroupWriter, Request, copy_for, is_own, result_of
+from caliber.storage.group import Batch, GroupWriter, Request, copy_for, result_of
 from caliber.storage.plan import Plan, RelationPlans
 from caliber.storage.protocol import Follower
 from caliber.storage.steps import Steps, started
 from caliber.storage.unit_of_work import Ask, RowChange, UnitOfWork
+from caliber.storage.waiting import is_of_handler
 
 T = TypeVar("T")
 
@@ -64,41 +66,43 @@ def _waiting_for_rows(work: Callable[[UnitOfWork], T]) -> Callable[[UnitOfWork],
     return again
 
 
+class Turn:
+    """The place of one transaction among those that go on in order."""
+
+    __slots__ = ("gate",)
+
+    def __init__(self) -> None:
+        self.gate = threading.Lock()
+        self.gate.acquire()
+
+
 class Turns:
-    """Lets threads go on in the order in which they took a number."""
+    """Lets threads go on in the order in which they took their turn."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
-        self._next = 0
-        self._serving = 0
-        self._gone: set[int] = set()
-        self._gates: dict[int, threading.Lock] = {}
-        """What each waits on: only the next one is woken."""
+        self._line: deque[Turn] = deque()
 
-    def take(self) -> int:
+    def take(self, turn: Turn) -> None:
+        """Come after all who are in line. Interrupted, it may be in line or not: it is to leave in any case."""
         with self._mutex:
-            number = self._next
-            self._next += 1
-            return number
+            self._line.append(turn)
 
-    def wait(self, number: int) -> None:
-        with self._mutex:
-            if self._serving == number:
-                return
-            gate = self._gates[number] = threading.Lock()
-            gate.acquire()
-        gate.acquire()
+    def wait(self, turn: Turn) -> None:
+        """Return once all who came before have left."""
+        while True:
+            with self._mutex:
+                if self._line[0] is turn:
+                    return
+            turn.gate.acquire()
 
-    def leave(self, number: int) -> None:
-        """Let the next one go on; a number may also be given back out of turn."""
+    def leave(self, turn: Turn) -> None:
+        """Let the next one go on; who never came, or left before, does no harm, and leaves out of turn if need be."""
         with self._mutex:
-            self._gone.add(number)
-            while self._serving in self._gone:
-                self._gone.remove(self._serving)
-                self._serving += 1
-            gate = self._gates.pop(self._serving, None)
-            if gate is not None:
-                gate.release()
+            if turn in self._line:
+                self._line.remove(turn)
+            if self._line and self._line[0].gate.locked():
+                self._line[0].gate.release()
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,13 +215,31 @@ class PostgresWriter(GroupWriter):
     def _check_usable(self) -> None:
         self._pool.check_open()
 
+    def write_alone(self, request: Request, deadline: float | None) -> None:
+        """Run a request beside the line."""
+        self._check_usable()
+        self._transaction(Batch(request), request, deadline)
+
     def _transaction(self, batch: Batch, own: Request, deadline: float | None) -> None:
         try:
-            others = self._run(batch, deadline) if len(batch.requests) == 1 else self._together(batch)
-            if others or self._feed.due:
-                self.hear_of_others()
-        except BaseException as error:
-            self._failed(batch, own, error)
+            try:
+                others = self._run(batch, deadline) if len(batch.requests) == 1 else self._together(batch)
+                if others or self._feed.due:
+                    self.hear_of_others()
+            except BaseException as error:
+                if batch.ending and not isinstance(error, CaliberError):
+                    self._doubt(error)
+                self._failed(batch, own, error)
+        except BaseException as error:  # one more interrupt
+            if batch.ending:
+                self._doubt(error)
+            raise
+
+    def _doubt(self, error: BaseException) -> None:
+        """Have memory read anew: a transaction of ours may stand that it has not heard of."""
+        self._feed.distrust()
+        if self.follower is not None:
+            self.follower.missed(error)
 
     def _failed(self, batch: Batch, own: Request, error: BaseException) -> None:
         """Note what became of each request; who is left out had no part in it and goes back in line."""
@@ -228,17 +250,21 @@ class PostgresWriter(GroupWriter):
                     request.error = copy_for(error)
                 request.done = True
             own.error = error
-        elif is_own(error) or len(batch.requests) == 1:
-            if batch.ending:
-                # Interrupted before anybody learned whether the COMMIT stands: who shared it must not write again.
-                for request in batch.trying:
-                    request.error = Unavailable(UNKNOWN_OUTCOME, reason="outcome unknown")
-                    request.done = True
+        elif len(batch.requests) == 1:
             own.error = error
             own.done = True
-        else:
+        elif batch.ending and not isinstance(error, CaliberError):
+            # Nobody learned whether the COMMIT stands: who shared it must not write again.
             for request in batch.trying:
-                request.alone = True
+                request.error = Unavailable(UNKNOWN_OUTCOME, reason="outcome unknown")
+                request.done = True
+            own.error = error
+        else:
+            if not isinstance(error, CaliberError) and batch.at in (None, own):
+                own.error = error  # of the thread, and not of anybody's work
+                own.done = True
+            for request in batch.trying:
+                request.alone = not request.done
 
     def _together(self, batch: Batch) -> bool:
         """Run a batch in one transaction; whoever fails there is left to do it alone, where nobody fails with it."""
@@ -257,7 +283,7 @@ class PostgresWriter(GroupWriter):
 
     def _run(self, batch: Batch, deadline: float | None) -> bool:
         """Run a batch in one transaction; return whether others wrote meanwhile."""
-        ticket: int | None = None
+        turn = Turn()
         interrupt: BaseException | None = None
         others = False
         limits = self._limits.within(deadline) if len(batch.trying) == 1 else self._limits.shared()
@@ -272,13 +298,14 @@ class PostgresWriter(GroupWriter):
                     sequence, xid = 0, connection.begun
                     if xid is not None:  # something was asked of the database
                         messages = self._messages(batch, bool(changes))
-                        ticket = self._turns.take()
+                        self._turns.take(turn)
                         record = (self._identity, self._packed(changes), self._clock_us()) if changes else None
                         try:
                             batch.ending = True
                             sequence, others = self._commit(connection, record, messages)
-                        except Exception as error:
+                        except CaliberError as error:
                             if not (isinstance(error, Unavailable) and connection.broken):
+                                batch.ending = False
                                 raise
                             self._cut_off(batch, xid, record, error)
                             others = True  # its position is not known: memory learns of it as of anybody else's
@@ -292,13 +319,16 @@ class PostgresWriter(GroupWriter):
                     batch.at = connection.failed or batch.at
                     raise
             self.commits += 1
-            if ticket is not None and xid is not None:
-                self._publish(ticket, sequence, xid, changes)
+            if xid is not None:
+                self._publish(turn, sequence, xid, changes)
             for request in batch.trying:
                 request.done = True
         finally:
-            if ticket is not None:
-                self._turns.leave(ticket)
+            try:
+                self._turns.leave(turn)
+            except BaseException:
+                self._turns.leave(turn)
+                raise
         if interrupt is not None:
             raise interrupt
         return others
@@ -434,15 +464,15 @@ class PostgresWriter(GroupWriter):
             ]
         )
 
-    def _publish(self, ticket: int, sequence: int, xid: int, changes: list[RowChange]) -> None:
+    def _publish(self, turn: Turn, sequence: int, xid: int, changes: list[RowChange]) -> None:
         if self.follower is None or not sequence:
             return
         try:
-            self._turns.wait(ticket)
+            self._turns.wait(turn)
             self._feed.claim(sequence, xid)
             self.follower.committed(sequence, changes)
         except BaseException as error:
-            self.follower.lost(error)  # it stands, and memory may not have heard of it
+            self.follower.missed(error)  # it stands, and memory may not have heard of it
             raise
 
     def hear_of_others(self) -> None:
@@ -452,4 +482,6 @@ class PostgresWriter(GroupWriter):
         try:
             self._catch_up()
         except Exception as error:
+            if is_of_handler(error):
+                raise
             self.follower.lost(error)  # our own commit stands, whatever became of following the others

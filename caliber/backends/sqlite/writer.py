@@ -13,20 +13,22 @@ from typing import TypeVar
 import apsw
 
 from caliber.backends.sqlite.connection import SqliteConnection
+from caliber.backends.sqlite.file_names import GONE, REPLACED
 from caliber.backends.sqlite.full_text import FullTextWriter
 from caliber.backends.sqlite.schema import check_allowed
 from caliber.model.enums import Durability
-from caliber.model.errors import CaliberError, Conflict
+from caliber.model.errors import CaliberError, Conflict, Unavailable
 from caliber.schema.catalog import Catalog
 from caliber.storage.changes import pack_changes
 from caliber.storage.codec import Row
 from caliber.storage.full_text import may_be_indexed
-from caliber.storage.group import Batch, GroupWriter, Request, copy_for, is_own
+from caliber.storage.group import Batch, GroupWriter, Request, copy_for
 from caliber.storage.plan import Plan, RelationPlans
 from caliber.storage.protocol import Follower
 from caliber.storage.session import store_closed
 from caliber.storage.steps import finish
 from caliber.storage.unit_of_work import RowChange, UnitOfWork
+from caliber.storage.waiting import is_of_handler
 
 T = TypeVar("T")
 
@@ -62,10 +64,20 @@ class SqliteWriter(GroupWriter):
         self.full_text = FullTextWriter(may_be_indexed(catalog))
         self.identity = os.urandom(16)
         self.commits = 0
+        self._limited = False
 
     def _check_usable(self) -> None:
         if self._connection.closed:
             raise store_closed()
+
+    def _made_ready(self) -> None:
+        if self._connection.closed:
+            return
+        if self._limited:
+            self._connection.set_busy_timeout(self._busy_timeout_ms)
+            self._limited = False
+        if self._connection.in_transaction:
+            self._give_back()  # of somebody who was interrupted while undoing it
 
     def bulk(self, work: Callable[[SqliteConnection, Callable[[Sequence[RowChange]], object]], T]) -> T:
         """Run ``work`` in a transaction of its own; it gets what writes a change record, and holds no rows itself.
@@ -93,6 +105,15 @@ class SqliteWriter(GroupWriter):
         self.full_text.written(self._connection, self._record(changes), changes)
 
     def _transaction(self, batch: Batch, own: Request, deadline: float | None) -> None:
+        try:
+            self._together(batch, own, deadline)
+        except BaseException as error:
+            if batch.ending and self.follower is not None:
+                self.follower.missed(error)  # it may stand, and memory may not have heard of it
+            self._made_ready()
+            raise
+
+    def _together(self, batch: Batch, own: Request, deadline: float | None) -> None:
         connection = self._connection
         limited = deadline is not None
         begun = False
@@ -100,13 +121,13 @@ class SqliteWriter(GroupWriter):
         changes: list[RowChange] = []
         try:
             if limited:
+                self._limited = True
                 left = max(1, int((deadline - time.monotonic()) * 1000))  # type: ignore[operator]
                 connection.set_busy_timeout(min(self._busy_timeout_ms, left))
-            self._roll_back()  # what an interrupt may have left behind
             connection.command("BEGIN IMMEDIATE")
             begun = True
             self._work(batch)
-            succeeded = [request for request in batch.requests if request.error is None]
+            succeeded = [request for request in batch.requests if request.error is None and not request.alone]
             changes = [change for request in succeeded if request.unit for change in request.unit.changes]
             sequence = self._record(changes)
             if self.follower is None or sequence != self.follower.sequence + 1:
@@ -119,6 +140,7 @@ class SqliteWriter(GroupWriter):
             batch.committed = True
         except BaseException as error:
             if batch.ending and self._stands(error):
+                batch.committed = True
                 own.error = error  # interrupted as COMMIT was done: that is nobody else's
             else:
                 self._failed(batch, own, error, hurried=limited and not begun)
@@ -126,42 +148,40 @@ class SqliteWriter(GroupWriter):
         finally:
             if limited:
                 connection.set_busy_timeout(self._busy_timeout_ms)
-        for request in batch.requests:
-            request.done = True
+                self._limited = False
         self.commits += 1
         if self.follower is not None:
             self._tell(self.follower, sequence, changes)
 
     def _stands(self, error: BaseException) -> bool:
         """Return whether a transaction was committed although its COMMIT ended with ``error``."""
-        if isinstance(error, CaliberError) or isinstance(error.__context__, apsw.Error):
+        refused = isinstance(error, CaliberError) and isinstance(error.__cause__, apsw.Error)
+        nameless = isinstance(error, Unavailable) and error.context.get("reason") in (GONE, REPLACED)
+        if refused or nameless or isinstance(error.__context__, apsw.Error):
             return False
         return not self._connection.in_transaction
 
     def _failed(self, batch: Batch, own: Request, error: BaseException, *, hurried: bool) -> None:
         """Undo a transaction, and note what became of each request; who is left out goes back in line."""
+        batch.ending = False
         self._give_back()
-        # One's hurry or interrupt is nobody else's: they go back in line, in their order.
-        failed = [own] if hurried or is_own(error) else batch.requests
+        # One's hurry is nobody else's: they go back in line, in their order.
+        failed = [own] if hurried else batch.requests
         for request in batch.requests:
-            if request in failed:
+            if request not in failed:
+                request.error = None
+            elif not request.alone:
                 request.error = request.error or (error if request is own else copy_for(error))
                 request.done = True
-            else:
-                request.error = None
         self._after_conflicts(failed)
 
     def _tell(self, follower: Follower, sequence: int, changes: list[RowChange]) -> None:
         """Let the follower have a commit of ours, and what others committed before it."""
-        try:
-            # A gap before our number, or no number at all: others may have committed, and a write sees their news.
-            if sequence != follower.sequence + 1:
-                self._catch_up(follower)
-            if sequence:
-                follower.committed(sequence, changes)
-        except BaseException as error:
-            follower.lost(error)  # it stands, and memory may not have heard of it
-            raise
+        # A gap before our number, or no number at all: others may have committed, and a write sees their news.
+        if sequence != follower.sequence + 1:
+            self._catch_up(follower)
+        if sequence:
+            follower.committed(sequence, changes)
 
     def _after_conflicts(self, batch: list[Request]) -> None:
         """Who lost against another process has its news before trying again."""
@@ -178,6 +198,8 @@ class SqliteWriter(GroupWriter):
             check_allowed(self._connection, self._store, "min_reader_version")
             follower.follow(self._connection)
         except Exception as error:
+            if is_of_handler(error):
+                raise
             follower.lost(error)  # our own commit stands, whatever became of following the others
         finally:
             self._roll_back()
@@ -196,11 +218,14 @@ class SqliteWriter(GroupWriter):
             try:
                 request.result = finish(unit, request.work(unit))
             except BaseException as error:
-                if is_own(error) or not connection.in_transaction:
+                if not connection.in_transaction:
                     raise  # SQLite itself gave up the whole transaction (disk full, I/O): nobody's work stands
                 connection.command("ROLLBACK TO work")
                 connection.command("RELEASE work")
-                request.error = error
+                if isinstance(error, CaliberError) or request is batch.requests[0]:
+                    request.error = error
+                else:
+                    request.alone = True  # on its own thread: whatever is raised there is its own
                 continue
             connection.command("RELEASE work")
             request.unit = unit

@@ -1,0 +1,122 @@
+"""Whatever interrupts a thread, at whatever line of it: memory holds what the store does. Source: design section 5."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.configs import USER
+from support.crowds import count
+from support.interrupted import every_line, in_files
+from support.providers import CountingEmbeddings
+
+from caliber.model.errors import Unavailable
+from caliber.schema.relations import NOTE
+
+
+def _open(backend: Any, **overrides: Any) -> tuple[Any, Any]:
+    memory = backend.open(resident__feed_poll_ms=3_600_000, write_behind__trace_enabled=False, **overrides)
+    task = memory.start_trajectory("goal", initiator=USER)
+    return memory, memory.current_scope(task.trajectory_id)
+
+
+def _note(memory: Any, text: str) -> Any:
+    return memory.add_note(entity="e", entity_type="x", note_type="fact", content=text, confidence=0.5)
+
+
+def _assert_sound(memory: Any, notes: list[Any]) -> None:
+    assert [memory.get(note.note_id).content for note in notes] == [note.content for note in notes]
+    assert memory.verify() == []
+
+
+@pytest.mark.parametrize("files", ["resident/memory.py", "resident/"])
+def test_a_read_that_is_interrupted_leaves_memory_as_the_store_is(backend: Any, files: str) -> None:
+    """The read takes over what was committed before it: rows new, changed and deleted, and vectors."""
+    memory, _ = _open(backend, embedding_provider=CountingEmbeddings(), embedding__embed_notes="commit")
+    kept = [_note(memory, "first"), _note(memory, "second")]
+    resident = memory._engine.memory
+    at = 0
+    for lines in every_line(in_files(files), step=2 if files.endswith(".py") else 29):
+        at += 1
+        memory.storage.notes.delete(kept[0].note_id)
+        changed = memory.storage.notes.update(kept[1].note_id, content=f"changed {at}")
+        kept = [changed, _note(memory, f"acknowledged {at}")]
+        with lines.counted():
+            resident.snapshot["note"].count()
+        _assert_sound(memory, kept)
+    assert at > 15
+
+
+def test_a_load_that_is_interrupted_is_done_again(backend: Any) -> None:
+    memory, _ = _open(backend)
+    kept = [_note(memory, f"note {at}") for at in range(3)]
+    resident = memory._engine.memory
+    for lines in every_line(in_files("resident/memory.py", "resident/mirror.py"), step=31):
+        with lines.counted():
+            resident.reload()
+        _assert_sound(memory, kept)
+
+
+def test_following_another_process_is_interrupted(backend: Any) -> None:
+    backend.needs("sharing")
+    memory, _ = _open(backend)
+    other = backend.open(memory._engine.config)
+    kept: list[Any] = []
+    for lines in every_line(in_files("resident/memory.py", "storage/feed.py", "postgres/feed.py"), step=3):
+        kept = [_note(other, f"foreign {len(kept)}")]
+        with lines.counted():
+            memory._engine._follow()
+        memory._engine._follow()
+        _assert_sound(memory, kept)
+
+
+def test_what_was_committed_is_seen_although_taking_it_over_was_interrupted(backend: Any) -> None:
+    """The write is interrupted once its COMMIT stands: the next read of memory, which asks nobody, has the row."""
+    memory, _ = _open(backend, embedding_provider=CountingEmbeddings(), embedding__embed_notes="behind")
+    files = ("resident/memory.py", "embedding/embedder.py", "embedding/embedded_kinds.py", "embedding/lookout.py")
+    at = 0
+    for lines in every_line(in_files(*files)):
+        at += 1
+        with lines.counted():
+            _note(memory, f"note {at}")
+        assert memory._engine.memory.snapshot["note"].count() == count(memory._engine.store, NOTE)
+    assert at > 20
+    assert memory.verify() == []
+    memory.flush()
+    at = count(memory._engine.store, NOTE)
+    assert memory.stats()["behind"]["embeddings_waiting"] == 0
+    with memory._engine.store.read() as session:
+        assert session.run(memory._engine.store.plans["embedding"].count, ())[0][0] == at
+
+
+def test_neighbours_whose_linking_was_interrupted_are_linked_anew(backend: Any) -> None:
+    memory, scope = _open(backend)
+    from caliber.resident.conversation import neighbours
+
+    resident = memory._engine.memory
+    at = 0
+    for lines in every_line(in_files("resident/chain.py", "resident/conversation.py")):
+        for _ in range(2):
+            at += 1
+            memory.append_turn(scope.scope_id, role="user", content=f"turn {at}")
+        with lines.counted():
+            neighbours(resident.snapshot["turn"], "scope_id")
+        before, after = neighbours(resident.snapshot["turn"], "scope_id").columns()
+        assert before.tolist() == list(range(-1, at - 1))
+        assert after.tolist() == [*range(1, at), -1]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(1), Unavailable("late")], ids=repr)
+def test_a_commit_that_was_not_taken_over_is_read_anew(backend: Any, error: BaseException, monkeypatch: Any) -> None:
+    memory, _ = _open(backend)
+    resident = memory._engine.memory
+    with monkeypatch.context() as patch:
+
+        def broken(*_: Any) -> None:
+            raise error
+
+        patch.setattr(resident, "committed", broken)
+        with pytest.raises(type(error)):
+            _note(memory, "it stands")
+    assert resident.snapshot["note"].count() == 1
+    assert memory.verify() == []

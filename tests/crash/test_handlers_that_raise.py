@@ -1,0 +1,91 @@
+"""A signal handler raises in the main thread, which writes with others: they go on, nothing is lost or doubled.
+
+Source: design section 4.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CHILD = r"""
+import collections, os, signal, sys, threading, uuid, caliber
+from caliber.model import EntityRef, EntityType
+path, kind = sys.argv[1:]
+class Late(Exception): pass
+raised = []
+def handler(*_):
+    raised.append(1)
+    if kind == "exit": sys.exit(0)
+    raise Late
+signal.signal(signal.SIGTERM, handler)
+config = caliber.profiles.reference(path, **{"storage.durability": "group"})
+caliber.create(config)
+memory = caliber.open(config)
+task = memory.start_trajectory("g", initiator=EntityRef(EntityType.AGENT, uuid.uuid4())).trajectory_id
+scope = memory.current_scope(task).scope_id
+said, ends, going = collections.Counter(), [], True
+def write(name):
+    at = 0
+    try:
+        while going:
+            memory.append_turn(scope, role="user", content=f"{name} {at}")
+            said[f"{name} {at}"] += 1
+            at += 1
+    except BaseException as error:
+        if not (isinstance(error, caliber.CaliberError) and error.context.get("reason") == "closed"):
+            ends.append(repr(error))
+threads = [threading.Thread(target=write, args=(f"t{n}",), daemon=True) for n in range(3)]
+for thread in threads: thread.start()
+at = caught = 0
+told = -1
+while caught < 8:
+    at += 1
+    try:
+        if told < caught:  # in here: the signal that this asks for may come at once
+            told = caught
+            print("now", flush=True)
+        memory.append_turn(scope, role="user", content=f"main {at}")
+        said[f"main {at}"] += 1
+    except Late:
+        caught += 1
+        assert caught == len(raised), "what a handler raised was swallowed"
+going = False
+for thread in threads: thread.join(30)
+assert not any(thread.is_alive() for thread in threads), "somebody waits for ever"
+assert not ends, ends
+with memory._engine.store.read() as session:
+    rows = session.run(memory._engine.store.plans["turn"].page, (-1, 1_000_000))
+codec = memory._engine.store.plans["turn"].codec
+place = codec.index("content")
+stored = collections.Counter(str(codec.decode(row).text) for row in rows)
+assert set(stored.values()) == {1}, "doubled"
+assert set(said) <= set(stored), "lost"
+assert not memory.verify()
+memory.close()
+print("sound", flush=True)
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGTERM") or sys.platform == "win32", reason="needs signals")
+@pytest.mark.parametrize("kind", ["late", "exit"])
+def test_what_a_handler_raises_is_the_main_threads_alone(tmp_path: Path, kind: str) -> None:
+    command = [sys.executable, "-c", CHILD, str(tmp_path / "a.db"), kind]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        # One at a time: two that come at once are one to the process.
+        for line in child.stdout:
+            if line.strip() == "sound":
+                break
+            child.send_signal(signal.SIGTERM)
+        try:
+            _, errors = child.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            raise
+    assert child.returncode == 0, errors
+    assert (line.strip() == "sound") == (kind == "late"), errors
