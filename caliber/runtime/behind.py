@@ -10,7 +10,6 @@ Source: O-10, O-12, design section 4.
 
 from __future__ import annotations
 
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
@@ -32,6 +31,7 @@ from caliber.runtime.policies.one_shots import Claim, OneShots, spend
 from caliber.schema.relations import CONTEXT_WINDOW, EVENT, TRAJECTORY, USAGE
 from caliber.storage.protocol import Store
 from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.waiting import Condition, Worker
 
 _RETRY_S = 0.05
 _BATCH = 512
@@ -115,7 +115,7 @@ class WriteBehind:
         self._queue_max = queue_max
         self._interval_s = flush_interval_ms / 1000
         self._batch = min(_BATCH, queue_max)
-        self._condition = threading.Condition()
+        self._condition = Condition()
         self._queue = _Batch()
         self._writing = _Batch()
         self._busy = False
@@ -125,7 +125,8 @@ class WriteBehind:
         self._attempts = 0
         self._taken = 0  # batches
         self._kept = 0  # the newest of them that is on disk, and with it all that was queued before it was taken
-        self._thread: threading.Thread | None = None
+        self._asleep = False  # whether the thread waits for the first entry
+        self._worker = Worker(self._run, "caliber-behind")
         self.windows_written = 0
         self.window_bytes = 0
         self.set_aside = 0
@@ -209,12 +210,10 @@ class WriteBehind:
         return size
 
     def _wake(self, before: int) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="caliber-behind", daemon=True)
-            self._thread.start()
+        self._worker.start()
         # The thread sleeps on an empty queue, or until a batch is full: in between it is left alone, so that
         # readers do not hand the interpreter to it at every call.
-        if not before or before < self._batch <= len(self._queue):
+        if self._asleep or before < self._batch <= len(self._queue):
             self._condition.notify_all()
 
     def _raise_failure(self) -> None:
@@ -244,7 +243,7 @@ class WriteBehind:
                 if self._taken < wanted or to_the_end or not self._busy:
                     self._urgent = True
                     self._condition.notify_all()
-                if self._stop and not (self._thread is not None and self._thread.is_alive()):
+                if self._stop and not self._worker.alive:
                     self._raise_failure()
                     raise Unavailable("the handle is closed", reason="closed", retryable=False)
                 left = None if until is None else until - time.monotonic()
@@ -263,8 +262,7 @@ class WriteBehind:
             with self._condition:
                 self._stop = True
                 self._condition.notify_all()
-            if self._thread is not None:
-                self._thread.join(max(timeout_ms / 1000, 0.1))
+            self._worker.join(max(timeout_ms / 1000, 0.1))
 
     def waiting(self) -> int:
         """Return how many entries wait."""
@@ -275,7 +273,9 @@ class WriteBehind:
         while True:
             with self._condition:
                 while not len(self._queue) and not self._stop:
+                    self._asleep = True
                     self._condition.wait()
+                self._asleep = False
                 if not len(self._queue):
                     return
                 if not self._urgent and not self._stop:

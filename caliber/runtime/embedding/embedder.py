@@ -40,6 +40,7 @@ from caliber.storage.codec import codec_of
 from caliber.storage.protocol import Store
 from caliber.storage.session import store_closed
 from caliber.storage.unit_of_work import RowChange, UnitOfWork
+from caliber.storage.waiting import Event, Worker
 
 _OWNER = codec_of(EMBEDDING).index("owner_id")
 _SPACE = codec_of(EMBEDDING).index("space_id")
@@ -95,9 +96,9 @@ class Embedder:
         self._in_front = 0
         self._busy_steps = 0
         self._draining = threading.Lock()
-        self._wake = threading.Event()
-        self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._wake = Event()
+        self._stopped = Event()
+        self._worker = Worker(self._run, "caliber-embed")
 
     @property
     def lanes(self) -> tuple[SpaceProvider, ...]:
@@ -247,9 +248,8 @@ class Embedder:
 
     def start(self) -> None:
         """Wake the worker, starting it the first time."""
-        if self._thread is None and not self._stopped.is_set():
-            self._thread = threading.Thread(target=self._run, name="caliber-embed", daemon=True)
-            self._thread.start()
+        if not self._stopped.is_set():
+            self._worker.start()
         self._wake.set()
 
     def _embed_queued(self, lane: SpaceProvider) -> int:
@@ -258,11 +258,19 @@ class Embedder:
         Raises: LlmError kinds of an outage; what it did not reach is queued again.
         """
         batch: list[Lacking] = []
-        while lane.queue and len(batch) < self._batch:
-            batch.append(lane.queue.popleft())
-            lane.asking = len(batch)
-        if batch:
-            self._embed(lane, batch)
+        try:
+            while lane.queue and len(batch) < self._batch:
+                batch.append(lane.queue.popleft())
+                lane.asking = len(batch)
+            if batch:
+                self._embed(lane, batch)
+        except BaseException as error:
+            if not isinstance(error, CaliberError):
+                # Interrupted, perhaps, with records that are in no queue: the store knows which lack a vector.
+                lane.asking = 0
+                self._lookout.again(lane)
+                self.filler.finished = False
+            raise
         return len(batch)
 
     def _embed(self, lane: SpaceProvider, batch: Sequence[Lacking]) -> int:
@@ -343,8 +351,7 @@ class Embedder:
         """Stop the worker; what is pending is found again at the next open."""
         self._stopped.set()
         self._wake.set()
-        if self._thread is not None:
-            self._thread.join(timeout=5)
+        self._worker.join(timeout=5)
 
     def _run(self) -> None:
         while not self._stopped.is_set():

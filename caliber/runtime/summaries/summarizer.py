@@ -33,6 +33,7 @@ from caliber.storage.codec import Row, codec_of
 from caliber.storage.protocol import Store
 from caliber.storage.turn_summaries import OVERLAPPING
 from caliber.storage.unit_of_work import RowChange, UnitOfWork
+from caliber.storage.waiting import Event, Worker
 from caliber.trajectory.turn_blocks import Block, missing, outdated
 from caliber.trajectory.turns import transcript
 
@@ -97,9 +98,9 @@ class TurnSummarizer:
         self._failures = 0
         self._lock = threading.Lock()
         self._draining = threading.Lock()
-        self._wake = threading.Event()
-        self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._wake = Event()
+        self._stopped = Event()
+        self._worker = Worker(self._run, "caliber-summarize")
 
     # --- what to look at -------------------------------------------------------------------------
 
@@ -129,7 +130,7 @@ class TurnSummarizer:
 
     def changed_elsewhere(self) -> None:
         """Take note that another program committed: its turns are looked through once it had time to do so itself."""
-        if self._look_at_s is None or self._thread is None:
+        if self._look_at_s is None or not self._worker.begun:
             self._look_at_s = time.monotonic() + pacing.foreign_wait_s(self._looked_s)
             self.start()
 
@@ -265,11 +266,8 @@ class TurnSummarizer:
 
     def start(self) -> None:
         """Wake the worker, starting it the first time."""
-        if self._thread is None and not self._stopped.is_set():
-            with self._lock:
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._run, name="caliber-summarize", daemon=True)
-                    self._thread.start()
+        if not self._stopped.is_set():
+            self._worker.start()
         self._wake.set()
 
     def drain(self) -> None:
@@ -293,8 +291,7 @@ class TurnSummarizer:
         """Stop the worker; what is pending is found again at the next open."""
         self._stopped.set()
         self._wake.set()
-        if self._thread is not None:
-            self._thread.join(timeout=5)
+        self._worker.join(timeout=5)
 
     def _run(self) -> None:
         while not self._stopped.is_set():
