@@ -14,6 +14,8 @@ from support.cli_runs import caliber, commit, repository
 from caliber.cli.app import _COMMANDS
 from caliber.config import profiles, services
 from caliber.llm import embedding_provider_types, summarization_provider_types
+from caliber.model import errors
+from caliber.model.enums import EventType
 from caliber.runtime.support import provider_refusals
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,6 +73,19 @@ def test_every_room_is_in_the_table_and_every_link_leads_somewhere() -> None:
     for document in (ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "docs" / "guarantees.md"):
         for target in re.findall(r"\]\(([^)#]+)\)", document.read_text(encoding="utf-8")):
             assert "://" in target or (document.parent / target).exists(), (document.name, target)
+
+
+def test_what_is_not_there_yet_is_named_and_is_not_there() -> None:
+    """Names without a use would be taken for what the engine does."""
+    (said,) = re.findall(r"^- \*\*Not there yet:\*\*.*?(?=^- )", README, re.DOTALL | re.MULTILINE)
+    sources = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "caliber").rglob("*.py"))]
+    kinds = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.CaliberError)}
+    leaves = {kind.__name__ for kind in kinds if not kind.__subclasses__()}
+    idle = {name for name in leaves if not any(re.search(rf"(?<!class )\b{name}\(", text) for text in sources)}
+    assert {name for name in leaves if f"`{name}`" in said} == idle
+    rest = "".join(text for text in sources if "class EventType(" not in text)
+    unmade = {item.value for item in EventType if not re.search(rf"\bEventType\.{item.name}\b", rest)}
+    assert {item.value for item in EventType if f"`{item.value}`" in said} == unmade
 
 
 def test_the_databases_section_is_a_configuration_that_works() -> None:
