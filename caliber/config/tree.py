@@ -74,7 +74,9 @@ class CaliberConfig(Section):
 
     token_budget: Int = knob("Most tokens of a context window.", "C-094", unit="tokens", gt=0, le=TOKEN_BUDGET_MAX)
     checkpoint_retention: Int = knob(
-        "Checkpoints kept of a trajectory; equals pcp.recovery_points.max_checkpoints.", "C-097", gt=0
+        "Checkpoints kept of a trajectory; nothing goes back to one yet. Equals pcp.recovery_points.max_checkpoints.",
+        "C-097",
+        gt=0,
     )
     stale_threshold: Duration = knob(
         "Age from which knowledge is stale; equals pcp.grounding.stale_data_max_age_ms.",

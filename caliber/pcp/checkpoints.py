@@ -1,4 +1,4 @@
-"""Checkpoints: what a trajectory looked like, so that it can be recovered. Source: C-266 to C-270, K-023."""
+"""Checkpoints: what a trajectory looked like; nothing goes back to one yet. Source: C-266 to C-270, K-023."""
 
 from __future__ import annotations
 

@@ -138,3 +138,11 @@ def test_two_profiles_make_different_windows_of_one_store(tmp_path: Path) -> Non
     assert {"recall", "current"} <= used_by["chat-companion"].keys()
     assert not {"recall", "current"} & used_by["sources"].keys()
     assert list(used_by["sources"]) == ["user", "artifacts"]
+
+
+def test_no_profile_promises_to_go_back_to_a_checkpoint() -> None:
+    """They are taken and kept; until something reads them, the page on knobs says so."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("| `checkpoint_retention`")]
+    assert len(rows) > 1
+    assert all("othing goes back to" in row for row in rows)
