@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from caliber.kernels import uuid7
 from caliber.model.access import Principal
@@ -66,7 +66,8 @@ class LockService:
         The same holder asking again renews it under a new token.
 
         Raises: InputError kinds; PermissionDenied for a holder that is not the principal's; LockAcquisitionFailed when
-            it is held incompatibly for all of ``wait_ms``.
+            it is held incompatibly for all of ``wait_ms``; its ``holder`` is who holds it, or None where that is
+            not the principal's to know.
         """
         self._check()
         inputs.as_text(resource, "resource", limit=inputs.MAX_NAME_CHARS)
@@ -77,12 +78,13 @@ class LockService:
         until = time.monotonic() + inputs.as_whole(wait_ms, "wait_ms") / 1000
         waiter = threading.Event()
         while True:
-            lock = self._store.write(lambda uow: _try(uow, resource, holder, lease, wanted))
+            lock, in_the_way = self._store.write(lambda uow: _try(uow, resource, holder, lease, wanted))
             if lock is not None:
                 return lock
             left = until - time.monotonic()
             if left <= 0:
-                raise LockAcquisitionFailed(resource=resource)
+                known = next((other.holder for other in in_the_way if self._is_own(other.holder)), None)
+                raise LockAcquisitionFailed(resource=resource, holder=known)
             waiter.wait(min(_WAIT_STEP_S, left))
 
     def renew(self, token: LockToken, *, holder: str, lease_ms: int | None = None) -> Lock:
@@ -143,13 +145,17 @@ def _require_token(token: LockToken) -> None:
         raise DTypeError(field="token", expected="LockToken", got=type(token).__name__)
 
 
-def _try(uow: UnitOfWork, resource: str, holder: str, lease_ms: int, mode: LockMode) -> Lock | None:
+def _try(
+    uow: UnitOfWork, resource: str, holder: str, lease_ms: int, mode: LockMode
+) -> tuple[Lock | None, Sequence[Lock]]:
+    """Return the lock, or None and those of others that are in its way."""
     uow.serialize(resource)
     now = uow.now_us
     held = [lock for lock in uow.select_path(LOCK, "list_by_resource", resource) if to_us(lock.expires_at) > now]
     own = [lock for lock in held if lock.holder == holder]
-    if any(LockMode.EXCLUSIVE in (mode, lock.mode) for lock in held if lock not in own):
-        return None
+    in_the_way = [lock for lock in held if lock not in own and LockMode.EXCLUSIVE in (mode, lock.mode)]
+    if in_the_way:
+        return None, in_the_way
     for lock in own:
         # Asking again renews; the old token ends here.
         uow.update(LOCK, dataclasses.replace(lock, expires_at=EPOCH))
@@ -163,7 +169,7 @@ def _try(uow: UnitOfWork, resource: str, holder: str, lease_ms: int, mode: LockM
         expires_at=from_us(now + lease_ms * 1000),
     )
     uow.insert(LOCK, fresh)
-    return fresh
+    return fresh, ()
 
 
 def _held(uow: UnitOfWork, token: LockToken, holder: str) -> Lock:

@@ -55,8 +55,13 @@ def test_a_lock_is_its_principals(backend: Any) -> None:
     assert planner.held("file") == [lock]
     assert memory.agents.held("file") == [lock]
     assert other.held("file") == []
-    with pytest.raises(LockAcquisitionFailed):
+    with pytest.raises(LockAcquisitionFailed) as caught:
         other.acquire("file", holder="agent:other")
+    assert caught.value.holder is None, "who is in the way is not told to others"
+    assert "planner" not in f"{caught.value!r} {caught.value.context}"
+    with pytest.raises(LockAcquisitionFailed) as caught:
+        planner.acquire("file", holder="agent:planner/two")
+    assert caught.value.holder == "agent:planner/one"
     for call in (
         lambda: other.acquire("file", holder="agent:planner/one"),
         lambda: other.acquire("file", holder="agent:plan"),

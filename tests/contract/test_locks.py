@@ -36,6 +36,8 @@ def test_exclusive_lock_excludes(agent: Any, clock: FixedClock) -> None:
         with pytest.raises(LockAcquisitionFailed) as caught:
             locks.acquire("file", holder="b", lease_ms=1_000, mode=mode)
         assert caught.value.retryable
+        assert caught.value.holder == "a", "an admin may know"
+        assert caught.value.context == {"resource": "file", "holder": "a"}
     locks.acquire("other file", holder="b", lease_ms=1_000)
     assert [lock.holder for lock in locks.held("file")] == ["a"]
     assert locks.release(token_of(first), holder="b") is False, "only its holder gives it back"
