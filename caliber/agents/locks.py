@@ -6,6 +6,7 @@ import dataclasses
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from caliber.kernels import uuid7
 from caliber.model.access import Principal
@@ -19,7 +20,7 @@ from caliber.storage.protocol import Store
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import inputs
 
-_WAIT_STEP_S = 0.005
+WAIT_STEP_S: Final = 0.005
 
 
 class LockService:
@@ -85,7 +86,7 @@ class LockService:
             if left <= 0:
                 known = next((other.holder for other in in_the_way if self._is_own(other.holder)), None)
                 raise LockAcquisitionFailed(resource=resource, holder=known)
-            waiter.wait(min(_WAIT_STEP_S, left))
+            waiter.wait(min(WAIT_STEP_S, left))
 
     def renew(self, token: LockToken, *, holder: str, lease_ms: int | None = None) -> Lock:
         """Extend a lease that has not run out. Raises: LockExpired, PermissionDenied, InputError kinds."""

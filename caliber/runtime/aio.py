@@ -49,6 +49,7 @@ from caliber.model.schedules import ScheduledRule
 from caliber.model.time import Clock
 from caliber.model.windows import ContextWindow, SearchResult
 from caliber.runtime import opening
+from caliber.runtime.aio_agents import AsyncLocks
 from caliber.runtime.aio_memories import AsyncMemory
 from caliber.runtime.caliber import Caliber
 from caliber.runtime.configured import ConfigSource
@@ -119,6 +120,11 @@ class AsyncCaliber:
     def sync(self) -> Caliber:
         """The same handle for synchronous code."""
         return self._memory
+
+    @property
+    def agents(self) -> AsyncLocks:
+        """See ``Caliber.agents``."""
+        return AsyncLocks(self._memory.agents, self._run)
 
     async def _run(self, method: Callable[..., T], *args: Any, **options: Any) -> T:
         return await self._pool.run(functools.partial(method, *args, **options))

@@ -11,10 +11,14 @@ from pathlib import Path
 import pytest
 
 import caliber
-from caliber import EntityRef, EntityType
+from caliber import EntityRef, EntityType, LockToken
+from caliber.agents.locks import LockService
 from caliber.config import CaliberConfig
-from caliber.model.errors import NotFound, Unavailable
+from caliber.model.access import Principal
+from caliber.model.enums import PrincipalKind
+from caliber.model.errors import InputError, LockAcquisitionFailed, NotFound, PermissionDenied, Unavailable
 from caliber.runtime.aio import AsyncCaliber
+from caliber.runtime.aio_agents import AsyncLocks
 from caliber.runtime.aio_memories import AsyncMemory
 from caliber.runtime.caliber import Caliber
 from caliber.runtime.records.memories import Memory
@@ -38,6 +42,7 @@ def test_every_operation_is_there_with_the_same_parameters() -> None:
     own = {"acting_as", "memory", "on_event"}  # need no thread, or belong to the loop
     methods = [(AsyncCaliber, *item) for item in inspect.getmembers(Caliber, inspect.isfunction)]
     methods += [(AsyncMemory, *item) for item in inspect.getmembers(Memory, inspect.isfunction)]
+    methods += [(AsyncLocks, *item) for item in inspect.getmembers(LockService, inspect.isfunction) if item[0] != "of"]
     for face, name, method in methods:
         if name.startswith("_") or name in own:
             continue
@@ -125,6 +130,55 @@ def test_a_call_cancelled_before_its_turn_never_runs(config: CaliberConfig) -> N
             # Four ran, eight waited for a thread, the rest waited in the loop: what was cancelled is not stored.
             assert memory.sync.storage.turns.count() == 12
             assert await memory.verify() == []
+
+    asyncio.run(run())
+
+
+def test_locks_wait_in_the_loop_and_leave_the_threads_to_who_gives_them_back(config: CaliberConfig) -> None:
+    """More agents wait than there are threads: were the threads theirs, nobody could release."""
+
+    async def run() -> None:
+        async with await caliber.aio.open(config) as memory:
+            locks = memory.agents
+            first = await locks.acquire("file", holder="a", lease_ms=60_000)
+            inside: list[str] = []
+
+            async def work(holder: str) -> str:
+                lock = await locks.acquire("file", holder=holder, lease_ms=60_000, wait_ms=60_000)
+                inside.append(holder)
+                assert len(inside) == 1, "two held an exclusive lock"
+                await asyncio.sleep(0)
+                inside.remove(holder)
+                assert await locks.release(LockToken("file", lock.token), holder=holder)
+                return holder
+
+            waiting = [asyncio.ensure_future(work(f"h{at}")) for at in range(6)]
+            with pytest.raises(LockAcquisitionFailed) as caught:
+                await locks.acquire("file", holder="b", lease_ms=60_000)
+            assert caught.value.holder == "a"
+            renewed = await locks.renew(LockToken("file", first.token), holder="a", lease_ms=120_000)
+            assert await locks.held("file") == [renewed]
+            assert renewed.expires_at > first.expires_at
+            assert await locks.release(LockToken("file", first.token), holder="a")
+            assert sorted(await asyncio.gather(*waiting)) == [f"h{at}" for at in range(6)]
+            assert await locks.held("file") == []
+            assert await locks.reap() >= 0
+
+    asyncio.run(run())
+
+
+def test_locks_are_those_of_the_handles_principal(config: CaliberConfig) -> None:
+    async def run() -> None:
+        async with await caliber.aio.open(config) as memory:
+            await memory.agents.acquire("file", holder="agent:planner", lease_ms=60_000)
+            other = memory.acting_as(Principal(PrincipalKind.AGENT, "other"))
+            with pytest.raises(LockAcquisitionFailed) as caught:
+                await other.agents.acquire("file", holder="agent:other")
+            assert caught.value.holder is None
+            with pytest.raises(PermissionDenied):
+                await other.agents.acquire("file", holder="agent:planner")
+            with pytest.raises(InputError):
+                await other.agents.acquire("file", holder="agent:other", wait_ms=-1)
 
     asyncio.run(run())
 

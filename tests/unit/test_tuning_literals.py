@@ -44,7 +44,7 @@ def _allow(reason: str, **modules: str) -> None:
 
 _allow(
     WAITS,
-    agents__locks="_WAIT_STEP_S",
+    agents__locks="WAIT_STEP_S",
     backends__postgres__erasing="_PAUSE_S",
     backends__postgres__fence="_PAUSE_S",
     backends__postgres__lent="LentPool._ask_lender",
