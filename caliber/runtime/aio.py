@@ -44,7 +44,7 @@ from caliber.model.enums import (
     TurnRole,
 )
 from caliber.model.erasure import ForgetReport
-from caliber.model.errors import DTypeError
+from caliber.model.errors import DTypeError, Unavailable
 from caliber.model.schedules import ScheduledRule
 from caliber.model.time import Clock
 from caliber.model.windows import ContextWindow, SearchResult
@@ -58,6 +58,12 @@ from caliber.storage.protocol import ConnectionPool
 
 T = TypeVar("T")
 
+__all__ = ["AsyncCaliber", "create", "open"]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 class _Pool:
     """A bounded pool of threads shared by the handles of one tenant."""
@@ -65,13 +71,18 @@ class _Pool:
     def __init__(self, workers: int, queue: int) -> None:
         self._executor = ThreadPoolExecutor(workers, thread_name_prefix="caliber-aio")
         self._room = asyncio.Semaphore(workers + queue)
+        self._shut = False
 
     async def run(self, call: Callable[[], T]) -> T:
-        """Run ``call`` on a thread and return its result without blocking the loop."""
+        """Run ``call`` on a thread and return its result without blocking the loop. Raises: Unavailable when shut."""
         async with self._room:
+            if self._shut:  # also where it was shut while this call waited for room
+                raise Unavailable("the handle is closed; open the store again", reason="closed", retryable=False)
             return await asyncio.get_running_loop().run_in_executor(self._executor, call)
 
     def shut(self) -> None:
+        """Take no more calls; those that a thread or the queue already has come to their end."""
+        self._shut = True
         self._executor.shutdown(wait=False)
 
 
