@@ -292,6 +292,14 @@ def doubts(config: Any) -> Iterator[tuple[str, str]]:
             else:
                 reason = f"records of {memory.name} do not close at {closes}: this has no effect; see retention"
             yield f"memories[{at}].lifecycle", reason
+        if memory.indexes and memory.name in BUILT_IN:
+            named = ", ".join(index.field for index in memory.indexes)
+            reason = f"{memory.name} is in every store, with the indexes it needs: declaring {named} has no effect"
+            yield f"memories[{at}].indexes[0]", reason
+        for place, when in enumerate(memory.inject_on):
+            if when.on is Trigger.SCHEDULE:
+                reason = f"{when.shown} is no moment of a task, whose window this would be for: this has no effect"
+                yield f"memories[{at}].inject_on[{place}]", reason
         declared = next((field.values for field in memory.fields if field.name == "artifact_type"), ())
         for place, kind in enumerate(memory.artifacts):
             if memory.name != PolicyTarget.ARTIFACT:

@@ -107,7 +107,12 @@ def test_the_example_compiles_with_the_warnings_that_the_decisions_name() -> Non
     assert said == [
         (6, 17, "this address is that of one machine"),
         (16, 11, "redis is not supported yet"),
+        (38, 7, "trajectory is in every store, with the indexes it needs"),
         (54, 16, "a scope that closes when it closes is circular"),
+        (57, 7, "scope is in every store, with the indexes it needs"),
+        (77, 7, "artifact is in every store, with the indexes it needs"),
+        (100, 7, "note is in every store, with the indexes it needs"),
+        (121, 7, "turn_buffer is in every store, with the indexes it needs"),
         (175, 66, f"artifact_type is declared here as one of {', '.join(SUBSET)}, and constraint is none of them"),
     ]
     assert all("^^^" in item.excerpt for item in made.warnings)
@@ -176,11 +181,11 @@ def test_the_example_is_written_and_read_again() -> None:
 
 def test_check_shows_the_warnings_of_the_example() -> None:
     shown = caliber("check", str(EXAMPLE), "--base", "reference").stdout
-    assert shown.count(": warning: ") == 4
-    assert "is sound, with 4 warnings" in shown
+    assert shown.count(": warning: ") == 9
+    assert "is sound, with 9 warnings" in shown
     said = caliber_json("check", str(EXAMPLE), "--base", "reference")
     assert said["ok"]
-    assert [item["line"] for item in said["warnings"]] == [6, 16, 54, 175]
+    assert [item["line"] for item in said["warnings"]] == [6, 16, 38, 54, 57, 77, 100, 121, 175]
     assert said["injection_rules"] == ["note", "artifact", "scope"]
     assert caliber("check", str(EXAMPLE), "--base", "reference", "--strict", code=1).stdout == shown
     assert "storage.schema_name is required" in caliber("check", str(EXAMPLE), code=1).stdout
@@ -801,10 +806,20 @@ def test_init_completes_a_file(tmp_path: Path) -> None:
             'artifact { type: meta schema: { artifact_type: enum("fact") } artifacts: ["fact", "custom"] }',
             "custom is none of the values of artifact_type",
         ),
+        (
+            "note { type: meta schema: { confidence: float } index: { confidence: btree } }",
+            "note is in every store, with the indexes it needs: declaring confidence has no effect",
+        ),
+        ("d { type: meta schema: { a: text } index: { a: btree } }", ""),
+        (
+            'd { type: meta schema: { a: text } inject_on: [task_start, schedule("0 3 * * *")] }',
+            'schedule("0 3 * * *") is no moment of a task',
+        ),
+        ("d { type: meta schema: { a: text } inject_on: [task_start] }", ""),
     ],
 )
 def test_what_has_no_effect_is_a_warning(memory: str, said: str) -> None:
-    # C-142, C-143
+    # C-139, C-142, C-143, C-145
     warnings = check_text(program(f"memory {memory}"), base=CONFIG).warnings
     assert [item.reason.startswith(said) for item in warnings] == ([True] if said else [])
 
@@ -862,7 +877,9 @@ def test_warnings_of_other_files_say_the_knob(tmp_path: Path) -> None:
     said = [str(item).split("\n")[0] for item in check(tmp_path / "c.toml").warnings]
     assert [item.split(": ")[0] for item in said] == [
         "storage.dsn",
+        "memories[0].indexes[0]",
         "memories[1].lifecycle",
+        *(f"memories[{at}].indexes[0]" for at in range(1, 5)),
         "injection_rules[1].filter:1:54",
     ]
     assert issubclass(ProgramFault, ConfigError)
