@@ -227,10 +227,14 @@ def _print_warnings(settings: Settings, warnings: Sequence[ConfigWarning]) -> No
 def _print_faults(
     settings: Settings, path: Path, faults: list[dict[str, Any]], warnings: Sequence[ConfigWarning] = ()
 ) -> None:
+    from caliber.model.errors import BASE_HINT
+
     _print_warnings(settings, warnings)
     settings.out.say(f"{path}: {len(faults)} fault{'s' if len(faults) != 1 else ''}")
     for fault in faults:
         settings.out.say(f"  - {fault['message']}")
+    if any(fault["kind"] == "missing_required" and "." not in str(fault["field"]) for fault in faults):
+        settings.out.say(BASE_HINT)
     settings.out.say(
         "correct them and run `caliber check` again; `caliber init --path FILE` writes a sound one to compare"
     )

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Final
 
 from caliber.config.loading import PROGRAM_SUFFIX, load_config_file
 from caliber.config.tree import CaliberConfig
+from caliber.config.warnings import ConfigWarning
 from caliber.dsl.checking import Checked, check_config
+
+_NOBODY_EMBEDS: Final = (
+    "the file does not say who embeds, which {} as a base leaves to it: nothing is found by "
+    "meaning; `caliber init` writes such a section"
+)
 
 
 def load_config(path: str | os.PathLike[str], *, base: CaliberConfig | str | None = None) -> CaliberConfig:
     """Return the configuration in a ``.caliber``, ``.toml`` or ``.json`` file; what is doubtful, ``check`` returns.
 
     Relative paths in it lead from the file's own folder, wherever the program was started. ``base`` is a configuration
-    that holds what the file leaves out, or the name of a profile, such as ``reference``.
+    that holds what the file leaves out, or the name of a profile, such as ``reference``; who embeds stays for the file
+    to say, so that it means the same wherever it is read.
     Raises: MultipleErrors with every fault.
     """
     return check(path, base=base).config
@@ -27,7 +35,12 @@ def check(path: str | os.PathLike[str], *, base: CaliberConfig | str | None = No
     file = Path(path)
     left_out = base_of(base)
     if file.suffix.lower() != PROGRAM_SUFFIX:
-        return check_config(load_config_file(file, base=left_out))
-    from caliber.dsl.files import load_program
+        checked = check_config(load_config_file(file, base=left_out))
+    else:
+        from caliber.dsl.files import load_program
 
-    return load_program(file, base=left_out)
+        checked = load_program(file, base=left_out)
+    if isinstance(base, str) and checked.config.embedding_provider is None and checked.config.vector is None:
+        doubt = ConfigWarning(_NOBODY_EMBEDS.format(base), "embedding_provider")
+        checked = checked._replace(warnings=(*checked.warnings, doubt))
+    return checked

@@ -337,7 +337,20 @@ class MultipleErrors(ConfigError):
         errors: list[ConfigError] = self.context["errors"]
         lines = [f"{len(errors)} fault{'s' if len(errors) != 1 else ''} in the configuration:"]
         lines.extend("  - " + str(error).replace("\n", "\n    ") for error in errors)
+        if any(lacks_a_base(error) for error in errors):
+            lines.append(BASE_HINT)
         return "\n".join(lines)
+
+
+BASE_HINT = (
+    "a file that states only some knobs needs a profile for the others: `caliber init --from FILE` completes it, "
+    '`caliber check FILE --base reference` and load_config(FILE, base="reference") read it upon one'
+)
+
+
+def lacks_a_base(fault: ConfigError) -> bool:
+    """Return whether a fault is one that a profile as a base would mend: a whole section, or a knob of none."""
+    return isinstance(fault, MissingRequired) and "." not in str(fault.context.get("field", "."))
 
 
 def one_of(names: tuple[str, ...]) -> str:

@@ -8,10 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.cli_runs import caliber as run
 
+import caliber
 from caliber.config import CaliberConfig, load_config_file, profiles
 from caliber.config.parsing import MAX_BYTES
 from caliber.config.render import render_json, render_toml
+from caliber.dsl import check
 from caliber.model.errors import ConfigError, InvalidConfigValue, MissingRequired, MultipleErrors
 
 HASH_PROVIDER = {"provider_type": "hash", "model": "hash", "dimensions": 32}
@@ -200,3 +203,28 @@ def test_a_wrong_file_names_its_faults_by_path(tmp_path: Path) -> None:
     with pytest.raises(MultipleErrors) as caught:
         load_config_file(file)
     assert {error.context["field"] for error in caught.value.errors} == {"storage.readers", "retention"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("short.toml", '[storage]\nadapter = "sqlite"\npath = "a.db"\n'),
+        ("short.caliber", 'caliber: "0.1.0" { adapter a { type: sqlite connection: "a.db" } }\n'),
+    ],
+)
+def test_a_short_file_is_told_of_a_base_and_upon_one_of_who_embeds(tmp_path: Path, name: str, text: str) -> None:
+    file = tmp_path / name
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(MultipleErrors) as caught:
+        caliber.open(file)
+    said = [str(caught.value), run("check", file, code=1).stderr + run("check", file, code=1).stdout]
+    for shown in said:
+        assert "--base reference" in shown
+        assert "caliber init --from" in shown
+    made = check(file, base="chat-companion")
+    assert made.config.embedding_provider is None
+    (warning,) = [item for item in made.warnings if item.field == "embedding_provider"]
+    assert "nothing is found by meaning" in str(warning)
+    assert "nothing is found by meaning" in (found := run("check", file, "--base", "reference")).stderr + found.stdout
+    whole = MultipleErrors(errors=[MissingRequired(field="storage.path"), MissingRequired(field="vector.dimensions")])
+    assert "--base" not in str(whole), "no profile says these"
