@@ -43,6 +43,23 @@ def trajectory_id_of(memory: Caliber, text: str) -> uuid.UUID:
     return found
 
 
+def window_id_of(memory: Caliber, text: str) -> uuid.UUID:
+    """Return the window that ``text`` names: an id, or ``latest``. Raises: Mistake."""
+    if text != LATEST:
+        return as_id(text, "window")
+    windows = memory.storage.context_windows
+    ids = (task.trajectory_id for task in memory.storage.trajectories.all())
+    newest = max(
+        (window for task in ids for window in windows.list_by_trajectory(task, limit=1)),
+        key=lambda window: (window.assembled_at, window.window_id),
+        default=None,
+    )
+    if newest is None:
+        raise Mistake("there is no window yet", "assemble one first: `caliber context latest`")
+    found: uuid.UUID = newest.window_id
+    return found
+
+
 @click.command()
 @click.argument("trajectory")
 @click.option("-q", "--query", help='What is asked; "" for nothing.  [default: the last user turn, else the goal]')
@@ -249,10 +266,12 @@ def _print_hits(out: Output, found: Any, hits: list[tuple[Any, str, str | None]]
 @click.option("--exclusion", metavar="ID", help="One record: why it is in the window, or why not.")
 @with_settings
 def explain(settings: Settings, window: str, exclusion: str | None) -> None:
-    """Say why WINDOW holds what it holds, and what was left out."""
-    window_id = as_id(window, "window")
+    """Say why WINDOW (its id, or `latest`) holds what it holds, and what was left out."""
     record_id = None if exclusion is None else as_id(exclusion, "record")
+    if window != LATEST:
+        as_id(window, "window")
     with settings.memory() as memory:
+        window_id = window_id_of(memory, window)
         found = memory.explain(window_id, exclusion=record_id)
         if record_id is None:
             settings.out.result(found, lambda: _print_explained(settings.out, memory, found))
@@ -340,12 +359,14 @@ def in_words(memory: Caliber, found: dict[str, Any]) -> str:
 @click.option("--text", "text_only", is_flag=True, help="Print the window's text and nothing else.")
 @with_settings
 def replay(settings: Settings, window: str, text_only: bool) -> int:
-    """Assemble a recorded WINDOW again, and compare it with what was recorded.
+    """Assemble a recorded WINDOW (its id, or `latest`) again, and compare it with what was recorded.
 
     Exit code 1 when the bytes differ.
     """
-    window_id = as_id(window, "window")
+    if window != LATEST:
+        as_id(window, "window")
     with settings.memory() as memory:
+        window_id = window_id_of(memory, window)
         again = memory.replay(window_id)
         recorded = memory._reader.stored_window(window_id)
         same = recorded.text_hash == hashlib.sha256(again.text.encode()).digest()

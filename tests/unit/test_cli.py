@@ -241,6 +241,26 @@ def test_context_search_explain_and_replay_work_together(remembered: Path) -> No
     assert "trust label is tool" in caliber("explain", window["window_id"], "--exclusion", hits["hits"][0]["id"]).stdout
 
 
+def test_latest_names_the_newest_window_of_any_task(here: Path) -> None:
+    assert "caliber context latest" in caliber("explain", "latest", code=2).stderr
+    caliber("ingest", "chat", str(_chat(here, "one.jsonl", "Which driver?")))
+    first = caliber_json("context", "latest", "--query", "driver")
+    (task,) = {first["trajectory_id"]}
+    caliber("ingest", "chat", str(_chat(here, "two.jsonl", "Which lamp?")))
+    second = caliber_json("context", "latest", "--query", "lamp")
+    assert second["trajectory_id"] != task
+    assert caliber_json("explain", "latest")["window_id"] == second["window_id"]
+    third = caliber_json("context", task, "--query", "driver, again")
+    assert caliber_json("explain", "latest")["window_id"] == third["window_id"]
+    assert caliber_json("replay", "latest")["window_id"] == third["window_id"]
+    assert "is no window" in caliber("explain", "newest", code=2).stderr
+
+
+def _chat(folder: Path, name: str, said: str) -> Path:
+    (folder / name).write_text(f'{{"role": "user", "content": "{said}"}}\n')
+    return folder / name
+
+
 def test_people_get_a_window_they_can_read_on_eighty_columns(remembered: Path) -> None:
     result = caliber("context", "latest", "--query", "Which driver for SQLite?")
     assert "of 8,000 tokens" in result.stdout
