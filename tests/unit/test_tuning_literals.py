@@ -124,6 +124,7 @@ _allow(
     dsl__scan="FAULTS_MAX MAX_TOKENS",
     llm__http="_ADDRESS_CHARS",
     runtime__engine="Engine.record_error",
+    runtime__forgetting__notations="ROUNDS _said",
     runtime__forgetting__subject="_TEXTS_MAX _LEAST_DIGITS _pieces",
     runtime__named="_LIMIT_MAX",
     runtime__policies__policy_engine="PolicyEngine._record",
