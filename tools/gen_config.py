@@ -343,13 +343,13 @@ def _warnings() -> Iterator[str]:
         "  never shown, hashed, pickled or written to another file;",
         "- a filter that compares an enum of a built-in memory with a value that its declaration leaves out;",
         "- what has no effect: `auto_close(scope_close)` on `scope`, `auto_close` where records do not close,",
-        "  `artifacts` on one that is not made of them, `index` of a memory that every store has (it keeps its own),",
+        "  `artifacts` on one that is not made of them, `index` of a memory that every store has,",
         '  `inject_on: [schedule("…")]` (a schedule has no task, and so no window).',
         "",
         "A file that leaves knobs out, as the example of the source documents does, is checked upon a profile with",
         '`caliber check FILE --base reference`, and loaded with `caliber.load_config(path, base="reference")`.',
-        "Who embeds is not taken from the profile, so that a file means the same on every machine: one that does not say",
-        "it is warned of.",
+        "Who embeds is not taken from the profile, so that a file means the same on every machine: one that does not",
+        "say it is warned of.",
         "",
     )
 

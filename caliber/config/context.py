@@ -51,7 +51,11 @@ class SectionPriorities(Section):
     notes: Priority = knob("Knowledge kept beyond trajectories.", "C-096")
     history: Priority = knob("Summaries of closed scopes.", "C-096")
     custom: Annotated[tuple[Annotated[tuple[Name, Priority], AsList], ...], AsList, AfterValidator(_custom_names)] = (
-        knob("Further sections, each a name and a priority, fed by extra_sections.", "C-096", seed=())
+        knob(
+            'Further sections, each a [name, priority] as ["tools", 40], fed by extra_sections.',
+            "C-096",
+            seed=(),
+        )
     )
 
     def of(self, section: str) -> int:

@@ -10,7 +10,9 @@ import difflib
 import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, get_args
+from enum import Enum
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -18,9 +20,11 @@ from pydantic.fields import FieldInfo
 from caliber.config import profiles
 from caliber.config.agent_profiles import AGENT_PROFILES
 from caliber.config.faults import wrong
+from caliber.config.knobs import FrozenMap
 from caliber.config.providers import ProviderConfig
 from caliber.config.readers import READERS
 from caliber.config.render import about, limits_of
+from caliber.config.secret import LiteralDsn, SecretRef
 from caliber.config.tree import DECLARED_IN_LISTS, CaliberConfig, plain
 from caliber.model.errors import MultipleErrors
 from caliber.model.time import format_duration
@@ -28,6 +32,12 @@ from caliber.model.time import format_duration
 PACKAGE: Final = "caliber"
 NAMED: Final = "NAME"
 _NEAR: Final = 3
+_WORDS: Final[Mapping[Any, str]] = {
+    bool: "true or false",
+    int: "whole number",
+    float: "number",
+    SecretRef: "env:NAME, the name of a variable",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +121,7 @@ def explain(key: str, config: CaliberConfig | None = None) -> Explanation:
     return Explanation(
         key=key,
         meaning=str(one.field.description),
-        accepts=limits_of(one.field),
+        accepts=limits_of(one.field) or _shape(one.field.annotation),
         unit=facts["unit"],
         optional=not one.field.is_required(),
         source=facts["source"],
@@ -124,6 +134,34 @@ def explain(key: str, config: CaliberConfig | None = None) -> Explanation:
         acts=not facts["later"],
         modules=tuple(f"{PACKAGE}.{module}" for module in READERS.get(path, ())),
     )
+
+
+def _shape(annotation: Any) -> str:
+    """Return what a value looks like in a file, for a knob without limits; "" where it is a text."""
+    text = _shape_of(annotation)
+    return "" if text == "text" else f"{text[:1].upper()}{text[1:]}." if not text.startswith("env:") else f"{text}."
+
+
+def _shape_of(annotation: Any) -> str:
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _shape_of(inner[0])
+    if origin in (Union, UnionType):
+        kinds = dict.fromkeys(_shape_of(kind) for kind in inner if kind not in (NoneType, LiteralDsn))
+        return " or ".join(kinds)
+    if origin is Literal:
+        return f"one of {', '.join(map(str, inner))}"
+    if origin is tuple:
+        if inner[-1] is Ellipsis:
+            return f"a list of {_shape_of(inner[0])}"
+        return f"[{', '.join(_shape_of(kind) for kind in inner)}]"
+    if origin is FrozenMap:
+        return f"a table of name = {_shape_of(inner[0])}"
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return f"one of {', '.join(str(member.value) for member in annotation)}"
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return f"tables with {', '.join(annotation.model_fields)}"
+    return _WORDS.get(annotation, "text")
 
 
 def shown(value: Any, unit: str) -> str:

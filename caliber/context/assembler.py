@@ -154,7 +154,9 @@ def extra_texts(plan: AssemblyPlan, given: Any) -> dict[str, str]:
         if section is None or section.source not in (PERSONA, EXTRA):
             known = ", ".join(s.name for s in plan.sections if s.source in (PERSONA, EXTRA))
             raise InvalidValue(
-                field="extra_sections", reason=f"no section {name!r} takes a text; those that do: {known}"
+                field="extra_sections",
+                reason=f"no section {name!r} takes a text; those that do: {known}; others are declared in "
+                'section_priorities.custom, such as custom = [["tools", 40]]',
             )
         if text is None or text == "":
             continue

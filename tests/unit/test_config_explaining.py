@@ -117,3 +117,24 @@ def test_the_command_explains_knobs_and_sections(tmp_path: Path, monkeypatch: py
     assert "did you mean search.boosts.exact?" in caliber("check", "--explain", "search.boost.exact", code=2).stderr
     Path("caliber.toml").write_text("token_budget = 0\n")
     assert "has faults" in caliber("check", "--explain", "token_budget").stdout
+
+
+@pytest.mark.parametrize(
+    ("key", "accepts"),
+    [
+        ("section_priorities.custom", "A list of [text, whole number]."),
+        ("assembly.section_shares", "A table of name = [number, number]."),
+        ("pcp.anti_sprawl.vocabulary", "A list of text."),
+        ("embedding_provider.api_key", "env:NAME, the name of a variable."),
+        ("access.default_visibility.executor", "A list of one of orchestrator, optimizer, reviewer, executor."),
+        ("system_instructions", "text"),
+    ],
+)
+def test_what_a_knob_accepts_has_the_shape_of_its_value(key: str, accepts: str) -> None:
+    assert f"accepts      {accepts}" in caliber("check", "--explain", key).stdout
+
+
+def test_no_knob_that_is_not_a_text_is_said_to_accept_one() -> None:
+    for path in declared():
+        one = explain(path.replace("NAME", "cold"))
+        assert one.accepts or not isinstance(one.profiles.get("reference"), list | dict | bool | int | float), path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from support import context_world as kit
 from support.context_world import content, decisions, section
 
+from caliber.context.assembler import extra_texts
 from caliber.model.enums import (
     AssemblyAction,
     EntityType,
@@ -427,3 +429,9 @@ def test_world_assembles_a_turn_and_a_note() -> None:
     assert "- build (fact): tests run with make" in window.text
     assert [message.get("name") for message in window.to_messages()] == ["memory", None]
     world.close()
+
+
+def test_a_section_that_is_not_declared_is_refused_with_how_to_declare_it() -> None:
+    plan: Any = SimpleNamespace(by_name={}, sections=())
+    with pytest.raises(InvalidValue, match=r"section_priorities\.custom, such as custom = \[\[\"tools\", 40\]\]"):
+        extra_texts(plan, {"tools": "grep"})
