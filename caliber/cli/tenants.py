@@ -68,7 +68,10 @@ def tenant() -> None:
 @click.option("--exist-ok", is_flag=True, help="An existing tenant is no mistake.")
 @with_settings
 def create(settings: Settings, name: str, source: str | None, exist_ok: bool) -> None:
-    """Create a tenant with an empty store, and the directory if this is the first."""
+    """Create a tenant with an empty store, and the directory if this is the first.
+
+    NAME is a lower-case letter and up to 39 of a to z, 0 to 9 and _.
+    """
     with _open(settings, create=True) as opened:
         made = opened.create(name, source=source, exist_ok=exist_ok)
 

@@ -45,6 +45,8 @@ def _of_tenant(config: CaliberConfig, tenant: str | None) -> CaliberConfig:
 def create(config: ConfigSource, *, tenant: str | None = None, exist_ok: bool = False) -> None:
     """Create an empty store: the configured one, or that of a new tenant, which the directory then knows.
 
+    A tenant's name is a lower-case letter and up to 39 of a to z, 0 to 9 and _.
+
     Raises: Conflict when it exists and ``exist_ok`` is false, Unavailable, SchemaMismatch, MultipleErrors;
         MissingRequired for a tenant without the section tenancy.
     """

@@ -20,8 +20,8 @@ from typing import Any, Final, Self
 
 from caliber.backends import backend
 from caliber.config import CaliberConfig
-from caliber.model.errors import CaliberError, Conflict, MissingRequired, Unavailable
-from caliber.model.tenants import Tenant, TenantState
+from caliber.model.errors import CaliberError, Conflict, MissingRequired, NotFound, Unavailable
+from caliber.model.tenants import Tenant, TenantState, check_tenant_name
 from caliber.model.time import Clock, SystemClock
 from caliber.runtime.configured import ConfigSource, config_of
 from caliber.runtime.embedding.vector_index import build_index_of
@@ -30,6 +30,8 @@ from caliber.tenancy.directory import Directory, require_open
 from caliber.tenancy.move import Hooks, Move, MoveReport, Step, Told, abort, drop_old, drop_store, make_role
 
 _SCRUB_S: Final = 10.0
+MISSING: Final = "missing"
+"""The reason of databases for what is not there."""
 
 
 class Tenants:
@@ -90,6 +92,7 @@ class Tenants:
     def create(self, name: str, *, source: str | None = None, exist_ok: bool = False) -> Tenant:
         """Create a tenant with an empty store, in ``source`` or where the configuration puts new ones.
 
+        A name is a lower-case letter and up to 39 of a to z, 0 to 9 and _: files, schemas and roles are named after it.
         An attempt that was cut short is gone on with. Raises: Conflict when it is there and ``exist_ok`` is false,
             InvalidValue, Unavailable, and what making its store raises
         """
@@ -206,6 +209,13 @@ class Tenants:
 
 
 def tenant_config(config: CaliberConfig, name: str) -> CaliberConfig:
-    """Return the configuration of one tenant. Raises: as ``Tenants.config``."""
-    with Tenants(config) as tenants:
+    """Return the configuration of one tenant; without a directory there is none yet. Raises: as ``Tenants.config``."""
+    check_tenant_name(name)
+    try:
+        tenants = Tenants(config)
+    except Unavailable as error:
+        if error.context.get("reason") != MISSING:
+            raise
+        raise NotFound(f"there is no tenant {name}: {error.message}", entity_type="tenant", id=name) from error
+    with tenants:
         return tenants.config(name)

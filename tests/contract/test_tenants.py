@@ -86,8 +86,10 @@ def test_names_that_try_to_get_out_are_refused(tmp_path: Path) -> None:
 
 
 def test_what_is_not_there_is_named(settings: CaliberConfig, tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match="directory of tenants"):
+    with pytest.raises(NotFound, match=r"no tenant alice.*directory of tenants"):
         caliber.open(settings, tenant="alice")
+    with pytest.raises(InvalidValue, match="lower-case letter"):
+        caliber.open(settings, tenant="Alice")
     caliber.create(settings, tenant="alice")
     with pytest.raises(NotFound, match="no tenant carol"):
         caliber.open(settings, tenant="carol")

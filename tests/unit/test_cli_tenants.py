@@ -9,6 +9,9 @@ from support.cli_runs import caliber, caliber_json
 from support.tenancies import tenancy_config
 
 from caliber.config.render import render_toml
+from caliber.model.tenants import NAME_PATTERN
+from caliber.runtime.opening import create
+from caliber.runtime.tenants import Tenants
 
 
 @pytest.fixture
@@ -51,3 +54,13 @@ def test_mistakes_say_what_to_do(here: Path) -> None:
     assert "there are archive, files" in caliber("db", "tenant", "move", "alice", "--to", "moon", code=2).stderr
     assert "no tenant carol" in caliber("stats", "--tenant", "carol", code=2).stderr
     assert "db tenant create" in caliber("create", "--tenant", "carol", code=2).stderr
+
+
+def test_names_of_tenants_are_said_where_they_are_asked_for() -> None:
+    rule = "lower-case letter and up to 39 of a to z, 0 to 9 and _"
+    for text in (caliber("db", "tenant", "create", "--help").stdout, create.__doc__, Tenants.create.__doc__):
+        assert rule in " ".join(str(text).split())
+    assert NAME_PATTERN.match("a" * 40)
+    assert not NAME_PATTERN.match("a" * 41)
+    page = (Path(__file__).resolve().parents[2] / "docs" / "tenants.md").read_text(encoding="utf-8")
+    assert NAME_PATTERN.pattern.removesuffix(r"\Z") in page
