@@ -245,7 +245,7 @@ class Artifact:
     artifact_type: ArtifactType
     schema_version: str
     content: bytes
-    content_hash: bytes
+    content_hash: bytes = field(repr=False)
     extraction_method: ExtractionMethod
     ttl: TTL
     token_count: int
@@ -282,7 +282,7 @@ class Note:
     entity_type: str
     note_type: NoteType
     content: str
-    content_hash: bytes
+    content_hash: bytes = field(repr=False)
     fingerprint: bytes
     confidence: float
     token_count: int
@@ -365,7 +365,7 @@ class Embedding:
     owner_type: EntityType | str
     owner_id: uuid.UUID
     chunk_index: int
-    content_hash: bytes
+    content_hash: bytes = field(repr=False)
     vector: bytes
     generated_at: datetime
     version: int = 1
@@ -373,7 +373,7 @@ class Embedding:
 
 @dataclass(frozen=True, slots=True)
 class CachedEmbedding:
-    content_hash: bytes
+    content_hash: bytes = field(repr=False)
     model_id: str
     dimensions: int
     vector: bytes

@@ -12,11 +12,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import itertools
 import keyword
 import math
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -395,9 +396,21 @@ def _camel(*names: str) -> str:
     return "".join(part.capitalize() for name in names for part in name.split("_")) or "Memory"
 
 
+def _member_names(values: Iterable[str]) -> list[str]:
+    """Return what the members of an enum are called: as their values, as far as Python lets them be."""
+    names: list[str] = []
+    for value in values:
+        name = re.sub(r"\W", "_", value.upper()).strip("_")
+        if not name.isidentifier():
+            name = f"VALUE_{name}".rstrip("_")
+        others = (f"{name}_{number}" for number in itertools.count(2))
+        names.append(name if name not in names else next(other for other in others if other not in names))
+    return names
+
+
 @functools.lru_cache(maxsize=1_024)
 def _enum_of(name: str, values: tuple[str, ...]) -> type[StrEnum]:
-    members = [(f"VALUE_{at}", value) for at, value in enumerate(values)]
+    members = list(zip(_member_names(values), values, strict=True))
     make: Any = _DeclaredValue
     made: type[StrEnum] = make(name, members, module=__name__)
     return made
@@ -445,7 +458,8 @@ def _entity_of(shape: MemoryType) -> type[Any]:
             {"default": 1} if column.name == "version" else {"default": None} if column.nullable else {}
         )
         made = kind | None if column.nullable and kind is not Any else kind
-        fields.append((column.name, made, dataclasses.field(kw_only=True, **default)))
+        shown = column.name != "content_hash"  # bytes that mean nothing to people
+        fields.append((column.name, made, dataclasses.field(kw_only=True, repr=shown, **default)))
     keys = {item.name for item in shape.fields if _is_key(shape, item)}
     namespace = {
         **{name: property(_key_of) for name in keys},

@@ -113,6 +113,27 @@ def test_filters_over_values_that_are_missing(backend: Any) -> None:  # K-064
     assert found(("kind", Operator.EQUAL, "claim"), ("subject", Operator.EQUAL, "s2")) == [2]
 
 
+def test_members_of_an_enum_are_called_as_their_values(backend: Any) -> None:
+    values = ["open", "in progress", "in-progress", "in_progress_2", "1st", "§", "größe"]
+    task = {"name": "task", "type": "semantic", "fields": [{"name": "state", "type": "enum", "values": values}]}
+    tasks = backend.open(memories=[task]).memory("task")
+    made = tasks.insert(state="in-progress")
+    names = [member.name for member in type(made.state)]
+    assert names == ["OPEN", "IN_PROGRESS", "IN_PROGRESS_2", "IN_PROGRESS_2_2", "VALUE_1ST", "VALUE", "GRÖSSE"]
+    assert [member.value for member in type(made.state)] == values
+    assert made.state is type(made.state).IN_PROGRESS_2
+    assert pickle.loads(pickle.dumps(made)) == made
+
+
+def test_a_record_shows_what_people_read_of_it(backend: Any, start: Any) -> None:
+    agent = start(backend.open(memories=[FACT]))
+    fact = agent.memory.memory("fact").insert(subject="Ada", content="x", kind="claim")
+    shown = [repr(item) for item in (fact, agent.note("Ada likes tea"), agent.keep("a patch"))]
+    assert all("content_hash" not in text for text in shown), shown
+    assert "CLAIM" in shown[0]
+    assert agent.memory.get(fact.record_id).content_hash == fact.content_hash
+
+
 def test_a_record_is_copied_and_pickled(backend: Any) -> None:  # C-132
     memory = backend.open(memories=[FACT])
     made = record(memory._engine.store.catalog, "fact", subject="Ada", kind="rumour", about={"a": [1, None]})
