@@ -18,8 +18,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from caliber.llm.deadline import deadline_passed, remaining_s
 from caliber.llm.protocols import FloatVector
+from caliber.model.deadline import deadline_passed, remaining_s
 from caliber.model.errors import CaliberError, InvalidValue, StorageError
 
 

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 from urllib.parse import SplitResult, urlsplit
 
 from caliber.llm.answers import Answer
-from caliber.llm.deadline import deadline_passed, remaining_s, within
 from caliber.llm.limiter import RateLimiter
+from caliber.model.deadline import deadline_passed, remaining_s, within
 from caliber.model.errors import (
     AuthenticationFailed,
     CaliberError,

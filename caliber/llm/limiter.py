@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 
-from caliber.llm.deadline import remaining_s
+from caliber.model.deadline import remaining_s
 from caliber.model.errors import RateLimited, Unavailable
 
 _MINUTE_S = 60.0

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar, runtime_checkable
 
-from caliber.llm.deadline import remaining_s
 from caliber.llm.embedding import whole_batch
 from caliber.llm.protocols import (
     BatchedEmbedding,
@@ -26,6 +25,7 @@ from caliber.llm.protocols import (
     SummarizationProvider,
     TrajectoryDigest,
 )
+from caliber.model.deadline import remaining_s
 from caliber.model.errors import CaliberError, LlmError
 
 T = TypeVar("T")

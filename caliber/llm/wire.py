@@ -25,7 +25,7 @@ import certifi
 import httpcore
 import httpx
 
-from caliber.llm.deadline import remaining_s
+from caliber.model.deadline import remaining_s
 
 _WRITE_BYTES = 64 * 1024
 _LEAST_S = 0.001

@@ -23,8 +23,8 @@ from caliber.context import estimator_of
 from caliber.events.bus import EventBus
 from caliber.kernels import estimate_tokens, uuid7
 from caliber.kernels.evaluator import open_evaluator
-from caliber.llm.deadline import deadline_passed, remaining_s, within
 from caliber.llm.protocols import EmbeddingProvider, SummarizationProvider
+from caliber.model.deadline import deadline_passed, remaining_s, within
 from caliber.model.entities import ConfigDocument, EmbeddingSpace, Event
 from caliber.model.enums import DistanceMetric, EntityType, EventFamily, EventType, ReadConsistency
 from caliber.model.errors import (

@@ -27,8 +27,8 @@ from support.services import KEY, KEY_NAME, embedding_section, embeddings
 
 import caliber
 from caliber.llm import EmbeddingCache, LongText, LongTextMode, embed_records, embed_texts
-from caliber.llm.deadline import within
 from caliber.llm.retry import Retry, retrying
+from caliber.model.deadline import within
 from caliber.model.errors import (
     AuthenticationFailed,
     CaliberError,

@@ -78,7 +78,6 @@ _allow(
     backends__postgres__local_server="LocalServer.start TCP_TRIES",
     backends__postgres__patience="_RACES_MAX",
     backends__postgres__writer="_OUTCOME_WAIT_S",
-    llm__deadline="_LONGEST_S",
     runtime__behind="WriteBehind._drain WriteBehind.close",
     runtime__embedding__embedder="Embedder.close",
     runtime__forgetting__service="_WAIT_MS",

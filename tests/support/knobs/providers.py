@@ -13,11 +13,11 @@ from contextlib import closing
 from typing import Any
 
 from caliber.config import CaliberConfig, RetryConfig, services
-from caliber.llm.deadline import within
 from caliber.llm.prompts import load_prompts
 from caliber.llm.protocols import ExtractionTurn
 from caliber.llm.registry import build_embedding_provider, build_summarization_provider
 from caliber.llm.retry import Retry, backoff_ms, retrying, retrying_summarization
+from caliber.model.deadline import within
 from caliber.model.enums import TurnRole
 from caliber.model.errors import CaliberError, InvalidResponse, RequestFailed
 from support.configs import HASH_PROVIDER
