@@ -77,6 +77,7 @@ _allow(
     backends__postgres__local_place="Place._claim_directory Place.claim _lock_file_now locked",
     backends__postgres__local_server="LocalServer.start TCP_TRIES",
     backends__postgres__patience="_RACES_MAX",
+    backends__postgres__vector_index="_CANCEL_S",
     backends__postgres__writer="_OUTCOME_WAIT_S",
     runtime__behind="WriteBehind._drain WriteBehind.close",
     runtime__embedding__embedder="Embedder.close",

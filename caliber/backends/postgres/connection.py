@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import select
+import selectors
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import psycopg
-from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
-from psycopg.pq.abc import PGresult
+from psycopg.pq import ConnStatus, ExecStatus, PollingStatus, TransactionStatus
+from psycopg.pq.abc import PGcancelConn, PGconn, PGresult
 
 from caliber.backends.postgres.errors import (
     has_gone,
@@ -121,6 +123,38 @@ def connect(shared: Shared) -> PgConnection:
         ) from None
     raw.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # where the driver itself begins, as BEGIN here
     return PgConnection(raw, shared)
+
+
+def cancel_soon(pg: PGconn, patience_s: float) -> None:
+    """Ask the server to end what it does for a connection; nobody waits for that, nor for its answer.
+
+    It needs a connection of its own, which may be as silent as the one that is given up. libpq before version 17 can
+    only wait for it, and its caller would hold the interpreter lock meanwhile: there the server learns at its next
+    word, or by ``statement_timeout_ms``, that nobody listens.
+    """
+    if not psycopg.capabilities.has_cancel_safe():
+        return
+    with contextlib.suppress(psycopg.Error, RuntimeError):  # no thread is begun while the interpreter ends
+        cancelling = pg.cancel_conn()  # holds all it needs: ``pg`` may be closed at once
+        threading.Thread(target=_cancel, args=(cancelling, patience_s), name="caliber-cancel", daemon=True).start()
+
+
+def _cancel(cancelling: PGcancelConn, patience_s: float) -> None:
+    until = time.monotonic() + patience_s
+    try:
+        cancelling.start()
+        while (status := cancelling.poll()) in (PollingStatus.READING, PollingStatus.WRITING):
+            left_s = until - time.monotonic()
+            if left_s <= 0:
+                return
+            with selectors.DefaultSelector() as selector:
+                wanted = selectors.EVENT_READ if status == PollingStatus.READING else selectors.EVENT_WRITE
+                selector.register(cancelling.socket, wanted)
+                selector.select(left_s)
+    except (psycopg.Error, OSError, ValueError):
+        pass  # what is cancelled has been given up in any case
+    finally:
+        cancelling.finish()
 
 
 class PgConnection:
@@ -332,8 +366,7 @@ class PgConnection:
 
     def rest(self) -> None:
         """Bring the link into the state that the driver's own calls need."""
-        self.pg.exit_pipeline_mode()
-        self.pg.nonblocking = 0
+        self.pg.exit_pipeline_mode()  # the driver's own connections are not blocking either
 
     @property
     def closed(self) -> bool:
@@ -411,8 +444,7 @@ class PgConnection:
 
     def _abandon(self) -> None:
         if self.pg.status == ConnStatus.OK and self.pg.transaction_status == TransactionStatus.ACTIVE:
-            with contextlib.suppress(psycopg.Error):
-                self.pg.get_cancel().cancel()
+            cancel_soon(self.pg, self.shared.connect_timeout_ms / 1_000)
         self.close()
 
     def _results(self, count: int) -> list[PGresult]:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final
 
-from caliber.backends.postgres.connection import PgConnection
+from caliber.backends.postgres.connection import PgConnection, cancel_soon
 from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.backends.postgres.patience import Transaction, patiently
 from caliber.backends.postgres.vector_plans import (
@@ -63,6 +63,8 @@ _HALF_MAX: Final = 65_504.0
 _KNOWN_S: Final = 10.0
 """How long it is remembered which indexes there are."""
 _LOOK_S: Final = 0.2
+_CANCEL_S: Final = 5.0
+"""How long an attempt to cancel may take; nobody waits for it."""
 
 
 class PostgresVectorIndex:
@@ -205,7 +207,7 @@ class PostgresVectorIndex:
                 for _, phase, done, total in rows:
                     progress(phase, done, total)
         except BaseException:
-            raw.cancel()
+            cancel_soon(raw.pgconn, _CANCEL_S)
             raise
         finally:
             thread.join()
