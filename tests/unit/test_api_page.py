@@ -1,0 +1,40 @@
+"""The page on the Python API: its examples run as printed, and no public call is without one."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from caliber.agents.locks import LockService
+from caliber.runtime.caliber import Caliber
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+CODE = "\n".join(re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE))
+
+
+def test_the_examples_run_as_printed(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", CODE], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "CALIBER_STORAGE unavailable closed False" in done.stdout
+
+
+def test_every_public_call_has_an_example() -> None:
+    def public(kind: type) -> list[str]:
+        return [name for name, _ in inspect.getmembers(kind) if not name.startswith("_")]
+
+    for name in public(Caliber):
+        assert re.search(rf"\bmemory\.{name}\b", CODE), name
+    for name in set(public(LockService)) - {"of"}:
+        assert re.search(rf"\bagents\.{name}\(", CODE), name
+
+
+def test_what_the_page_links_to_is_there() -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", PAGE):
+        assert (ROOT / "docs" / target).exists(), target
+    assert "docs/api.md" in (ROOT / "README.md").read_text(encoding="utf-8")
