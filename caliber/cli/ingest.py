@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -119,7 +119,10 @@ def remember_repository(
             files.sort(key=lambda item: (item.path.count("/"), item.path))
             skipped = max(0, len(files) - document_limit) if document_limit is not None else 0
             files = files[:document_limit]
-            keeper = documenting.Documents(memory, trajectory, _namespace(repository.name, trajectory), done, trust)
+            folders = {repository.root, path.resolve()}
+            others = _others(memory, (f"files:{folder}" for folder in sorted(folders)))
+            named = _namespace(repository.name, trajectory)
+            keeper = documenting.Documents(memory, trajectory, named, done, trust, others)
             with out.progress("documents", len(files), "documents") as advance:
                 for item, raw in repository.contents(files):
                     text = documenting.as_text(raw)
@@ -139,8 +142,26 @@ def remember_repository(
 
 
 def _namespace(name: str, trajectory: Trajectory) -> str:
-    """Return what the notes of a source are filed under: readable, and different for sources of one name."""
-    return f"{printable(name)[:200]}@{trajectory.initiator.id.hex[:8]}"
+    from caliber.cli.importing.documents import name_space
+
+    return name_space(printable(name), trajectory)
+
+
+def _others(memory: Caliber, identities: Iterable[str]) -> list[Trajectory]:
+    """Return the shared tasks of sources: what they hold is everybody's."""
+    from caliber.cli.importing.source import trajectories_of
+
+    return [task for identity in identities for task in trajectories_of(memory, identity)]
+
+
+def _repository_of(folder: Path) -> list[str]:
+    """Return what the repository of a folder is known by; nothing when there is none."""
+    from caliber.cli.importing.git import Repository
+
+    try:
+        return Repository(folder).identities()
+    except Mistake:
+        return []
 
 
 def _shown(owner: EntityRef | None) -> str | None:
@@ -251,7 +272,8 @@ def remember_files(
             )
         goal = f"The files of {printable(root.name)}"
         trajectory = trajectory_of(memory, [identity], goal, ("files",), owner)[-1]
-        keeper = Documents(memory, trajectory, _namespace(root.name, trajectory), done, trust)
+        others = _others(memory, _repository_of(listing.root))
+        keeper = Documents(memory, trajectory, _namespace(root.name, trajectory), done, trust, others)
         with out.progress("files", len(listing.files), "files") as advance:
             advance(passed)
             for at, (name, text) in enumerate(texts if first is None else itertools.chain([first], texts)):

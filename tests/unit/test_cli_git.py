@@ -375,3 +375,16 @@ def test_who_wrote_a_commit_is_not_the_user(source: Path) -> None:
         records = [*memory.storage.turns.all(), *memory.storage.notes.all(), *memory.storage.artifacts.all()]
         assert {record.trust.value for record in records} == {"web"}
         assert {scope.trust.value for scope in memory.storage.scopes.all()} == {"web"}
+
+
+def test_files_of_a_repository_that_was_taken_in_are_not_noted_twice(here: Path) -> None:
+    commit(repository(here / "engine"), "Begin", {"README.md": README, "docs/decisions/0001-apsw.md": DECISION})
+    git(here, "clone", "-q", str(here / "engine"), "src")
+    taken = caliber_json("ingest", "git", "src")
+    assert taken["repository"] == "src", "a clone of a folder is called as its own folder"
+    again = caliber_json("ingest", "files", "src")["counts"]
+    assert (again["notes"], again["notes_known"]) == (0, taken["counts"]["notes"])
+    (here / "src" / "docs" / "more.md").write_text("# More\n\nThis stands in no commit yet, so files take it in.\n")
+    assert caliber_json("ingest", "files", "src")["counts"]["notes"] == 1
+    commit(here / "src", "More", {})
+    assert caliber_json("ingest", "git", "src")["counts"]["notes"] == 0, "the other way round as well"

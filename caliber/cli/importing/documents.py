@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -81,14 +82,26 @@ def as_text(raw: bytes) -> str | None:
     return None if odd > len(text[:8192]) // 100 else text
 
 
+def name_space(name: str, trajectory: Trajectory) -> str:
+    """Return what the notes of a source are filed under: readable, and different for sources of one name."""
+    return f"{name[:200]}@{trajectory.initiator.id.hex[:8]}"
+
+
 class Documents:
     """The documents of one source in memory, compared with what they say now; ``trust`` is how far they are trusted.
 
-    What was imported under another label before is replaced, as if it had changed.
+    What was imported under another label before is replaced, as if it had changed. What the notes of ``others``, other
+    imports of the same files, say already is not said again.
     """
 
     def __init__(
-        self, memory: Caliber, trajectory: Trajectory, namespace: str, done: Imported, trust: TrustLabel
+        self,
+        memory: Caliber,
+        trajectory: Trajectory,
+        namespace: str,
+        done: Imported,
+        trust: TrustLabel,
+        others: Iterable[Trajectory] = (),
     ) -> None:
         self._memory = memory
         self._trust = trust
@@ -99,9 +112,16 @@ class Documents:
         self._now = from_us(SystemClock().now_us())
         self._shared = trajectory.initiator.entity_type is EntityType.SYSTEM
         self._notes: dict[tuple[str, str], list[Note]] = {}
+        self._said: set[tuple[str, NoteType]] = set()
+        besides = {name_space("", other) for other in others if other.trajectory_id != trajectory.trajectory_id}
         for note in memory.storage.notes.all() if self._shared else ():
-            if note.namespace == namespace and note.active:
+            if note.namespace is None or not note.active:
+                continue
+            source = f"@{note.namespace.rpartition('@')[2]}"
+            if source == name_space("", trajectory):  # whatever the source was called then
                 self._notes.setdefault((note.entity, note.entity_type), []).append(note)
+            elif source in besides and note.trust is trust:
+                self._said.add((note.content, note.note_type))
         self._artifacts: dict[str, list[Artifact]] = {}
         for artifact in memory.storage.artifacts.list_by_trajectory(trajectory.trajectory_id):
             if artifact.superseded_by is None and artifact.retired_at is None and artifact.rolled_back_at is None:
@@ -152,6 +172,9 @@ class Documents:
 
     def _note(self, entity: str, entity_type: str, note_type: NoteType, content: str) -> None:
         before = self._notes.pop((entity, entity_type), [])
+        if not before and (content, note_type) in self._said:
+            self._done.notes_known += 1
+            return
         same = [
             note
             for note in before

@@ -6,6 +6,7 @@ What is read is the commit HEAD names, not the work tree; so bare repositories w
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -58,6 +59,10 @@ class TreeFile:
     size: int
 
 
+_ELSEWHERE: Final = re.compile(r"(?!file://)[a-z+]+://|[^/]+:", re.IGNORECASE)
+"""The address of a repository on another machine: a URL, or ``host:path``."""
+
+
 class Repository:
     """A git repository on this machine."""
 
@@ -77,8 +82,9 @@ class Repository:
 
     @property
     def name(self) -> str:
-        """What people call it: the last part of its address or folder."""
-        address = self.origin or str(self.root)
+        """What people call it: the last part of its address, or of its folder when it came from this machine."""
+        origin = self.origin
+        address = origin if origin and _ELSEWHERE.match(origin) else str(self.root)
         return address.rstrip("/").replace(":", "/").rsplit("/", 1)[-1].removesuffix(".git") or "repository"
 
     @property
