@@ -18,7 +18,6 @@ from caliber.kernels.evaluator import Allowed
 from caliber.model.access import Principal
 from caliber.model.entities import Note
 from caliber.model.enums import PrincipalKind
-from caliber.model.errors import NotFound, PermissionDenied
 from caliber.resident.mirror import RelationSnapshot
 
 
@@ -51,17 +50,6 @@ def default_visible_to(principal: Principal, roles: Sequence[str] | None) -> tup
     if principal.kind is not PrincipalKind.AGENT or roles is None:
         return None
     return (principal.label, *roles)
-
-
-def check_change(note: Note, principal: Principal, *, ownership: str, action: str) -> None:
-    """Raise unless ``principal`` may change ``note``.
-
-    Raises: NotFound when it may not even see it, PermissionDenied when it may only see it.
-    """
-    if not may_see(note.visible_to, principal):
-        raise NotFound(entity_type="note", id=note.note_id)
-    if not may_change(note, principal, ownership=ownership):
-        raise PermissionDenied(agent_id=principal.label, action=action, resource=f"note {note.note_id}")
 
 
 class NoteMask:

@@ -73,11 +73,6 @@ def least_trusted(first: TrustLabel, *others: TrustLabel) -> TrustLabel:
     return max((first, *others), key=_ORDER_OF_TRUST.index)
 
 
-class TokenType(StrEnum):
-    INPUT = "input"
-    OUTPUT = "output"
-
-
 class MemoryCategory(StrEnum):
     EPHEMERAL = "ephemeral"
     WORKING = "working"
