@@ -88,12 +88,16 @@ def remember_repository(
 ) -> dict[str, Any]:
     """Import a repository and return what was done; shared with the demo."""
     from caliber.cli.importing import documents as documenting
+    from caliber.cli.importing.files import is_text, shown
     from caliber.cli.importing.git import Repository
     from caliber.cli.importing.history import import_history
     from caliber.cli.importing.source import Imported, importing, trajectory_of
 
     repository = Repository(path)
+    if not is_text(str(repository.root)):
+        raise Mistake(f"{shown(str(repository.root))}: the path is not UTF-8, and cannot be remembered", "rename it")
     done = Imported()
+    unnamed: list[str] = []
     result: dict[str, Any] = {
         "source": "git", "repository": repository.name, "path": repository.root, "owner": _shown(owner)
     }  # fmt: skip
@@ -116,6 +120,8 @@ def remember_repository(
             files = [
                 item for item in repository.files() if documenting.is_document(item.path) and 0 < item.size <= 1_000_000
             ]
+            unnamed += [shown(item.path) for item in files if not is_text(item.path)]
+            files = [item for item in files if is_text(item.path)]
             files.sort(key=lambda item: (item.path.count("/"), item.path))
             skipped = max(0, len(files) - document_limit) if document_limit is not None else 0
             files = files[:document_limit]
@@ -137,6 +143,7 @@ def remember_repository(
         "shallow": repository.shallow,
         "trajectory_id": trajectory.trajectory_id,
         "documents_skipped": skipped,
+        "unnamed": unnamed,
         **_counts(done),
     }
 
@@ -174,6 +181,15 @@ def _print_owner(out: Output, found: dict[str, Any]) -> None:
         out.say(f"  owner      {found['owner']}")
 
 
+def _print_unnamed(out: Output, found: dict[str, Any]) -> None:
+    """Say which files were left out because their names are not UTF-8."""
+    names = found["unnamed"]
+    for name in names[:_BAD_SHOWN]:
+        out.say(f"  left out   {printable(name)}: its name is not UTF-8")
+    if len(names) > _BAD_SHOWN:
+        out.say(f"  left out   … and {len(names) - _BAD_SHOWN} more of such names")
+
+
 def _counts(done: Imported) -> dict[str, Any]:
     return {"added": done.added, "counts": dataclasses.asdict(done)}
 
@@ -190,6 +206,7 @@ def _print_repository(out: Output, found: dict[str, Any]) -> None:
     out.say(f"  commits    {counts['commits']:,} new, {counts['commits_known']:,} known  ({counts['turns']:,} turns)")
     _print_documents(out, counts, "documents")
     _print_owner(out, found)
+    _print_unnamed(out, found)
     if found["shallow"]:
         out.say("  a shallow clone: for the whole history run `git fetch --unshallow` and import again")
     if not found["added"]:
@@ -290,6 +307,7 @@ def remember_files(
         "uses_git": listing.uses_git,
         "trajectory_id": trajectory.trajectory_id,
         "skipped": dict(listing.skipped),
+        "unnamed": list(listing.unnamed),
         "documents_skipped": left_out,
         **_counts(done),
     }
@@ -301,6 +319,7 @@ def _print_files(out: Output, found: dict[str, Any]) -> None:
     _print_owner(out, found)
     for reason, count in sorted(found["skipped"].items()):
         out.say(f"  left out   {count:,} {reason}")
+    _print_unnamed(out, found)
     if not found["added"]:
         out.say("  everything was known already; nothing was added")
     out.say('next: caliber search "..."    or: caliber context latest --query "..."')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -209,3 +210,40 @@ def test_files_are_what_a_program_read_unless_somebody_vouches_for_them(here: Pa
     assert labels() == ["web"] * count
     assert len(labels(active=False)) == 2 * count
     assert "system" in caliber("ingest", "files", "tree", "--trust", "me", code=2).stderr
+
+
+def test_names_that_are_not_utf8_are_left_out_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    caliber("init")
+    caliber("create")
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "kept.md").write_text("# Kept\n\nThis document has a name that can be said.\n")
+    for name in (b"b\xff.txt", b"c\xfe.md"):
+        Path(os.fsdecode(os.fsencode(folder) + b"/" + name)).write_text("# Lost\n\nThis one is long enough too.\n")
+    found = caliber_json("ingest", "files", folder)
+    assert found["counts"]["documents"] == 1
+    assert found["unnamed"] == ["b\\xff.txt", "c\\xfe.md"]
+    assert found["skipped"]["named in what is not UTF-8"] == 2
+    said = caliber("ingest", "files", folder).stdout
+    assert "b\\xff.txt" in said
+    repository(folder)
+    (folder / "docs").mkdir()
+    for name in (b"b\xff.md", b"c\xfe.md"):
+        Path(os.fsdecode(os.fsencode(folder) + b"/docs/" + name)).write_text("# Lost\n\nThis one is long enough too.\n")
+    git(folder, "add", "-A")
+    git(folder, "commit", "-q", "-m", "all of it")
+    found = caliber_json("ingest", "git", folder)
+    assert sorted(found["unnamed"]) == ["docs/b\\xff.md", "docs/c\\xfe.md"]
+    other = Path(os.fsdecode(os.fsencode(tmp_path) + b"/g\xff"))
+    folder.rename(other)
+    for source in ("files", "git"):
+        assert "not UTF-8" in caliber("ingest", source, other, code=2).stderr
+
+
+def test_a_pipe_is_no_folder_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    caliber("init")
+    caliber("create")
+    os.mkfifo(tmp_path / "pipe")
+    assert "neither a file nor a folder" in caliber("ingest", "files", tmp_path / "pipe", code=2).stderr

@@ -41,6 +41,8 @@ class Listing:
     files: list[str]
     uses_git: bool
     skipped: Counter[str] = field(default_factory=Counter)
+    unnamed: list[str] = field(default_factory=list)
+    """The files that were left out for their names, as they can be shown."""
 
 
 def list_files(path: Path) -> Listing:
@@ -51,6 +53,10 @@ def list_files(path: Path) -> Listing:
     if not path.exists():
         raise Mistake(f"{path}: there is no such file or folder", "check the path")
     root = path.resolve()
+    if not is_text(str(root)):
+        raise Mistake(f"{shown(str(root))}: the path is not UTF-8, and cannot be remembered", "rename it")
+    if not root.is_file() and not root.is_dir():
+        raise Mistake(f"{path}: neither a file nor a folder", "check the path")
     if root.is_file():
         return Listing(root.parent, [root.name], uses_git=False)
     listing = Listing(root, [], uses_git=False)
@@ -62,12 +68,29 @@ def list_files(path: Path) -> Listing:
         candidates = tracked
     for name in candidates:
         reason = _reason(name)
+        if reason is None and not is_text(name):
+            reason = "named in what is not UTF-8"
+            listing.unnamed.append(shown(name))
         if reason is None:
             listing.files.append(name)
         else:
             listing.skipped[reason] += 1
     listing.files.sort()
     return listing
+
+
+def is_text(name: str) -> bool:
+    """Return whether a name of the file system can be written as text."""
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def shown(name: str) -> str:
+    """Return a name of the file system as it can be shown: bytes that are no UTF-8 as ``\\xff``."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def _from_git(root: Path) -> list[str] | None:
