@@ -216,17 +216,23 @@ def check(settings: Settings) -> int:
     few keys, and what to do. Nothing is changed. Exit code 1 when something is wrong; what only takes room does not
     count.
     """
-    from caliber.model.errors import CaliberError
+    from caliber.model.errors import CaliberError, StorageError
     from caliber.runtime.checking import check_memory, check_store, not_opened
     from caliber.runtime.opening import bare_store
+    from caliber.storage.damage import DAMAGES, UNREADABLE
 
     config = settings.load()
-    with bare_store(config) as store, _stages(settings.out) as hear:
-        found = check_store(store, config, hear)
+    try:
+        with bare_store(config) as store, _stages(settings.out) as hear:
+            found = check_store(store, config, hear)
+    except StorageError as error:
+        if error.context.get("reason") not in DAMAGES:
+            raise
+        found = [not_opened(error)]
     try:
         with settings.memory(note=False) as memory:
             found += check_memory(memory._engine)
-    except CaliberError as error:
+    except (CaliberError, *UNREADABLE) as error:
         found.append(not_opened(error))
     wrong = [finding for finding in found if not finding.harmless]
 

@@ -18,6 +18,7 @@ from caliber.kernels.tokens import ELLIPSIS
 from caliber.model.windows import Message
 from caliber.schema.relation import Column, ColumnType
 from caliber.storage.codec import decoder_of
+from caliber.storage.damage import UNREADABLE, damaged
 
 if TYPE_CHECKING:
     from caliber.schema.own_memories import OwnMemory
@@ -173,7 +174,10 @@ def shown(content: bytes | str) -> str:
 
 def turn_text(role: str, content: bytes, name: str | None, calls: str, call_id: str | None) -> TurnText:
     """Return a turn in parts; ``calls`` is JSON as stored."""
-    parsed = tuple((call[0], call[1], call[2]) for call in json.loads(calls)) if calls != "[]" else ()
+    try:
+        parsed = tuple((call[0], call[1], call[2]) for call in json.loads(calls)) if calls != "[]" else ()
+    except UNREADABLE:
+        raise damaged("the tool calls of a stored turn are damaged", relation="turn") from None
     return TurnText(role, shown(content), name, parsed, call_id)
 
 

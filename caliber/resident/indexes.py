@@ -14,6 +14,7 @@ from caliber.resident.vectors import VectorIndex
 from caliber.schema.relations import EMBEDDING
 from caliber.storage.changes import DELETE
 from caliber.storage.codec import Row, codec_of
+from caliber.storage.damage import blaming, damaged
 from caliber.storage.plan import Plan
 from caliber.storage.session import StatementSession
 from caliber.storage.unit_of_work import RowChange
@@ -78,13 +79,21 @@ class VectorIndexes(dict[IndexKey, VectorIndex]):
         if index is None:
             space = spaces.by_id[key[1]]
             index = self[key] = VectorIndex(space.dimensions, space.metric.value, self._segment_rows)
-        index.put_many(
-            [row[0] for row in rows],
-            [row[_VERSION] for row in rows],
-            [row[_OWNER] for row in rows],
-            [row[_VECTOR] for row in rows],
-            [owners.index.get(row[_OWNER], -1) for row in rows],
-        )
+        with blaming(EMBEDDING, rows):
+            wrong = next((row for row in rows if len(row[_VECTOR]) != 4 * index.dimensions), None)
+            if wrong is not None:
+                raise damaged(
+                    f"a stored embedding is damaged (ordinal {wrong[0]}: its vector has not the"
+                    f" {index.dimensions} dimensions of its space)",
+                    relation=EMBEDDING.name,
+                )
+            index.put_many(
+                [row[0] for row in rows],
+                [row[_VERSION] for row in rows],
+                [row[_OWNER] for row in rows],
+                [row[_VECTOR] for row in rows],
+                [owners.index.get(row[_OWNER], -1) for row in rows],
+            )
 
     def remove(self, ordinal: int) -> set[IndexKey]:
         """Retire the vector of an embedding row; return the index it was in."""

@@ -34,6 +34,7 @@ from caliber.schema.relation import Relation
 from caliber.schema.relations import EMBEDDING, EMBEDDING_SPACE, ERASURE
 from caliber.storage.changes import DELETE, RELOAD_RECORD, UPSERT, unpack_changes
 from caliber.storage.codec import Row, dump_json
+from caliber.storage.damage import blaming
 from caliber.storage.feed import News
 from caliber.storage.migrations import epoch_of
 from caliber.storage.outdated import gone_memories
@@ -147,7 +148,8 @@ class ResidentMemory:
                 last = page[-1][0]
                 if len(page) < _PAGE_ROWS:
                     break
-            generation.load(rows)
+            with blaming(layout.relation, rows):
+                generation.load(rows)
             self._generations[name] = generation
             if name == EMBEDDING_SPACE.name:
                 self._spaces = Spaces(rows)
@@ -364,7 +366,8 @@ class ResidentMemory:
                 embeddings.append(change)
                 continue
             touched.add(name)
-            self._apply_row(change, retire.setdefault(name, set()))
+            with blaming(change.relation, (change.row,)):
+                self._apply_row(change, retire.setdefault(name, set()))
             if name == EMBEDDING_SPACE.name:
                 self._apply_space(change.operation, change.row)
         # Vectors after their owners, whose rows they point to, and all at once.

@@ -300,8 +300,11 @@ class Generation:
         for name, place in layout.groups:
             group = self.groups[name]
             for number, row in enumerate(rows):
-                if row[place] is not None:
-                    group.setdefault(row[place], []).append(number)
+                value = row[place]
+                if value is not None:
+                    if len(value) != _PAIR.size:
+                        raise ValueError("no id")
+                    group.setdefault(value, []).append(number)
         self._grow_live(count)
         self.live[:count] = True
         self.length = count

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.resident.columns import SegmentedColumn
+from caliber.storage.damage import damaged
 
 _PAIR: Final = struct.Struct(">QQ")
 _BITS: Final = 64
@@ -144,7 +145,10 @@ class KeyTable(OrdinalTable):
         # As above, without a call for each step: who reads a record by its id asks one relation after another.
         table = self._table
         last = len(table) - 1
-        high, low = _PAIR.unpack(key)
+        try:
+            high, low = _PAIR.unpack(key)
+        except struct.error:
+            raise damaged("a stored reference is damaged: it is no id") from None
         slot = ((high * self._high + low * self._low) & _ALL) >> (_BITS - last.bit_length())
         while (row := table.item(slot)) >= 0:
             if self._keys.at(row).tolist() == [high, low]:

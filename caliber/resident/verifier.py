@@ -8,6 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from caliber.resident.mirror import EVICTED, Generation
 from caliber.resident.vectors import VectorIndex
@@ -15,6 +16,8 @@ from caliber.schema.relations import EMBEDDING
 from caliber.storage.codec import Row, codec_of
 from caliber.storage.plan import RelationPlans
 from caliber.storage.session import StatementSession
+
+_ID_BYTES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +127,9 @@ def _of_vectors(
     while page := session.run(plans[EMBEDDING.name].page, (last, 10_000)):
         for row in page:
             space = row[codec.index("space_id")]
+            if not isinstance(space, bytes) or len(space) != _ID_BYTES:
+                out.append(Difference("embedding", row[0], "names no space"))
+                continue
             if not held.setdefault(space, holds(uuid.UUID(bytes=space))):
                 continue
             if row[codec.index("owner_type")] not in owners:

@@ -8,6 +8,7 @@ Source: P-083; docs/decisions/0139.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import functools
 import hashlib
@@ -16,7 +17,6 @@ import json
 import os
 import struct
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
@@ -29,6 +29,7 @@ from caliber.schema.relation import Relation
 from caliber.schema.relations import MEMORY_TYPE
 from caliber.schema.relations.memory import StoredMemory
 from caliber.storage.care import Stages, WholeStore
+from caliber.storage.damage import UNREADABLE
 from caliber.storage.migrations import BASELINE_VERSION, SCHEMA_VERSION, before_baseline
 from caliber.storage.parquet import parquet_batches, parquet_writer
 from caliber.storage.whole import BATCH_ROWS, RowsDigest, whole_of
@@ -39,7 +40,7 @@ _MANIFEST_BYTES_MAX: Final = 1 << 20
 _PIECE: Final = 1 << 20
 _LOCAL_HEADER: Final = struct.Struct("<26xHH")
 _INTEGER_MAX: Final = (1 << 63) - 1
-_NO_ARCHIVE: Final = (zipfile.BadZipFile, ValueError, LookupError, TypeError, AttributeError, RuntimeError, zlib.error)
+_NO_ARCHIVE: Final = (zipfile.BadZipFile, zipfile.LargeZipFile, EOFError, RuntimeError, *UNREADABLE)
 """What reading a file that is something else may end with; RuntimeError is that of a ZIP with a password, too."""
 
 
@@ -261,16 +262,22 @@ class _Slice(io.RawIOBase):
         return len(got)
 
 
+def _unread(path: Path, error: OSError) -> Unavailable:
+    reason = "it is not there" if isinstance(error, FileNotFoundError) else error.strerror or "the disk said no"
+    return Unavailable(f"{path} cannot be read: {reason}", reason="cannot open", retryable=False)
+
+
 class Archive:
     """An archive to restore from. Raises: InvalidValue for a file that is none, Unavailable."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
+            if path.exists() and not path.is_file():  # a pipe would wait for somebody who writes
+                raise InvalidValue(field=str(path), reason="is no file, but a folder, a pipe or the like")
             self._file = path.open("rb")
         except OSError as error:
-            reason = "it is not there" if isinstance(error, FileNotFoundError) else error.strerror or "the disk said no"
-            raise Unavailable(f"{path} cannot be read: {reason}", reason="cannot open", retryable=False) from error
+            raise _unread(path, error) from error
         try:
             with zipfile.ZipFile(self._file) as zipped:
                 self._places = {info.filename: info for info in zipped.infolist()}
@@ -279,10 +286,17 @@ class Archive:
             """The relations of the store that it was made of."""
         except _NO_ARCHIVE as error:
             self._file.close()
-            raise InvalidValue(field=str(path), reason="is no archive that `caliber db backup` made") from error
+            raise self._none() from error
+        except OSError as error:
+            self._file.close()
+            # A place that no file has is what the archive says, and no fault of the disk's.
+            raise (self._none() if error.errno == errno.EINVAL else _unread(path, error)) from error
         except BaseException:
             self._file.close()
             raise
+
+    def _none(self) -> InvalidValue:
+        return InvalidValue(field=str(self.path), reason="is no archive that `caliber db backup` made, or is damaged")
 
     def _manifest(self, zipped: zipfile.ZipFile) -> Manifest:
         if self._places[_MANIFEST].file_size > _MANIFEST_BYTES_MAX:
@@ -341,6 +355,8 @@ class Archive:
 
     def _open(self, member: Member) -> _Slice:
         info = self._places[member.file]
+        if info.header_offset > self.path.stat().st_size:
+            raise self._damaged(member.relation)
         head = os.pread(self._file.fileno(), _LOCAL_HEADER.size, max(0, info.header_offset))
         if len(head) < _LOCAL_HEADER.size:
             raise self._damaged(member.relation)

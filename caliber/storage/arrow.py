@@ -21,6 +21,7 @@ from caliber.kernels.reference_copy import WIDTHS
 from caliber.model.errors import DTypeError, ExtraNotInstalled, InvalidRow
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.storage.codec import Row
+from caliber.storage.damage import blaming
 
 if TYPE_CHECKING:
     pass
@@ -319,19 +320,23 @@ def _array(column: CopyColumn, rows: int) -> Any:
 
 
 def batch_from_rows(relation: Relation, rows: Sequence[Row], *, numbered: bool = False) -> Any:
-    """Return rows as a driver gives them, ordinal first where there is one, as a ``pyarrow.RecordBatch``."""
+    """Return rows as a driver gives them, ordinal first where there is one, as a ``pyarrow.RecordBatch``.
+
+    Raises: StorageError for a damaged row, naming it
+    """
     pa = load_pyarrow()
     schema = schema_of(relation, numbered=numbered)
     start = 1 if relation.ordinal else 0
     width = start + len(relation.columns)
     by_column = list(zip(*rows, strict=True)) if rows else [()] * width
-    arrays = [
-        pa.array(_arrow_values(column.type, values), schema.field(column.name).type)
-        for column, values in zip(relation.columns, by_column[start:], strict=True)
-    ]
-    if numbered and start:
-        arrays.insert(0, pa.array(by_column[0], pa.int64()))
-    return pa.record_batch(arrays, schema=schema)
+    with blaming(relation, rows):
+        arrays = [
+            pa.array(_arrow_values(column.type, values), schema.field(column.name).type)
+            for column, values in zip(relation.columns, by_column[start:], strict=True)
+        ]
+        if numbered and start:
+            arrays.insert(0, pa.array(by_column[0], pa.int64()))
+        return pa.record_batch(arrays, schema=schema)
 
 
 def _arrow_values(kind: ColumnType, values: Sequence[Any]) -> Sequence[Any]:

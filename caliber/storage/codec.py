@@ -13,9 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from caliber.model.errors import StorageError
 from caliber.model.ids import uuid_from_bytes
 from caliber.model.time import EPOCH, from_us
 from caliber.schema.relation import Column, ColumnType, Relation
+from caliber.storage.damage import UNREADABLE, damaged_column, damaged_row
 
 Row = tuple[Any, ...]
 
@@ -43,7 +45,7 @@ def _split_uuids(raw: bytes) -> tuple[uuid.UUID, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """``encode(entity, ordinal)`` gives the row, ``decode(row)`` the entity."""
+    """``encode(entity, ordinal)`` gives the row, ``decode(row)`` the entity, or StorageError for a damaged row."""
 
     relation: Relation
     encode: Callable[..., Row]
@@ -118,13 +120,38 @@ _DECODING: dict[str, Any] = {
 
 @functools.cache
 def decoder_of(column: Column) -> Callable[[Any], Any] | None:
-    """Return what turns a stored value of a column, NULL excepted, into the entity's; None where they are the same."""
+    """Return what turns a stored value of a column, NULL excepted, into the entity's; None where they are the same.
+
+    It raises StorageError for a value that is none of the column's.
+    """
+    decode = raw_decoder_of(column)
+    if decode is None:
+        return None
+
+    def read(value: Any) -> Any:
+        try:
+            return decode(value)
+        except UNREADABLE:
+            raise damaged_column(column) from None
+
+    return read
+
+
+@functools.cache
+def raw_decoder_of(column: Column) -> Callable[[Any], Any] | None:
+    """As ``decoder_of``, raising whatever comes of a damaged value."""
     scope = dict(_DECODING)
     expression = _decode_expression(column, "value", scope)
     if expression == "value":
         return None
     decode: Callable[[Any], Any] = eval(f"lambda value: {expression}", scope)  # noqa: S307
     return decode
+
+
+def _damage(relation: Relation, row: Row, failed: Exception) -> Exception:
+    """Return the error that names what is damaged in a row; of a sound one, the error as it is, which is ours."""
+    found: StorageError | None = damaged_row(relation, row)
+    return failed if found is None else found
 
 
 @functools.cache
@@ -164,7 +191,13 @@ def codec_of(relation: Relation) -> Codec:
         inner = ", ".join(f"{attribute}={decoded.pop(name)}" for attribute, name in composite.parts)
         arguments.append(f"{composite.field}=_composite_{composite.field}({inner})")
     arguments += [f"{name}={expression}" for name, expression in decoded.items()]
-    decode_source = f"def decode(r):\n    return _cls({', '.join(arguments)})\n"
+    # Entering a try costs nothing; only a row that fails is looked at column by column.
+    decode_source = (
+        f"def decode(r):\n    try:\n        return _cls({', '.join(arguments)})\n"
+        "    except _UNREADABLE as error:\n        failed = error\n    raise _damage(r, failed) from None\n"
+    )
+    scope["_UNREADABLE"] = UNREADABLE
+    scope["_damage"] = functools.partial(_damage, relation)
 
     exec(compile(encode_source + decode_source, f"<codec of {relation.name}>", "exec"), scope)  # noqa: S102
     names = (("ordinal",) if first else ()) + tuple(column.name for column in relation.columns)

@@ -31,6 +31,8 @@ def open_parquet(path: Path, *, batch_rows: int) -> Iterator[ParquetFile]:
     pa = load_pyarrow()
     import pyarrow.parquet as parquet
 
+    if path.exists() and not path.is_file():  # a pipe would wait for somebody who writes
+        raise InvalidValue(field=str(path), reason="is no file, but a folder, a pipe or the like")
     try:
         file = parquet.ParquetFile(path)
     except OSError as error:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from caliber.model.enums import TrustLabel
 from caliber.schema.catalog import Catalog
@@ -29,6 +29,7 @@ from caliber.schema.relations import (
     TURN_SUMMARY,
     USAGE,
 )
+from caliber.storage.damage import key_text
 from caliber.storage.plan import Plan, quote
 from caliber.storage.session import StatementSession
 
@@ -46,6 +47,7 @@ class FindingKind(StrEnum):
     VERSION = "version"
     HASH = "hash"
     EMBEDDING = "embedding"
+    VALUE = "value"
     ORPHAN = "orphan"
     FULL_TEXT = "full_text"
     MEMORY = "memory"
@@ -291,20 +293,6 @@ def ask(session: StatementSession, question: Question, table: Callable[[str], st
         question.advice,
         tuple(key_text(row) for row in found),
         question.harmless,
-    )
-
-
-def key_text(key: tuple[Any, ...]) -> str:
-    """Return a key for people: ids as they are written everywhere else."""
-    import uuid
-
-    return " ".join(
-        str(uuid.UUID(bytes=part))
-        if isinstance(part, bytes) and len(part) == 16
-        else part.hex()[:16]
-        if isinstance(part, bytes)
-        else str(part)
-        for part in key
     )
 
 

@@ -15,13 +15,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from caliber.model.entities import Event, LockToken
-from caliber.model.errors import Conflict, DTypeError, InsertFailed, InternalError, LockExpired, NotFound
+from caliber.model.errors import Conflict, DTypeError, InsertFailed, InternalError, InvalidValue, LockExpired, NotFound
 from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relation import Relation
 from caliber.schema.relations import CONTENT_VERSION, EMBEDDING, EVENT, SCOPE, TURN, TURN_SUMMARY
 from caliber.schema.relations.memory import FIRST_CODE
 from caliber.storage.changes import DELETE, UPSERT
 from caliber.storage.codec import Row, dump_json
+from caliber.storage.damage import UNREADABLE, damaged
 from caliber.storage.labels import LOWER, lowering, relabelled
 from caliber.storage.outdated import check_present, outdated
 from caliber.storage.paging import pages
@@ -49,12 +50,15 @@ def pack_content(relation: Relation, row: Row) -> str:
 
 
 def unpack_content(body: str) -> dict[str, Any]:
-    """Return what ``pack_content`` kept."""
-    loaded: dict[str, Any] = json.loads(body)
-    return {
-        name: base64.b64decode(value["b64"]) if isinstance(value, dict) and "b64" in value else value
-        for name, value in loaded.items()
-    }
+    """Return what ``pack_content`` kept. Raises: StorageError for a damaged body."""
+    try:
+        loaded: dict[str, Any] = json.loads(body)
+        return {
+            name: base64.b64decode(value["b64"]) if isinstance(value, dict) and "b64" in value else value
+            for name, value in loaded.items()
+        }
+    except UNREADABLE:
+        raise damaged("a kept version of a record is damaged", relation="content_version") from None
 
 
 class Ask(NamedTuple):
@@ -355,6 +359,12 @@ class UnitOfWork:
             return
         if not isinstance(token, LockToken):
             raise DTypeError(field="guard", expected="LockToken", got=type(token).__name__)
+        if not isinstance(token.resource, str):
+            raise DTypeError(field="guard.resource", expected="str", got=type(token.resource).__name__)
+        if isinstance(token.token, bool) or not isinstance(token.token, int):
+            raise DTypeError(field="guard.token", expected="an int", got=type(token.token).__name__)
+        if not 0 <= token.token < 2**63:
+            raise InvalidValue(field="guard.token", reason="must be at least 0 and fit 64 bits")
         self.serialize(token.resource)
         now_us = self.now_us if self._clock_us is None else self._clock_us()
         if not self.select("lock.held", token.resource, token.token, now_us):

@@ -186,15 +186,13 @@ class SqliteWhole:
         order = ", ".join(quote(name) for name in relation.key)
         rows: list[Row] = []
         size = 0
-        try:
-            for row in self._connection.each(f"SELECT {names} FROM {quote(relation.name)} ORDER BY {order}"):
-                rows.append(row)
-                size += sum(len(value) for value in row if isinstance(value, str | bytes))
-                if len(rows) == BATCH_ROWS or size >= BATCH_BYTES:
-                    yield arrow.batch_from_rows(relation, rows)
-                    rows, size = [], 0
-        except apsw.Error as error:
-            raise translate(error, self._shown) from error
+        text = f"SELECT {names} FROM {quote(relation.name)} ORDER BY {order}"
+        for row in self._connection.rows_of(text, relation.name):
+            rows.append(row)
+            size += sum(len(value) for value in row if isinstance(value, str | bytes))
+            if len(rows) == BATCH_ROWS or size >= BATCH_BYTES:
+                yield arrow.batch_from_rows(relation, rows)
+                rows, size = [], 0
         if rows:
             yield arrow.batch_from_rows(relation, rows)
 

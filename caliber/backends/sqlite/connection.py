@@ -9,11 +9,11 @@ from typing import Any
 
 import apsw
 
-from caliber.backends.sqlite.errors import NO_STORE, translate
+from caliber.backends.sqlite.errors import FAILURES, NO_STORE, translate
 from caliber.backends.sqlite.file_names import FileNames
 from caliber.backends.sqlite.first_page import FileState, state_of, undo_first_byte
 from caliber.backends.sqlite.forks import Calls, Inherited, keep
-from caliber.model.errors import SchemaMismatch
+from caliber.model.errors import CaliberError, SchemaMismatch
 from caliber.storage.codec import Row
 from caliber.storage.plan import Plan
 from caliber.storage.session import Counter
@@ -67,6 +67,11 @@ def check_version() -> None:
             store="SQLite library",
             reason=f"version {apsw.sqlite_lib_version()} is older than 3.51.3; upgrade the package apsw",
         )
+
+
+def _cause(error: Exception) -> Exception | None:
+    """Return the driver's own error; Python's quote the value that was refused."""
+    return error if isinstance(error, apsw.Error) else None
 
 
 class SqliteConnection(Calls):
@@ -137,8 +142,8 @@ class SqliteConnection(Calls):
         try:
             with self.turn():
                 return self.raw.execute(plan.sql, parameters).fetchall()  # type: ignore[no-any-return]
-        except apsw.Error as error:
-            raise translate(error, self._options.shown) from error
+        except FAILURES as error:
+            raise self._translated(error, plan.name) from _cause(error)
 
     def insert(self, plan: Plan, row: Row) -> list[Row]:
         return self.run(plan, row)
@@ -149,8 +154,8 @@ class SqliteConnection(Calls):
             with self.turn():
                 self.raw.execute(plan.sql, parameters).fetchall()
                 return self.raw.changes()  # type: ignore[no-any-return]
-        except apsw.Error as error:
-            raise translate(error, self._options.shown) from error
+        except FAILURES as error:
+            raise self._translated(error, plan.name) from _cause(error)
 
     def command(self, text: str) -> list[Row]:
         """Run a statement that is not a plan: transaction control, PRAGMA, DDL."""
@@ -158,8 +163,19 @@ class SqliteConnection(Calls):
         try:
             with self.turn():
                 return self.raw.execute(text).fetchall()  # type: ignore[no-any-return]
-        except apsw.Error as error:
-            raise translate(error, self._options.shown) from error
+        except FAILURES as error:
+            raise self._translated(error) from _cause(error)
+
+    def rows_of(self, text: str, relation: str) -> Iterator[Row]:
+        """Yield the rows of a statement one by one. Raises: as ``run``."""
+        self._counter.add()
+        try:
+            yield from self.each(text)
+        except FAILURES as error:
+            raise self._translated(error, relation) from _cause(error)
+
+    def _translated(self, error: Exception, of: str = "") -> CaliberError:
+        return translate(error, self._options.shown, of)
 
     def each(self, text: str) -> Iterator[Row]:
         """Yield the rows of a statement, one at a time. Raises: apsw.Error."""

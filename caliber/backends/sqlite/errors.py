@@ -8,7 +8,16 @@ from typing import Final
 
 import apsw
 
-from caliber.model.errors import CaliberError, Conflict, SchemaMismatch, StorageError, TransactionFailed, Unavailable
+from caliber.model.errors import (
+    CaliberError,
+    Conflict,
+    InvalidValue,
+    SchemaMismatch,
+    StorageError,
+    TransactionFailed,
+    Unavailable,
+)
+from caliber.storage.damage import damaged
 from caliber.storage.moved import MOVED, MOVING
 
 _UNAVAILABLE: tuple[tuple[type[Exception], str, bool, str], ...] = (
@@ -31,6 +40,7 @@ _UNAVAILABLE: tuple[tuple[type[Exception], str, bool, str], ...] = (
     (apsw.NoMemError, "out of memory", True, "the machine has no memory left"),
 )
 
+_UNBOUND: Final = "cannot be stored: texts are Unicode without lone surrogates, whole numbers fit 64 bits"
 _FENCED = {said[0]: said for said in (MOVING, MOVED)}
 
 
@@ -38,8 +48,18 @@ NO_STORE: Final = "the file is not a CALIBER store; choose another path"
 _MISSING: Final = ("no such table", "no such column", "has no column named")
 
 
-def translate(error: apsw.Error, store: str) -> CaliberError:
-    """Return the error of ours for one of apsw's; never with row values in it."""
+FAILURES: Final = (apsw.Error, UnicodeError, OverflowError, TypeError)
+"""What apsw raises: its own errors, and Python's for texts and numbers that it cannot pass on."""
+
+
+def translate(error: Exception, store: str, of: str = "") -> CaliberError:
+    """Return the error of ours for one of apsw's; never with row values in it. ``of`` names what was asked for."""
+    if isinstance(error, UnicodeDecodeError):
+        relation = of.partition(".")[0]
+        where = f"a text of {relation}" if relation else "a text"
+        return damaged(f"{store} is damaged: {where} is not UTF-8", relation=relation)
+    if not isinstance(error, apsw.Error):
+        return InvalidValue(field="a value", reason=_UNBOUND)
     if isinstance(error, apsw.FullError):
         return _full(store)
     for kind, reason, retryable, advice in _UNAVAILABLE:

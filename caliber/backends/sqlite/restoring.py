@@ -28,6 +28,7 @@ from caliber.backends.sqlite.schema import (
     baseline,
     check_schema,
     clear_beside,
+    exists,
     file_of,
     is_blank,
     sync_folder,
@@ -66,7 +67,7 @@ def restore(
     if options.in_memory:
         raise InvalidValue(field="storage.path", reason="a store in memory cannot be restored; name a file")
     target = file_of(options)
-    there = target.exists() and not is_blank(target, options)
+    there = exists(target) and not is_blank(target, options)
     if there:
         _check_replaceable(options, target, replace)
     beside = target.with_name(f".{target.name}.restoring")

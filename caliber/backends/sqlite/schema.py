@@ -81,11 +81,19 @@ def file_of(options: OpenOptions) -> Path:
     return Path(options.path)
 
 
-def _exists(file: Path) -> bool:
-    """Return whether there is something at a path. Raises: Unavailable where that cannot be asked."""
+def exists(file: Path) -> bool:
+    """Return whether there is a file at a path.
+
+    Raises: SchemaMismatch for a folder, a pipe and the like, which SQLite may wait for; Unavailable where that cannot
+        be asked.
+    """
     try:
-        return file.exists()
-    except OSError as error:
+        there = file.exists()
+        if there and not file.is_file():
+            what = "a folder" if file.is_dir() else "a pipe, a socket or a device"
+            raise SchemaMismatch(store=str(file), reason=f"it is {what}; storage.path must name a file")
+        return there
+    except (OSError, ValueError) as error:
         raise Unavailable(
             f"{file.name[:100]} is unavailable (cannot open): the path cannot be looked up; correct storage.path, or"
             " make its folders accessible",
@@ -133,7 +141,7 @@ def create(config: CaliberConfig, *, exist_ok: bool, clock_us: Callable[[], int]
     if options.in_memory:
         raise SchemaMismatch(store=":memory:", reason="a store in memory is created by opening it; just open it")
     file = file_of(options)
-    if _exists(file) and not is_blank(file, options):
+    if exists(file) and not is_blank(file, options):
         if not exist_ok:
             raise _exists_already(file)
         connection = SqliteConnection(options, Counter(), memory_name="")
@@ -336,14 +344,12 @@ def open_existing(options: OpenOptions, counter: Counter | None = None) -> Sqlit
     """Return a connection to a store that is there. Raises: Unavailable, SchemaMismatch."""
     if not options.in_memory:
         file = file_of(options)
-        if not _exists(file):
+        if not exists(file):
             raise Unavailable(
                 f"there is no store at {file}; run `caliber create`, or check storage.path",
                 reason="missing",
                 retryable=False,
             )
-        if file.is_dir():
-            raise SchemaMismatch(store=str(file), reason="it is a folder; storage.path must name a file")
     return SqliteConnection(options, counter or Counter(), memory_name=f"caliber-{uuid.uuid4()}")
 
 

@@ -1,0 +1,204 @@
+"""Damaged stores and archives: typed errors that name what is damaged, and ``check`` that never raises.
+
+Source: issue, Damage; P-083, P-084.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import damage, evidence
+from support.cli_runs import caliber as command
+
+import caliber
+from caliber.config.render import render_toml
+from caliber.model.errors import CaliberError, InternalError, StorageError
+from caliber.runtime.backup import backup, unheard
+from caliber.runtime.opening import bare_store
+from caliber.storage.archive import Archive
+
+Step = tuple[str, Callable[[], object]]
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, uuid.UUID]:
+    """A store with something of everything, and a window of it."""
+    path = tmp_path_factory.mktemp("sound") / "store.db"
+    return path, damage.filled(path)
+
+
+def _handle(memory: caliber.Caliber, window: uuid.UUID, checked: list[Any]) -> Iterator[Step]:
+    """Yield what is asked of an open handle."""
+    yield "check", lambda: checked.append(memory.storage.check())
+    yield "verify", memory.verify
+    yield "explain", lambda: memory.explain(window)
+    yield "replay", lambda: memory.replay(window)
+    yield "search", lambda: memory.search("fault")
+    for name in ("note", "turn_buffer", "fact", "artifact"):
+        yield f"find {name}", memory.memory(name).find
+    yield "trajectories", lambda: list(memory.storage.trajectories.all())
+    yield "events", lambda: list(memory.storage.events.all())
+    yield "export", lambda: [memory.storage.bulk_read(name).read_all() for name in ("note", "turn", "embedding")]
+    yield "assemble", lambda: _assembled(memory)
+    yield "close", memory.close
+
+
+def _assembled(memory: caliber.Caliber) -> None:
+    for task in memory.memory("trajectory").find():
+        memory.assemble_context(task.trajectory_id, query="fault")
+        memory.trace(task.trajectory_id)
+    for scope in memory.memory("scope").find():
+        if scope.closed_at is None:
+            memory.append_turn(scope.scope_id, role="user", content="again")
+    memory.flush()
+
+
+def _attempt(what: str, name: str, step: Callable[[], Any], wrong: list[str]) -> Any:
+    try:
+        return step()
+    except InternalError as error:
+        wrong.append(f"{what}: {name}: {error}")
+    except CaliberError:
+        return None
+    except Exception as error:
+        wrong.append(f"{what}: {name}: {type(error).__name__}: {str(error)[:100]}")
+    return None
+
+
+def _use(path: Path, window: uuid.UUID, what: str) -> list[str]:
+    """Do with a damaged store what programs do; return what ended in another error than one of ours."""
+    settings = damage.settings(path)
+    wrong: list[str] = []
+    checked: list[Any] = []
+
+    def backed_up() -> None:
+        with bare_store(settings) as store:
+            backup(store, path.with_name("copy.zip"), replace=True, progress=unheard)
+
+    _attempt(what, "backup", backed_up, wrong)
+    memory = _attempt(what, "open", lambda: caliber.open(settings), wrong)
+    if memory is not None:
+        for name, step in _handle(memory, window, checked):
+            if name == "check":
+                try:
+                    step()
+                except Exception as error:  # not even one of ours
+                    wrong.append(f"{what}: check: {type(error).__name__}: {error}")
+            else:
+                _attempt(what, name, step, wrong)
+    return wrong
+
+
+def _fresh(sound: Path, folder: Path) -> Path:
+    for left in folder.glob("store.db*"):
+        left.unlink()
+    return Path(shutil.copy(sound, folder / "store.db"))
+
+
+def test_values_that_are_none_are_typed_errors(sound: tuple[Path, uuid.UUID], tmp_path: Path) -> None:
+    path, window = sound
+    statements = damage.wrong_values(path)
+    random.Random(evidence.seed()).shuffle(statements)
+    wrong: list[str] = []
+    done = 0
+    for statement in statements:
+        if done >= evidence.scale(8, len(statements)):
+            break
+        copied = _fresh(path, tmp_path)
+        if damage.tell_wrong(copied, statement):
+            done += 1
+            wrong += _use(copied, window, statement)
+    assert not wrong, "\n".join(wrong)
+
+
+def test_bytes_that_changed_are_typed_errors(sound: tuple[Path, uuid.UUID], tmp_path: Path) -> None:
+    path, window = sound
+    wrong: list[str] = []
+    for at in range(evidence.scale(6, 600)):
+        copied = _fresh(path, tmp_path)
+        how = damage.damage_bytes(copied, random.Random(f"{evidence.seed()} {at}"))
+        wrong += _use(copied, window, f"{how} {at}")
+    assert not wrong, "\n".join(wrong)
+
+
+NAMED = {
+    "an enum": ("UPDATE note SET note_type = 'nobody'", "note", "note_type"),
+    "JSON": ("UPDATE turn SET tool_calls = '{'", "turn", "tool_calls"),
+    "an id": ("UPDATE scope SET scope_id = x'00' WHERE ordinal = 1", "scope", "scope_id"),
+    "an instant": ("UPDATE artifact SET created_at = 9223372036854775807", "artifact", "created_at"),
+    "a list": ("UPDATE note SET tags = '5'", "note", "tags"),
+}
+
+
+@pytest.mark.parametrize(("statement", "relation", "column"), NAMED.values(), ids=NAMED.keys())
+def test_what_is_damaged_is_named(
+    sound: tuple[Path, uuid.UUID], tmp_path: Path, statement: str, relation: str, column: str
+) -> None:
+    path, _ = sound
+    copied = _fresh(path, tmp_path)
+    assert damage.tell_wrong(copied, statement)
+    with pytest.raises(StorageError) as caught, caliber.open(damage.settings(copied)) as memory:
+        list(memory.storage.table_of(relation).all())
+    assert caught.value.context["relation"] == relation
+    assert caught.value.context["columns"] == (column,)
+    assert "caliber db check" in str(caught.value)
+    settings = tmp_path / "caliber.toml"
+    settings.write_text(render_toml(damage.settings(copied)))
+    said = command("db", "check", "-c", settings, code=1).stdout
+    assert f"{relation}: " in said
+    assert column in said
+
+
+def test_text_that_is_not_utf8_is_named(sound: tuple[Path, uuid.UUID], tmp_path: Path) -> None:
+    path, window = sound
+    copied = _fresh(path, tmp_path)
+    assert damage.tell_wrong(copied, "UPDATE event SET payload = CAST(x'7bff7d' AS TEXT)")
+    with caliber.open(damage.settings(copied)) as memory:
+        found = memory.storage.check()
+        assert "event" in {finding.relation for finding in found if finding.kind == "database"}
+        assert memory.search("fault").hits
+        assert memory.explain(window)
+
+
+def test_damaged_archives_are_typed_errors_and_nothing_is_made(sound: tuple[Path, uuid.UUID], tmp_path: Path) -> None:
+    path, _ = sound
+    target = tmp_path / "new.db"
+    with caliber.open(damage.settings(_fresh(path, tmp_path))) as memory:
+        for suffix in (".zip", ".db"):
+            memory.storage.backup(tmp_path / f"good{suffix}")
+    wrong: list[str] = []
+    for at in range(evidence.scale(8, 300)):
+        for suffix in (".zip", ".db"):
+            damaged = Path(shutil.copy(tmp_path / f"good{suffix}", tmp_path / f"bad{suffix}"))
+            how = damage.damage_bytes(damaged, random.Random(f"{evidence.seed()} {at} {suffix}"))
+            before = len(wrong)
+            settings = damage.settings(target)
+            done = _attempt(
+                f"{how} {at}{suffix}", "restore", lambda b=damaged, s=settings: caliber.restore(s, b), wrong
+            )
+            assert target.exists() == (done is not None) or len(wrong) > before
+            for left in tmp_path.glob("new.db*"):
+                left.unlink()
+    assert not wrong, "\n".join(wrong)
+
+
+def test_an_archive_whose_directory_lies_is_a_typed_error(sound: tuple[Path, uuid.UUID], tmp_path: Path) -> None:
+    path, _ = sound
+    with caliber.open(damage.settings(_fresh(path, tmp_path))) as memory:
+        memory.storage.backup(tmp_path / "good.zip")
+    good = (tmp_path / "good.zip").read_bytes()
+    wrong: list[str] = []
+    for place in range(1, 23):  # where the directory of the archive is said to be
+        for value in (0x00, 0x80, 0xFF):
+            raw = bytearray(good)
+            raw[-place] = value
+            (tmp_path / "bad.zip").write_bytes(raw)
+            # Not all that stands there matters.
+            _attempt(f"{place}", "read", lambda: Archive(tmp_path / "bad.zip").close(), wrong)
+    assert not wrong, "\n".join(wrong)
