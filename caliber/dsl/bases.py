@@ -30,7 +30,8 @@ def base_of(base: CaliberConfig | str | None) -> Base | None:
         return lambda _: data
     from caliber.config import profiles  # not for those who leave nothing out
 
-    if base not in profiles.PROFILES:
+    named: Any = base
+    if not isinstance(named, str) or named not in profiles.PROFILES:
         names = ", ".join(profiles.PROFILES)
         raise MultipleErrors(errors=[wrong("base", base, f"there is no such profile; there are {names}")])
     name = base

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from caliber.config.loading import PROGRAM_SUFFIX, load_config_file
 from caliber.config.tree import CaliberConfig
 from caliber.config.warnings import ConfigWarning
 from caliber.dsl.checking import Checked, check_config
+from caliber.model.errors import DTypeError
 
 _NOBODY_EMBEDS: Final = (
     "the file does not say who embeds, which {} as a base leaves to it: nothing is found by "
@@ -23,7 +24,7 @@ def load_config(path: str | os.PathLike[str], *, base: CaliberConfig | str | Non
     Relative paths in it lead from the file's own folder, wherever the program was started. ``base`` is a configuration
     that holds what the file leaves out, or the name of a profile, such as ``reference``; who embeds stays for the file
     to say, so that it means the same wherever it is read.
-    Raises: MultipleErrors with every fault.
+    Raises: MultipleErrors with every fault; DTypeError.
     """
     return check(path, base=base).config
 
@@ -32,6 +33,9 @@ def check(path: str | os.PathLike[str], *, base: CaliberConfig | str | None = No
     """Return the configuration in a file and what is doubtful in it; as ``load_config`` otherwise."""
     from caliber.dsl.bases import base_of
 
+    given: Any = path
+    if not isinstance(given, str | os.PathLike) or not isinstance(os.fspath(given), str):
+        raise DTypeError(field="path", expected="the path of a configuration", got=type(path).__name__)
     file = Path(path)
     left_out = base_of(base)
     if file.suffix.lower() != PROGRAM_SUFFIX:

@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 from caliber.model.entities import Event
 from caliber.model.enums import EventType
+from caliber.model.errors import DTypeError
 
 Subscriber = Callable[[Event], None]
 Sight = Callable[[Event], Event | None]
@@ -50,7 +51,16 @@ class EventBus:
         """Call ``subscriber`` for each event, or each of one type; return what ends the subscription.
 
         ``elsewhere`` adds those of other processes, where the store hears of them. Without ``sight`` all is heard.
+
+        Raises: DTypeError.
         """
+        # Here, not when it is told: what fails then would fail the call of somebody who has written.
+        if not callable(subscriber):
+            raise DTypeError(field="subscriber", expected="a callable", got=type(subscriber).__name__)
+        if event_type is not None and not isinstance(event_type, str):
+            raise DTypeError(field="event_type", expected="str", got=type(event_type).__name__)
+        if not isinstance(elsewhere, bool):
+            raise DTypeError(field="elsewhere", expected="True or False", got=type(elsewhere).__name__)
         entry = _Entry(event_type, elsewhere, subscriber, sight)
         with self._lock:
             self._subscribers = (*self._subscribers, entry)

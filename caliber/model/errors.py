@@ -56,7 +56,7 @@ class CaliberError(Exception):
     def __init__(self, message: str | None = None, /, *, retryable: bool | None = None, **context: Any) -> None:
         self.context: dict[str, Any] = context
         self.retryable: bool = self.default_retryable if retryable is None else retryable
-        self.message: str = message if message is not None else self._render()
+        self.message: str = _printable(message if message is not None else self._render())
         super().__init__(self.message)
 
     @property
@@ -87,6 +87,11 @@ class CaliberError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), self.message, self.retryable, self.context, getattr(self, "__notes__", [])))
+
+
+def _printable(text: str) -> str:
+    """Return a message as every terminal and log takes it: it may quote a name that is no text."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 class _Missing(dict[str, Any]):

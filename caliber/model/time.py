@@ -54,10 +54,11 @@ def to_us(value: datetime, field: str = "timestamp") -> int:
     Raises: InvalidValue for a naive datetime, or one that UTC has no year for.
     Source: C-010.
     """
-    if value.tzinfo is None:
+    try:
+        at_us = (value - EPOCH) // _MICROSECOND
+    except TypeError:  # it has none, or one that knows no offset
         reason = "the datetime has no time zone; pass an aware one, such as datetime.now(UTC)"
-        raise InvalidValue(field=field, reason=reason)
-    at_us = (value - EPOCH) // _MICROSECOND
+        raise InvalidValue(field=field, reason=reason) from None
     if value.tzinfo is not UTC and not _FIRST_US <= at_us <= _LAST_US:
         raise InvalidValue(field=field, reason="must be in the years 1 to 9999 in UTC")
     return at_us

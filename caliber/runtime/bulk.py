@@ -28,8 +28,9 @@ from caliber.trajectory import inputs
 def relation_named(name: str, catalog: Catalog = BUILT_IN) -> Relation:
     """Return a relation by its name or its plural, which is that of the memory for a declared one.
 
-    Raises: InvalidValue
+    Raises: InvalidValue, DTypeError, RequiredFieldMissing
     """
+    inputs.as_text(name, "relation")
     found = (relation for relation in catalog.relations if name in (relation.name, relation.plural))
     relation = catalog.by_name.get(name) or next(found, None)
     if relation is None:
@@ -54,7 +55,7 @@ def load(
         relation_named(relation, engine.store.catalog),
         arrow.source_of(data, max(1, batch_rows)),
         on_existing=inputs.as_enum(on_existing, OnExisting, "on_existing"),
-        progress=progress or _silent,
+        progress=inputs.as_callback(progress, "progress") or _silent,
     )
 
 

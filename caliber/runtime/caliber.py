@@ -143,10 +143,9 @@ class Caliber(Writing, AbstractContextManager["Caliber"]):
 
         Raises: as ``search``.
         """
-        if isinstance(queries, str) or not isinstance(queries, Iterable):
-            raise DTypeError(field="queries", expected="an iterable of str", got=type(queries).__name__)
+        asked = inputs.as_items(queries, "queries", "an iterable of str")
         return self._reader.searching.search_many(
-            [inputs.as_text(query, "query", allow_empty=True) for query in queries],
+            [inputs.as_text(query, "query", allow_empty=True) for query in asked],
             kinds=kinds,
             limit=limit,
             conditions=filter,
@@ -276,6 +275,8 @@ class Caliber(Writing, AbstractContextManager["Caliber"]):
         Raises: PermissionDenied unless the principal is an admin; AmbiguousSubject for texts that name others too,
             unless ``even_if_shared``; RequiredFieldMissing, DTypeError, Unavailable.
         """
+        for field, given in (("dry_run", dry_run), ("even_if_shared", even_if_shared), ("scrub_log", scrub_log)):
+            inputs.as_flag(given, field)
         return self._forgetting().forget(
             entity, texts, dry_run=dry_run, even_if_shared=even_if_shared, wait_ms=wait_ms, scrub_log=scrub_log
         )
@@ -285,11 +286,13 @@ class Caliber(Writing, AbstractContextManager["Caliber"]):
     ) -> ForgetReport:
         """Erase a task, those it started, and what was drawn from them alone. Raises: NotFound, PermissionDenied."""
         wanted = inputs.as_uuid(trajectory_id, "trajectory_id")
+        inputs.as_flag(dry_run, "dry_run")
+        inputs.as_flag(scrub_log, "scrub_log")
         return self._forgetting().purge_trajectory(wanted, dry_run=dry_run, wait_ms=wait_ms, scrub_log=scrub_log)
 
     def resume_forgetting(self, *, wait_ms: int | None = None) -> list[ForgetReport]:
         """Finish erasures that a process left in the middle; none when all are finished. Raises: PermissionDenied."""
-        return self._forgetting().resume(wait_ms=wait_ms)
+        return self._forgetting().resume(wait_ms=None if wait_ms is None else inputs.as_whole(wait_ms, "wait_ms"))
 
     def _forgetting(self) -> Forgetting:
         from caliber.runtime.forgetting.service import Forgetting
@@ -308,6 +311,9 @@ class Caliber(Writing, AbstractContextManager["Caliber"]):
         Raises: DTypeError; with ``elsewhere`` MissingRequired (no ``storage.feed_dsn``), IncompatibleOptions (SQLite).
         """
         self._engine.check_open()
+        if event_type is not None:
+            inputs.as_text(event_type, "event_type")
+        inputs.as_flag(elsewhere, "elsewhere")
         if not callable(subscriber):
             raise DTypeError(field="subscriber", expected="a callable", got=type(subscriber).__name__)
         if elsewhere:

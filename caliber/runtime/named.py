@@ -74,6 +74,8 @@ class ScopeTable(Table):
         wanted = inputs.as_uuid(scope_id, "scope_id")
         if summary is not None:
             inputs.as_text(summary, "summary")
+        made = inputs.as_uuids(artifact_ids, "artifact_ids")
+        checkpoint = None if checkpoint_id is None else inputs.as_uuid(checkpoint_id, "checkpoint_id")
         tokens = 0 if summary is None else estimate_tokens(summary, estimator=self._engine.estimator)
 
         def work(uow: UnitOfWork) -> Scope:
@@ -82,8 +84,8 @@ class ScopeTable(Table):
                 wanted,
                 summary=summary,
                 summary_tokens=tokens,
-                artifact_ids=[inputs.as_uuid(item, "artifact_ids") for item in artifact_ids],
-                checkpoint_id=None if checkpoint_id is None else inputs.as_uuid(checkpoint_id, "checkpoint_id"),
+                artifact_ids=list(made),
+                checkpoint_id=checkpoint,
             )
             triggers.end(self._engine, uow, "list_by_scope", wanted.bytes, triggers.SCOPE_CLOSED)
             Retaining(self._engine).scope_closed(uow, closed)
@@ -160,7 +162,8 @@ class ArtifactTable(_Similar):
     ) -> list[Artifact]:
         """Return a trajectory's artifacts, without those that were superseded unless asked (C-334)."""
         found: list[Artifact] = self._list("list_by_trajectory", trajectory_id)
-        kept = [artifact for artifact in found if include_superseded or artifact.superseded_by is None]
+        every = inputs.as_flag(include_superseded, "include_superseded")
+        kept = [artifact for artifact in found if every or artifact.superseded_by is None]
         return kept if limit is None else kept[: inputs.as_whole(limit, "limit")]
 
     def count_by_trajectory(self, trajectory_id: Any) -> int:
@@ -300,14 +303,15 @@ class Tables:
 
     def sweep(self, *, dry_run: bool = False) -> Sweep:
         """Remove vectors that belong to nobody, and spaces without any; with ``dry_run`` only count them."""
-        return spaces.sweep(self._engine, dry_run=dry_run)
+        return spaces.sweep(self._engine, dry_run=inputs.as_flag(dry_run, "dry_run"))
 
     def rebuild_search(self, step: Callable[[str], None] | None = None, *, full_text: bool = True) -> Rebuilt:
         """Make anew whatever search is answered from, and verify it; ``step`` hears what is being done.
 
         Raises: LlmError kinds of an outage of the embedding provider.
         """
-        told = step if step is not None else lambda _: None
+        told = inputs.as_callback(step, "step") or (lambda _: None)
+        inputs.as_flag(full_text, "full_text")
         engine = self._engine
 
         def verify() -> list[str]:
@@ -327,7 +331,8 @@ class Tables:
 
         Raises: Unavailable
         """
-        return self._care.vacuum(full=full, progress=progress or _unheard)
+        told = inputs.as_callback(progress, "progress") or _unheard
+        return self._care.vacuum(full=inputs.as_flag(full, "full"), progress=told)
 
     def backup(
         self, path: str | os.PathLike[str], *, replace: bool = False, progress: Stages | None = None
@@ -340,15 +345,18 @@ class Tables:
         Raises: Conflict for a file that is there unless ``replace``; InvalidValue, Unavailable, ExtraNotInstalled
         """
         self._engine.check_open()
+        told = inputs.as_callback(progress, "progress") or backups.unheard
+        target, over = inputs.as_path(path, "path"), inputs.as_flag(replace, "replace")
         self._engine.behind.flush()
-        return backups.backup(self._engine.store, path, replace=replace, progress=progress or backups.unheard)
+        return backups.backup(self._engine.store, target, replace=over, progress=told)
 
     def check(self, progress: Stages | None = None) -> list[Finding]:
         """Return everything that does not hold: in the database, between its rows, and in memory; writes nothing."""
         engine = self._engine
         engine.check_open()
+        told = inputs.as_callback(progress, "progress") or backups.unheard
         engine.behind.flush()
-        return [*check_store(engine.store, engine.config, progress or backups.unheard), *check_memory(engine)]
+        return [*check_store(engine.store, engine.config, told), *check_memory(engine)]
 
     def create_views(self) -> list[str]:
         """Make the views for people anew, under the names of the sources; no code reads them. Raises: Conflict."""
@@ -414,6 +422,6 @@ class Tables:
 
     def get(self, relation_plural: str) -> Table:
         """Return a table by its name. Raises: NotFound."""
-        if relation_plural not in self._tables:
+        if inputs.as_text(relation_plural, "relation_plural") not in self._tables:
             raise NotFound(entity_type="relation", id=relation_plural)
         return self._tables[relation_plural]

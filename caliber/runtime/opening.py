@@ -51,6 +51,7 @@ def create(config: ConfigSource, *, tenant: str | None = None, exist_ok: bool = 
         MissingRequired for a tenant without the section tenancy.
     """
     settings = config_of(config)
+    inputs.as_flag(exist_ok, "exist_ok")
     if tenant is not None:
         from caliber.runtime.tenants import Tenants
 
@@ -71,8 +72,10 @@ def migrate(
     Raises: as ``create``; SchemaMismatch for a declaration that what is there cannot become; InvalidValue.
     """
     settings = _of_tenant(config_of(config), tenant)
-    applied = backend(settings.storage.adapter).migrate(settings, clock_us=SystemClock().now_us, drop=names_of(drop))
-    if settings.memories or drop:
+    inputs.as_callback(progress, "progress")
+    named = names_of(drop)
+    applied = backend(settings.storage.adapter).migrate(settings, clock_us=SystemClock().now_us, drop=named)
+    if settings.memories or named:
         complete_full_text(settings, progress)
     return applied
 
@@ -85,10 +88,8 @@ def plan_migration(config: ConfigSource, *, tenant: str | None = None, drop: Seq
 
 
 def names_of(drop: Sequence[str]) -> tuple[str, ...]:
-    """Return the names in ``drop``. Raises: DTypeError."""
-    if isinstance(drop, str) or not all(isinstance(item, str) for item in drop):
-        raise DTypeError(field="drop", expected="a list of names", got=type(drop).__name__)
-    return tuple(drop)
+    """Return the names in ``drop``. Raises: InputError kinds."""
+    return inputs.as_names(drop, "drop")
 
 
 def restore(
@@ -109,7 +110,9 @@ def restore(
         InvalidValue, SchemaMismatch, Unavailable, ExtraNotInstalled.
     """
     settings = _of_tenant(config_of(config), tenant)
-    return backups.restore(settings, path, replace=replace, progress=progress or backups.unheard)
+    source, over = inputs.as_path(path, "path"), inputs.as_flag(replace, "replace")
+    told = inputs.as_callback(progress, "progress") or backups.unheard
+    return backups.restore(settings, source, replace=over, progress=told)
 
 
 def purge(
@@ -131,6 +134,8 @@ def purge(
     from caliber.runtime.forgetting.store import purge_store
 
     settings = config_of(config)
+    inputs.as_flag(dry_run, "dry_run")
+    inputs.as_flag(scrub_log, "scrub_log")
     if tenant is None:
         return purge_store(settings, dry_run=dry_run, wait_ms=wait_ms, scrub_log=scrub_log)
     from caliber.runtime.tenants import Tenants
@@ -190,8 +195,7 @@ def open(  # noqa: A001  (the pinned name)
     """
     settings = _of_tenant(config_of(config), tenant)
     who = settings.principal.to_principal() if principal is None else inputs.as_principal(principal)
-    if clock is not None and not callable(getattr(clock, "now_us", None)):
-        raise DTypeError(field="clock", expected="a Clock", got=type(clock).__name__)
+    time = inputs.as_clock(clock)
     for method in () if connection_pool is None else ("getconn", "putconn"):
         call = getattr(connection_pool, method, None)
         if not callable(call) or inspect.iscoroutinefunction(call):
@@ -202,7 +206,7 @@ def open(  # noqa: A001  (the pinned name)
             )
     engine = Engine(
         settings,
-        clock=clock or SystemClock(),
+        clock=time,
         embedding_provider=embedding_provider,
         previous_embedding_provider=previous_embedding_provider,
         summarization_provider=summarization_provider,

@@ -378,7 +378,7 @@ class Reader:
         path = "list_by_trajectory"
         by: tuple[bytes | str, ...] = (trajectory_id.bytes,)
         if event_type is not None:
-            name = str(event_type)
+            name = str(inputs.as_text(event_type, "event_type"))
             if not name.startswith("caliber_"):
                 name = inputs.as_enum(event_type, EventType, "event_type").value
             path, by = "list_by_trajectory_and_type", (trajectory_id.bytes, name)

@@ -361,9 +361,7 @@ class Writing:
             tags=inputs.as_names(tags, "tags"),
             visible_to=seen_by,
             created_by=author_of(self._principal),
-            source_trajectory_ids=tuple(
-                inputs.as_uuid(item, "source_trajectory_ids") for item in source_trajectory_ids
-            ),
+            source_trajectory_ids=inputs.as_uuids(source_trajectory_ids, "source_trajectory_ids"),
             idempotency_key=inputs.as_name(idempotency_key, "idempotency_key"),
             trust=engine.config.trust.notes if trust is None else inputs.as_enum(trust, TrustLabel, "trust"),
             labelled=trust is not None,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
@@ -62,13 +62,15 @@ def check_kinds(kinds: Sequence[str] | None, known: Mapping[str, str]) -> tuple[
         return tuple(dict.fromkeys(known.values()))
     if isinstance(kinds, str):
         kinds = (kinds,)
-    if not isinstance(kinds, Iterable):
-        raise DTypeError(field="kinds", expected="names of kinds", got=type(kinds).__name__)
-    kinds = tuple(kinds)
-    for kind in map(str, kinds):
-        if kind not in known:
+    try:
+        iter(kinds)
+    except TypeError:
+        raise DTypeError(field="kinds", expected="names of kinds", got=type(kinds).__name__) from None
+    named: tuple[Any, ...] = tuple(kinds)
+    for kind in named:
+        if not isinstance(kind, str) or kind not in known:
             raise InvalidValue(field="kinds", reason=f"unknown kind; there are {', '.join(known)}")
-    return tuple(dict.fromkeys(known[str(kind)] for kind in kinds))
+    return tuple(dict.fromkeys(known[kind] for kind in named))
 
 
 def kinds_of(catalog: Catalog) -> dict[str, str]:
@@ -148,8 +150,9 @@ def check_vector(value: Any, field: str, dimensions: int | None) -> NDArray[np.f
     Raises: DTypeError, InvalidValue, DimensionMismatch.
     """
     try:
-        vector = np.ascontiguousarray(value, np.float32)
-    except (TypeError, ValueError):
+        with np.errstate(over="ignore"):  # what becomes infinite is refused below
+            vector = np.ascontiguousarray(value, np.float32)
+    except (TypeError, ValueError, OverflowError, RecursionError):
         raise DTypeError(field=field, expected="numbers", got=type(value).__name__) from None
     if vector.ndim != 1 or not np.isfinite(vector).all():
         raise InvalidValue(field=field, reason="must be one finite vector")

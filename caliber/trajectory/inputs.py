@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, TypeVar
 
 from caliber.model.access import Principal
-from caliber.model.entities import TTL, EntityRef, ToolCall
+from caliber.model.entities import TTL, EntityRef, LockToken, ToolCall
 from caliber.model.enums import AgentRole, EntityType, PrincipalKind, TTLKind
 from caliber.model.errors import DTypeError, InvalidValue, RequiredFieldMissing
-from caliber.model.time import parse_duration_ms, to_us
+from caliber.model.time import Clock, SystemClock, parse_duration_ms, to_us
 
 MAX_CONTENT_BYTES = 256 << 20
 """Longest content of one record; far above any prompt, below what SQLite holds in a value."""
@@ -46,11 +49,11 @@ def as_enum(value: Any, members: type[E], field: str) -> E:
 
     Raises: InvalidValue, naming the members.
     """
-    try:
-        return members(value)
-    except ValueError:
-        names = ", ".join(member.value for member in members)
-        raise InvalidValue(field=field, reason=f"must be one of {names}") from None
+    if isinstance(value, str):  # an enumeration would quote anything else in its refusal
+        with suppress(ValueError):
+            return members(value)
+    names = ", ".join(member.value for member in members)
+    raise InvalidValue(field=field, reason=f"must be one of {names}")
 
 
 def as_content(value: Any, field: str, *, allow_empty: bool) -> bytes:
@@ -100,9 +103,91 @@ def as_name(value: Any, field: str) -> str | None:
 
 def as_names(values: Any, field: str) -> tuple[str, ...]:
     """Return a sequence of short texts."""
-    if isinstance(values, str) or not isinstance(values, Iterable):
-        raise DTypeError(field=field, expected="a sequence of str", got=type(values).__name__)
-    return tuple(as_text(value, field, limit=MAX_NAME_CHARS) for value in values)
+    items = as_items(values, field, "a sequence of str")
+    return tuple(as_text(value, field, limit=MAX_NAME_CHARS) for value in items)
+
+
+def as_uuids(values: Any, field: str) -> tuple[uuid.UUID, ...]:
+    """Return a sequence of ids.
+
+    Raises: InvalidValue, DTypeError.
+    """
+    return tuple(as_uuid(value, field) for value in as_items(values, field, "a sequence of ids"))
+
+
+def as_items(values: Any, field: str, expected: str) -> Iterator[Any]:
+    """Return what several things come one by one from; a text, bytes or a mapping is one thing.
+
+    Raises: DTypeError.
+    """
+    if not isinstance(values, str | bytes | bytearray | Mapping):
+        with suppress(TypeError):
+            return iter(values)
+    raise DTypeError(field=field, expected=expected, got=type(values).__name__)
+
+
+def as_flag(value: Any, field: str) -> bool:
+    """Return a switch; nothing else counts as one, since a text such as "no" would be on.
+
+    Raises: DTypeError.
+    """
+    if not isinstance(value, bool):
+        raise DTypeError(field=field, expected="True or False", got=type(value).__name__)
+    return value
+
+
+def as_callback(value: Any, field: str) -> Any:
+    """Return an optional callable.
+
+    Raises: DTypeError.
+    """
+    if value is not None and not callable(value):
+        raise DTypeError(field=field, expected="a callable", got=type(value).__name__)
+    return value
+
+
+def as_clock(value: Any) -> Clock:
+    """Return a clock; None stands for the machine's.
+
+    Raises: DTypeError.
+    """
+    if value is None:
+        return SystemClock()
+    if not callable(getattr(value, "now_us", None)):
+        raise DTypeError(field="clock", expected="a Clock", got=type(value).__name__)
+    clock: Clock = value
+    return clock
+
+
+def as_path(value: Any, field: str) -> Path:
+    """Return the path of a file.
+
+    Raises: DTypeError; InvalidValue for what no file can be called.
+    """
+    if not isinstance(value, str | os.PathLike):
+        raise DTypeError(field=field, expected="a path", got=type(value).__name__)
+    try:
+        named = os.fsencode(value)
+        path = Path(value)
+    except (TypeError, ValueError):
+        raise InvalidValue(field=field, reason="no file can be called that") from None
+    if not named or b"\0" in named:
+        raise InvalidValue(field=field, reason="no file can be called that")
+    return path
+
+
+def as_token(value: Any, field: str) -> LockToken | None:
+    """Return an optional token of a lock.
+
+    Raises: DTypeError, InvalidValue.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, LockToken):
+        raise DTypeError(field=field, expected="LockToken", got=type(value).__name__)
+    as_text(value.resource, f"{field}.resource", limit=MAX_NAME_CHARS)
+    as_whole(value.token, f"{field}.token")
+    return value
 
 
 def as_fraction(value: Any, field: str, low: float = 0.0, high: float = 1.0) -> float:
@@ -171,10 +256,8 @@ def as_ttl(value: Any) -> TTL:
 
 def as_tool_calls(values: Any) -> tuple[ToolCall, ...]:
     """Return tool calls given as ToolCall, or as OpenAI-style dicts."""
-    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
-        raise DTypeError(field="tool_calls", expected="a sequence of ToolCall", got=type(values).__name__)
     out = []
-    for at, value in enumerate(values):
+    for at, value in enumerate(as_items(values, "tool_calls", "a sequence of ToolCall")):
         field = f"tool_calls[{at}]"
         if isinstance(value, Mapping):
             function = value.get("function")
@@ -212,4 +295,4 @@ def as_principal(value: Any) -> Principal:
     kind = as_enum(value.kind, PrincipalKind, "principal.kind")
     role = None if value.role is None else as_enum(value.role, AgentRole, "principal.role")
     as_text(value.id, "principal.id", limit=MAX_NAME_CHARS)
-    return Principal(kind, value.id, role, bool(value.admin))
+    return Principal(kind, value.id, role, as_flag(value.admin, "principal.admin"))

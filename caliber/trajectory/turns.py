@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -16,6 +16,7 @@ from caliber.model.ids import ScopeId, TrajectoryId, TurnId, uuid_from_bytes
 from caliber.model.time import from_us
 from caliber.schema.relations import SCOPE, TRAJECTORY, TURN
 from caliber.storage.codec import codec_of
+from caliber.storage.damage import damaged
 from caliber.storage.steps import Steps
 from caliber.storage.unit_of_work import Ask, UnitOfWork
 from caliber.trajectory import inputs
@@ -76,7 +77,7 @@ def check_turn(
     """Return a checked turn, labelled by ``label_of`` where its caller says nothing. Raises: InputError kinds."""
     role = inputs.as_enum(role, TurnRole, "role")
     raw = inputs.as_content(content, "content", allow_empty=True)
-    calls = inputs.as_tool_calls(tool_calls) if tool_calls else ()
+    calls = () if tool_calls is None else inputs.as_tool_calls(tool_calls)
     if calls and role is not TurnRole.ASSISTANT:
         raise InvalidValue(field="tool_calls", reason="only assistant turns call tools")
     if tool_call_id is not None and role is not TurnRole.TOOL:
@@ -100,10 +101,8 @@ def check_turn(
 
 def check_turns(count_tokens: Callable[[bytes], int], label_of: LabelOf, items: Any) -> list[NewTurn]:
     """Return checked turns from mappings with the keywords of ``append_turn``. Raises: InputError kinds."""
-    if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
-        raise DTypeError(field="turns", expected="an iterable of mappings", got=type(items).__name__)
     out = []
-    for at, item in enumerate(items):
+    for at, item in enumerate(inputs.as_items(items, "turns", "an iterable of mappings")):
         if not isinstance(item, Mapping):
             raise DTypeError(
                 field=f"turns[{at}]", expected="a mapping of append_turn's keywords", got=type(item).__name__
@@ -154,6 +153,8 @@ def append_turns(uow: UnitOfWork, scope_id: uuid.UUID, new: Sequence[NewTurn]) -
             scope: Scope = uow.get(SCOPE, scope_id.bytes)
             reason = f"scope {scope.scope_id} is closed; open another one"
             raise ConstraintViolation(constraint="scope_open", reason=reason)
+        if not trajectories:  # the database guards that by itself
+            raise damaged(f"scope {scope_id} is damaged: there is no trajectory that it belongs to", relation="scope")
         above = trajectories[0]
         trajectory_id = TrajectoryId(uuid_from_bytes(scopes[0][_SCOPE_OWNER]))
         if above[_STATUS] != TrajectoryStatus.ACTIVE:

@@ -150,7 +150,8 @@ class SpaceTable(Table):
         self._engine.check_open()
         if self._engine.embedder is None:
             raise ProviderNotConfigured(capability="embedding")
-        return self._engine.embedder.reembed(told, accept_refused=accept_refused)
+        hear, accept = inputs.as_callback(told, "told"), inputs.as_flag(accept_refused, "accept_refused")
+        return self._engine.embedder.reembed(hear, accept_refused=accept)
 
     def find(self, name: str) -> EmbeddingSpace:
         """Return a space by its name, its model if that has one space, its id, or how its id begins.
@@ -184,6 +185,7 @@ class SpaceTable(Table):
         """
         engine = self._engine
         engine.check_open()
+        inputs.as_callback(told, "told")
         space = self.find(name)
         self._check_droppable(space)
         engine.write(lambda uow: _retire(uow, space.space_id))

@@ -89,6 +89,7 @@ class Memory(Written):
         """
         self._engine.check_open()
         order = conditions.order_of(self._bound, order_by)
+        inputs.as_flag(descending, "descending")
         most = None if limit is None else inputs.as_whole(limit, "limit", 1)
         predicate = self._predicate(filter, equal, in_force)
         behind = None if after is None else self._behind(after, order)
@@ -147,6 +148,7 @@ class Memory(Written):
         self, given: str | Mapping[str, Any] | None, equal: Mapping[str, Any], counting: bool
     ) -> Predicate | None:
         kind = self._relation.name
+        inputs.as_flag(counting, "in_force")
         asked = None
         if isinstance(given, str):
             asked = self._engine.filters.of(given, (kind,), named=True)[kind]

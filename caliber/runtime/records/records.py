@@ -21,7 +21,6 @@ from caliber.model.enums import EventType, TrustLabel, least_trusted
 from caliber.model.errors import (
     Conflict,
     ConstraintViolation,
-    DTypeError,
     InputError,
     InvalidValue,
     NotFound,
@@ -112,12 +111,11 @@ class Records(Memory):
         deadline_ms: int | None = None,
     ) -> list[Any]:
         """See ``Memory.insert_many``."""
-        if isinstance(records, str | bytes | Mapping) or not isinstance(records, Iterable):
-            raise DTypeError(field="records", expected="a sequence of mappings", got=type(records).__name__)
+        each = inputs.as_items(records, "records", "a sequence of mappings")
         said = {"trajectory": trajectory, "scope": scope, "session": session, "parent": parent, "trust": trust}
         new: list[_New] = []
         faults: list[InputError] = []
-        for at, record in enumerate(records):
+        for at, record in enumerate(each):
             try:
                 new.append(self._new(inputs.as_mapping(record, f"records[{at}]"), said, f"records[{at}]."))
             except InputError as error:
