@@ -103,7 +103,7 @@ def commits_of_two(config: CaliberConfig, place: Place) -> int:
 
     threads = [threading.Thread(target=store.write, args=(work,)) for work in (first, insert)]
     threads[0].start()
-    until(lambda: store._writer._led)
+    until(lambda: store._writer._leader)
     # Whoever waits for nobody is at work before the second comes; else the second comes while it waits.
     inside.wait(0.05 if config.storage.group_wait_us else 20)
     threads[1].start()
