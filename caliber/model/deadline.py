@@ -1,8 +1,8 @@
 """How long the call at hand may still take, known to everything that waits on its behalf.
 
-A provider is called through a protocol without deadlines, behind a cache and behind retries. What bounds them is the
-context of the call: ``within`` sets the bound, whoever is about to wait asks ``remaining_s``. Threads of our own start
-without one.
+A provider is called through a protocol without deadlines, behind a cache and behind retries; so is a database, which is
+also asked while memory is brought up to date. What bounds them is the context of the call: ``within`` sets the bound,
+whoever is about to wait asks ``remaining_s``. Threads of our own start without one.
 """
 
 from __future__ import annotations
@@ -32,6 +32,38 @@ def within(seconds: float | None) -> Iterator[None]:
         yield
     finally:
         _until.reset(token)
+
+
+@contextmanager
+def at_least(seconds: float) -> Iterator[None]:
+    """Give what is called inside ``seconds`` from now, even if the call has less left: it ends what was begun."""
+    before = _until.get()
+    if before is None:
+        yield
+        return
+    token = _until.set(max(before, time.monotonic() + seconds))
+    try:
+        yield
+    finally:
+        _until.reset(token)
+
+
+@contextmanager
+def unbounded() -> Iterator[None]:
+    """Let what is called inside take its time: it follows what was done already, and must not be left half done."""
+    token = _until.set(None)
+    try:
+        yield
+    finally:
+        _until.reset(token)
+
+
+def earliest(deadline: float | None) -> float | None:
+    """Return the earlier of ``deadline``, on the monotonic clock, and that of the call; None when there is neither."""
+    until = _until.get()
+    if until is None or deadline is None:
+        return deadline if until is None else until
+    return min(until, deadline)
 
 
 def remaining_s() -> float | None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from caliber.kernels.evaluator import Evaluator
+from caliber.model.deadline import deadline_passed, remaining_s
 from caliber.model.errors import CaliberError, InvalidConfigValue
 from caliber.model.windows import Position
 from caliber.resident.evicted import read_back
@@ -40,9 +41,9 @@ from caliber.storage.migrations import epoch_of
 from caliber.storage.outdated import gone_memories
 from caliber.storage.protocol import Store
 from caliber.storage.reading import reading
-from caliber.storage.session import StatementSession
+from caliber.storage.session import GRACE_S, StatementSession
 from caliber.storage.unit_of_work import RowChange
-from caliber.storage.waiting import is_of_handler
+from caliber.storage.waiting import is_of_handler, managed
 
 _COMPACT_FROM_ROWS = 1_024
 """Below this a compaction costs more than it gives back."""
@@ -106,6 +107,8 @@ class ResidentMemory:
         self._spaces = Spaces()
         self._sequence = 0
         self._stale = False
+        self._again = False
+        """Whether something was missed since everything began to be read; told without the lock."""
         self._torn = False
         """Whether mirrors are being changed, or were left half way."""
         self.stats = ResidentStats()
@@ -210,7 +213,7 @@ class ResidentMemory:
         """
         # Asked by a flag: another reader may have taken the list, and not have published yet what was in it.
         if self._waiting:
-            with self._lock:
+            with self._mine():
                 self._apply_pending()
         return self._published
 
@@ -222,9 +225,12 @@ class ResidentMemory:
         return self._sequence
 
     def follow(self, session: StatementSession) -> None:
-        """Apply what other processes committed, up to the boundary of ``session``."""
-        with self._lock:
-            news = None if self._stale or self._torn else self._news(session)
+        """Apply what other processes committed, up to the boundary of ``session``.
+
+        Raises: Unavailable when the deadline of the call passed.
+        """
+        with self._mine():
+            news = None if self._stale or self._again or self._torn else self._news(session)
             if news is not None and RELOAD_RECORD in news.records:
                 news = None
             if news is not None and not news.records:
@@ -287,8 +293,11 @@ class ResidentMemory:
         return erased
 
     def committed(self, sequence: int, changes: Sequence[RowChange]) -> None:
-        """Take over a commit of ours; the next reader sees it. Interrupted, it is to be called ``missed``."""
-        with self._lock:
+        """Take over a commit of ours; the next reader sees it. Interrupted, or too late, it is to be called ``missed``.
+
+        Raises: Unavailable when the deadline of the call passed.
+        """
+        with self._mine():
             # What was followed already, up to our commit or beyond it, may have been overtaken: a row that another
             # process deleted since must not come back.
             if not self._store.feed.covers(sequence):
@@ -302,25 +311,49 @@ class ResidentMemory:
             self.on_commit(changes)
 
     def settle(self) -> None:
-        """Return once what another thread is following, if any, has been applied."""
-        with self._lock:
+        """Return once what another thread is following, if any, has been applied.
+
+        Raises: Unavailable when the deadline of the call passed.
+        """
+        with self._mine():
             pass
+
+    @managed
+    def _mine(self) -> Iterator[None]:
+        """Hold the lock, within the deadline of the call: who has it may be reading from a server that is silent."""
+        left = remaining_s()
+        if left is None or self._is_mine():
+            with self._lock:
+                yield
+            return
+        try:
+            if not self._lock.acquire(timeout=min(left + GRACE_S, threading.TIMEOUT_MAX)):
+                raise deadline_passed("another thread was reading what others wrote")
+            yield
+        finally:
+            try:
+                if self._is_mine():
+                    self._lock.release()
+            finally:
+                if self._is_mine():
+                    self._lock.release()
+
+    def _is_mine(self) -> bool:
+        return bool(self._lock._is_owned())  # type: ignore[attr-defined]
 
     def lost(self, error: BaseException) -> None:
         """Take note that a commit of another process could not be followed: everything has to be read anew."""
-        with self._lock:
-            self._stale = True
-            self.stats.failures += 1
+        # Without the lock: whoever has it may be what could not be waited for.
+        self._again = self._stale = True
+        self.stats.failures += 1
         if self.on_failure is not None:
             self.on_failure("resident memory", error)
 
     def missed(self, error: BaseException) -> None:
         """Take note that a commit of ours may not have been taken over: the next reader has everything read anew."""
-        self._stale = self._waiting = True  # first of all: waiting for the lock may be interrupted once more
-        with self._lock:
-            # Again: somebody may have been reading anew since before that commit.
-            self._stale = self._waiting = True
-            self.stats.failures += 1
+        # Somebody may have been reading anew since before that commit: that is then done once more.
+        self._again = self._stale = self._waiting = True
+        self.stats.failures += 1
         if self.on_missed is not None:
             self.on_missed()
         if self.on_failure is not None:
@@ -329,11 +362,11 @@ class ResidentMemory:
     def _whole(self) -> None:
         """Take note that mirrors hold all of the boundary that was published."""
         self._torn = False
-        self._waiting = self._stale or bool(self._pending)
+        self._waiting = self._stale or self._again or bool(self._pending)
 
     def _apply_pending(self) -> None:
         """Apply the commits that wait, each row once, in its last state."""
-        if self._stale or self._torn:
+        if self._stale or self._again or self._torn:
             self.reload()
         try:
             self._torn = True
@@ -455,7 +488,13 @@ class ResidentMemory:
 
     def reload(self) -> None:
         """Read everything from the store again."""
-        with self._lock, self._store.read() as session:
+        with self._lock:
+            # Before the boundary is taken: what is missed from here on is in it, or is read once more.
+            self._again, self._stale = False, True
+            self._read_anew()
+
+    def _read_anew(self) -> None:
+        with self._store.read() as session:
             self.stats.reloads += 1
             self._torn = True
             self._pending = []

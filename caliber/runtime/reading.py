@@ -57,6 +57,7 @@ from caliber.runtime.contents import StoredContents
 from caliber.runtime.engine import Engine
 from caliber.runtime.policies.one_shots import Claim, spend_all, stands
 from caliber.runtime.searching import NO_PROVIDER, Deadline, Searching, for_embedding, in_one_space, query_vector
+from caliber.runtime.support import bounded
 from caliber.runtime.window_rows import WindowAsked
 from caliber.schema.relations import CONFIG_DOCUMENT, CONTEXT_WINDOW
 from caliber.search.candidates import Asked
@@ -83,6 +84,7 @@ class Reader:
 
     # --- windows ---------------------------------------------------------------------------------
 
+    @bounded
     def assemble(
         self,
         trajectory_id: uuid.UUID,

@@ -27,6 +27,7 @@ from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.mirror import RelationSnapshot
 from caliber.runtime.engine import Engine
 from caliber.runtime.records.filters import variables
+from caliber.runtime.support import bounded
 from caliber.search import filters
 from caliber.search.candidates import Asked
 from caliber.search.filters import Found
@@ -139,6 +140,7 @@ class Searching:
         self._names = {relation: name for name, relation in engine.kinds.items()}
         self._notes = notes
 
+    @bounded
     def search_many(
         self,
         queries: Sequence[str],

@@ -22,21 +22,44 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from caliber.model.errors import CaliberError, TransactionFailed, Unavailable
+from caliber.storage.session import GRACE_S
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.storage.waiting import may_be_interrupted
 
 T = TypeVar("T")
 
 _LEAST_BATCH: Final = 2
+_COMPANION_S: Final = 1.25 * GRACE_S
+"""How long after its deadline one that shares a transaction waits for its end: the leader, if it has the same deadline,
+gives up just before, and knows more."""
 
 
 class Request:
     """One piece of work in line, and what became of it."""
 
-    __slots__ = ("alone", "apart", "done", "error", "gate", "given_up", "passed_over", "result", "unit", "work")
+    __slots__ = (
+        "alone",
+        "apart",
+        "cut",
+        "deadline",
+        "done",
+        "error",
+        "gate",
+        "given_up",
+        "passed_over",
+        "result",
+        "unit",
+        "work",
+    )
 
-    def __init__(self, work: Callable[[UnitOfWork], Any], *, apart: bool = False) -> None:
+    def __init__(
+        self, work: Callable[[UnitOfWork], Any], *, apart: bool = False, deadline: float | None = None
+    ) -> None:
         self.work = work
+        self.deadline = deadline
+        """When, on the monotonic clock, its thread no longer waits."""
+        self.cut: Any = None
+        """How its thread finds out what became of it, where who led it had no time left to do so."""
         self.apart = apart
         """Whether it shares with nobody."""
         self.unit: UnitOfWork | None = None
@@ -53,6 +76,11 @@ class Request:
         self.gate.acquire()
 
     @property
+    def late(self) -> bool:
+        """Whether its deadline has passed."""
+        return self.deadline is not None and time.monotonic() >= self.deadline
+
+    @property
     def over(self) -> bool:
         """Whether its thread has nothing to wait for any more."""
         return self.done or self.alone or self.passed_over
@@ -66,7 +94,7 @@ class Request:
 class Batch:
     """The requests that a leading thread took, and how far their transaction is."""
 
-    __slots__ = ("at", "committed", "ending", "left", "requests", "trying")
+    __slots__ = ("at", "committed", "cut", "ending", "left", "requests", "silent", "trying")
 
     def __init__(self, own: Request) -> None:
         self.requests = [own]
@@ -77,12 +105,19 @@ class Batch:
         self.ending = False
         """Whether COMMIT may have been sent."""
         self.committed = False
+        self.cut: Any = None
+        """How to find out later what became of a transaction whose outcome is unknown."""
+        self.silent = False
+        """Whether the transaction ended because nobody answered."""
         self.left = False
         """Whether the line has been left, and nothing of it remains to be done."""
 
 
 class GroupWriter:
     """Lets one thread at a time run a transaction: for itself or, when ``grouped``, for all that wait."""
+
+    _may_fall_silent = False
+    """Whether what runs a transaction may never answer: a disk does, a network may not."""
 
     def __init__(self, *, grouped: bool, max_batch: int, wait_us: int) -> None:
         self._grouped = grouped
@@ -113,12 +148,17 @@ class GroupWriter:
         """Undo what the leader before may have left half done."""
 
     def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None) -> T:
-        request = Request(work)
         deadline = None if deadline_ms is None else time.monotonic() + deadline_ms / 1000
+        request = Request(work, deadline=deadline)
         self._in_line(request, deadline)
         if request.alone and not request.done and request.error is None:
             self.write_alone(request, deadline)
+        if request.cut is not None:
+            self._look_up(request)
         return result_of(request)  # type: ignore[no-any-return]
+
+    def _look_up(self, request: Request) -> None:
+        """Find out what became of a request that was ``cut``."""
 
     def write_alone(self, request: Request, deadline: float | None) -> None:
         """Run a request that shares with nobody."""
@@ -174,8 +214,11 @@ class GroupWriter:
     def _wait(self, request: Request, deadline: float | None) -> None:
         """As ``_enter``, of a request that is in line."""
         while not request.over and self._leader is not request:
-            if deadline is None or request.given_up:
+            if deadline is None or (request.given_up and not self._may_fall_silent):
                 request.gate.acquire()
+            elif request.given_up:
+                if not request.gate.acquire(timeout=_patience_s(deadline + _COMPANION_S)) and not request.over:
+                    raise _unanswered()
             elif not request.gate.acquire(timeout=_patience_s(deadline)) and self._withdraw(request):
                 raise _too_late()
             # Else somebody took it into a transaction meanwhile: it is too late to give up, its end decides.
@@ -312,6 +355,14 @@ def _patience_s(deadline: float) -> float:
 
 def _too_late() -> Unavailable:
     return Unavailable("the deadline passed while other writers were busy; nothing was written", reason="timeout")
+
+
+def _unanswered() -> Unavailable:
+    return Unavailable(
+        "the deadline passed while the transaction that this write shares with others was under way, and no answer"
+        " came: look before you write it again, or write with an idempotency_key",
+        reason="outcome unknown",
+    )
 
 
 def result_of(request: Request) -> Any:

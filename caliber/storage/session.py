@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from caliber.model.errors import Unavailable
 from caliber.storage.codec import Row
 from caliber.storage.plan import Plan
+
+GRACE_S: Final = 1.0
+"""How long after the deadline of a call what is under way may still take to end: an answer that is on its way, a
+COMMIT whose outcome is asked for, a lock that is about to be free. After that whoever is waited for counts as gone."""
 
 
 class StatementSession(Protocol):

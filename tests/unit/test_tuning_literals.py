@@ -55,7 +55,7 @@ _allow(
     backends__postgres__log="_PAUSE_S _LONG_PAUSE_S",
     backends__postgres__patience="TURN_MS _PAUSE_S",
     backends__postgres__vector_index="_KNOWN_S _LOOK_S",
-    backends__postgres__writer="PostgresWriter._cut_off _BACKOFF_S _LEAST_MS _SHARED_LOCK_MS",
+    backends__postgres__writer="PostgresWriter._stands _BACKOFF_S _LEAST_MS _SHARED_LOCK_MS",
     backends__sqlite__care="SqliteCare.copy_to",
     backends__sqlite__erasing="_PAUSE_S",
     llm__limiter="_HELD_MOST_S",
@@ -68,7 +68,6 @@ _allow(
 )
 _allow(
     PATIENCE,
-    backends__postgres__connection="_GRACE_MS",
     backends__postgres__erasing="_PATIENCE_MS",
     backends__postgres__fence="REMOVING_MS _PATIENCE_MS",
     backends__postgres__lent="_TRIES",
@@ -79,6 +78,7 @@ _allow(
     backends__postgres__patience="_RACES_MAX",
     backends__postgres__vector_index="_CANCEL_S",
     backends__postgres__writer="_OUTCOME_WAIT_S",
+    storage__group="_COMPANION_S",
     runtime__behind="WriteBehind._drain WriteBehind.close",
     runtime__embedding__embedder="Embedder.close",
     runtime__forgetting__service="_WAIT_MS",

@@ -7,13 +7,14 @@ travel with the next one: a transaction's BEGIN and limits cost no round trip of
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import select
 import selectors
 import threading
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any, Final, NamedTuple
 
 import psycopg
@@ -31,19 +32,19 @@ from caliber.backends.postgres.errors import (
 )
 from caliber.backends.postgres.ordinals import Ordinals
 from caliber.backends.postgres.wire import Binding, Value, prepared_name
+from caliber.model.deadline import earliest
 from caliber.model.errors import InternalError, InvalidConfigValue, StorageError, Unavailable
 from caliber.schema.relations import BY_NAME
 from caliber.schema.relations.memory import TABLE_PREFIX
 from caliber.storage.codec import Row
 from caliber.storage.migrations import check_needed
 from caliber.storage.plan import Plan
-from caliber.storage.session import Counter
+from caliber.storage.session import GRACE_S, Counter
+from caliber.storage.waiting import Event
 
 BINARY: Final = 1
 BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
 """Said each time: a database or a role may have another level as its default."""
-_GRACE_MS: Final = 5_000
-"""How long after its own timeout a server may still take to say so, before the link counts as dead."""
 _PARAMETERS: Final = {
     "application_name": "caliber",
     # A peer that vanished is noticed within a minute, not after the hours that systems allow.
@@ -100,8 +101,12 @@ class Command(NamedTuple):
     """For whom, where several share a transaction."""
 
 
-def connect(shared: Shared) -> PgConnection:
-    """Return a new connection. Raises: Unavailable, InvalidConfigValue for a DSN that cannot be read."""
+def connect(shared: Shared, deadline: float | None = None) -> PgConnection:
+    """Return a new connection, which knows of ``deadline``.
+
+    Raises: Unavailable, also when the deadline passed, InvalidConfigValue for a DSN that cannot be read.
+    """
+    deadline = earliest(deadline)
     if not shared.dsn:  # the library would go to a server of its own choice
         raise InternalError("a store that was handed a pool makes no connection of its own")
     ours: dict[str, Any] = {
@@ -111,7 +116,9 @@ def connect(shared: Shared) -> PgConnection:
     try:
         given = psycopg.conninfo.conninfo_to_dict(shared.dsn)
         wanted = {name: value for name, value in ours.items() if name not in given}
-        raw = psycopg.connect(shared.dsn, autocommit=True, client_encoding="UTF8", **wanted)
+        raw = _dialled(
+            lambda: psycopg.connect(shared.dsn, autocommit=True, client_encoding="UTF8", **wanted), shared, deadline
+        )
     except psycopg.OperationalError as error:
         raise refused(error, shared.store) from error
     except psycopg.ProgrammingError:
@@ -122,7 +129,60 @@ def connect(shared: Shared) -> PgConnection:
             reason="it is, or its variable holds, no DSN that PostgreSQL's library reads",
         ) from None
     raw.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # where the driver itself begins, as BEGIN here
-    return PgConnection(raw, shared)
+    made = PgConnection(raw, shared)
+    made.deadline = deadline
+    return made
+
+
+def _dialled(
+    dial: Callable[[], psycopg.Connection[Any]], shared: Shared, deadline: float | None
+) -> psycopg.Connection[Any]:
+    """Return what ``dial`` makes. Raises: Unavailable when the deadline passed before.
+
+    Names are looked up in a call that nothing ends early, and the library counts in seconds. So whoever has a deadline
+    waits for another thread, as long as it wants to; what then comes too late is closed.
+    """
+    if deadline is None:
+        return dial()
+    made: list[psycopg.Connection[Any]] = []
+    failed: list[BaseException] = []
+    mutex = threading.Lock()
+    ended = Event()
+    waits = True
+
+    def run() -> None:
+        try:
+            raw = dial()
+        except BaseException as error:
+            failed.append(error)
+        else:
+            with mutex:
+                made.append(raw)
+                wanted = waits
+            if not wanted:
+                raw.close()
+        ended.set()
+
+    taken = False
+    try:
+        _thread.start_new_thread(run, ())  # in one step, which no signal's handler cuts in two
+        ended.wait(min(max(0.0, deadline - monotonic()) + GRACE_S, threading.TIMEOUT_MAX))
+        with mutex:
+            waits, taken = False, bool(made)
+    finally:
+        if not taken:
+            with mutex:
+                waits = False
+                unwanted = list(made)
+            for raw in unwanted:  # made in the moment in which the wait was interrupted
+                raw.close()
+    if taken:
+        return made[0]
+    if failed:
+        raise failed[0]
+    raise Unavailable(
+        f"{shared.store} is unavailable (timeout): the deadline passed before a connection was made", reason="timeout"
+    )
 
 
 def cancel_soon(pg: PGconn, patience_s: float) -> None:
@@ -136,15 +196,15 @@ def cancel_soon(pg: PGconn, patience_s: float) -> None:
         return
     with contextlib.suppress(psycopg.Error, RuntimeError):  # no thread is begun while the interpreter ends
         cancelling = pg.cancel_conn()  # holds all it needs: ``pg`` may be closed at once
-        threading.Thread(target=_cancel, args=(cancelling, patience_s), name="caliber-cancel", daemon=True).start()
+        _thread.start_new_thread(_cancel, (cancelling, patience_s))
 
 
 def _cancel(cancelling: PGcancelConn, patience_s: float) -> None:
-    until = time.monotonic() + patience_s
+    until = monotonic() + patience_s
     try:
         cancelling.start()
         while (status := cancelling.poll()) in (PollingStatus.READING, PollingStatus.WRITING):
-            left_s = until - time.monotonic()
+            left_s = until - monotonic()
             if left_s <= 0:
                 return
             with selectors.DefaultSelector() as selector:
@@ -161,6 +221,7 @@ class PgConnection:
     """A connection that runs plans and speaks our errors. Not for several threads at once."""
 
     __slots__ = (
+        "_heard",
         "_opening",
         "_opening_at",
         "_poll",
@@ -175,6 +236,8 @@ class PgConnection:
         "pg",
         "raw",
         "shared",
+        "silence_ms",
+        "silent",
     )
 
     def __init__(self, raw: psycopg.Connection[Any], shared: Shared) -> None:
@@ -194,6 +257,12 @@ class PgConnection:
         """What the transaction under way was told as it began."""
         self.deadline: float | None = None
         """When, on the monotonic clock, whoever uses it no longer waits for an answer."""
+        self.silence_ms: int | None = None
+        """How long the server may say nothing to whoever has no deadline; None for as long as the link lives."""
+        self.silent = False
+        """Whether it was given up because no answer came."""
+        self._heard = 0.0
+        """When something was asked or heard."""
         self.owner: Any = None
         """For whom statements are asked now."""
         self.failed: Any = None
@@ -317,10 +386,9 @@ class PgConnection:
 
     # --- transactions ----------------------------------------------------------------------------
 
-    def open(self, begin: str, opening: Plan, parameters: Sequence[Any], deadline: float | None) -> None:
+    def open(self, begin: str, opening: Plan, parameters: Sequence[Any]) -> None:
         """Let a transaction begin with the first statement, in the same round trip; ``opening`` sets its limits."""
         self._know(opening)
-        self.deadline = deadline
         self.owner = self.failed = None
         self._queue = [simple(begin), *self.commands(opening, parameters)]
         self._opening = opening
@@ -354,10 +422,14 @@ class PgConnection:
         """End a transaction that was begun and forget what was never sent; for whoever uses it next."""
         self._queue = []
         self._preparing.clear()
-        self._opening = self.begun = self.deadline = self.owner = None
+        self._opening = self.begun = self.owner = None
         self.opened = ()
-        if not self.broken and self.in_transaction:
-            self.exchange(simple("ROLLBACK"))
+        try:
+            if not self.broken and self.in_transaction:
+                self.silence_ms = self.shared.connect_timeout_ms  # it takes no time, so who is silent is gone
+                self.exchange(simple("ROLLBACK"))
+        finally:
+            self.deadline = self.silence_ms = None
 
     def work(self) -> None:
         """Bring the link into the state that ``exchange`` needs."""
@@ -385,15 +457,18 @@ class PgConnection:
         return self.pg.status != ConnStatus.OK
 
     def answers(self) -> bool:
-        """Return whether the server answers on it: a round trip."""
+        """Return whether the server answers on it soon: a round trip."""
+        self.silence_ms = self.shared.connect_timeout_ms
         try:
             self.exchange()
         except Unavailable:
             return False
+        finally:
+            self.silence_ms = None
         return True
 
     def close(self) -> None:
-        """Close the connection, whatever state it is in."""
+        """Close the connection, whatever state it is in, and wait for nobody."""
         with contextlib.suppress(psycopg.Error):
             self.raw.close()
 
@@ -407,6 +482,7 @@ class PgConnection:
         waiting, self._queue = self._queue, []
         self._preparing.clear()
         sent = (*waiting, *commands)
+        self._heard = monotonic()
         try:
             for kind, arguments, _ in sent:
                 getattr(self.pg, kind)(*arguments)
@@ -420,7 +496,9 @@ class PgConnection:
             self._abandon()
             raise lost(self.shared.store, error) from error
         except BaseException:
-            self._abandon()  # interrupted in the middle of an answer
+            # In the middle of an answer. A COMMIT that waits for a standby would end by being cancelled, and stand here
+            # without it: it is left to end by itself.
+            self._abandon(cancel=COMMIT not in commands)
             raise
         for command, result in zip(sent, results, strict=True):
             if result.status == ExecStatus.FATAL_ERROR:
@@ -442,8 +520,8 @@ class PgConnection:
             check_needed(self.shared.store, self.opened[-1] or 0)  # whoever migrates waits for us from here on
         return results[len(waiting) :]
 
-    def _abandon(self) -> None:
-        if self.pg.status == ConnStatus.OK and self.pg.transaction_status == TransactionStatus.ACTIVE:
+    def _abandon(self, *, cancel: bool = True) -> None:
+        if cancel and self.pg.status == ConnStatus.OK and self.pg.transaction_status == TransactionStatus.ACTIVE:
             cancel_soon(self.pg, self.shared.connect_timeout_ms / 1_000)
         self.close()
 
@@ -468,15 +546,30 @@ class PgConnection:
         return out
 
     def _wait(self, events: int) -> int:
-        if self.deadline is None:
+        until = self._until()
+        if until is None:
             return self._ready(events, None)
-        left_ms = (self.deadline - time.monotonic()) * 1_000 + _GRACE_MS
+        left_ms = (until - monotonic()) * 1_000
         found = self._ready(events, min(max(0.0, left_ms), _LONGEST_WAIT_MS))
         if not found:
+            self.silent = True
             raise Unavailable(
                 f"{self.shared.store} is unavailable (timeout): the server does not answer", reason="timeout"
             )
+        self._heard = monotonic()
         return found
+
+    def _until(self) -> float | None:
+        """Return when a server that says nothing counts as gone.
+
+        Its own timeouts end with the deadline, and it takes a moment to say so. Who still talks is heard out.
+        """
+        limits = []
+        if self.deadline is not None:
+            limits.append(max(self.deadline, self._heard) + GRACE_S)
+        if self.silence_ms is not None:
+            limits.append(self._heard + self.silence_ms / 1_000 + GRACE_S)
+        return min(limits, default=None)
 
     def _ready(self, events: int, timeout_ms: float | None) -> int:
         if not hasattr(select, "poll"):
@@ -504,6 +597,9 @@ class PgConnection:
 def simple(text: str) -> Command:
     """Return a command without parameters."""
     return Command("send_query_params", (text.encode(), None))
+
+
+COMMIT: Final = simple("COMMIT")
 
 
 def _plain(raw: bytes | None) -> str | None:

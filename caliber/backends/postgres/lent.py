@@ -12,6 +12,7 @@ from psycopg.rows import tuple_row
 
 from caliber.backends.postgres.connection import PgConnection
 from caliber.backends.postgres.pool import Lending
+from caliber.model.deadline import earliest
 from caliber.model.errors import CaliberError, DTypeError, InvalidValue, Unavailable
 from caliber.storage.protocol import ConnectionPool
 from caliber.storage.waiting import managed
@@ -36,7 +37,7 @@ class LentPool(Lending):
     def __init__(
         self,
         lender: ConnectionPool,
-        wrap: Callable[[psycopg.Connection[Any]], PgConnection],
+        wrap: Callable[[psycopg.Connection[Any], float | None], PgConnection],
         *,
         timeout_ms: int,
     ) -> None:
@@ -56,9 +57,9 @@ class LentPool(Lending):
             self._give_back(connection)
 
     @managed
-    def extra(self) -> Iterator[PgConnection]:
+    def extra(self, *, deadline: float | None = None) -> Iterator[PgConnection]:
         """Lend a connection that the driver itself may be used on."""
-        connection = self._take(None, True)
+        connection = self._take(deadline, True)
         raw = connection.raw
         try:
             before = {name: getattr(raw, name) for name in _OURS}
@@ -81,18 +82,20 @@ class LentPool(Lending):
 
     def _take(self, deadline: float | None, ask: bool) -> PgConnection:
         until = time.monotonic() + self._timeout_s
+        deadline = earliest(deadline)
         if deadline is not None:
             until = min(until, deadline)
         for _ in range(_TRIES):
             self.check_open()
             raw = self._ask_lender(until)
             try:
-                connection = self._known_one(raw)
+                connection = self._known_one(raw, deadline)
             except Unavailable:
                 if not raw.closed:
                     raise
                 self._doubt()
                 continue
+            connection.deadline = deadline
             try:
                 idle = connection.pg.transaction_status == TransactionStatus.IDLE
                 connection.work()
@@ -107,6 +110,8 @@ class LentPool(Lending):
             self._doubt()
             connection.close()
             self._lender.putconn(connection.raw)
+            if deadline is not None and time.monotonic() >= deadline:
+                raise Unavailable("the deadline passed before the server answered; nothing was asked", reason="timeout")
         raise Unavailable("the pool handed in lends only dead connections; try again", reason="connection lost")
 
     def _ask_lender(self, until: float) -> psycopg.Connection[Any]:
@@ -128,7 +133,7 @@ class LentPool(Lending):
             raise DTypeError(field="connection_pool", expected="a pool of psycopg.Connection", got=type(raw).__name__)
         return raw
 
-    def _known_one(self, raw: psycopg.Connection[Any]) -> PgConnection:
+    def _known_one(self, raw: psycopg.Connection[Any], deadline: float | None) -> PgConnection:
         known = self._known.get(raw)
         if known is not None:
             return known
@@ -139,7 +144,7 @@ class LentPool(Lending):
                 raise InvalidValue(
                     field="connection_pool", reason="its connections must be made with client_encoding=UTF8"
                 )
-            self._known[raw] = made = self._wrap(raw)
+            self._known[raw] = made = self._wrap(raw, deadline)
         except BaseException:
             self._lender.putconn(raw)
             raise

@@ -163,6 +163,7 @@ class Listener:
 
     def _open(self) -> None:
         connection = self._connection = connect(self._shared)
+        connection.silence_ms = self._shared.connect_timeout_ms  # of a server that just let us in
         place, pid = connection.command(_PLACE)[0]
         if int(pid) != connection.pg.backend_pid:
             raise _wrong("it leads to a pool of connections: LISTEN needs a direct connection to the server")

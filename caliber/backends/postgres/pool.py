@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
+from time import monotonic
 from typing import Final
 
 from caliber.backends.postgres.connection import PgConnection
+from caliber.model.deadline import earliest
 from caliber.model.errors import CaliberError, Unavailable
 from caliber.storage.session import store_closed
 from caliber.storage.waiting import Places, managed
@@ -32,13 +33,13 @@ class Lending:
 
     def _doubt(self) -> None:
         self.replaced += 1
-        self._doubted_until = time.monotonic() + DOUBT_S
+        self._doubted_until = monotonic() + DOUBT_S
 
 
 class Pool(Lending):
     """At most ``size`` connections. They are made by the thread that needs one, so it hears why one cannot be."""
 
-    def __init__(self, make: Callable[[], PgConnection], *, size: int, timeout_ms: int) -> None:
+    def __init__(self, make: Callable[[float | None], PgConnection], *, size: int, timeout_ms: int) -> None:
         super().__init__()
         self._make = make
         self._timeout_s = timeout_ms / 1_000
@@ -51,11 +52,12 @@ class Pool(Lending):
     def connection(self, *, deadline: float | None = None, ask: bool = False) -> Iterator[PgConnection]:
         """Lend a connection, in no transaction; ``ask`` the server first, for work that is not done again.
 
-        Raises: Unavailable when none is free in time.
+        It knows of ``deadline``, or of the call's if that is earlier. Raises: Unavailable when none is free in time.
         """
+        deadline = earliest(deadline)
         patience = self._timeout_s
         if deadline is not None:
-            patience = max(0.0, min(patience, deadline - time.monotonic()))
+            patience = max(0.0, min(patience, deadline - monotonic()))
         holder = object()
         try:
             if not self._places.take(holder, patience):
@@ -63,7 +65,7 @@ class Pool(Lending):
                     f"all {self._size} connections are in use; try again, or raise storage.pool_max",
                     reason="out of connections",
                 )
-            connection = self._take(ask)
+            connection = self._take(ask, deadline)
             try:
                 yield connection
             finally:
@@ -76,27 +78,40 @@ class Pool(Lending):
                     self._places.leave(holder)
 
     @managed
-    def extra(self) -> Iterator[PgConnection]:
+    def extra(self, *, deadline: float | None = None) -> Iterator[PgConnection]:
         """Lend a connection beyond the limit, for a moment: when all others may be broken, and held by who waits."""
-        connection = self._make()
+        connection = self._make(deadline)
         try:
             yield connection
         finally:
             connection.close()
 
-    def _take(self, ask: bool) -> PgConnection:
+    def _take(self, ask: bool, deadline: float | None) -> PgConnection:
         while True:
             self.check_open()
             with self._lock:
                 connection = self._idle.pop() if self._idle else None
             if connection is None:
-                made = self._make()
+                made = self._make(deadline)
                 self.made += 1
                 return made
-            ask = ask or time.monotonic() < self._doubted_until
+            connection.deadline = deadline
+            ask = ask or monotonic() < self._doubted_until
             if not connection.is_dead() and (not ask or connection.answers()):
                 return connection
             self._doubt()
+            connection.close()
+            self._drop_silent(connection)
+            if deadline is not None and monotonic() >= deadline:
+                raise Unavailable("the deadline passed before the server answered; nothing was asked", reason="timeout")
+
+    def _drop_silent(self, silent: PgConnection) -> None:
+        """Close what is idle if a connection fell silent: the others go through the same network, and would too."""
+        if not silent.silent:
+            return
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
             connection.close()
 
     def _give_back(self, connection: PgConnection) -> None:
@@ -114,6 +129,7 @@ class Pool(Lending):
             if not self._closed:
                 self._doubt()
         connection.close()
+        self._drop_silent(connection)
 
     def close(self) -> None:
         """Close what is idle; what is in use is closed when it comes back."""

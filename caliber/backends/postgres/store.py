@@ -15,7 +15,7 @@ from caliber.backends.postgres import memories
 from caliber.backends.postgres import schema as schemas
 from caliber.backends.postgres.bulk import PostgresBulk
 from caliber.backends.postgres.care import PostgresCare
-from caliber.backends.postgres.connection import BEGIN, PgConnection, Shared, connect, simple
+from caliber.backends.postgres.connection import BEGIN, COMMIT, PgConnection, Shared, connect
 from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.backends.postgres.erasing import PostgresEraser
 from caliber.backends.postgres.feed import SnapshotFeed
@@ -217,8 +217,8 @@ class PostgresStore:
                 reason=f"this version has {needed} statements; allow as many, or 0 to prepare none",
             )
 
-    def _connect(self) -> PgConnection:
-        connection = connect(self._shared)
+    def _connect(self, deadline: float | None) -> PgConnection:
+        connection = connect(self._shared, deadline)
         try:
             self._look_at(connection)
         except BaseException:
@@ -226,8 +226,9 @@ class PostgresStore:
             raise
         return connection
 
-    def _arrived(self, raw: psycopg.Connection[Any]) -> PgConnection:
+    def _arrived(self, raw: psycopg.Connection[Any], deadline: float | None) -> PgConnection:
         connection = PgConnection(raw, self._shared)
+        connection.deadline = deadline
         self._look_at(connection)
         return connection
 
@@ -235,7 +236,9 @@ class PostgresStore:
         """Notice that a new connection leads to another server, or to one that was restarted."""
         if self._server is None:
             return
+        connection.silence_ms = self._shared.connect_timeout_ms
         server = connection.run(self._own["session.server"], ())[0][0]
+        connection.silence_ms = None
         if server != self._server:
             self.feed.distrust()  # it may have been restored to an earlier state
             self._shared.ordinals.forget()
@@ -262,7 +265,8 @@ class PostgresStore:
     def read(self) -> Iterator[StatementSession]:
         self._check_open()
         with self._pool.connection(ask=True) as connection:
-            connection.open(_SNAPSHOT, self._own["session.limits"], self._limits.within(None), None)
+            connection.silence_ms = self._limits.statement_timeout_ms or None  # the server itself ends it by then
+            connection.open(_SNAPSHOT, self._own["session.limits"], self._limits.within(None))
             yield connection
 
     @contextmanager
@@ -270,9 +274,9 @@ class PostgresStore:
         """Lend a connection in a transaction that changes no record, as long as it takes but for locks."""
         self._check_open()
         with self._pool.connection(ask=True) as connection:
-            connection.open(BEGIN, self._own["session.limits"], ("0", str(lock_timeout_ms)), None)
+            connection.open(BEGIN, self._own["session.limits"], ("0", str(lock_timeout_ms)))
             yield connection
-            if connection.exchange(simple("COMMIT"))[-1].command_status != b"COMMIT":
+            if connection.exchange(COMMIT)[-1].command_status != b"COMMIT":
                 raise TransactionFailed(reason="the server rolled it back", retryable=True)
 
     def follow(self, follower: Follower | None) -> None:

@@ -20,13 +20,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from caliber.backends.postgres.connection import BEGIN, Command, PgConnection, simple
+from caliber.backends.postgres.connection import BEGIN, COMMIT, Command, PgConnection
 from caliber.backends.postgres.errors import is_tried_once, may_pass
 from caliber.backends.postgres.feed import SnapshotFeed
 from caliber.backends.postgres.full_text import FullTextWriter
 from caliber.backends.postgres.lent import LentPool
 from caliber.backends.postgres.pool import Pool
 from caliber.backends.postgres.telling import Teller
+from caliber.model.deadline import at_least, deadline_passed, earliest, within
 from caliber.model.enums import Durability
 from caliber.model.errors import CaliberError, Conflict, StorageError, TransactionFailed, Unavailable
 from caliber.schema.catalog import Catalog
@@ -35,6 +36,7 @@ from caliber.storage.codec import Row
 from caliber.storage.group import Batch, GroupWriter, Request, copy_for, result_of
 from caliber.storage.plan import Plan, RelationPlans
 from caliber.storage.protocol import Follower
+from caliber.storage.session import GRACE_S
 from caliber.storage.steps import Steps, started
 from caliber.storage.unit_of_work import Ask, RowChange, UnitOfWork
 from caliber.storage.waiting import is_of_handler
@@ -47,6 +49,8 @@ UNKNOWN_OUTCOME: Final = (
     "the connection broke while a transaction was being committed, and the server cannot be asked whether it was: look"
     " before you write it again, or write with an idempotency_key"
 )
+_FOLLOWING_S: Final = GRACE_S / 2
+"""How long after a commit others are followed at least, whatever is left of the deadline."""
 _BACKOFF_S: Final = 0.002
 _SHARED_LOCK_MS: Final = 50
 """How long those who share a transaction wait for a row: whoever needs it longer goes on alone."""
@@ -64,6 +68,10 @@ def _waiting_for_rows(work: Callable[[UnitOfWork], T]) -> Callable[[UnitOfWork],
         return work(uow)
 
     return again
+
+
+def _timed_out(error: BaseException) -> bool:
+    return isinstance(error, Unavailable) and error.context.get("reason") == "timeout"
 
 
 class Turn:
@@ -88,13 +96,15 @@ class Turns:
         with self._mutex:
             self._line.append(turn)
 
-    def wait(self, turn: Turn) -> None:
-        """Return once all who came before have left."""
+    def wait(self, turn: Turn, until: float | None = None) -> bool:
+        """Return once all who came before have left, or False when they had not by ``until`` and a moment."""
         while True:
             with self._mutex:
                 if self._line[0] is turn:
-                    return
-            turn.gate.acquire()
+                    return True
+            patience_s = -1.0 if until is None else max(0.0, until - time.monotonic()) + GRACE_S
+            if not turn.gate.acquire(timeout=min(patience_s, threading.TIMEOUT_MAX)):
+                return False
 
     def leave(self, turn: Turn) -> None:
         """Let the next one go on; who never came, or left before, does no harm, and leaves out of turn if need be."""
@@ -147,6 +157,8 @@ class _Going:
 class PostgresWriter(GroupWriter):
     """Runs pieces of work in write transactions."""
 
+    _may_fall_silent = True
+
     def __init__(
         self,
         pool: Pool | LentPool,
@@ -190,6 +202,10 @@ class PostgresWriter(GroupWriter):
         self.retried = 0
 
     def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None, apart: bool = False) -> T:
+        with within(None if deadline_ms is None else deadline_ms / 1_000):  # also what follows the commit
+            return self._write(work, deadline_ms, apart)
+
+    def _write(self, work: Callable[[UnitOfWork], T], deadline_ms: int | None, apart: bool) -> T:
         deadline = None if deadline_ms is None else time.monotonic() + deadline_ms / 1_000
         attempt = 0
         doing = work
@@ -197,7 +213,7 @@ class PostgresWriter(GroupWriter):
             try:
                 if self._grouped and not apart and not attempt:
                     return super().write(doing, deadline_ms=deadline_ms)
-                request = Request(doing)
+                request = Request(doing, deadline=deadline)
                 self.write_alone(request, deadline)
                 return result_of(request)  # type: ignore[no-any-return]
             except CaliberError as error:
@@ -223,7 +239,7 @@ class PostgresWriter(GroupWriter):
     def _transaction(self, batch: Batch, own: Request, deadline: float | None) -> None:
         try:
             try:
-                others = self._run(batch, deadline) if len(batch.requests) == 1 else self._together(batch)
+                others = self._run(batch, deadline) if len(batch.requests) == 1 else self._together(batch, deadline)
                 if others or self._feed.due:
                     self.hear_of_others()
             except BaseException as error:
@@ -248,6 +264,7 @@ class PostgresWriter(GroupWriter):
             for request in batch.trying:
                 if unknown and request is not own:
                     request.error = copy_for(error)
+                    request.cut = batch.cut
                 request.done = True
             own.error = error
         elif len(batch.requests) == 1:
@@ -264,34 +281,38 @@ class PostgresWriter(GroupWriter):
                 own.error = error  # of the thread, and not of anybody's work
                 own.done = True
             for request in batch.trying:
+                if _timed_out(error) and request.late:
+                    request.error = error if request is own else copy_for(error)
+                    request.done = True
                 request.alone = not request.done
 
-    def _together(self, batch: Batch) -> bool:
+    def _together(self, batch: Batch, deadline: float | None) -> bool:
         """Run a batch in one transaction; whoever fails there is left to do it alone, where nobody fails with it."""
         for _ in range(_CULPRITS_MAX):
             try:
-                return self._run(batch, None)
+                return self._run(batch, deadline)
             except Exception as error:
                 culprit = batch.at
-                if batch.committed or culprit is None or error.args[:1] == (UNKNOWN_OUTCOME,):
+                if batch.committed or batch.silent or culprit is None or error.args[:1] == (UNKNOWN_OUTCOME,):
                     raise
                 culprit.alone = True
                 batch.trying = [request for request in batch.trying if request is not culprit]
             if not batch.trying:
                 return False
-        return self._run(batch, None)
+        return self._run(batch, deadline)
 
     def _run(self, batch: Batch, deadline: float | None) -> bool:
         """Run a batch in one transaction; return whether others wrote meanwhile."""
         turn = Turn()
         interrupt: BaseException | None = None
         others = False
-        limits = self._limits.within(deadline) if len(batch.trying) == 1 else self._limits.shared()
+        alone = batch.trying[0] if len(batch.trying) == 1 else None
+        limits = self._limits.shared() if alone is None else self._limits.within(alone.deadline)
         batch.ending = False
         try:
             with self._pool.connection(deadline=deadline) as connection:
-                connection.open(BEGIN, self._own["session.write"], limits, deadline)
                 try:
+                    connection.open(BEGIN, self._own["session.write"], limits)
                     changes = self._work(connection, batch)
                     if connection.opened:
                         self.full_text.written(connection, connection.opened[4], changes)
@@ -317,6 +338,7 @@ class PostgresWriter(GroupWriter):
                     batch.committed = True
                 except Exception:
                     batch.at = connection.failed or batch.at
+                    batch.silent = connection.silent
                     raise
             self.commits += 1
             if xid is not None:
@@ -417,7 +439,7 @@ class PostgresWriter(GroupWriter):
         if question is not None:
             commands += connection.commands(foreign, question)
         at_foreign = len(commands) - 1
-        commands.append(simple("COMMIT"))
+        commands.append(COMMIT)
         results = connection.exchange(*commands)
         if results[-1].command_status != b"COMMIT":
             raise TransactionFailed(reason="the server rolled it back", retryable=True)
@@ -434,27 +456,44 @@ class PostgresWriter(GroupWriter):
         one afterwards. So a number that was committed proves something only together with our change record.
         """
         self._feed.distrust()  # whatever it is, memory has not heard of it
+        stands = self._stands(xid, record)
+        if stands:
+            return
+        if stands is False:
+            batch.ending = False  # it is known: whoever shared it may write again
+            raise error
+        batch.cut = (xid, record, error)
+        raise Unavailable(UNKNOWN_OUTCOME, reason="outcome unknown") from error
+
+    def _stands(self, xid: int, record: tuple[Any, ...] | None) -> bool | None:
+        """Return whether a transaction was committed; None if nobody can say, or not within the call's deadline."""
         until = time.monotonic() + _OUTCOME_WAIT_S
+        deadline = earliest(None)
+        if deadline is not None:
+            until = min(until, max(deadline, time.monotonic()) + GRACE_S)
         while time.monotonic() < until:
             try:
-                with self._pool.extra() as connection:
+                with self._pool.extra(deadline=until - GRACE_S) as connection:
                     status = connection.run(self._own["session.outcome"], (str(xid),))[0][0]
                     if status == "committed" and record is not None:
                         writer, _, created_at = record
-                        if connection.run(self._own["session.recorded"], (str(xid), writer, created_at))[0][0]:
-                            return
-                        status = "aborted"
+                        return bool(connection.run(self._own["session.recorded"], (str(xid), writer, created_at))[0][0])
             except Unavailable:
                 status = "unknown"
             except StorageError:
-                status = "aborted"  # a number still to be given out: ours was forgotten
+                return False  # a number still to be given out: ours was forgotten
             if status == "aborted":
-                batch.ending = False  # it is known: whoever shared it may write again
-                raise error
+                return False
             if status == "committed":
-                break
+                return None
             time.sleep(0.05)
-        raise Unavailable(UNKNOWN_OUTCOME, reason="outcome unknown") from error
+        return None
+
+    def _look_up(self, request: Request) -> None:
+        xid, record, error = request.cut
+        stands = self._stands(xid, record)
+        if stands is not None:
+            request.error = None if stands else copy_for(error)
 
     def _packed(self, changes: list[RowChange]) -> bytes:
         return pack_changes(
@@ -468,19 +507,23 @@ class PostgresWriter(GroupWriter):
         if self.follower is None or not sequence:
             return
         try:
-            self._turns.wait(turn)
+            if not self._turns.wait(turn, earliest(None)):
+                # A COMMIT that was sent before ours is not answered: ours stands, and memory reads it with all else.
+                raise deadline_passed("memory waited for a commit that was sent before")
             self._feed.claim(sequence, xid)
             self.follower.committed(sequence, changes)
         except BaseException as error:
             self.follower.missed(error)  # it stands, and memory may not have heard of it
-            raise
+            if not _timed_out(error):  # by a server that is silent to somebody else
+                raise
 
     def hear_of_others(self) -> None:
         """Let the follower read what others, or loads of ours, have written."""
         if self.follower is None:
             return
         try:
-            self._catch_up()
+            with at_least(_FOLLOWING_S):  # the deadline may be over, and the server answers: it is soon read
+                self._catch_up()
         except Exception as error:
             if is_of_handler(error):
                 raise

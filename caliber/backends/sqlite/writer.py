@@ -16,6 +16,7 @@ from caliber.backends.sqlite.connection import SqliteConnection
 from caliber.backends.sqlite.file_names import GONE, REPLACED
 from caliber.backends.sqlite.full_text import FullTextWriter
 from caliber.backends.sqlite.schema import check_allowed
+from caliber.model.deadline import unbounded
 from caliber.model.enums import Durability
 from caliber.model.errors import CaliberError, Conflict, Unavailable
 from caliber.schema.catalog import Catalog
@@ -151,7 +152,8 @@ class SqliteWriter(GroupWriter):
                 self._limited = False
         self.commits += 1
         if self.follower is not None:
-            self._tell(self.follower, sequence, changes)
+            with unbounded():
+                self._tell(self.follower, sequence, changes)
 
     def _stands(self, error: BaseException) -> bool:
         """Return whether a transaction was committed although its COMMIT ended with ``error``."""
@@ -186,7 +188,8 @@ class SqliteWriter(GroupWriter):
     def _after_conflicts(self, batch: list[Request]) -> None:
         """Who lost against another process has its news before trying again."""
         if self.follower is not None and any(isinstance(request.error, Conflict) for request in batch):
-            self._catch_up(self.follower)
+            with unbounded():
+                self._catch_up(self.follower)
 
     def _catch_up(self, follower: Follower) -> None:
         """Follow what other processes committed before our commit: the gap before its number shows that they did.
