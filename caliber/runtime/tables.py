@@ -30,6 +30,7 @@ from caliber.model.time import to_us
 from caliber.runtime.engine import Engine
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.schema.relations import EMBEDDING_SPACE, SCOPE
+from caliber.storage.damage import is_of_type
 from caliber.storage.embedding_statements import kinds_of
 from caliber.storage.memory_records import KEY, derived_of
 from caliber.storage.reading import reading
@@ -94,7 +95,7 @@ def check_hash(entity: Any) -> None:
 def check_update(entity: Any, changes: dict[str, Any]) -> None:
     """Raise InvalidStateTransition for a status that may not follow the present one (C-320, C-325)."""
     if isinstance(entity, Trajectory) and "status" in changes:
-        states.TRAJECTORY.check(entity.status, TrajectoryStatus(changes["status"]))
+        states.TRAJECTORY.check(entity.status, inputs.as_enum(changes["status"], TrajectoryStatus, "status"))
     if isinstance(entity, Scope) and "closed_at" in changes:
         after = ScopeStatus.OPEN if changes["closed_at"] is None else ScopeStatus.CLOSED
         states.SCOPE.check(ScopeStatus.OPEN if entity.is_open else ScopeStatus.CLOSED, after)
@@ -132,14 +133,22 @@ class Table:
     def _insert(self, uow: UnitOfWork, entity: Any) -> None:
         uow.insert(self._relation, entity)
 
-    def _encodable(self, entity: Any) -> None:
-        """Raise DTypeError for a field whose value is no value of its column."""
+    def _encodable(self, entity: Any) -> tuple[Any, ...]:
+        """Return the row of an entity. Raises: DTypeError, InvalidValue for what no database holds."""
         try:
-            self._plans.codec.encode(entity)
-        except (AttributeError, TypeError, ValueError, KeyError) as error:
+            row = self._plans.codec.encode(entity)
+        except (AttributeError, TypeError, ValueError, KeyError, OverflowError, RecursionError) as error:
             raise DTypeError(
-                field=self._relation.name, expected="values of the fields' types", got=str(error)
-            ) from error
+                field=self._relation.name, expected="values of the fields' types", got=type(error).__name__
+            ) from None
+        for name, value in zip(self._plans.codec.names, row, strict=True):
+            if self._relation.has(name) and not is_of_type(self._relation.column(name), value):
+                raise DTypeError(field=name, expected=self._relation.column(name).type.value, got=type(value).__name__)
+            if isinstance(value, str):
+                inputs.as_content(value, name, allow_empty=True)
+            elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+                raise InvalidValue(field=name, reason="must fit 64 bits")
+        return row
 
     def update(self, *key: Any, expected_version: int | None = None, **changes: Any) -> Any:
         """Change fields of an entity and return it as stored.
@@ -168,7 +177,9 @@ class Table:
     def _write_changed(self, uow: UnitOfWork, entity: Any, changes: dict[str, Any]) -> Any:
         check_update(entity, changes)
         if self._relation.name == "note":
-            self._encodable(dataclasses.replace(entity, **changes))
+            # As it will be read again: an array or a list is no tuple, and is compared otherwise.
+            read = self._plans.codec.decode(self._encodable(dataclasses.replace(entity, **changes)))
+            changes = {name: getattr(read, name) for name in changes}
             changed = change_note(uow, entity, self._engine.count_bytes, **changes)
         else:
             if self._relation.name == "artifact" and "content" in changes:

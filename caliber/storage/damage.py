@@ -74,12 +74,17 @@ def damaged(what: str, **context: Any) -> StorageError:
     return StorageError(f"{what}; {ADVICE}", reason="damaged", **context)
 
 
-def is_sound(column: Column, value: Any) -> bool:
-    """Return whether a value, as a driver gives it, can be one of a column's."""
+def is_of_type(column: Column, value: Any) -> bool:
+    """Return whether a value, as a driver takes and gives it, has the type of a column."""
     if value is None:
         return column.nullable or column.declared
-    if not isinstance(value, _STORED[column.type]):
-        return False
+    return isinstance(value, _STORED[column.type])
+
+
+def is_sound(column: Column, value: Any) -> bool:
+    """Return whether a value, as a driver gives it, can be one of a column's."""
+    if value is None or not is_of_type(column, value):
+        return value is None and is_of_type(column, value)
     if column.type is ColumnType.UUID and len(value) != 16:
         return False
     if column.length is not None and column.type is ColumnType.BYTES and len(value) != column.length:

@@ -189,6 +189,8 @@ def call_of(name: str, function: Callable[..., Any], sound: dict[str, Any]) -> C
     parameters = tuple(inspect.signature(function).parameters.values())
     given = {}
     for parameter in parameters:
+        if parameter.kind is parameter.VAR_POSITIONAL and f"{name}.{parameter.name}" in sound:
+            given["*"] = sound[f"{name}.{parameter.name}"]
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         for key in (f"{name}.{parameter.name}", parameter.name):
@@ -206,7 +208,7 @@ def broken(
     """Return the arguments of a call with a value in one place; ``extra`` are names for free keywords."""
     given = {name: made() if callable(made) else made for name, made in call.sound.items()}
     keywords = dict(given)
-    positional: list[Any] = []
+    positional: list[Any] = [keywords.pop("*")] if "*" in keywords else []
     if place.kind is place.VAR_POSITIONAL:
         positional = [value]
     elif place.kind is place.VAR_KEYWORD:

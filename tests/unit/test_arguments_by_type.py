@@ -32,7 +32,7 @@ SKIPPED = frozenset(
         "storage.vacuum",
     )
 )
-EXTRA = {"update": ("content", "summary", "tags", "confidence", "created_at"), "insert": ("subject", "about", "score")}
+EXTRA = {"update": ("content",), "insert": ("subject", "about", "score")}
 
 
 class World:
@@ -48,6 +48,9 @@ class World:
         self.window = self.memory.assemble_context(self.task.trajectory_id)
         self.note = self.memory.add_note(
             entity="e", entity_type="t", note_type="fact", content="something", confidence=0.5
+        )
+        self.passing = self.memory.add_note(
+            entity="e", entity_type="t", note_type="fact", content="passing", confidence=0.5
         )
         self.lock = self.memory.agents.acquire("cellar", holder="me", lease_ms=10**9)
 
@@ -79,6 +82,8 @@ class World:
             "close_scope.scope_id": scope_of_its_own,
             "storage.scopes.close.scope_id": scope_of_its_own,
             "storage.turns.delete_by_scope.scope_id": scope_of_its_own,
+            "storage.notes.update.key": self.passing.note_id,
+            "storage.trajectories.update.key": self.task.trajectory_id,
             "goal": "a goal",
             "initiator": USER,
             "status": "success",
