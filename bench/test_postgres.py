@@ -111,6 +111,8 @@ def test_search_resident(contest: Callable[..., None], both: Both, of: str | Non
 
 def test_assemble_resident(contest: Callable[..., None], both: Both) -> None:
     with both.opened() as (postgres, sqlite):
+        for memory in (postgres, sqlite):
+            memory.flush()  # both have summed up all blocks of the conversation
         windows = [memory.assemble_context(both.task, query=QUERY) for memory in (postgres, sqlite)]
         assert windows[0].text == windows[1].text
         assert windows[0].used_tokens
