@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -74,6 +75,7 @@ class Child:
         self._from_child, self._to_parent = os.pipe()
         self.process = os.fork()
         if not self.process:  # pragma: no cover  (another process)
+            signal.alarm(PATIENCE_S)  # a child that hangs ends without a word
             try:
                 said = work(self) or "done"
             except BaseException as error:
@@ -362,6 +364,7 @@ def test_locks_of_modules_that_a_thread_holds_are_free_in_the_child(opened: Open
 
 _PAST_PYTHON = """
 import ctypes, os, sys
+import caliber.backends.sqlite.forks
 import caliber
 import apsw
 config = caliber.load_config(sys.argv[1])
@@ -374,8 +377,9 @@ if not process:
         caliber.open(config)
     except caliber.model.errors.Unavailable as error:
         code = 0 if error.context["reason"] == "forked" else 2
-    finally:
-        os._exit(code)
+    except BaseException as error:
+        os.write(2, repr(error).encode())
+    os._exit(code)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
 """
 
