@@ -389,8 +389,9 @@ def _code(body: bytes | None) -> str | None:
 
 def retry_after_s(milliseconds: str | None, seconds_or_date: str | None) -> float | None:
     """Return the wait that the headers ``retry-after-ms`` and ``Retry-After`` ask for; None when they say nothing."""
-    if milliseconds is not None and _SECONDS.match(milliseconds.strip()):
-        return float(milliseconds) / 1_000
+    wait_ms = (milliseconds or "").strip()
+    if _SECONDS.match(wait_ms):
+        return float(wait_ms) / 1_000
     if seconds_or_date is None:
         return None
     text = seconds_or_date.strip()
