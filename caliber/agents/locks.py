@@ -26,8 +26,8 @@ WAIT_STEP_S: Final = 0.005
 class LockService:
     """Acquires, renews and releases locks of one tenant, for a principal.
 
-    An admin names any holder. Everybody else holds locks as itself only: as its label (``agent:planner``), or as a name
-    below that (``agent:planner/worker-3``); of others' locks it is told nothing but that they are in the way.
+    An admin names any holder. Everybody else holds locks as itself only, by its label (``agent:planner``); of others'
+    locks it is told nothing but that they are in the way.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class LockService:
 
     def _is_own(self, holder: str) -> bool:
         who = self._principal
-        return who is None or who.admin or holder == who.label or holder.startswith(f"{who.label}/")
+        return who is None or who.admin or holder == who.label
 
     def _require_own(self, holder: str, action: str, resource: str) -> None:
         inputs.as_text(holder, "holder", limit=inputs.MAX_NAME_CHARS)

@@ -163,8 +163,10 @@ def _certain(reader: TurnReader, rows: NDArray[np.int64]) -> NDArray[np.int64]:
     users = np.flatnonzero(reader.turns.column("role")[rows] == reader.turns.enum_code("role", TurnRole.USER.value))
     if not len(users):
         return np.empty(0, np.int64)
-    late, _, _ = reader.of_rows(rows[users[-1] :], len(rows))
-    return np.concatenate((rows[users[-1:]], late.rows[reader.waiting(late)]))
+    since = rows[users[-1] :]
+    late, _, _ = reader.of_rows(since, len(rows))
+    waiting = late.rows[reader.waiting(late)]
+    return np.concatenate((rows[users[-1:]], waiting[np.isin(waiting, since)]))
 
 
 def _users(reader: TurnReader, turns: TurnFacts) -> NDArray[np.int64]:

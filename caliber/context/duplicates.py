@@ -21,6 +21,7 @@ from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import PASSAGE, SUMMARY, AssemblyPlan, made_and_tokens
 from caliber.context.scores import Scored
 from caliber.kernels import pairs_above
+from caliber.resident.documents import document_of
 from caliber.resident.mirror import RelationSnapshot
 
 Rows = NDArray[np.int64]
@@ -103,9 +104,15 @@ def _equal_texts(parts: Sequence[Recalled], ranked: _Ranked, texts: TextSource) 
         said: dict[str, int] = {}
         for place, text in zip(several, texts.texts(item.owners, item.rows[several].tolist()), strict=True):
             content = _text(text).strip()
-            first = said.setdefault(content, place)
+            first = said.setdefault(_said(item, place, content), place)
             if first != place and content:  # calls of tools have no content of their own
                 item.twins[place] = item.ordinal(first)
+
+
+def _said(item: Recalled, place: int, text: str) -> str:
+    """Return what a record says with its head: who said it, or what it is about."""
+    owners = item.owners
+    return _text(document_of(owners.relation.name, owners.packed(int(item.rows[place])), text))
 
 
 def _text(content: Any) -> str:
@@ -157,7 +164,8 @@ class _Alike:
         out: list[str] = []
         for rank in ranks:
             item, place = self._at(rank)
-            out.extend(_text(text) for text in self._texts.texts(item.owners, [int(item.rows[place])]))
+            (text,) = self._texts.texts(item.owners, [int(item.rows[place])])
+            out.append(_said(item, place, _text(text)))
         return out
 
     def _groups(self) -> Iterable[tuple[int, list[int]]]:

@@ -108,6 +108,7 @@ class TurnReader:
         if not through or not limit:
             return TurnFacts.none(), considered, through
         rows, numbers = rows[-limit:], numbers[-limit:]
+        cut = len(rows) < through
         lengths, has_parts = self._measure(rows)
         groups = np.full(len(rows), -1, np.int64)
         if has_parts.any():
@@ -120,7 +121,7 @@ class TurnReader:
                 lengths, has_parts = self._measure(rows)
                 groups = np.full(len(rows), -1, np.int64)
                 missing = self._group(rows, has_parts, groups)
-            if missing and len(rows) < through:
+            if missing and cut:
                 known = np.ones(len(rows), np.bool_)
                 known[missing] = False
                 rows, numbers, groups, lengths = rows[known], numbers[known], groups[known], lengths[known]
@@ -130,30 +131,37 @@ class TurnReader:
         """Return the rows of calls that some results answer, where these are of another scope, with what answers them.
 
         ``given`` are the turns that were chosen from. A group of which ``keep`` leaves out one turn is left out.
+        Of an id that was called several times the newest call counts that is older than the results.
         """
-        tasks = self.turns.column("trajectory_id")
-        others = self.turns.live_mask & (tasks == tasks[given[0]])
+        wanted = {self.turns.packed(row)[self._answer_at] for row in results.tolist()}
+        wanted -= {call for row in given[self._measure(given)[1]].tolist() for call in self._called(row)}
+        if not wanted:
+            return given[:0]
+        tasks, number_of = self.turns.column("trajectory_id"), self.turns.column("turn_number")
+        others = self.turns.live_mask & (tasks == tasks[given[0]]) & (number_of < number_of[results].max())
         others[given] = False
         rows = np.flatnonzero(others)
         rows = rows[self._measure(rows)[1]] if len(rows) else rows
-        wanted = {self.turns.packed(row)[self._answer_at] for row in results.tolist()}
         called: dict[str, list[int]] = {}
-        groups: list[list[int]] = []
-        for row in rows[np.argsort(self.turns.column("turn_number")[rows], kind="stable")].tolist():
-            packed = self.turns.packed(row)
-            if packed[self._calls_at] != "[]":
-                ids = [call[0] for call in json.loads(packed[self._calls_at])]
-                if not wanted.isdisjoint(ids):
-                    groups.append([row])
-                    called |= dict.fromkeys(ids, groups[-1])
-            elif packed[self._answer_at] in called:
-                called[packed[self._answer_at]].append(row)
+        for row in rows[np.argsort(number_of[rows], kind="stable")].tolist():
+            calls = self._called(row)
+            if not wanted.isdisjoint(calls):  # the newest call of an id: agents count from one again
+                group = [row]
+                called |= dict.fromkeys(calls, group)
+            elif self.turns.packed(row)[self._answer_at] in called:
+                called[self.turns.packed(row)[self._answer_at]].append(row)
+        groups = list({id(group): group for group in (called.get(one, []) for one in sorted(wanted)) if group}.values())
         if keep is not None and groups:
             among = np.zeros(self.turns.length, np.bool_)
             among[[row for group in groups for row in group]] = True
             kept = keep(among)
             groups = [group for group in groups if kept[group].all()]
         return np.array([row for group in groups for row in group], np.int64)
+
+    def _called(self, row: int) -> list[str]:
+        """Return the ids of the calls that a turn makes."""
+        calls = self.turns.packed(row)[self._calls_at]
+        return [] if calls == "[]" else [call[0] for call in json.loads(calls)]
 
     def waiting(self, turns: TurnFacts) -> NDArray[np.bool_]:
         """Return which turns belong to a call that has not all of its answers yet. Shapes: ``bool[n]``"""

@@ -44,3 +44,43 @@ def test_a_result_whose_call_was_never_stored_is_shown(backend: Any) -> None:
     scope = memory.current_scope(task)
     memory.append_turn(scope.scope_id, role="tool", content="snow", tool_call_id="unknown")
     assert "snow" in memory.assemble_context(task).text
+
+
+def test_ids_that_are_used_again_bring_the_newest_call_alone(backend: Any) -> None:
+    memory = backend.open(policies=[], assembly__max_turns=2)
+    task = memory.start_trajectory("look things up", initiator=USER).trajectory_id
+    scope = memory.current_scope(task)
+    for at in range(6):
+        memory.append_turn(scope.scope_id, role="user", content=f"question {at}")
+        memory.append_turn(
+            scope.scope_id, role="assistant", content="", tool_calls=[ToolCall("call_0", "look", f'{{"at": {at}}}')]
+        )
+        if at < 5:
+            memory.append_turn(scope.scope_id, role="tool", content=f"result {at}", tool_call_id="call_0")
+        memory.close_scope(scope.scope_id)
+        scope = memory.open_scope(task)
+    memory.append_turn(scope.scope_id, role="tool", content="result 5", tool_call_id="call_0")
+    said = [m for m in memory.assemble_context(task, query="", max_tokens=2_000).to_messages() if "name" not in m]
+    asked = [call["function"]["arguments"] for m in said for call in m.get("tool_calls") or ()]
+    assert asked == ['{"at": 5}']
+    assert [m["content"] for m in said if m["role"] == "tool"] == ["result 5"]
+
+
+@pytest.mark.parametrize("profile", ["reference", "coding-agent"])
+def test_a_result_whose_call_the_limit_cut_off_stays_out(backend: Any, profile: str) -> None:
+    backend.needs("reopen")
+    knobs = {"resident.feed_poll_ms": 0, "policies": [], **{k.replace("__", "."): v for k, v in backend.knobs.items()}}
+    memory = backend.open(profiles.PROFILES[profile](backend.path, **knobs, **{"assembly.max_turns": 3}))
+    task = memory.start_trajectory("look things up", initiator=USER).trajectory_id
+    scope = memory.current_scope(task)
+    memory.append_turn(scope.scope_id, role="user", content="go")
+    memory.append_turn(scope.scope_id, role="assistant", content="", tool_calls=[ToolCall("old", "look", "{}")])
+    memory.close_scope(scope.scope_id)
+    scope = memory.open_scope(task)
+    memory.append_turn(scope.scope_id, role="assistant", content="", tool_calls=[ToolCall("here", "look", "{}")])
+    memory.append_turn(scope.scope_id, role="tool", content="of here", tool_call_id="here")
+    memory.append_turn(scope.scope_id, role="tool", content="of old", tool_call_id="old")
+    memory.append_turn(scope.scope_id, role="assistant", content="ok")
+    said = memory.assemble_context(task, query="", max_tokens=2_000).to_messages()
+    asked = {call["id"] for m in said for call in m.get("tool_calls") or ()}
+    assert {m["tool_call_id"] for m in said if m.get("tool_call_id")} <= asked

@@ -367,3 +367,22 @@ def test_a_correction_that_reads_almost_the_same_is_recalled(
     clock.advance(ms=24 * 60 * MINUTE_MS)
     later = Chat(memory, clock, "Another day")
     assert corrected in later.window(question, 1_000).text
+
+
+def test_the_same_words_about_two_things_are_two_facts(backend: Any) -> None:
+    """Whose or what they are about counts: a note's entity, a turn's speaker."""
+    memory = backend.open(shipped(backend, "reference", embedding__embed_notes="commit"), clock=FixedClock())
+    words = "runs the payment service on four machines with replicas in Frankfurt and in Dublin since last winter."
+    for entity in ("cluster-eu-1", "cluster-eu-2"):
+        memory.add_note(entity=entity, entity_type="cluster", note_type="fact", content=words, confidence=0.9)
+    earlier = memory.start_trajectory("A group", initiator=USER).trajectory_id
+    scope = memory.current_scope(earlier)
+    for name in ("maria", "john"):
+        memory.append_turn(scope.scope_id, role="user", name=name, content="I have been a strict vegetarian for years.")
+    task = memory.start_trajectory("Another day", initiator=USER).trajectory_id
+    text = memory.assemble_context(task, query="which cluster runs the payment service?", max_tokens=3_000).text
+    assert "cluster-eu-1" in text
+    assert "cluster-eu-2" in text
+    text = memory.assemble_context(task, query="who is a strict vegetarian?", max_tokens=3_000).text
+    assert "maria" in text
+    assert "john" in text

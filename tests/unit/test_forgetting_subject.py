@@ -111,6 +111,9 @@ ENCODERS = (
         "Zo%EB%20O'Brien-%C5%81uk",
         "Zoë+O'Brien-Łuk",
         "Zo&amp;euml; O&amp;#39;Brien-&amp;#x141;uk",
+        '<a title="Zo&euml; O&#39;Brien-&#x141;uk">',
+        "<a href='?u=%3Fn%3DZo%25C3%25AB%2520O%2527Brien-%25C5%2581uk'>",
+        "if a<b then Zo&euml; O&#39;Brien-&#x141;uk > c",
         "\\\\u005ao\\\\u00eb O'Brien-\\\\u0141uk",
     ],
 )

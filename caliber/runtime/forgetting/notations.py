@@ -29,11 +29,12 @@ _OCTETS: Final = "|".join(
     )
 )
 """A character of UTF-8 in a URL, or a byte of another encoding."""
+_TAG: Final = r"(?P<tag></?[A-Za-z][^<>]{0,300}>)"
 _ESCAPE: Final = re.compile(
     "|".join(
         (
             r"(?P<entity>&(?:\#[0-9]{1,7}|\#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,30});?)",
-            r"(?P<tag></?[A-Za-z][^<>]{0,300}>)",
+            _TAG,
             rf"(?P<pair>\\u[dD][89abAB]{_HEX}{{2}}\\u[dD][c-fC-F]{_HEX}{{2}})",
             rf"\\(?:u(?P<four>{_HEX}{{4}})|U(?P<eight>{_HEX}{{8}})|x(?P<two>{_HEX}{{2}}))",
             r"\\(?P<letter>[nrtbfv0\"'/\\])",
@@ -41,6 +42,8 @@ _ESCAPE: Final = re.compile(
         )
     )
 )
+_INSIDE: Final = re.compile(_ESCAPE.pattern.replace(_TAG + "|", "", 1))
+"""What may stand inside a tag."""
 _SIGNS: Final = ("&", "<", "\\", "%")
 _LETTERS: Final = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f", "v": "\v", "0": "\0"}
 
@@ -90,8 +93,9 @@ def _said(found: re.Match[str]) -> str:
     raw = found[0]
     if kind == "entity":
         return html.unescape(raw)
-    if kind == "tag":
-        return " "
+    if kind == "tag":  # it may be none, or hold a name in an address: what is inside it is undone first
+        inner = _INSIDE.sub(_said, raw[1:-1])
+        return " " if inner == raw[1:-1] else f"<{inner}>"
     if kind == "letter":
         return _LETTERS.get(found["letter"], found["letter"])
     if kind == "pair":
