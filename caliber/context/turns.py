@@ -220,7 +220,8 @@ class TurnReader:
         ordinals = self.turns.column("ordinal")[rows]
         versions = self.turns.column("version")[rows]
         entries = self._table.lookup(ordinals)
-        unknown = np.flatnonzero((entries >> _VERSION_SHIFT) != versions)
+        # No turn reads as nothing: a 0 is unknown, also where a damaged store says version 0.
+        unknown = np.flatnonzero(((entries >> _VERSION_SHIFT) != versions) | (entries == 0))
         if len(unknown):
             fresh = self._entries(rows[unknown].tolist())
             entries[unknown] = fresh | (versions[unknown] << _VERSION_SHIFT)

@@ -355,19 +355,12 @@ class WriteBehind:
         try:
             batch.make()
             windows = [build() for build in batch.windows.values()]
-        except CaliberError as error:
-            return error
-        except Exception as error:
-            unmade = InternalError(f"what reads leave behind could not be made: {type(error).__name__}", unmade=True)
-            unmade.__cause__ = error
-            return unmade
-        try:
             self._store.write(work)
         except CaliberError as error:
             return error
         except Exception as error:
             # Whatever it was, the thread goes on and who waits for it hears of it.
-            failure = InternalError(f"what reads leave behind could not be written: {type(error).__name__}")
+            failure = InternalError(f"what reads leave behind could not be made: {type(error).__name__}")
             failure.__cause__ = error
             return failure
         for claim in batch.claims:
@@ -379,8 +372,6 @@ class WriteBehind:
 
 def _of_the_store(failure: CaliberError) -> bool:
     """Return whether it may be that nothing can be written, rather than one entry; only then does trying again help."""
-    if failure.context.get("unmade") and not isinstance(failure.__cause__, MemoryError):
-        return False
     cause = failure.__cause__ if isinstance(failure, InternalError) else failure
     damaged = failure.context.get("reason") == "corrupt"
     return failure.retryable or damaged or isinstance(cause, _OF_THE_STORE) or not isinstance(cause, _OF_AN_ENTRY)
