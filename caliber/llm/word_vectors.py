@@ -8,8 +8,8 @@ Source: decision 0064; the model: docs/decisions/0013-static-embeddings.md.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ DIMENSIONS = 128
 """The leading dimensions of the model that are used: an embedding of their own."""
 
 _WORD_START = "\u2581"
+_shared: dict[tuple[Path, str], dict[str, list[int]]] = {}
+"""The rows of the model's words by their stem, for each model and language: they are the same for every handle."""
 
 
 def word_model_folder() -> Path:
@@ -33,14 +35,15 @@ def word_model_folder() -> Path:
 class WordVectors:
     """Vectors of stems: the mean of the model's own whole words with that stem, else of the stem's tokens.
 
+    ``stems_of`` must be a function of the language alone: what it makes of the model's words is shared by the process.
+
     Raises:  ExtraNotInstalled without the extra ``embed``
     """
 
-    def __init__(self, stem: Callable[[str], str]) -> None:
-        self._stem = stem
+    def __init__(self, language: str, stems_of: Callable[[Sequence[str]], list[str]]) -> None:
+        self._language = language
+        self._stems_of = stems_of
         self._folder = word_model_folder()
-        self._lock = threading.Lock()
-        self._loaded: tuple[StaticModel, dict[str, list[int]]] | None = None
 
     def vectors(self, stems: Sequence[str]) -> FloatMatrix:
         """Return the unit vector of each stem; zeros for one that the model knows nothing of.
@@ -64,16 +67,25 @@ class WordVectors:
         return out
 
     def _model(self) -> tuple[StaticModel, dict[str, list[int]]]:
-        with self._lock:
-            if self._loaded is None:
-                model = load_static_model(self._folder)
-                rows_of: dict[str, list[int]] = {}
-                for token, row in sorted(model.tokenizer.get_vocab().items(), key=lambda item: item[1]):
-                    word = token[len(_WORD_START) :]
-                    if token.startswith(_WORD_START) and len(word) > 1 and word.isalpha():
-                        rows_of.setdefault(self._stem(word.lower()), []).append(row)
-                self._loaded = (model, rows_of)
-            return self._loaded
+        model = load_static_model(self._folder)
+        key = (self._folder, self._language)
+        rows_of = _shared.get(key)
+        if rows_of is None:
+            # Two threads may both come here; what they make is the same, and no lock is held while another one forks.
+            rows_of = _shared.setdefault(key, self._rows_by_stem(model))
+        return model, rows_of
+
+    def _rows_by_stem(self, model: StaticModel) -> dict[str, list[int]]:
+        words, rows = [], []
+        for token, row in sorted(model.tokenizer.get_vocab().items(), key=itemgetter(1)):
+            word = token[len(_WORD_START) :]
+            if token.startswith(_WORD_START) and len(word) > 1 and word.isalpha():
+                words.append(word.lower())
+                rows.append(row)
+        out: dict[str, list[int]] = {}
+        for stem, row in zip(self._stems_of(words), rows, strict=True):
+            out.setdefault(stem, []).append(row)
+        return out
 
 
 def _rows(model: StaticModel, numbers: Sequence[int]) -> NDArray[Any]:

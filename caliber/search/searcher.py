@@ -57,7 +57,10 @@ class Searcher:
         if settings.keyword.similar_words != "none":
             silent = frozenset(term for word in analyzer.lexicon.stop_words for term in analyzer(word).terms)
             self._similar = SimilarTerms(
-                WordVectors(analyzer.stem), self.keywords.dictionary, silent, least=settings.keyword.similar_min
+                WordVectors(analyzer.language, analyzer.stems),
+                self.keywords.dictionary,
+                silent,
+                least=settings.keyword.similar_min,
             )
         self._names = Names(self._spelt)
         self._sights = VisibleCache()

@@ -49,8 +49,9 @@ def language_of(name: str) -> Language:
 def word_vectors() -> Callable[[str], Sequence[float]]:
     """Return what gives the vector of an English word; the model is given, as the stemmer is."""
     from caliber.llm.word_vectors import WordVectors
+    from caliber.search.words import Analyzer
 
-    vectors = WordVectors(language_of("english").stem)
+    vectors = WordVectors("english", Analyzer("english").stems)
     return functools.cache(lambda word: tuple(vectors.vectors([word])[0].tolist()))
 
 

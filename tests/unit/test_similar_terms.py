@@ -23,7 +23,7 @@ guitar piano paint picture photo camera travel trip flight plane airport beach s
 
 def test_grown_and_made_at_once_are_alike() -> None:
     analyzer = Analyzer("english")
-    vocabulary, vectors = Vocabulary(analyzer), WordVectors(analyzer.stem)
+    vocabulary, vectors = Vocabulary(analyzer), WordVectors(analyzer.language, analyzer.stems)
 
     def similar() -> SimilarTerms:
         return SimilarTerms(vectors, vocabulary, frozenset({"the", "of"}), least=0.3)
@@ -54,3 +54,22 @@ def test_a_configuration_whose_similar_words_need_what_is_not_here_is_refused(mo
     (refused,) = refusals(config("store.db"))
     assert str(refused) == "search.keyword.similar_words needs the extra 'embed': pip install 'caliber-memory[embed]'"
     assert refusals(config("store.db", search__keyword__similar_words="none")) == []
+
+
+@pytest.mark.parametrize("language", ["english", "german", "none"])
+@pytest.mark.parametrize("longest", [9, 5000])
+def test_stems_of_many_words_are_those_of_each(language: str, longest: int) -> None:
+    analyzer = Analyzer(language)
+    words = [*TEXT.lower().split(), "élan", "häuser", "л" * 3, "a" * longest]
+    assert analyzer.stems(words) == [analyzer.stem(word) for word in words]
+    assert analyzer.stems([]) == []
+
+
+def test_two_languages_share_no_stems() -> None:
+    english, none = Analyzer("english"), Analyzer("none")
+    asked = ["danc", "dancing"]
+    first = WordVectors(english.language, english.stems).vectors(asked)
+    second = WordVectors(none.language, none.stems).vectors(asked)
+    again = WordVectors(english.language, english.stems).vectors(asked)
+    assert (first == again).all()
+    assert not (first == second).all()
