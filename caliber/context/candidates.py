@@ -105,7 +105,21 @@ class Members:
     summaries: NDArray[np.int64]
 
 
-def check_task(inputs: AssemblyInputs) -> None:
+def begun(
+    inputs: AssemblyInputs, plan: AssemblyPlan, searcher: Searcher, texts: TextSource
+) -> tuple[ScopeId | None, bytes | None, Members, Taking]:
+    """Return the newest open scope and its key, what belongs to the task, and what rules take.
+
+    Raises: NotFound for an unknown trajectory; InvalidValue for a wrong mask.
+    """
+    _check_task(inputs)
+    scopes = inputs.snapshot["scope"]
+    scope_id, key = newest_scope(scopes, open_scopes(scopes, inputs.trajectory_id))
+    members = members_of(inputs, plan, searcher)
+    return scope_id, key, members, Taking(inputs, plan, texts, scope_id, entering(inputs, plan, members, searcher))
+
+
+def _check_task(inputs: AssemblyInputs) -> None:
     """Refuse a trajectory that is not there. Raises: NotFound."""
     if inputs.snapshot["trajectory"].find(inputs.trajectory_id.bytes) < 0:
         raise NotFound(entity_type="trajectory", id=str(inputs.trajectory_id))

@@ -1,4 +1,4 @@
-"""Nothing twice in a window: which of the recalled records say the same, and which go before others almost like them.
+"""Duplicates among recalled records: the same words enter a window once, records almost alike are weighed.
 
 Records of the same words enter once. Records that are almost alike but differ in a word may be a fact and its
 correction, or two facts: none is dropped. The newest counts as much as the most relevant one, the rest count less.

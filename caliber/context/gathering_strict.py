@@ -14,15 +14,11 @@ from caliber.context.candidates import (
     Members,
     Part,
     artifacts_of,
-    check_task,
-    entering,
+    begun,
     join,
     kept_by_limit,
     made_part,
     marked,
-    members_of,
-    newest_scope,
-    open_scopes,
     picked_notes,
     pools_of,
 )
@@ -52,13 +48,8 @@ def gather_strict(
 
     Raises: NotFound for an unknown trajectory; InvalidValue, InvalidVector for a wrong mask or query vector.
     """
-    check_task(inputs)
-    snapshot = inputs.snapshot
     cut_offs: list[CutOff] = []
-    scopes = snapshot["scope"]
-    scope_id, open_turns = newest_scope(scopes, open_scopes(scopes, inputs.trajectory_id))
-    members = members_of(inputs, plan, searcher)
-    rules = Taking(inputs, plan, texts, scope_id, entering(inputs, plan, members, searcher))
+    scope_id, open_turns, members, rules = begun(inputs, plan, searcher, texts)
     turns = _current_turns(reader, plan, rules, open_turns, cut_offs)
     parts: list[Part] = []
     degraded: Sequence[str] = ()

@@ -170,10 +170,9 @@ class TurnReader:
             members = np.flatnonzero(turns.groups == group)
             asked: set[str] = set()
             for place in members.tolist():
-                packed = self.turns.packed(int(turns.rows[place]))
-                if packed[self._calls_at] != "[]":
-                    asked |= {call[0] for call in json.loads(packed[self._calls_at])}
-                asked.discard(packed[self._answer_at])
+                row = int(turns.rows[place])
+                asked.update(self._called(row))
+                asked.discard(self.turns.packed(row)[self._answer_at])
             out[members] = bool(asked)
         return out
 
@@ -202,13 +201,14 @@ class TurnReader:
         missing = []
         caller: dict[str, int] = {}
         for place in np.flatnonzero(has_parts).tolist():
-            packed = self.turns.packed(int(rows[place]))
-            if packed[self._calls_at] != "[]":
+            row = int(rows[place])
+            calls = self._called(row)
+            answered = self.turns.packed(row)[self._answer_at]
+            if calls:
                 groups[place] = place
-                for call in json.loads(packed[self._calls_at]):
-                    caller[call[0]] = place
-            elif packed[self._answer_at] is not None:
-                asked = caller.get(packed[self._answer_at])
+                caller |= dict.fromkeys(calls, place)
+            elif answered is not None:
+                asked = caller.get(answered)
                 if asked is None:
                     missing.append(place)
                 else:

@@ -216,8 +216,7 @@ class Caliber(Writing, AbstractContextManager["Caliber"]):
     @property
     def storage(self) -> Tables:
         """The relations themselves. Raises: PermissionDenied unless the principal is an admin."""
-        if not self._principal.admin:
-            raise PermissionDenied(agent_id=self._principal.label, action="read", resource="storage")
+        self._administers("read", "storage")
         return Tables(self._engine)
 
     def stats(self) -> dict[str, Any]:

@@ -106,7 +106,7 @@ def _visible_records(engine: Engine, records: dict[str, int], principal: Princip
     if notes is not None:
         rows = notes.rows()
         mask = NoteMask(principal).over(notes)
-        out[NOTE.name] = len(rows) if mask is None else int(mask.verdicts[mask.codes[rows]].sum())
+        out[NOTE.name] = len(rows) if mask is None else int(mask.mask()[rows].sum())
     return out
 
 

@@ -1,4 +1,4 @@
-"""What a store holds that nobody can have written there: told from faults of ours, and named without being quoted.
+"""Damage in a store: values that nobody can have written, told from faults of ours and named without being quoted.
 
 Whoever makes something of stored values does so within ``blaming``, or catches ``UNREADABLE`` himself: a raw error of
 Python's becomes one that says which row of which relation is damaged, and in which column. An error of a row that is

@@ -1,4 +1,4 @@
-"""What threads wait on, made so that an interrupt of one of them leaves no lock taken for the others.
+"""Conditions, events and places that threads wait on; an interrupt of one leaves no lock taken for the others.
 
 A signal's handler runs in the main thread, between two bytecodes, and may raise (Ctrl-C, ``sys.exit``, a time limit).
 The standard library's ``Event``, ``Condition``, ``Semaphore`` and ``Queue`` take their locks in functions written in

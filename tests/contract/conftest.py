@@ -430,6 +430,14 @@ class Agent:
 
 
 @pytest.fixture
+def pg(postgres: str) -> Iterator[PostgresBackend]:
+    """PostgreSQL, for tests of what it alone has; nothing is created yet."""
+    made = PostgresBackend()
+    yield made
+    made.close()
+
+
+@pytest.fixture
 def agent(memory: caliber.Caliber) -> Agent:
     return Agent(memory)
 

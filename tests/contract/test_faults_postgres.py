@@ -32,13 +32,6 @@ from caliber.storage.migrations import MIGRATIONS, SCHEMA_VERSION, MigrationStep
 from .conftest import DSN, PostgresBackend
 
 
-@pytest.fixture
-def pg(postgres: str) -> Iterator[PostgresBackend]:
-    made = PostgresBackend()
-    yield made
-    made.close()
-
-
 def admin(statement: str) -> list[Any]:
     with psycopg.connect(os.environ[DSN], autocommit=True) as connection:
         cursor = connection.execute(statement)

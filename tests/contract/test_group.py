@@ -25,7 +25,7 @@ from caliber.runtime.embedding.space_provider import StoreVectorCache
 from caliber.schema.relations import NOTE, TRAJECTORY
 from caliber.storage.unit_of_work import UnitOfWork
 
-from .conftest import DSN, PostgresBackend
+from .conftest import DSN
 
 MAIN = threading.main_thread()
 
@@ -379,13 +379,6 @@ def test_interrupts_at_any_moment_harm_nobody_else(backend: Any) -> None:
 
 
 # --- on PostgreSQL -------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def pg(postgres: str) -> Iterator[PostgresBackend]:
-    made = PostgresBackend()
-    yield made
-    made.close()
 
 
 def test_steps_of_a_batch_travel_together(pg: Any) -> None:

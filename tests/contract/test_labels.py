@@ -9,7 +9,6 @@ import dataclasses
 import os
 import threading
 import uuid
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -28,7 +27,7 @@ from caliber.model.errors import CaliberError, ConstraintViolation
 from caliber.schema.relations import TURN
 from caliber.storage.unit_of_work import UnitOfWork
 
-from .conftest import DSN, PostgresBackend
+from .conftest import DSN
 
 SYSTEM, USER, TOOL, WEB = TrustLabel
 EXAMPLES = 400 if os.environ.get("CALIBER_SOAK") else 10
@@ -207,13 +206,6 @@ def test_what_a_model_says_of_a_page_from_the_raw_door_stays_out(backend: Any, s
     text = memory.assemble_context(agent.trajectory_id).text
     assert "an answer" in text
     assert "invoices" not in text
-
-
-@pytest.fixture
-def pg(postgres: str) -> Iterator[PostgresBackend]:
-    made = PostgresBackend()
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize("way", ["insert", "relabel"])

@@ -21,11 +21,10 @@ psycopg_pool = pytest.importorskip("psycopg_pool", reason="psycopg_pool is not i
 
 
 @pytest.fixture
-def pg(postgres: str) -> Iterator[PostgresBackend]:
-    made = PostgresBackend()
-    made.create(made.config())
-    yield made
-    made.close()
+def pg(pg: PostgresBackend) -> PostgresBackend:
+    """The backend, with its store already there."""
+    pg.create(pg.config())
+    return pg
 
 
 @pytest.fixture

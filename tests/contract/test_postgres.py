@@ -46,13 +46,6 @@ from .conftest import DSN, PostgresBackend
 PASSWORD = "hunter2swordfish"
 
 
-@pytest.fixture
-def pg(postgres: str) -> Iterator[PostgresBackend]:
-    made = PostgresBackend()
-    yield made
-    made.close()
-
-
 @pytest.fixture(scope="module")
 def own_server() -> Iterator[LocalServer]:
     """A server that tests may stop and kill."""

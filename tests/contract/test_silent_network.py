@@ -29,11 +29,10 @@ THROUGH = "CALIBER_TEST_THROUGH_DSN"
 
 
 @pytest.fixture
-def pg(postgres: str) -> Iterator[PostgresBackend]:
-    made = PostgresBackend()
-    made.create(made.config())
-    yield made
-    made.close()
+def pg(pg: PostgresBackend) -> PostgresBackend:
+    """The backend, with its store already there."""
+    pg.create(pg.config())
+    return pg
 
 
 @pytest.fixture

@@ -299,13 +299,6 @@ def test_what_is_not_as_configured_or_not_finished_is_made_anew(world: World) ->
         assert world.store.vector_index.of(space.space_id) == ("hnsw", True, "")
 
 
-@pytest.fixture
-def pg(postgres: str) -> Iterator[PostgresBackend]:
-    made = PostgresBackend()
-    yield made
-    made.close()
-
-
 def test_indexes_follow_the_life_of_a_space(pg: PostgresBackend, start: Any) -> None:
     """Made as it comes into use, of a new model before it takes over, and dropped with it."""
     first, second = CountingEmbeddings(), CountingEmbeddings(48)

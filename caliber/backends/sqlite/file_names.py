@@ -1,4 +1,4 @@
-"""Whether the files of an open store still have their names.
+"""The names of the files of an open store, and whether they still stand for them.
 
 A file that was removed or replaced goes on for who has it open: SQLite takes what is written there for committed, and
 nobody will ever read it. Nor may the log and its index be others than those in use: whoever opens the file next uses

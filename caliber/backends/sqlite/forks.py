@@ -1,4 +1,4 @@
-"""What a fork has to do with SQLite.
+"""Forks of a process that uses SQLite.
 
 SQLite keeps what it knows of an open file once a process: who holds which lock, and the map of the log's index. A
 forked child inherits that, but none of its parent's locks: what it takes for locked stays so for ever, and what it

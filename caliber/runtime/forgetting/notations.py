@@ -1,4 +1,4 @@
-"""What a text says once its escapes are undone: of HTML, JSON and URLs, one inside another, to a fixed point.
+"""Readings of a text with its escapes undone: of HTML, JSON and URLs, one inside another, to a fixed point.
 
 A name may stand in a web page, in the arguments of a tool inside JSON, in an address that was encoded twice. Each round
 undoes one layer of all of them at once; every reading between is looked at, as nobody knows how deep a text was meant.
