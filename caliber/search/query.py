@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from itertools import islice
 from typing import Final
@@ -25,6 +25,8 @@ _POSSESSIVE = re.compile(r"(?<=\w)['’]s?\Z")
 _REMEMBERED = 1_024
 _REMEMBERED_CHARS = 1_024
 """Queries that are remembered, and how long they may be."""
+CHARS_A_WORD = 64
+"""Of a query, as many times these characters are looked at as words are read: a pasted log must not take seconds."""
 _STARRED = re.compile(r"(?<![\w.-])[\w.-]+\*")
 _BEGINNING = re.compile(r"(?<![\w*])\w[\w.-]+")
 
@@ -60,6 +62,7 @@ class QueryReader:
         self._lexicon = lexicon
         self._dates = DateReader(lexicon)
         self._max_words = max_words
+        self._max_chars = max_words * CHARS_A_WORD
         words = (*lexicon.months, *lexicon.units, lexicon.today, lexicon.yesterday)
         self._daylike = re.compile("|".join((r"\d", *(re.escape(word) for word in words if word))))
         self._remembered: dict[str, Query] = {}
@@ -71,8 +74,11 @@ class QueryReader:
         known = self._remembered.get(text) if short else None
         if known is not None:
             return known
-        dated = self._names_days(text)
-        found = self._understood(text, self._dates.find(text, clock()) if dated else None)
+        read = text[: self._max_chars]
+        dated = self._names_days(read)
+        found = self._understood(read, self._dates.find(read, clock()) if dated else None)
+        if len(read) < len(text):
+            found = replace(found, text=text, cut=True)
         if short and not dated:
             if len(self._remembered) >= _REMEMBERED:
                 self._remembered.clear()

@@ -57,6 +57,8 @@ def test_query_of_a_megabyte_is_cut_and_says_so(words: Any) -> None:
     assert [hit.content for hit in result.hits] == ["the backup moved to the vault"]
     assert not words.memory.search("backup").understood.cut
     assert words.memory.search("x" * 1_000_000).hits == ()
+    # Days, too, are looked for only where words are.
+    assert words.memory.search("backup " + "x " * 500_000 + "on 3 May 2023").understood.days is None
 
 
 def test_query_of_only_stop_words_looks_for_them(words: Any) -> None:

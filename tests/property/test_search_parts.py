@@ -107,11 +107,11 @@ def test_a_query_is_read_as_the_twin_reads_it(text: str, language: str, today: d
 @pytest.mark.parametrize("signs", ["„", "«", "“a", '"', "a.", "a-", "*", "a.*", '"a" ', "a1* "])
 def test_a_query_of_signs_is_read_in_linear_time(signs: str) -> None:
     # issue, Bad input: a megabyte of opening quotes once took hours, as each looked for its end in all that followed
-    reader = QueryReader(Analyzer("english"), ENGLISH, max_words=1_024)
+    reader = QueryReader(Analyzer("english"), ENGLISH, max_words=10_000)
     begun = time.process_time()
     query = reader.read(signs * (500_000 // len(signs)) + " a.b*", lambda: datetime.date(2023, 5, 8))
     assert time.process_time() - begun < 5
-    assert max(len(query.phrases), len(query.beginnings)) <= 2 * 1_024
+    assert max(len(query.phrases), len(query.beginnings)) <= 2 * 10_000
     assert query.cut or query.beginnings == ("a.b",)
 
 

@@ -216,6 +216,7 @@ class Question:
 
 def understand(text: str, language: Language, today: Callable[[], datetime.date], *, max_words: int) -> Question:
     """Return what a question asks for."""
+    whole, text = text, text[: 64 * max_words]
     named = find_days(text, today()) if language.reads_dates else None
     rest = text if named is None else text[: named[2]] + " " + text[named[3] :]
     words = words_of(rest.encode("utf-8", "replace"))
@@ -246,7 +247,7 @@ def understand(text: str, language: Language, today: Callable[[], datetime.date]
         parts=parts,
         days=None if named is None else named[:2],
         asks_time=language.reads_dates and asks_time(text),
-        cut=max(len(words), len(quoted), len(begun)) > max_words,
+        cut=max(len(words), len(quoted), len(begun)) > max_words or text != whole,
         fillers=set(silent) - telling,
         idle=bool(silent) and not telling and not begun and named is None,
         saying=tuple(parts[:PHRASE_PARTS]) if everything and not begun else (),
