@@ -13,7 +13,6 @@ import json
 import math
 import os
 import threading
-import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,8 +49,9 @@ class StaticModel:
     tokenizer: Any
 
 
-_shared: weakref.WeakValueDictionary[Path, StaticModel] = weakref.WeakValueDictionary()
-"""Models in use: texts and single words are embedded by one, and reading a tokenizer takes a tenth of a second."""
+_shared: dict[Path, StaticModel] = {}
+"""Models that were opened: texts and single words are embedded by one, for the life of the process. Reading a tokenizer
+takes a tenth of a second, which the next handle is not to pay again; the weights are mapped, not read."""
 
 
 class StaticEmbeddingProvider(LocalEmbedding):
