@@ -15,8 +15,8 @@ from hypothesis import settings
 # ``support`` holds what several rooms of tests share; it is not part of the package.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-# No deadline: a busy machine is not a bug. `make soak` searches fifty times as far.
-settings.register_profile("test", deadline=None, print_blob=True)
+# No deadline: a busy machine is not a bug. CI draws another seed for each commit; `make soak` searches much further.
+settings.register_profile("test", deadline=None, print_blob=True, max_examples=60)
 settings.register_profile("soak", deadline=None, print_blob=True, max_examples=5000)
 settings.load_profile("soak" if os.environ.get("CALIBER_SOAK") else "test")
 
@@ -58,6 +58,12 @@ def compiled_code(request: pytest.FixtureRequest) -> Path:
     """The folder in which test runs keep what Numba compiled. Skips without the extra ``jit``."""
     pytest.importorskip("numba", reason="the extra jit is not installed")
     return Path(request.config.cache.mkdir("compiled"))
+
+
+@pytest.fixture(scope="session")
+def known_types(request: pytest.FixtureRequest) -> Path:
+    """The folder in which mypy keeps what it knows of the package: reading it all takes several seconds."""
+    return Path(request.config.cache.mkdir("types"))
 
 
 @pytest.fixture(scope="session")

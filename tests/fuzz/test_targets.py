@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(native_builds.COMPILER is None, reason="needs a 
 
 # Inputs made from the seed for each target: what takes about half a second.
 RUNS = {
-    "calibrated_tokens": 3000,
+    "calibrated_tokens": 1000,
     "copy": 10_000,
     "keyword": 4000,
     "pairs": 100,

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from support.evidence import scale
 
 from caliber.llm import static
 from caliber.llm.comparison import decide_consolidation, verify_contradiction
@@ -199,7 +200,7 @@ def test_tokens_of_the_blocks_are_those_of_the_text(
     assert ids == encode(text, add_special_tokens=False).ids
 
 
-SPAN = 200_000
+SPAN = scale(50_000, 200_000)
 SLOWEST_CPU_S = 5.0
 EVIL = [
     ".", "?!x", "…", "'", '"', "`", "~", "```", "*", "_", "[", "-", "- ", "|", "#", "x", " ", "\n", "\n ", "a.", "a. ",

@@ -149,7 +149,7 @@ def test_checking_a_program_loads_no_room_that_only_an_open_store_needs(tmp_path
     assert assembling == "False"
 
 
-def test_type_checker_sees_every_public_name(tmp_path: Path) -> None:
+def test_type_checker_sees_every_public_name(tmp_path: Path, known_types: Path) -> None:
     # design section 7: lazy, but visible to type checkers
     if not _has_mypy():
         pytest.skip("mypy is in the dependency group lint")
@@ -164,7 +164,7 @@ def test_type_checker_sees_every_public_name(tmp_path: Path) -> None:
     ]
     snippet.write_text("\n".join(lines) + "\n")
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--cache-dir", str(tmp_path / "cache"),
+        [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--cache-dir", str(known_types),
          "--follow-imports", "silent", "--python-executable", sys.executable, str(snippet)],
         capture_output=True, text=True, timeout=280, check=False, cwd=PACKAGE.parent,
     )  # fmt: skip

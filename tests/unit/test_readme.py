@@ -41,12 +41,12 @@ def test_the_ten_lines_remember_as_printed(tmp_path: Path, monkeypatch: pytest.M
         assert today.sub("today", done.stdout) == today.sub("today", printed)
 
 
-def test_the_ten_lines_are_typed(tmp_path: Path) -> None:
+def test_the_ten_lines_are_typed(tmp_path: Path, known_types: Path) -> None:
     (code,) = blocks("python")
     file = tmp_path / "ten_lines.py"
     for text, faults in ((code, 0), (code.replace(" or memory.open_scope(chat.trajectory_id)", ""), 1)):
         file.write_text(text, encoding="utf-8")
-        command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), str(file)]
+        command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(known_types), str(file)]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == faults, done.stdout + done.stderr
 
