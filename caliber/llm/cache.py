@@ -21,6 +21,7 @@ import numpy as np
 from caliber.llm.protocols import FloatVector
 from caliber.model.deadline import deadline_passed, remaining_s
 from caliber.model.errors import CaliberError, InvalidValue, StorageError
+from caliber.storage.waiting import Event
 
 
 class EmbeddingKey(NamedTuple):
@@ -60,7 +61,7 @@ class CacheStats:
 class _Flight:
     """A vector that some thread is computing now; ``vector`` stays None if that failed."""
 
-    done: threading.Event = field(default_factory=threading.Event)
+    done: Event = field(default_factory=Event)
     vector: FloatVector | None = None
 
 
@@ -138,10 +139,21 @@ class EmbeddingCache:
         position = {key: index for index, key in reversed(list(enumerate(keys)))}
         wanted = list(dict.fromkeys(keys))
         while wanted:
-            mine, others = self._claim(wanted, found)
-            # Own work first: two threads that wait for each other's keys would wait for ever.
-            if mine:
-                self._fill(mine, position, compute, found)
+            mine: dict[EmbeddingKey, _Flight] = {}
+            try:
+                others = self._claim(wanted, found, mine)
+                # Own work first: two threads that wait for each other's keys would wait for ever.
+                if mine:
+                    self._fill(mine, position, compute, found)
+            finally:
+                # More than once: each time it may be interrupted, and others wait for it.
+                try:
+                    self._land(mine)
+                finally:
+                    try:
+                        self._land(mine)
+                    finally:
+                        self._land(mine)
             wanted = []
             for key, flight in others:
                 if not flight.done.wait(remaining_s()):
@@ -186,9 +198,12 @@ class EmbeddingCache:
         return len(self._entries)
 
     def _claim(
-        self, wanted: list[EmbeddingKey], found: dict[EmbeddingKey, FloatVector | CaliberError]
-    ) -> tuple[dict[EmbeddingKey, _Flight], list[tuple[EmbeddingKey, _Flight]]]:
-        mine: dict[EmbeddingKey, _Flight] = {}
+        self,
+        wanted: list[EmbeddingKey],
+        found: dict[EmbeddingKey, FloatVector | CaliberError],
+        mine: dict[EmbeddingKey, _Flight],
+    ) -> list[tuple[EmbeddingKey, _Flight]]:
+        """Add to ``mine`` what the caller has to compute, and return what other threads are computing."""
         others: list[tuple[EmbeddingKey, _Flight]] = []
         with self._lock:
             for key in wanted:
@@ -203,8 +218,18 @@ class EmbeddingCache:
                     self._waits += 1
                     others.append((key, flight))
                 else:
-                    mine[key] = self._flights[key] = _Flight()
-        return mine, others
+                    mine[key] = self._flights[key] = _Flight()  # in this order: an interrupt leaves none behind
+        return others
+
+    def _land(self, mine: dict[EmbeddingKey, _Flight]) -> None:
+        """End the computations of this thread, successful or not; again does no harm."""
+        while mine:
+            key, flight = next(iter(mine.items()))
+            with self._lock:
+                if self._flights.get(key) is flight:
+                    del self._flights[key]
+            flight.done.set()
+            mine.pop(key, None)
 
     def _fill(
         self,
@@ -213,28 +238,23 @@ class EmbeddingCache:
         compute: Callable[[list[int]], Sequence[FloatVector | CaliberError]],
         found: dict[EmbeddingKey, FloatVector | CaliberError],
     ) -> None:
-        try:
-            known = self._from_store(list(mine))
-            missing = [key for key in mine if key not in known]
-            fresh: list[tuple[EmbeddingKey, FloatVector]] = []
-            if missing:
-                for key, result in zip(missing, compute([position[key] for key in missing]), strict=True):
-                    if isinstance(result, CaliberError):
-                        found[key] = result
-                    else:
-                        fresh.append((key, _frozen(result)))
-            with self._lock:
-                self._store_hits += len(known)
-                self._misses += len(missing)
-                for key, vector in (*known.items(), *fresh):
-                    found[key] = self._entries[key] = mine[key].vector = vector
-                while len(self._entries) > self._max_entries:
-                    self._entries.popitem(last=False)
-        finally:
-            with self._lock:
-                for key, flight in mine.items():
-                    self._flights.pop(key, None)
-                    flight.done.set()
+        known = self._from_store(list(mine))
+        missing = [key for key in mine if key not in known]
+        fresh: list[tuple[EmbeddingKey, FloatVector]] = []
+        if missing:
+            for key, result in zip(missing, compute([position[key] for key in missing]), strict=True):
+                if isinstance(result, CaliberError):
+                    found[key] = result
+                else:
+                    fresh.append((key, _frozen(result)))
+        with self._lock:
+            self._store_hits += len(known)
+            self._misses += len(missing)
+            for key, vector in (*known.items(), *fresh):
+                found[key] = self._entries[key] = mine[key].vector = vector
+            while len(self._entries) > self._max_entries:
+                self._entries.popitem(last=False)
+        self._land(mine)
         if fresh and self._store is not None:
             try:
                 self._store.put_many(fresh)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import apsw
+import psycopg
 
 import caliber
 from caliber.config import CaliberConfig
@@ -167,3 +168,51 @@ def damage_bytes(path: Path, chance: random.Random) -> str:
         raw[one : one + size], raw[other : other + size] = raw[other : other + size], raw[one : one + size]
     path.write_bytes(raw)
     return how
+
+
+_LITERALS: Final = (
+    "NULL", "0", "-1", "9223372036854775807", "", "nobody", '{"a": 1}', "[[[1]]]", "5", "{}", "{nobody}", r"\x00",
+    r"\xff41fe", "NaN", "Infinity", "-infinity", "true", "00000000-0000-0000-0000-000000000000", "1970-01-01",
+)  # fmt: skip
+"""What a cell of PostgreSQL is made of; a column takes those that its type has."""
+
+
+def change_a_value(dsn: str, schema: str, chance: random.Random) -> str:
+    """Change a column of one row or of all, or remove rows or a table, whatever the rules of the schema; say what."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("SET session_replication_role = replica")
+        connection.execute(f'SET search_path TO "{schema}"')
+        connection.execute("SET lock_timeout = '2s'")  # a table that is read meanwhile is not dropped
+        cells = connection.execute(
+            "SELECT table_name, column_name FROM information_schema.columns JOIN information_schema.tables"
+            " USING (table_schema, table_name) WHERE table_schema = %s AND table_type = 'BASE TABLE' ORDER BY 1, 2",
+            (schema,),
+        ).fetchall()
+        for _ in range(200):
+            table, column = chance.choice(cells)
+            some = chance.choice(("", f' WHERE ctid IN (SELECT ctid FROM "{table}" ORDER BY ctid DESC LIMIT 1)'))
+            value = chance.choice(_LITERALS)
+            text = "NULL" if value == "NULL" else f"'{value}'"
+            statement = f'UPDATE "{table}" SET "{column}" = {text}{some}'
+            if chance.random() < 0.05:
+                statement = chance.choice((f'DELETE FROM "{table}"{some}', f'DROP TABLE "{table}" CASCADE'))
+            try:
+                with connection.transaction():
+                    if chance.random() < 0.5:
+                        _without_rules(connection, table, column)
+                    done = connection.execute(statement)
+                    if not done.rowcount:
+                        raise psycopg.Rollback
+                return statement
+            except psycopg.Error:
+                continue  # the type of the column has no such value
+    return "nothing"
+
+
+def _without_rules(connection: psycopg.Connection[Any], table: str, column: str) -> None:
+    rules = connection.execute(
+        "SELECT conname FROM pg_constraint WHERE conrelid = %s::regclass AND contype IN ('c', 'u')", (f'"{table}"',)
+    ).fetchall()
+    for (name,) in rules:
+        connection.execute(f'ALTER TABLE "{table}" DROP CONSTRAINT "{name}"')
+    connection.execute(f'ALTER TABLE "{table}" ALTER COLUMN "{column}" DROP NOT NULL')
