@@ -15,8 +15,9 @@ import os
 import random
 import threading
 import time
+from _thread import start_new_thread
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -113,6 +114,25 @@ class Turns:
                 self._line.remove(turn)
             if self._line and self._line[0].gate.locked():
                 self._line[0].gate.release()
+
+
+class _Changes(list[RowChange]):
+    """The changes of one unit of work, which are added to those of its transaction as they are made."""
+
+    __slots__ = ("_together",)
+
+    def __init__(self, together: list[RowChange]) -> None:
+        super().__init__()
+        self._together = together
+
+    def append(self, change: RowChange) -> None:
+        super().append(change)
+        self._together.append(change)
+
+    def extend(self, changes: Iterable[RowChange]) -> None:
+        made = list(changes)
+        super().extend(made)
+        self._together.extend(made)
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,18 +369,20 @@ class PostgresWriter(GroupWriter):
             try:
                 self._turns.leave(turn)
             except BaseException:
-                self._turns.leave(turn)
+                start_new_thread(self._turns.leave, (turn,))  # in another thread no handler runs
                 raise
         if interrupt is not None:
             raise interrupt
         return others
 
     def _work(self, connection: PgConnection, batch: Batch) -> list[RowChange]:
-        """Run each request; return what they changed."""
+        """Run each request; return what they changed, in the order in which they did: of a row the last state stays."""
         going: list[_Going] = []
+        changes: list[RowChange] = []
         for request in batch.trying:
             batch.at = connection.owner = request
             request.unit = self._unit(connection)
+            request.unit.changes = _Changes(changes)
             request.result = request.work(request.unit)
             steps = started(request.result)
             if steps is not None:
@@ -377,7 +399,7 @@ class PostgresWriter(GroupWriter):
         if connection.begun is None and (connection.waits or self._messages(batch, False)):
             connection.flush()  # so that the transaction's number is known before its COMMIT is sent
         batch.at = connection.owner = None
-        return [change for request in batch.trying if request.unit is not None for change in request.unit.changes]
+        return changes
 
     def _ask(
         self, connection: PgConnection, going: list[_Going], asked: list[tuple[Ask, ...]]
