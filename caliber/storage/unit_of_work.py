@@ -18,7 +18,7 @@ from caliber.model.entities import Event, LockToken
 from caliber.model.errors import Conflict, DTypeError, InsertFailed, InternalError, InvalidValue, LockExpired, NotFound
 from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relation import Relation
-from caliber.schema.relations import CONTENT_VERSION, EMBEDDING, EVENT, SCOPE, TURN, TURN_SUMMARY
+from caliber.schema.relations import CONTENT_VERSION, EMBEDDING, EVENT, SCOPE, TRAJECTORY, TURN, TURN_SUMMARY
 from caliber.schema.relations.memory import FIRST_CODE
 from caliber.storage.changes import DELETE, UPSERT
 from caliber.storage.codec import Row, dump_json
@@ -133,12 +133,19 @@ class UnitOfWork:
         """Return the entity under ``key`` (driver values), or None."""
         plans = self._plans[relation.name]
         if self._locks_reads and plans.lock is not None and relation.versioned:
+            if relation is SCOPE:
+                self._hold_task_of(plans, key)
             self._session.run(plans.lock, key)
         rows = self._session.run(plans.get, key)
         self._check_live(relation)
         if not rows:
             return None
         return self._hold(plans, rows[0])
+
+    def _hold_task_of(self, scopes: RelationPlans, key: tuple[Any, ...]) -> None:
+        """Lock the trajectory of a scope before the scope, as appending does: nobody waits in a circle."""
+        for row in self._session.run(scopes.get, key):
+            self.hold(TRAJECTORY, row[scopes.codec.index("trajectory_id")])
 
     def get(self, relation: Relation, *key: Any) -> Any:
         """Return the entity under ``key``.
