@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+from _thread import start_new_thread
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -146,14 +147,11 @@ class EmbeddingCache:
                 if mine:
                     self._fill(mine, position, compute, found)
             finally:
-                # More than once: each time it may be interrupted, and others wait for it.
                 try:
                     self._land(mine)
                 finally:
-                    try:
-                        self._land(mine)
-                    finally:
-                        self._land(mine)
+                    if mine:  # interrupted, and others wait for it: in another thread no handler runs
+                        start_new_thread(self._land, (mine,))
             wanted = []
             for key, flight in others:
                 if not flight.done.wait(remaining_s()):

@@ -37,6 +37,7 @@ from caliber.model.errors import (
     RequestFailed,
     Unavailable,
 )
+from caliber.storage.waiting import Event
 
 if TYPE_CHECKING:
     from caliber.llm.wire import Failure, Reply, Wire
@@ -121,7 +122,7 @@ class HttpClient:
             raise InvalidConfigValue(field="http.trusted", value=repr(settings.trusted), reason="there is no such file")
         self._service = service
         self._settings = settings
-        self._closed = threading.Event()
+        self._closed = Event()
         self._lock = threading.Lock()
         self._wire: Wire | None = None
         self._limiter = self._new_limiter()
@@ -184,7 +185,7 @@ class HttpClient:
         """Take note that this process is a child: connections are the parent's, and its threads may hold the locks."""
         _inherited.append((self._wire, self._limiter, self._lock, self._closed))
         closed = self._closed.is_set()
-        self._lock, self._wire, self._closed = threading.Lock(), None, threading.Event()
+        self._lock, self._wire, self._closed = threading.Lock(), None, Event()
         if closed:
             self._closed.set()
         self._limiter = self._new_limiter()

@@ -10,6 +10,7 @@ import time
 
 from caliber.model.deadline import remaining_s
 from caliber.model.errors import RateLimited, Unavailable
+from caliber.storage.waiting import Event
 
 _MINUTE_S = 60.0
 
@@ -42,9 +43,7 @@ class RateLimiter:
     A limit of 0 is none. Units: both a minute.
     """
 
-    def __init__(
-        self, provider: str, *, requests_per_minute: int, tokens_per_minute: int, closed: threading.Event
-    ) -> None:
+    def __init__(self, provider: str, *, requests_per_minute: int, tokens_per_minute: int, closed: Event) -> None:
         now = time.monotonic()
         self._provider = provider
         self._requests = _Bucket(requests_per_minute, now)

@@ -6,7 +6,6 @@ Source: C-106 to C-111, C-215.
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar, runtime_checkable
 
@@ -27,6 +26,7 @@ from caliber.llm.protocols import (
 )
 from caliber.model.deadline import remaining_s
 from caliber.model.errors import CaliberError, LlmError
+from caliber.storage.waiting import Event
 
 T = TypeVar("T")
 
@@ -66,7 +66,7 @@ def backoff_ms(settings: RetrySettings, attempt: int, error: LlmError, chance: f
 class Retry:
     """Calls a provider, and calls it again while what it raises may pass."""
 
-    def __init__(self, settings: RetrySettings, stopped: threading.Event) -> None:
+    def __init__(self, settings: RetrySettings, stopped: Event) -> None:
         self._settings = settings
         self._stopped = stopped
 

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import threading
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import compress, repeat, starmap
 from typing import Any
 
 from caliber.kernels.evaluator import Evaluator
@@ -90,6 +92,7 @@ class ResidentMemory:
         self._budget = resident_bytes
         self._compact_dead_ratio = compact_dead_ratio
         self._lock = threading.RLock()
+        self._is_owned: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]
         if relations is None:
             relations = store.catalog.mirrored
         self._entities = (*ENTITY_RELATIONS, *(relation.name for relation in store.catalog.own))
@@ -331,15 +334,14 @@ class ResidentMemory:
                 raise deadline_passed("another thread was reading what others wrote")
             yield
         finally:
+            # In calls of C, between whose steps no handler runs: it is given up while this thread has it.
             try:
-                if self._is_mine():
-                    self._lock.release()
+                deque(starmap(self._lock.release, compress(repeat(()), iter(self._is_owned, False))), 0)
             finally:
-                if self._is_mine():
-                    self._lock.release()
+                deque(starmap(self._lock.release, compress(repeat(()), iter(self._is_owned, False))), 0)
 
     def _is_mine(self) -> bool:
-        return bool(self._lock._is_owned())  # type: ignore[attr-defined]
+        return bool(self._is_owned())
 
     def lost(self, error: BaseException) -> None:
         """Take note that a commit of another process could not be followed: everything has to be read anew."""

@@ -7,7 +7,6 @@ Source: design section 4, C-245, C-291, C-497, K-101.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -26,6 +25,7 @@ from caliber.runtime.embedding.space_provider import (
 )
 from caliber.runtime.support import PREVIOUS, long_text_rule
 from caliber.storage.protocol import Store
+from caliber.storage.waiting import Event
 
 Provider = TypeVar("Provider")
 
@@ -37,7 +37,7 @@ class Providers:
         self,
         config: CaliberConfig,
         store: Store,
-        stopped: threading.Event,
+        stopped: Event,
         *,
         clock_us: Callable[[], int],
         count_text: Callable[[str], int],

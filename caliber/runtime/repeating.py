@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 
 from caliber.model.errors import CaliberError, InternalError
+from caliber.storage.waiting import Event, Worker
 
 
 class _Beside:
@@ -19,20 +20,18 @@ class _Beside:
         # An Event takes no longer waits than this.
         self._wait_s = min(wait_ms / 1000, threading.TIMEOUT_MAX)
         self._failed = failed
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._stop = Event()
+        self._worker = Worker(self._run, f"caliber-{name}")
 
     def start(self) -> None:
         """Begin to wait; with a wait of 0 nothing is ever called."""
         if self._wait_s:
-            self._thread = threading.Thread(target=self._run, name=f"caliber-{self._name}", daemon=True)
-            self._thread.start()
+            self._worker.start()
 
     def stop(self) -> None:
         """End, and wait for a call under way."""
         self._stop.set()
-        if self._thread is not None:
-            self._thread.join(timeout=5)
+        self._worker.join(timeout=5)
 
     def _run(self) -> None:
         raise NotImplementedError

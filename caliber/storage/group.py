@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import threading
 import time
+from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
@@ -182,17 +183,12 @@ class GroupWriter:
             else:
                 batch.left = True
         finally:
-            # More than once: each time it may be interrupted again.
             try:
                 if not batch.left:
                     self._leave(request, batch)
             finally:
-                try:
-                    if not batch.left:
-                        self._leave(request, batch)
-                finally:
-                    if not batch.left:
-                        self._leave(request, batch)
+                if not batch.left:  # interrupted once more: in another thread no handler runs
+                    start_new_thread(self._leave, (request, batch))
 
     def exclusive(self) -> Exclusive:
         """Keep transactions out while the connection is used for something else; for writers with one leader."""
@@ -337,12 +333,8 @@ class Exclusive:
         try:
             self._writer._leave(self._request, self._batch)
         finally:
-            try:
-                if not self._batch.left:
-                    self._writer._leave(self._request, self._batch)
-            finally:
-                if not self._batch.left:
-                    self._writer._leave(self._request, self._batch)
+            if not self._batch.left:  # interrupted: in another thread no handler runs
+                start_new_thread(self._writer._leave, (self._request, self._batch))
 
 
 def _nothing(uow: UnitOfWork) -> None:

@@ -13,9 +13,12 @@ from __future__ import annotations
 import _thread
 import contextlib
 import functools
+import itertools
+import operator
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, ParamSpec, TypeVar
@@ -64,21 +67,21 @@ class Condition(_thread.RLock):  # type: ignore[misc]
         gate = threading.Lock()
         gate.acquire()
         self._gates.append(gate)
+        # Takes the lock unless this thread has it, all in one call of C: however many signals come, no handler runs
+        # between its steps. Unlike ``acquire``, ``_acquire_restore`` is not interrupted while it waits.
+        is_missing = map(operator.not_, iter(self._is_owned, True))  # type: ignore[attr-defined]
+        own = itertools.repeat((1, threading.get_ident()))
+        take_again = map(self._acquire_restore, itertools.compress(own, is_missing))  # type: ignore[attr-defined]
         try:
             self.release()
             return gate.acquire(timeout=-1 if timeout is None else max(0.0, min(timeout, threading.TIMEOUT_MAX)))
         finally:
             try:
-                self._take_again()
+                deque(take_again, 0)
             finally:
-                self._take_again()
+                deque(take_again, 0)
                 with contextlib.suppress(ValueError):
                     self._gates.remove(gate)
-
-    def _take_again(self) -> None:
-        if not self._is_owned():  # type: ignore[attr-defined]
-            # Unlike ``acquire`` it is not interrupted while it waits.
-            self._acquire_restore((1, threading.get_ident()))  # type: ignore[attr-defined]
 
     def wait_for(self, condition: Callable[[], bool], timeout: float | None = None) -> bool:
         """Wait until ``condition`` holds; return whether it does."""

@@ -24,6 +24,7 @@ from caliber.backends.postgres.errors import lost
 from caliber.backends.postgres.telling import head_of, read
 from caliber.model.entities import Event
 from caliber.model.errors import CaliberError, InvalidConfigValue
+from caliber.storage import waiting
 from caliber.storage.plan import quote
 from caliber.storage.protocol import Ear
 
@@ -57,7 +58,7 @@ class Listener:
         self._place = place
         self._ear = ear
         self._last: Event | None = None
-        self._stop = threading.Event()
+        self._stop = waiting.Event()
         self._woken, self._waker = socket.socketpair()
         self._thread = threading.Thread(target=self._run, name="caliber-listener", daemon=True)
         self._connection: PgConnection | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from _thread import start_new_thread
 from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import Final
@@ -74,8 +75,8 @@ class Pool(Lending):
             try:
                 self._places.leave(holder)
             finally:
-                if holder in self._places.holders:
-                    self._places.leave(holder)
+                if holder in self._places.holders:  # interrupted: in another thread no handler runs
+                    start_new_thread(self._places.leave, (holder,))
 
     @managed
     def extra(self, *, deadline: float | None = None) -> Iterator[PgConnection]:
@@ -135,6 +136,6 @@ class Pool(Lending):
         """Close what is idle; what is in use is closed when it comes back."""
         with self._lock:
             self._closed = True
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
+        while self._idle:
+            self._idle[-1].close()  # again does no harm: this may be interrupted, and done once more
+            self._idle.pop()

@@ -392,11 +392,10 @@ class PostgresStore:
         return faults
 
     def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            if self._listener is not None:
-                self._listener.stop()
-            self._pool.close()
+        self._closed = True
+        if self._listener is not None:
+            self._listener.stop()
+        self._pool.close()
 
     def _check_open(self) -> None:
         if self._closed:

@@ -233,6 +233,8 @@ class SqliteConnection(Calls):
                     stays = ctypes.c_int(1)
                     self.raw.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(stays))
                 self.raw.close(True)
+        except apsw.ConnectionClosedError:
+            return  # it was closed before, and who closed it was interrupted
         except apsw.Error as error:
             raise translate(error, self._options.shown) from error
 

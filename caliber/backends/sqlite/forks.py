@@ -28,6 +28,7 @@ import apsw
 
 from caliber.kernels import files
 from caliber.model.errors import CaliberError, Unavailable
+from caliber.storage.waiting import Event
 
 _UNQUIET: Final = (
     "this process was forked while another thread was at work in SQLite, and waiting for it took too long: open the"
@@ -102,7 +103,7 @@ class Forks:
     def _begin(self) -> None:
         self._one = threading.RLock()
         self._adding = threading.RLock()
-        self._over = threading.Event()
+        self._over = Event()
         self._forker: int | None = None
         self._depth = 0
         self._held: list[Any] = []
@@ -135,7 +136,7 @@ class Forks:
         if self._depth > 1:
             return
         self._forker = threading.get_ident()
-        self._over = threading.Event()
+        self._over = Event()
         self.coming = True
         self._adding.acquire()
         self._held.append(self._adding)

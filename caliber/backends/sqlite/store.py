@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import uuid
+from _thread import start_new_thread
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -113,7 +114,7 @@ class SqliteStore:
         self._readers = Places(storage.readers)
         self._idle: list[SqliteConnection] = []
         self._data_version = self._ask_data_version()
-        self._closed = False
+        self._closed = self._released = False
 
     @functools.cached_property
     def care(self) -> SqliteCare:
@@ -181,7 +182,7 @@ class SqliteStore:
                         connection.command("ROLLBACK")
                 finally:
                     if not connection.is_inherited:
-                        if self._closed:
+                        if self._closed or connection.in_transaction:  # its end was interrupted
                             connection.close()
                         else:
                             self._idle.append(connection)
@@ -190,8 +191,8 @@ class SqliteStore:
                 try:
                     self._readers.leave(holder)
                 finally:
-                    if holder in self._readers.holders:
-                        self._readers.leave(holder)
+                    if holder in self._readers.holders:  # interrupted: in another thread no handler runs
+                        start_new_thread(self._readers.leave, (holder,))
 
     def _new_reader(self) -> SqliteConnection:
         connection = SqliteConnection(self._options, self._counter, memory_name=self._memory_name)
@@ -289,13 +290,14 @@ class SqliteStore:
         return broken
 
     def close(self) -> None:
-        if self._closed:
+        if self._released:
             return
         self._closed = True
         with self._writer.exclusive():
             self._close_readers()
             self._connection.close()
         self._readers.close()  # who waits for a connection; those in use are closed when given back
+        self._released = True
 
     def _close_readers(self) -> None:
         """Close idle connections; those in use are closed when given back, and the next reader makes its own."""
