@@ -56,6 +56,7 @@ from caliber.schema.memories import OF_RELATION, BuiltIn
 from caliber.schema.relations import CONFIG_DOCUMENT, EMBEDDING
 from caliber.search.filters import kinds_of
 from caliber.search.searcher import Searcher
+from caliber.storage import fork_imports, waiting
 from caliber.storage.moved import MOVED
 from caliber.storage.protocol import ConnectionPool
 from caliber.storage.unit_of_work import RowChange, UnitOfWork
@@ -66,6 +67,8 @@ T = TypeVar("T")
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 _inherited: list[Engine] = []
 """Engines that a child process inherited: kept for ever, so that nothing of theirs is closed in the child."""
+
+fork_imports.register()
 
 
 class Engine:
@@ -87,8 +90,9 @@ class Engine:
         self._state = "open"
         self._moved: Unavailable | None = None
         self.unrecorded_errors = 0
-        self._closing = threading.Lock()
-        self._stopped = threading.Event()
+        self._closing = threading.RLock()
+        self._released = False
+        self._stopped = waiting.Event()
         self.store = backend(config.storage.adapter).open_store(
             config, clock_us=clock.now_us, connection_pool=connection_pool
         )
@@ -467,9 +471,12 @@ class Engine:
                     stack.callback(worker.drain)
 
     def close(self) -> None:
-        """Drain what is queued within ``shutdown_ms`` and release everything; closing twice changes nothing."""
+        """Drain what is queued within ``shutdown_ms`` and release everything; closing twice changes nothing.
+
+        Interrupted (Ctrl-C, a time limit), it goes on where it was when it is called again.
+        """
         with self._closing:
-            if self._state != "open":
+            if self._released or self._state == "forked":
                 return
             # First of all: calls of other threads would keep what is drained from ever running dry.
             self._state = "closed"
@@ -479,9 +486,23 @@ class Engine:
             self._close_providers()
             try:
                 self._close_behind()
-            finally:
-                _engines.discard(self)
-                self.store.close()
+            except Exception as error:
+                if not waiting.is_of_handler(error):
+                    self._release()
+                raise
+            self._release()
+
+    def _release(self) -> None:
+        try:
+            self.store.close()
+        except Exception as error:
+            if waiting.is_of_handler(error):
+                raise
+            _engines.discard(self)
+            self._released = True
+            raise
+        _engines.discard(self)
+        self._released = True
 
     def _close_behind(self) -> None:
         """Drain what reads left behind; where the tenant has moved away, nobody takes it any more."""
