@@ -7,6 +7,7 @@ section 5; docs/decisions/0070.
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Mapping
@@ -37,6 +38,16 @@ class _Known:
 
 
 _lock = threading.Lock()
+
+
+def _after_fork_in_child() -> None:
+    global _lock
+    _lock = threading.Lock()  # a thread of the parent may have held it
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
 _KNOWN: Final[weakref.WeakKeyDictionary[Generation, dict[Predicate, _Known]]] = weakref.WeakKeyDictionary()
 
 

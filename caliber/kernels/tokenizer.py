@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -32,6 +33,32 @@ _TIKTOKEN_FILES: Final = {
 """What tiktoken calls a vocabulary's file in its cache, and the SHA-256 it must have."""
 
 
+_FORK_WAITS_S: Final = 10.0
+_reading = threading.RLock()
+_forks: Final[list[Any]] = []
+
+
+def _before_fork() -> None:
+    """Wait until no other thread is in ``Tokenizer.from_file``: a child would inherit the locks of its library."""
+    if _reading.acquire(timeout=_FORK_WAITS_S):
+        _forks.append(_reading)
+
+
+def _after_fork_in_parent() -> None:
+    while _forks:
+        _forks.pop().release()
+
+
+def _after_fork_in_child() -> None:
+    global _reading
+    _reading = threading.RLock()
+    _forks.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+
+
 def open_tokenizer(path: Path) -> Any:
     """Return the tokenizer described by a JSON file, without padding or truncation.
 
@@ -39,7 +66,8 @@ def open_tokenizer(path: Path) -> Any:
     """
     from tokenizers import Tokenizer
 
-    tokenizer = Tokenizer.from_file(str(path))
+    with _reading:
+        tokenizer = Tokenizer.from_file(str(path))
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer
