@@ -202,3 +202,12 @@ def test_an_archive_whose_directory_lies_is_a_typed_error(sound: tuple[Path, uui
             # Not all that stands there matters.
             _attempt(f"{place}", "read", lambda: Archive(tmp_path / "bad.zip").close(), wrong)
     assert not wrong, "\n".join(wrong)
+
+
+def test_a_value_that_memory_cannot_hold_is_a_difference(sound: tuple[Path, uuid.UUID], tmp_path: Path) -> None:
+    path, _ = sound
+    copied = _fresh(path, tmp_path)
+    with caliber.open(damage.settings(copied)) as memory:
+        assert memory.verify() == []
+        assert damage.tell_wrong(copied, "UPDATE note SET note_type = 'nobody'")
+        assert any("column note_type differs" in difference for difference in memory.verify())

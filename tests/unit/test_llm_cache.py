@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
+from support.interrupted import every_line, in_files
 
 from caliber.llm.cache import EmbeddingCache, EmbeddingKey, content_hash
 from caliber.llm.protocols import FloatVector
@@ -303,3 +304,21 @@ def test_a_child_does_not_wait_for_threads_of_its_parent() -> None:
         return [vector(3)]
 
     assert cache.get_or_compute([key("slow")], compute)[0][0] == 3
+
+
+def test_whoever_is_interrupted_keeps_nobody_waiting() -> None:
+    for lines in every_line(in_files("llm/cache.py")):
+        cache = EmbeddingCache(max_entries=8, store=Store())
+        keys = [key("a"), key("b")]
+        with lines.counted():
+            cache.get_or_compute(keys, lambda places: [vector(1.0) for _ in places])
+        found: list[FloatVector] = []
+        other = threading.Thread(
+            target=lambda cache=cache, keys=keys, found=found: found.extend(
+                cache.get_or_compute(keys, lambda places: [vector(1.0) for _ in places])
+            ),
+            daemon=True,
+        )
+        other.start()
+        other.join(30)
+        assert len(found) == 2, "it waits for a thread that was interrupted"
