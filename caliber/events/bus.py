@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 from caliber.model.entities import Event
 from caliber.model.enums import EventType
 from caliber.model.errors import DTypeError
+from caliber.storage.waiting import is_of_handler
 
 Subscriber = Callable[[Event], None]
 Sight = Callable[[Event], Event | None]
@@ -96,6 +97,8 @@ class EventBus:
             try:
                 heard = entry.sight(event)
             except Exception as error:
+                if is_of_handler(error):
+                    raise
                 self._failed(event, error)
                 return
         if heard is not None:
@@ -106,6 +109,8 @@ class EventBus:
         try:
             subscriber(event)
         except Exception as error:
+            if is_of_handler(error):
+                raise
             self._failed(event, error)
 
     @property

@@ -25,6 +25,7 @@ from caliber.llm.local import LocalEmbedding
 from caliber.llm.protocols import FloatVector
 from caliber.llm.texts import valid_unicode
 from caliber.model.errors import EmbeddingFailed, ExtraNotInstalled
+from caliber.storage.waiting import apart
 
 MODEL: Final = "all-MiniLM-L6-v2-onnx-int8"
 DIMENSIONS: Final = 384
@@ -111,7 +112,7 @@ class MiniLmEmbeddingProvider(LocalEmbedding):
             return model
         with self._lock:
             if self._model is None:
-                self._model = self._load()
+                self._model = apart(self._load)
             return self._model
 
     def _load(self) -> _Model:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib
 import os
 import threading
 import uuid
@@ -84,6 +85,7 @@ class Engine:
         summarization_provider: SummarizationProvider | None,
         connection_pool: ConnectionPool | None = None,
     ) -> None:
+        waiting.apart(lambda: importlib.import_module("numpy.ma"))  # NumPy would, within some call
         self.config = config
         self.clock = clock
         self.estimator = estimator_of(config)

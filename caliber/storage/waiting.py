@@ -55,6 +55,34 @@ def _code_of(handler: Any) -> Any:
     return getattr(handler, "__code__", None) or getattr(called, "__code__", None)
 
 
+def apart(work: Callable[[], T]) -> T:
+    """Return what ``work`` returns, or raise what it raises; in the main thread another thread does it.
+
+    For what an exception of a handler must not cut short: interrupted, an import leaves Python's own import lock taken,
+    and no thread ever imports again. Who is interrupted here leaves ``work`` to its end.
+    """
+    if not may_be_interrupted():
+        return work()
+    done = threading.Lock()
+    done.acquire()
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            done.release()
+
+    _thread.start_new_thread(run, ())
+    done.acquire()
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
 class Condition(_thread.RLock):  # type: ignore[misc]
     """As ``threading.Condition`` with a lock of its own, for waits that are not nested."""
 

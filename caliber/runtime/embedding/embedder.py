@@ -40,7 +40,7 @@ from caliber.storage.codec import codec_of
 from caliber.storage.protocol import Store
 from caliber.storage.session import store_closed
 from caliber.storage.unit_of_work import RowChange, UnitOfWork
-from caliber.storage.waiting import Event, Worker
+from caliber.storage.waiting import Event, Worker, is_of_handler
 
 _OWNER = codec_of(EMBEDDING).index("owner_id")
 _SPACE = codec_of(EMBEDDING).index("space_id")
@@ -407,6 +407,8 @@ class Embedder:
         try:
             done = work(lane)
         except Exception as error:
+            if is_of_handler(error):
+                raise
             if self._stopped.is_set():
                 return False
             if not lane.failures:

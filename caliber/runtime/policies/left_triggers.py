@@ -21,6 +21,7 @@ from caliber.runtime.tasks import Tasks
 from caliber.schema.relations import PENDING_TRIGGER, SCOPE, TRAJECTORY
 from caliber.storage.paging import pages
 from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.waiting import is_of_handler
 
 _PAGE = 500
 
@@ -73,6 +74,8 @@ class LeftTriggers:
         try:
             return Tasks(self._engine, principal, reader.assemble_only).carry_out(claimed)
         except Exception as error:
+            if is_of_handler(error):
+                raise
             # Whatever it is, it is this one's: neither the others nor what is due by schedule wait for it.
             self._engine.record_error(f"policies on {claimed.trigger.value}", error)
             return 0
