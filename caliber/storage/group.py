@@ -19,13 +19,13 @@ import threading
 import time
 from _thread import start_new_thread
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar
 
 from caliber.model.errors import CaliberError, TransactionFailed, Unavailable
 from caliber.storage.session import GRACE_S
 from caliber.storage.unit_of_work import UnitOfWork
-from caliber.storage.waiting import may_be_interrupted
+from caliber.storage.waiting import managed, may_be_interrupted
 
 T = TypeVar("T")
 
@@ -190,9 +190,22 @@ class GroupWriter:
                 if not batch.left:  # interrupted once more: in another thread no handler runs
                     start_new_thread(self._leave, (request, batch))
 
-    def exclusive(self) -> Exclusive:
+    @managed
+    def exclusive(self) -> Iterator[None]:
         """Keep transactions out while the connection is used for something else; for writers with one leader."""
-        return Exclusive(self)
+        request = Request(_nothing, apart=True)
+        batch = Batch(request)
+        try:
+            self._enter(request, None)
+            self._made_ready()
+            yield
+        finally:
+            try:
+                if not batch.left:
+                    self._leave(request, batch)
+            finally:
+                if not batch.left:  # interrupted: in another thread no handler runs
+                    start_new_thread(self._leave, (request, batch))
 
     def _enter(self, request: Request, deadline: float | None) -> None:
         """Return when the request leads, is done, or is to go alone. Raises: Unavailable when the deadline passed."""
@@ -308,33 +321,6 @@ class GroupWriter:
                 if request.over:
                     request.wake()
         batch.left = True
-
-
-class Exclusive:
-    """The lead, for something else than a transaction in line."""
-
-    def __init__(self, writer: GroupWriter) -> None:
-        self._writer = writer
-        self._request = Request(_nothing, apart=True)
-        self._batch = Batch(self._request)
-
-    def __enter__(self) -> None:
-        try:
-            self._writer._enter(self._request, None)
-            self._writer._made_ready()
-        except BaseException:
-            self._leave()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        self._leave()
-
-    def _leave(self) -> None:
-        try:
-            self._writer._leave(self._request, self._batch)
-        finally:
-            if not self._batch.left:  # interrupted: in another thread no handler runs
-                start_new_thread(self._writer._leave, (self._request, self._batch))
 
 
 def _nothing(uow: UnitOfWork) -> None:
