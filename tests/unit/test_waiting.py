@@ -1,0 +1,120 @@
+"""What threads wait on survives exceptions of signals' handlers, however many come. Source: design section 10."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from caliber.llm import static
+from caliber.storage.waiting import Condition, Event, apart
+
+pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="needs signals")
+DEPTH = 4
+
+
+class Late(Exception):
+    """A time limit that passed."""
+
+
+@pytest.fixture
+def late() -> Iterator[None]:
+    def handler(*_: Any) -> None:
+        raise Late
+
+    before = signal.signal(signal.SIGALRM, handler)
+    yield
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_a_wait_that_is_interrupted_again_and_again_leaves_its_lock_as_it_was() -> None:
+    condition = Condition()
+    left = 0
+
+    def handler(*_: Any) -> None:
+        nonlocal left
+        if left > 0:
+            left -= 1
+            raise Late
+
+    def layered(depth: int, work: Callable[[], Any]) -> None:
+        nonlocal left
+        try:
+            if depth:
+                layered(depth - 1, work)
+            else:
+                left = DEPTH
+                work()
+            left = 0
+        except Late:
+            pass
+
+    def wait() -> None:
+        with condition:
+            condition.wait(0.002)
+
+    sending = True
+
+    def send() -> None:
+        while sending:
+            os.kill(os.getpid(), signal.SIGALRM)
+
+    before = signal.signal(signal.SIGALRM, handler)
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        until = time.monotonic() + 0.5
+        while time.monotonic() < until:
+            layered(DEPTH, wait)
+    finally:
+        sending = False
+        sender.join()
+        signal.signal(signal.SIGALRM, before)
+    free: list[bool] = []
+    other = threading.Thread(target=lambda: free.append(condition.acquire(timeout=30)))
+    other.start()
+    other.join()
+    assert free == [True]
+
+
+def test_work_apart_is_done_by_another_thread_than_the_main_one() -> None:
+    assert apart(threading.get_ident) != threading.get_ident()
+    found: list[bool] = []
+    other = threading.Thread(target=lambda: found.append(apart(threading.get_ident) == threading.get_ident()))
+    other.start()
+    other.join()
+    assert found == [True]
+    with pytest.raises(KeyError, match="missing"):
+        apart(lambda: {}["missing"])
+
+
+def test_work_apart_goes_on_when_its_caller_is_interrupted(late: None) -> None:
+    done = Event()
+
+    def work() -> None:
+        os.kill(os.getpid(), signal.SIGALRM)
+        time.sleep(0.05)
+        done.set()
+
+    with pytest.raises(Late):
+        apart(work)
+    assert done.wait(30)
+
+
+def test_a_handlers_exception_is_no_fault_of_the_model(
+    late: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGALRM)
+        time.sleep(0.05)
+        raise OSError
+
+    monkeypatch.setattr(static, "_map_tensor", interrupted)
+    with pytest.raises(Late):
+        static.load_static_model(tmp_path)
