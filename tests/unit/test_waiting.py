@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import threading
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.evidence import seed
 
 from caliber.llm import static
 from caliber.storage.waiting import Condition, Event, apart
@@ -34,13 +36,14 @@ def late() -> Iterator[None]:
 
 
 def test_a_wait_that_is_interrupted_again_and_again_leaves_its_lock_as_it_was() -> None:
-    condition = Condition()
+    condition, chance = Condition(), random.Random(seed())
     left = 0
 
     def handler(*_: Any) -> None:
         nonlocal left
         if left > 0:
             left -= 1
+            signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-6, 2e-5))  # the next one comes at once
             raise Late
 
     def layered(depth: int, work: Callable[[], Any]) -> None:
@@ -56,25 +59,17 @@ def test_a_wait_that_is_interrupted_again_and_again_leaves_its_lock_as_it_was() 
             pass
 
     def wait() -> None:
+        signal.setitimer(signal.ITIMER_REAL, 2e-4)
         with condition:
             condition.wait(0.002)
 
-    sending = True
-
-    def send() -> None:
-        while sending:
-            os.kill(os.getpid(), signal.SIGALRM)
-
     before = signal.signal(signal.SIGALRM, handler)
-    sender = threading.Thread(target=send)
-    sender.start()
     try:
         until = time.monotonic() + 0.5
         while time.monotonic() < until:
             layered(DEPTH, wait)
     finally:
-        sending = False
-        sender.join()
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     free: list[bool] = []
     other = threading.Thread(target=lambda: free.append(condition.acquire(timeout=30)))
