@@ -198,6 +198,8 @@ class Worker:
         self._name = name
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        # Not ``Thread.join``: interrupted, it takes a thread that runs for one that has ended (bpo-45274).
+        self._ended = Event()
 
     def start(self) -> None:
         """Let it begin, unless it has."""
@@ -212,11 +214,17 @@ class Worker:
         try:
             with self._lock:
                 if self._thread is None:
-                    thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                    thread = threading.Thread(target=self._whole, name=self._name, daemon=True)
                     thread.start()
                     self._thread = thread
         finally:
             begun.release()
+
+    def _whole(self) -> None:
+        try:
+            self._run()
+        finally:
+            self._ended.set()
 
     @property
     def begun(self) -> bool:
@@ -226,12 +234,12 @@ class Worker:
     @property
     def alive(self) -> bool:
         """Whether it is running."""
-        return self._thread is not None and self._thread.is_alive()
+        return self._thread is not None and not self._ended.is_set()
 
     def join(self, timeout: float) -> None:
         """Wait for its end, if it ever began."""
         if self._thread is not None:
-            self._thread.join(timeout)
+            self._ended.wait(timeout)
 
 
 class _Managed(contextlib._GeneratorContextManager[T]):

@@ -15,7 +15,7 @@ import pytest
 from support.evidence import seed
 
 from caliber.llm import static
-from caliber.storage.waiting import Condition, Event, apart
+from caliber.storage.waiting import Condition, Event, Worker, apart
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="needs signals")
 DEPTH = 4
@@ -113,3 +113,16 @@ def test_a_handlers_exception_is_no_fault_of_the_model(
     monkeypatch.setattr(static, "_map_tensor", interrupted)
     with pytest.raises(Late):
         static.load_static_model(tmp_path)
+
+
+def test_a_worker_that_runs_is_alive_although_waiting_for_it_was_interrupted(late: None) -> None:
+    go_on = Event()
+    worker = Worker(go_on.wait, "caliber-tested")  # type: ignore[arg-type]
+    worker.start()
+    signal.setitimer(signal.ITIMER_REAL, 0.02)
+    with pytest.raises(Late):
+        worker.join(30)
+    assert worker.alive
+    go_on.set()
+    worker.join(30)
+    assert not worker.alive
