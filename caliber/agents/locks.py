@@ -39,19 +39,16 @@ class LockService:
         self._principal = principal
         """None: the engine itself, which may do what an admin may."""
 
-    def of(self, principal: Principal) -> LockService:
-        """Return the locks as a principal acquires and sees them."""
-        return LockService(self._store, check=self._check, lease_ms=self._lease_ms, principal=principal)
-
     def _is_own(self, holder: str) -> bool:
         who = self._principal
         return who is None or who.admin or holder == who.label
 
-    def _require_own(self, holder: str, action: str, resource: str) -> None:
-        inputs.as_text(holder, "holder", limit=inputs.MAX_NAME_CHARS)
+    def _require_own(self, holder: str, action: str, resource: str) -> str:
+        holder = inputs.as_text(holder, "holder", limit=inputs.MAX_NAME_CHARS)
         if not self._is_own(holder):
             assert self._principal is not None
             raise PermissionDenied(agent_id=self._principal.label, action=action, resource=f"a lock on {resource}")
+        return holder
 
     def acquire(
         self,
@@ -71,10 +68,9 @@ class LockService:
             not the principal's to know.
         """
         self._check()
-        inputs.as_text(resource, "resource", limit=inputs.MAX_NAME_CHARS)
-        self._require_own(holder, "acquire", resource)
-        lease = self._lease_ms if lease_ms is None else lease_ms
-        inputs.as_duration_ms(lease, "lease_ms")
+        resource = inputs.as_text(resource, "resource", limit=inputs.MAX_NAME_CHARS)
+        holder = self._require_own(holder, "acquire", resource)
+        lease = inputs.as_duration_ms(self._lease_ms if lease_ms is None else lease_ms, "lease_ms")
         wanted = inputs.as_enum(mode, LockMode, "mode")
         until = time.monotonic() + inputs.as_whole(wait_ms, "wait_ms") / 1000
         waiter = threading.Event()
@@ -91,10 +87,9 @@ class LockService:
     def renew(self, token: LockToken, *, holder: str, lease_ms: int | None = None) -> Lock:
         """Extend a lease that has not run out. Raises: LockExpired, PermissionDenied, InputError kinds."""
         self._check()
-        lease = self._lease_ms if lease_ms is None else lease_ms
-        inputs.as_duration_ms(lease, "lease_ms")
-        _require_token(token)
-        self._require_own(holder, "renew", token.resource)
+        lease = inputs.as_duration_ms(self._lease_ms if lease_ms is None else lease_ms, "lease_ms")
+        token = _required(token)
+        holder = self._require_own(holder, "renew", token.resource)
 
         def work(uow: UnitOfWork) -> Lock:
             lock = _held(uow, token, holder)
@@ -107,8 +102,8 @@ class LockService:
     def release(self, token: LockToken, *, holder: str) -> bool:
         """Give a lock back; only its holder can. Return whether it was still held. Raises: PermissionDenied."""
         self._check()
-        _require_token(token)
-        self._require_own(holder, "release", token.resource)
+        token = _required(token)
+        holder = self._require_own(holder, "release", token.resource)
 
         def work(uow: UnitOfWork) -> bool:
             try:
@@ -128,7 +123,7 @@ class LockService:
         Raises: InputError kinds.
         """
         self._check()
-        inputs.as_text(resource, "resource", limit=inputs.MAX_NAME_CHARS)
+        resource = inputs.as_text(resource, "resource", limit=inputs.MAX_NAME_CHARS)
 
         def work(uow: UnitOfWork) -> list[Lock]:
             return [
@@ -145,9 +140,16 @@ class LockService:
         return self._store.write(lambda uow: uow.execute("lock.delete_expired", uow.now_us))
 
 
-def _require_token(token: LockToken) -> None:
-    if inputs.as_token(token, "token") is None:
+def locks_for(locks: LockService, principal: Principal) -> LockService:
+    """Return the locks as a principal acquires and sees them; no method, as callers may not choose who they are."""
+    return LockService(locks._store, check=locks._check, lease_ms=locks._lease_ms, principal=principal)
+
+
+def _required(token: LockToken) -> LockToken:
+    checked = inputs.as_token(token, "token")
+    if checked is None:
         raise DTypeError(field="token", expected="LockToken", got="NoneType")
+    return checked
 
 
 def _try(

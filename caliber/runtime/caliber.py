@@ -8,7 +8,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from caliber.agents.locks import LockService
+from caliber.agents.locks import LockService, locks_for
 from caliber.config import CaliberConfig
 from caliber.events.bus import Subscriptions
 from caliber.model.access import Principal
@@ -206,7 +206,7 @@ class Caliber(Writing, AbstractContextManager["Caliber"]):
     @property
     def agents(self) -> LockService:
         """Locks between agents, as the principal acquires and sees them."""
-        return self._engine.locks.of(self._principal)
+        return locks_for(self._engine.locks, self._principal)
 
     @property
     def events(self) -> Subscriptions:

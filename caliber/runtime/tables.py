@@ -101,6 +101,10 @@ def check_update(entity: Any, changes: dict[str, Any]) -> None:
         states.SCOPE.check(ScopeStatus.OPEN if entity.is_open else ScopeStatus.CLOSED, after)
 
 
+_PLAIN = (str, int, float, bool)
+"""What memory keeps as it is: a subclass that offers a buffer (NumPy's) would be kept as that buffer's bytes."""
+
+
 class Table:
     """One relation: ``get``, ``insert``, ``update``, ``delete``, ``count``, ``all`` and its ``list_…`` paths."""
 
@@ -144,6 +148,8 @@ class Table:
         for name, value in zip(self._plans.codec.names, row, strict=True):
             if self._relation.has(name) and not is_of_type(self._relation.column(name), value):
                 raise DTypeError(field=name, expected=self._relation.column(name).type.value, got=type(value).__name__)
+            if isinstance(value, str | int | float) and type(value) not in _PLAIN:
+                raise DTypeError(field=name, expected="a plain str, int or float", got=type(value).__name__)
             if isinstance(value, str):
                 inputs.as_content(value, name, allow_empty=True)
             elif isinstance(value, int) and not -(2**63) <= value < 2**63:

@@ -15,7 +15,7 @@ from caliber.model.access import Principal
 from caliber.model.entities import TTL, EntityRef, LockToken, ToolCall
 from caliber.model.enums import AgentRole, EntityType, PrincipalKind, TTLKind
 from caliber.model.errors import DTypeError, InvalidValue, RequiredFieldMissing
-from caliber.model.time import Clock, SystemClock, parse_duration_ms, to_us
+from caliber.model.time import Clock, SystemClock, from_us, parse_duration_ms, to_us
 
 MAX_CONTENT_BYTES = 256 << 20
 """Longest content of one record; far above any prompt, below what SQLite holds in a value."""
@@ -27,16 +27,24 @@ _INT64_MAX = 2**63 - 1
 E = TypeVar("E", bound=StrEnum)
 
 
+def exact(value: str) -> str:
+    """Return a text of a subclass (NumPy's, an HTML library's) as a plain one, whatever its own methods would say.
+
+    What is kept must be plain: memory would pack a subclass that offers a buffer as that buffer's bytes.
+    """
+    return value if type(value) is str else str.__str__(value)
+
+
 def as_uuid(value: Any, field: str) -> uuid.UUID:
     """Return an id given as a UUID or as its text.
 
     Raises: InvalidValue, DTypeError.
     """
     if isinstance(value, uuid.UUID):
-        return value
+        return value if type(value) is uuid.UUID else uuid.UUID(int=value.int)
     if isinstance(value, str):
         try:
-            return uuid.UUID(value)
+            return uuid.UUID(exact(value))
         except ValueError:
             raise InvalidValue(
                 field=field, reason="not an id; ids look like 0190f3c2-7c00-7000-8000-000000000000"
@@ -51,7 +59,7 @@ def as_enum(value: Any, members: type[E], field: str) -> E:
     """
     if isinstance(value, str):  # an enumeration would quote anything else in its refusal
         with suppress(ValueError):
-            return members(value)
+            return members(value if isinstance(value, members) else exact(value))
     names = ", ".join(member.value for member in members)
     raise InvalidValue(field=field, reason=f"must be one of {names}")
 
@@ -63,13 +71,13 @@ def as_content(value: Any, field: str, *, allow_empty: bool) -> bytes:
     """
     if isinstance(value, str):
         try:
-            raw = value.encode("utf-8")
+            raw = exact(value).encode("utf-8")
         except UnicodeEncodeError:
             raise InvalidValue(
                 field=field, reason="the text holds lone surrogates; pass bytes to keep it as it is"
             ) from None
     elif isinstance(value, bytes | bytearray | memoryview):
-        raw = bytes(value)
+        raw = value if type(value) is bytes else memoryview(value).tobytes()
     else:
         raise DTypeError(field=field, expected="str or bytes", got=type(value).__name__)
     if not raw and not allow_empty:
@@ -80,7 +88,7 @@ def as_content(value: Any, field: str, *, allow_empty: bool) -> bytes:
 
 
 def as_text(value: Any, field: str, *, allow_empty: bool = False, limit: int | None = None) -> str:
-    """Return a text.
+    """Return a text, as a plain ``str``.
 
     Raises: DTypeError; InvalidValue when empty or too long; RequiredFieldMissing for None.
     """
@@ -88,12 +96,13 @@ def as_text(value: Any, field: str, *, allow_empty: bool = False, limit: int | N
         raise RequiredFieldMissing(field=field)
     if not isinstance(value, str):
         raise DTypeError(field=field, expected="str", got=type(value).__name__)
-    as_content(value, field, allow_empty=allow_empty)
-    if not allow_empty and not value.strip():
+    text = exact(value)
+    as_content(text, field, allow_empty=allow_empty)
+    if not allow_empty and not text.strip():
         raise InvalidValue(field=field, reason="must not be blank")
-    if limit is not None and len(value) > limit:
-        raise InvalidValue(field=field, reason=f"{len(value)} characters are more than the limit of {limit}")
-    return value
+    if limit is not None and len(text) > limit:
+        raise InvalidValue(field=field, reason=f"{len(text)} characters are more than the limit of {limit}")
+    return text
 
 
 def as_name(value: Any, field: str) -> str | None:
@@ -185,27 +194,32 @@ def as_token(value: Any, field: str) -> LockToken | None:
         return None
     if not isinstance(value, LockToken):
         raise DTypeError(field=field, expected="LockToken", got=type(value).__name__)
-    as_text(value.resource, f"{field}.resource", limit=MAX_NAME_CHARS)
-    as_whole(value.token, f"{field}.token")
-    return value
+    return LockToken(
+        as_text(value.resource, f"{field}.resource", limit=MAX_NAME_CHARS), as_whole(value.token, f"{field}.token")
+    )
 
 
 def as_fraction(value: Any, field: str, low: float = 0.0, high: float = 1.0) -> float:
     """Return a finite number of a closed range."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise DTypeError(field=field, expected="a number", got=type(value).__name__)
-    if not low <= value <= high:
+    if isinstance(value, int):  # may be larger than any float
+        number: int | float = int.__int__(value)
+    else:
+        number = float.__float__(value)
+    if not low <= number <= high:
         raise InvalidValue(field=field, reason=f"must be between {low:g} and {high:g}")
-    return float(value)
+    return float(number)
 
 
 def as_whole(value: Any, field: str, low: int = 0) -> int:
     """Return a whole number of at least ``low``."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise DTypeError(field=field, expected="an int", got=type(value).__name__)
-    if not low <= value <= _INT64_MAX:
+    whole = int.__int__(value)
+    if not low <= whole <= _INT64_MAX:
         raise InvalidValue(field=field, reason=f"must be at least {low} and fit 64 bits")
-    return value
+    return whole
 
 
 def as_duration_ms(value: Any, field: str) -> int:
@@ -222,8 +236,8 @@ def as_instant(value: Any, field: str) -> datetime | None:
         return None
     if not isinstance(value, datetime):
         raise DTypeError(field=field, expected="a datetime", got=type(value).__name__)
-    to_us(value, field)
-    return value
+    instant_us = to_us(value, field)
+    return value if type(value) is datetime else from_us(instant_us)
 
 
 def as_reference(value: Any, field: str) -> EntityRef:
@@ -248,6 +262,7 @@ def as_ttl(value: Any) -> TTL:
             as_duration_ms(value.duration_ms, "ttl.duration_ms")
         return value
     if isinstance(value, str):
+        value = exact(value)
         if value in (TTLKind.PERSISTENT, TTLKind.SESSION, TTLKind.SCOPE):
             return TTL(TTLKind(value))
         return TTL(TTLKind.DURATION, as_duration_ms(parse_duration_ms(value, "ttl"), "ttl"))
@@ -266,10 +281,13 @@ def as_tool_calls(values: Any) -> tuple[ToolCall, ...]:
             value = ToolCall(value["id"], function.get("name", ""), function.get("arguments", ""))
         if not isinstance(value, ToolCall):
             raise DTypeError(field=field, expected="ToolCall", got=type(value).__name__)
-        as_text(value.id, f"{field}.id", limit=MAX_NAME_CHARS)
-        as_text(value.name, f"{field}.name", limit=MAX_NAME_CHARS)
-        as_text(value.arguments, f"{field}.arguments", allow_empty=True)
-        out.append(value)
+        out.append(
+            ToolCall(
+                as_text(value.id, f"{field}.id", limit=MAX_NAME_CHARS),
+                as_text(value.name, f"{field}.name", limit=MAX_NAME_CHARS),
+                as_text(value.arguments, f"{field}.arguments", allow_empty=True),
+            )
+        )
     return tuple(out)
 
 
@@ -282,7 +300,7 @@ def as_mapping(value: Any, field: str) -> dict[str, Any]:
         return {}
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise DTypeError(field=field, expected="a mapping with str keys", got=type(value).__name__)
-    return dict(value)
+    return {exact(key): item for key, item in value.items()}
 
 
 def as_principal(value: Any) -> Principal:
@@ -294,5 +312,5 @@ def as_principal(value: Any) -> Principal:
         raise DTypeError(field="principal", expected="Principal", got=type(value).__name__)
     kind = as_enum(value.kind, PrincipalKind, "principal.kind")
     role = None if value.role is None else as_enum(value.role, AgentRole, "principal.role")
-    as_text(value.id, "principal.id", limit=MAX_NAME_CHARS)
-    return Principal(kind, value.id, role, as_flag(value.admin, "principal.admin"))
+    name = as_text(value.id, "principal.id", limit=MAX_NAME_CHARS)
+    return Principal(kind, name, role, as_flag(value.admin, "principal.admin"))

@@ -118,9 +118,10 @@ def _text(memory: OwnMemory, column: Column, value: Any, field: str) -> str:
 def _whole(value: Any, field: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise DTypeError(field=field, expected="an int", got=type(value).__name__)
-    if not INT_LEAST <= value <= _INT64_MAX:
+    whole = int.__int__(value)
+    if not INT_LEAST <= whole <= _INT64_MAX:
         raise InvalidValue(field=field, reason="must fit 64 bits")
-    return value
+    return whole
 
 
 def _number(value: Any, field: str) -> float:
@@ -161,7 +162,7 @@ def _plain(value: Any, field: str, depth: int) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
-        return inputs.as_text(str(value), field, allow_empty=True)
+        return inputs.as_text(value, field, allow_empty=True)
     if isinstance(value, int):
         return _whole(value, field)
     if isinstance(value, float):
