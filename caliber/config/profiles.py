@@ -394,7 +394,7 @@ def _sqlite(path: str) -> dict[str, Any]:
         "fork_wait_ms": 10 * SECOND,
         "readers": 4,
         "wal_autocheckpoint_pages": 1_000,
-        "mmap_bytes": 256 << 20,
+        "mmap_bytes": 0,
         "cache_kib": 16_384,
         "statement_cache": 256,
         "group_max_batch": 256,

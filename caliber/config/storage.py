@@ -80,7 +80,13 @@ class StorageConfig(Section):
     wal_autocheckpoint_pages: Int = knob(
         "Pages in the WAL before it is folded into the file.", "ours", unit="pages", ge=1
     )
-    mmap_bytes: Int = knob("Part of the file read through memory mapping; 0 for none.", "ours", unit="bytes", ge=0)
+    mmap_bytes: Int = knob(
+        "Part of the file read through memory mapping; 0 for none. Where it is mapped, a file that others cut short"
+        " ends the process instead of raising.",
+        "ours",
+        unit="bytes",
+        ge=0,
+    )
     cache_kib: Int = knob("Page cache of each connection.", "ours", unit="KiB", ge=64, le=2**31 - 1)
     statement_cache: Int = knob("Prepared statements each connection keeps.", "ours", ge=16, le=65_536)
     group_max_batch: Int = knob("Most writes that share one commit, with durability group.", "ours", ge=1, le=65_536)

@@ -96,9 +96,16 @@ class _Sink(io.RawIOBase):
 
 
 def check_target(path: Path, *, replace: bool) -> None:
-    """Raise Conflict for a file that is there and may not be replaced, Unavailable for a folder that is not."""
+    """Raise Conflict for a file that is there and may not be replaced, Unavailable where no file can be.
+
+    That is in a folder that is not there, and in the place of a folder, a device or a pipe.
+    """
     if path.exists() and not replace:
         raise Conflict(entity_type="file", id=str(path), reason="it is there already; name another, or pass --force")
+    if path.exists() and not path.is_file():
+        raise Unavailable(
+            f"{path} cannot be written: it is no file; name another", reason="cannot write", retryable=False
+        )
     if not path.parent.is_dir():
         raise Unavailable(
             f"{path} cannot be written: its folder does not exist; create it", reason="cannot write", retryable=False

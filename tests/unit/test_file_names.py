@@ -6,6 +6,7 @@ Source: docs/decisions/0200.
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import threading
 import uuid
@@ -225,3 +226,32 @@ def test_a_link_is_followed(tmp_path: Path) -> None:
 def test_a_store_in_memory_has_no_name_to_lose() -> None:
     with caliber.open(config(":memory:")) as memory:
         memory.start_trajectory("memory", initiator=EntityRef(EntityType.AGENT, uuid.uuid4()))
+
+
+def test_a_file_that_was_emptied_is_noticed_and_ends_no_process(opened: Opened) -> None:
+    """Read through memory mapping, it would end the process with SIGBUS; the profiles map nothing."""
+    reference = caliber.profiles.reference(str(opened.path))
+    assert reference.storage.mmap_bytes == 0
+    opened.memory.flush()
+    os.truncate(opened.path, 0)
+    with pytest.raises(Unavailable, match="cut to nothing") as caught:
+        opened.say("after")
+    assert caught.value.context["reason"] == "file emptied"
+    with pytest.raises(caliber.CaliberError):
+        opened.memory.storage.vacuum()
+    close(opened.memory)
+    shutil.copy(opened.copy, opened.path)
+    for ending in ("-wal", "-shm"):
+        opened.beside(ending).unlink(missing_ok=True)
+    assert opened.texts() == ["before"]
+
+
+@pytest.mark.parametrize("ending", [".db", ".zip"])
+def test_a_backup_in_the_place_of_a_folder_or_a_pipe_is_refused(opened: Opened, ending: str) -> None:
+    folder, pipe = opened.path.with_name(f"folder{ending}"), opened.path.with_name(f"pipe{ending}")
+    folder.mkdir()
+    os.mkfifo(pipe)
+    for place in (folder, pipe):
+        with pytest.raises(Unavailable, match="it is no file"):
+            opened.memory.storage.backup(place, replace=True)
+    assert list(folder.iterdir()) == []

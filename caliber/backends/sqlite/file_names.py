@@ -16,17 +16,28 @@ from caliber.model.errors import Unavailable
 
 GONE: Final = "file gone"
 REPLACED: Final = "file replaced"
+EMPTIED: Final = "file emptied"
+
+_WHAT: Final = {
+    GONE: "was removed or moved away",
+    REPLACED: "was replaced by another file",
+    EMPTIED: "was cut to nothing",
+}
 
 Identity = tuple[int, int]
 
 
-def _identity(path: str) -> Identity | None:
-    """Return what tells a file from all others, or None where there is none. Raises: OSError."""
+def _status(path: str) -> os.stat_result | None:
+    """Return what the system says of a file, or None where there is none. Raises: OSError."""
     try:
-        status = Path(path).stat()
+        return Path(path).stat()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return status.st_dev, status.st_ino
+
+
+def _identity(status: os.stat_result | None) -> Identity | None:
+    """Return what tells a file from all others."""
+    return None if status is None else (status.st_dev, status.st_ino)
 
 
 class FileNames:
@@ -36,8 +47,11 @@ class FileNames:
         """Look at a store's file, before it is opened. What is beside it is looked at when it is used."""
         self._path = path
         self._own: Identity | None = None
+        self._filled = False
         with contextlib.suppress(OSError):  # opening it says what is wrong
-            self._own = _identity(path)
+            status = _status(path)
+            self._own = _identity(status)
+            self._filled = status is not None and status.st_size > 0
         # The log of a link is beside what it points to.
         base = os.path.realpath(path)  # as SQLite resolves it, and it says so itself when links go round in circles
         self._log = f"{base}-wal"
@@ -47,11 +61,14 @@ class FileNames:
     def check(self) -> None:
         """Raise Unavailable unless all names stand for the files that are open."""
         try:
-            now = _identity(self._path)
+            status = _status(self._path)
+            now = _identity(status)
             if now != self._own:
                 raise self._lost(self._path, GONE if now is None else REPLACED)
+            if status is not None and self._filled and not status.st_size:
+                raise self._lost(self._path, EMPTIED)
             for name in self._names:
-                now = _identity(name)
+                now = _identity(_status(name))
                 if now is not None:
                     if self._beside.setdefault(name, now) != now:
                         raise self._lost(name, REPLACED)
@@ -63,13 +80,13 @@ class FileNames:
     def log_is_anothers(self) -> bool:
         """Return whether another store's log has the name of ours: it is not ours to remove."""
         try:
-            now = _identity(self._log)
+            now = _identity(_status(self._log))
         except OSError:
             return True
         return now is not None and now != self._beside.get(self._log, now)
 
     def _lost(self, name: str, reason: str) -> Unavailable:
-        what = "was removed or moved away" if reason == GONE else "was replaced by another file"
+        what = _WHAT[reason]
         return Unavailable(
             f"{self._path} is unavailable ({reason}): {Path(name).name} {what} while the store was open, so nothing"
             " more is written. Close all that have it open, see that the right file is there, and open the store again;"
