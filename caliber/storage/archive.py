@@ -35,6 +35,7 @@ from caliber.storage.parquet import parquet_batches, parquet_writer
 from caliber.storage.whole import BATCH_ROWS, RowsDigest, whole_of
 
 FORMAT: Final = "caliber-archive-1"
+_LOGS: Final = ("-wal", "-shm", "-journal")
 _MANIFEST: Final = "manifest.json"
 _MANIFEST_BYTES_MAX: Final = 1 << 20
 _PIECE: Final = 1 << 20
@@ -102,6 +103,7 @@ def check_target(path: Path, *, replace: bool) -> None:
     """
     if path.exists() and not replace:
         raise Conflict(entity_type="file", id=str(path), reason="it is there already; name another, or pass --force")
+    refuse_log_beside(path)
     if path.exists() and not path.is_file():
         raise Unavailable(
             f"{path} cannot be written: it is no file; name another", reason="cannot write", retryable=False
@@ -110,6 +112,20 @@ def check_target(path: Path, *, replace: bool) -> None:
         raise Unavailable(
             f"{path} cannot be written: its folder does not exist; create it", reason="cannot write", retryable=False
         )
+
+
+def refuse_log_beside(path: Path) -> None:
+    """Raise Conflict where a SQLite log has the name of the file's own: it would be read as a part of what is written.
+
+    It is there while somebody has the file open as a store, and after a process that had it open was killed.
+    """
+    for place in dict.fromkeys((path, Path(os.path.realpath(path)))):
+        for ending in _LOGS:
+            if os.path.lexists(f"{place}{ending}"):
+                reason = (
+                    f"{place.name}{ending} is beside it: it is a store that is open, or was not closed; name another"
+                )
+                raise Conflict(entity_type="file", id=str(path), reason=reason)
 
 
 @contextmanager
@@ -150,6 +166,7 @@ def finish(unfinished: Path, path: Path) -> None:
     """Give a file that is whole its name, and have both on disk."""
     for place, what in ((unfinished, os.O_RDONLY), (None, 0)):
         if place is None:
+            refuse_log_beside(path)  # somebody may have opened it meanwhile
             unfinished.replace(path)
         handle = os.open(place or path.parent, what)
         try:

@@ -310,6 +310,27 @@ def test_a_name_under_escapes_is_forgotten(agent: Any, written: str) -> None:
         assert "[forgotten]" in changed
 
 
+INVISIBLE = [
+    0xAD, 0x34F, 0x61C, 0x115F, 0x1160, 0x17B4, 0x180B, 0x180E, 0x180F, 0x200B, 0x200D, 0x202E, 0x2060, 0x2065, 0x206F,
+    0x3164, 0xFE00, 0xFE0F, 0xFEFF, 0xFFA0, 0xFFF0, 0x1BCA0, 0x1D173, 0xE0001, 0xE0020, 0xE0100, 0xE01EF,
+]  # fmt: skip
+
+
+def test_a_name_with_what_nobody_sees_in_it_is_forgotten(agent: Any) -> None:
+    """Unicode's Default_Ignorable_Code_Point, wherever they stand."""
+    said = {}
+    for number in INVISIBLE:
+        unseen = chr(number)
+        for form in (f"Love{unseen}lace", f"{unseen}Lovelace{unseen}", f"L{unseen * 3}ovelac{unseen}e"):
+            said[number, form] = agent.say(f"met Ada{unseen} {form} today").turn_id
+    assert agent.memory.forget(texts=("Ada Lovelace",), even_if_shared=True).proven
+    left = [key for key, turn_id in said.items() if "[forgotten]" not in agent.memory.get(turn_id).text]
+    assert left == []
+    hidden = agent.say("met Grace Hopper today").turn_id
+    assert agent.memory.forget(texts=("Gra\u200bce Hop\u034fper",), even_if_shared=True).proven
+    assert "[forgotten]" in agent.memory.get(hidden).text
+
+
 def test_a_digest_that_begins_as_packed_text_does_is_no_packed_text(agent: Any, backend: Any) -> None:
     """Ids and digests are read as they are: one of 256 begins like a packed record."""
     agent.say("Zebedee Quux was here")

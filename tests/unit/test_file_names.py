@@ -20,7 +20,7 @@ from support.configs import config
 
 import caliber
 from caliber.model import EntityRef, EntityType
-from caliber.model.errors import Unavailable
+from caliber.model.errors import Conflict, Unavailable
 from caliber.schema.relations import NOTE
 from caliber.storage.bulk.protocol import OnExisting
 
@@ -255,3 +255,24 @@ def test_a_backup_in_the_place_of_a_folder_or_a_pipe_is_refused(opened: Opened, 
         with pytest.raises(Unavailable, match="it is no file"):
             opened.memory.storage.backup(place, replace=True)
     assert list(folder.iterdir()) == []
+
+
+def test_a_backup_never_replaces_a_store_that_is_open_or_was_not_closed(opened: Opened) -> None:
+    for place in (opened.path, opened.path.with_name("link.db")):
+        if place != opened.path:
+            place.symlink_to(opened.path)
+        with pytest.raises(Conflict, match="open, or was not closed"):
+            opened.memory.storage.backup(place, replace=True)
+    opened.say("after")
+    left = opened.copy.with_name("copy.db-wal")  # of a process that had the copy open and was killed
+    left.write_bytes(b"frames of another store")
+    before = opened.copy.read_bytes()
+    for place in (opened.copy, opened.copy.with_name("new.db")):
+        left.rename(left := place.with_name(f"{place.name}-wal"))
+        with pytest.raises(Conflict, match="-wal is beside it"):
+            opened.memory.storage.backup(place, replace=True)
+    assert opened.copy.read_bytes() == before
+    left.unlink()
+    opened.memory.storage.backup(opened.copy, replace=True)
+    close(opened.memory)
+    assert opened.texts() == ["before", "after"]

@@ -42,6 +42,16 @@ _UNSPACED: Final = (
     (0x20000, 0x3FFFF),
 )
 """Scripts that put no space between words: Thai, Burmese, Khmer, Japanese, Chinese, Korean particles."""
+_INVISIBLE: Final = frozenset(
+    chr(number)
+    for first, last in (
+        (0xAD, 0xAD), (0x34F, 0x34F), (0x61C, 0x61C), (0x115F, 0x1160), (0x17B4, 0x17B5), (0x180B, 0x180F),
+        (0x200B, 0x200F), (0x202A, 0x202E), (0x2060, 0x206F), (0x3164, 0x3164), (0xFE00, 0xFE0F), (0xFEFF, 0xFEFF),
+        (0xFFA0, 0xFFA0), (0xFFF0, 0xFFF8), (0x1BCA0, 0x1BCA3), (0x1D173, 0x1D17A), (0xE0000, 0xE0FFF),
+    )
+    for number in range(first, last + 1)
+)  # fmt: skip
+"""What Unicode lists as Default_Ignorable_Code_Point. Control characters are none: they part words."""
 _WORD: Final = r"[^\W_" + "".join(f"{chr(low)}-{chr(high)}" for low, high in _UNSPACED) + "]"
 _ENCODINGS: Final = ("utf-8", "utf-16-le", "utf-16-be", "latin-1")
 _OWN_WORDS: Final = frozenset(
@@ -66,7 +76,11 @@ def _pieces(text: str) -> Iterator[tuple[str, int, int]]:
         while end < size and (unicodedata.combining(text[end]) or 0x1160 <= ord(text[end]) <= 0x11FF):
             end += 1
         unit = text[at:end]
-        if unit.isascii():
+        if not _INVISIBLE.isdisjoint(unit):
+            unit = "".join(character for character in unit if character not in _INVISIBLE)
+        if not unit:
+            pass
+        elif unit.isascii():
             yield unit.lower(), at, end
         elif unicodedata.category(unit[0]) != "Cf":
             plain = unicodedata.normalize("NFKC", unit).casefold().translate(_ALIKE)
