@@ -291,6 +291,30 @@ def test_interrupt_while_the_outcome_of_a_commit_is_asked_for(backend: Any) -> N
 
 
 @pytest.mark.usefixtures("leading")
+def test_interrupt_of_a_commit_whose_outcome_nobody_knows(backend: Any) -> None:
+    """The interrupt is not swallowed: it is its thread's own, and only companions hear of the outcome instead."""
+    if backend.adapter != "postgres":
+        pytest.skip(f"{backend.name}: not a store whose server is asked for the outcome of a COMMIT")
+    store = backend.store(storage__durability="group")
+    exchange = PgConnection.exchange
+
+    def answered(self: Any, *commands: Any) -> Any:
+        results = exchange(self, *commands)
+        if threading.current_thread() is MAIN and b"COMMIT" in commands[-1].arguments[0]:
+            signal.raise_signal(signal.SIGINT)
+        return results
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PgConnection, "exchange", answered)
+        patch.setattr(store._writer, "_stands", lambda *_: None)
+        crowd = Crowd(store)
+        end = crowd.led_by_me(insert, [insert] * 3)
+    assert isinstance(end, KeyboardInterrupt)
+    assert {crowd.ends[at].context["reason"] for at in range(3)} == {"outcome unknown"}, crowd.ends
+    assert_free(store)
+
+
+@pytest.mark.usefixtures("leading")
 def test_interrupt_before_a_commit_is_sent(backend: Any) -> None:
     """The transaction ends with its connection and is known to have come to nothing: companions write again."""
     if backend.adapter != "postgres":

@@ -286,7 +286,9 @@ class PostgresWriter(GroupWriter):
                     request.error = copy_for(error)
                     request.cut = batch.cut
                 request.done = True
-            own.error = error
+            cause = error.__cause__ if unknown else None
+            # An interrupt of the thread stays one: only those who shared the transaction hear of its outcome instead.
+            own.error = error if cause is None or isinstance(cause, CaliberError) else cause
         elif len(batch.requests) == 1:
             own.error = error
             own.done = True
