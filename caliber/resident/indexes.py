@@ -14,7 +14,7 @@ from caliber.resident.vectors import VectorIndex
 from caliber.schema.relations import EMBEDDING
 from caliber.storage.changes import DELETE
 from caliber.storage.codec import Row, codec_of
-from caliber.storage.damage import blaming, damaged
+from caliber.storage.damage import blaming, damaged, last_of
 from caliber.storage.plan import Plan
 from caliber.storage.session import StatementSession
 from caliber.storage.unit_of_work import RowChange
@@ -46,7 +46,7 @@ class VectorIndexes(dict[IndexKey, VectorIndex]):
             for row in rows:
                 if row[_SPACE] in held:
                     parts.setdefault((row[_TYPE], row[_SPACE]), []).append(row)
-            last = rows[-1][0]
+            last = last_of(rows, last)
         for (kind, space), mine in parts.items():
             if kind not in generations:
                 continue  # records of a memory that came after this process, or took the name of one that went

@@ -37,7 +37,7 @@ from caliber.schema.relation import Relation
 from caliber.schema.relations import EMBEDDING, EMBEDDING_SPACE, ERASURE
 from caliber.storage.changes import DELETE, RELOAD_RECORD, UPSERT, unpack_changes
 from caliber.storage.codec import Row, dump_json
-from caliber.storage.damage import blaming
+from caliber.storage.damage import blaming, last_of
 from caliber.storage.feed import News
 from caliber.storage.migrations import epoch_of
 from caliber.storage.outdated import gone_memories
@@ -151,7 +151,7 @@ class ResidentMemory:
             # One long page: the session sees one boundary anyway, and fewer calls are quicker.
             while page := session.run(plans[name].page, (last, _PAGE_ROWS)):
                 rows.extend(page)
-                last = page[-1][0]
+                last = last_of(page, last)
                 if len(page) < _PAGE_ROWS:
                     break
             with blaming(layout.relation, rows):

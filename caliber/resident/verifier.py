@@ -14,6 +14,7 @@ from caliber.resident.mirror import EVICTED, Generation
 from caliber.resident.vectors import VectorIndex
 from caliber.schema.relations import EMBEDDING
 from caliber.storage.codec import Row, codec_of
+from caliber.storage.damage import last_of
 from caliber.storage.plan import RelationPlans
 from caliber.storage.session import StatementSession
 
@@ -81,7 +82,7 @@ def _of_relation(
                 expected = () if stored[place] is None else (stored[place],)
                 if tuple(groups[group].get(number, ())) != expected:
                     out.append(Difference(name, stored[0], f"group {group} differs"))
-        last = page[-1][0]
+        last = last_of(page, last)
     out.extend(Difference(name, ordinal, "not in the store") for ordinal in mirrored)
     return out
 
@@ -144,7 +145,7 @@ def _of_vectors(
                 out.append(Difference("embedding", row[0], "missing in memory"))
             elif found != expected:
                 out.append(Difference("embedding", row[0], "vector differs"))
-        last = page[-1][0]
+        last = last_of(page, last)
     out.extend(Difference("embedding", ordinal, "not in the store") for ordinal in mirrored)
     return out
 

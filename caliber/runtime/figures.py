@@ -23,6 +23,7 @@ from caliber.schema.relations import (
     TURN,
     TURN_SUMMARY,
 )
+from caliber.storage.damage import last_of
 
 _PAGE = 1_000
 _SEEN_BY_ALL = frozenset(
@@ -136,5 +137,5 @@ def _damaged(engine: Engine) -> list[str]:
                     found.append(f"{relation.name} {name}: the stored content is damaged, its hash is another")
             if len(rows) < _PAGE:
                 break
-            last = rows[-1][0]
+            last = last_of(rows, last)
     return found

@@ -30,7 +30,7 @@ from caliber.model.time import to_us
 from caliber.runtime.engine import Engine
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.schema.relations import EMBEDDING_SPACE, SCOPE
-from caliber.storage.damage import is_of_type
+from caliber.storage.damage import is_of_type, last_of
 from caliber.storage.embedding_statements import kinds_of
 from caliber.storage.memory_records import KEY, derived_of
 from caliber.storage.reading import reading
@@ -234,7 +234,7 @@ class Table:
                 yield self._plans.codec.decode(row)
             if len(rows) < _PAGE:
                 return
-            last = rows[-1][0]
+            last = last_of(rows, last)
 
     def _key(self, key: tuple[Any, ...]) -> tuple[Any, ...]:
         if len(key) != len(self._relation.key):

@@ -74,6 +74,17 @@ def damaged(what: str, **context: Any) -> StorageError:
     return StorageError(f"{what}; {ADVICE}", reason="damaged", **context)
 
 
+def last_of(page: Sequence[Row], after: int) -> int:
+    """Return the ordinal that the next page begins after.
+
+    Raises: StorageError for rows that come again: reading a damaged table page by page would never end.
+    """
+    last: Any = page[-1][0]
+    if not isinstance(last, int) or last <= after:
+        raise damaged("the stored rows are damaged: they are not in the order of their ordinals")
+    return last
+
+
 def is_of_type(column: Column, value: Any) -> bool:
     """Return whether a value, as a driver takes and gives it, has the type of a column."""
     if value is None:

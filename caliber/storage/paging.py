@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from caliber.schema.relation import ColumnType, Relation
 from caliber.storage.codec import Row
+from caliber.storage.damage import last_of
 from caliber.storage.plan import RelationPlans
 from caliber.storage.session import StatementSession
 
@@ -34,4 +35,4 @@ def pages(session: StatementSession, plans: RelationPlans, rows: int) -> Iterato
             yield page
         if len(page) < rows:
             return
-        after = (page[-1][0],) if plans.relation.ordinal else plans.codec.key_of(page[-1])
+        after = (last_of(page, after[0]),) if plans.relation.ordinal else plans.codec.key_of(page[-1])

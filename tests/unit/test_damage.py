@@ -211,3 +211,20 @@ def test_a_value_that_memory_cannot_hold_is_a_difference(sound: tuple[Path, uuid
         assert memory.verify() == []
         assert damage.tell_wrong(copied, "UPDATE note SET note_type = 'nobody'")
         assert any("column note_type differs" in difference for difference in memory.verify())
+
+
+def test_rows_that_come_again_end_the_reading(sound: tuple[Path, uuid.UUID], tmp_path: Path) -> None:
+    """A damaged tree may give the same page for ever: here one that points to itself."""
+    path, _ = sound
+    with caliber.open(damage.settings(_fresh(path, tmp_path))) as memory:
+        engine = memory._engine
+
+        class Endless:
+            def run(self, plan: Any, parameters: Any) -> list[Any]:
+                with engine.store.read() as session:
+                    return session.run(plan, (-1, *parameters[1:]))
+
+        resident = engine.memory
+        plan = engine.store.plans["embedding"].page
+        with pytest.raises(StorageError, match="order of their ordinals"):
+            resident._indexes.load(Endless(), plan, resident._spaces, resident._generations)  # type: ignore[arg-type]

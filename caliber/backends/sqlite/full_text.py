@@ -22,6 +22,7 @@ from caliber.model.errors import StorageError
 from caliber.schema.relation import Relation
 from caliber.storage.changes import DELETE
 from caliber.storage.codec import Row
+from caliber.storage.damage import last_of
 from caliber.storage.full_text import (
     FullTextState,
     IndexerOf,
@@ -295,7 +296,7 @@ class SqliteFullText:
                     progress(done, max(done, total))
                 if len(rows) < _BATCH_ROWS:
                     break
-                last = rows[-1][0]
+                last = last_of(rows, last)
         with self._transaction() as connection:
             if connection.run(_EXISTS, ()):
                 connection.run(_FINISH, (build,))

@@ -29,6 +29,7 @@ from caliber.schema.memory_types import FieldType, RetentionKind
 from caliber.schema.relation import Relation
 from caliber.schema.relations import ARTIFACT, NOTE, SCOPE, TURN
 from caliber.storage.codec import codec_of
+from caliber.storage.damage import last_of
 from caliber.storage.memory_records import derived_of
 from caliber.storage.plan import RelationPlans
 from caliber.storage.unit_of_work import UnitOfWork
@@ -169,7 +170,7 @@ class Compressor:
             yield from (record for record in map(plans.codec.decode, page) if _in_use(relation, record))
             if len(page) < rows:
                 return
-            last = page[-1][0]
+            last = last_of(page, last)
 
     def _again(self, relation: Relation, keys: Sequence[bytes]) -> list[Any]:
         plans = self._plans(relation)

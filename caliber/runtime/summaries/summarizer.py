@@ -33,7 +33,7 @@ from caliber.storage.codec import Row, codec_of
 from caliber.storage.protocol import Store
 from caliber.storage.turn_summaries import OVERLAPPING
 from caliber.storage.unit_of_work import RowChange, UnitOfWork
-from caliber.storage.waiting import Event, Worker
+from caliber.storage.waiting import Event, Worker, is_of_handler
 from caliber.trajectory.turn_blocks import Block, missing, outdated
 from caliber.trajectory.turns import transcript
 
@@ -285,6 +285,8 @@ class TurnSummarizer:
                     raise
                 except Exception as error:
                     self._tasks.appendleft(task)
+                    if is_of_handler(error):
+                        raise
                     raise _as_caliber(error) from error
 
     def close(self) -> None:
