@@ -379,7 +379,11 @@ class Engine:
             self._notice(error)
             raise
         for event in units[0].events:
-            self.publish(event)
+            try:
+                self.publish(event)
+            except Unavailable:  # closed meanwhile, or its log is full: the write stands all the same
+                self.unrecorded_errors += 1
+                self.bus.publish(event)
         return result
 
     def publish(self, event: Event) -> None:

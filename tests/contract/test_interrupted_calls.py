@@ -97,6 +97,17 @@ def test_turns_and_artifacts_are_written_side_by_side(backend: Any) -> None:
     assert len(memory.storage.turns.list_by_scope(scope)) == 40
 
 
+def test_a_write_that_stands_does_not_raise_as_the_handle_closes(backend: Any) -> None:
+    memory = backend.open(embedding_provider=None, embedding__embed_notes="off")
+    memory.add_note(entity="e", entity_type="t", note_type="fact", content="before", confidence=0.5)
+    heard: list[str] = []
+    memory.on_event(lambda event: heard.append(event.event_type))
+    memory._engine.behind.close(10_000)  # as ``close`` does first, while another thread writes
+    note = memory.add_note(entity="e", entity_type="t", note_type="fact", content="beside", confidence=0.5)
+    assert memory.storage.notes.get(note.note_id) is not None
+    assert heard == ["note_create"]
+
+
 def test_memory_has_the_last_state_of_a_row_that_a_shared_transaction_changed_twice(backend: Any) -> None:
     """The artifact is written while the turn before it in line is still being prepared: the turn comes last."""
     off = {f"embedding__embed_{kind}": "off" for kind in ("turns", "artifacts")}
