@@ -494,8 +494,11 @@ def test_interrupting_an_import_ends_with_130_and_loses_nothing(here: Path) -> N
             while store.execute("SELECT count(*) FROM turn").get < 50 and time.monotonic() < until:
                 time.sleep(0.005)
         process.send_signal(signal.SIGINT)
-        out, said = process.communicate(timeout=60)
-    go.touch()
+        try:
+            out, said = process.communicate(timeout=60)
+        finally:
+            process.kill()
+            go.touch()
     assert process.returncode == 130, said
     assert "interrupted" in said
     assert "Traceback" not in said
