@@ -8,7 +8,6 @@ Source: docs/windows.md; decision 0197.
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -21,6 +20,7 @@ from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import PASSAGE, SUMMARY, AssemblyPlan, made_and_tokens
 from caliber.context.scores import Scored
 from caliber.kernels import pairs_above
+from caliber.model.unicode_forms import normalized
 from caliber.resident.documents import document_of
 from caliber.resident.mirror import RelationSnapshot
 
@@ -121,7 +121,9 @@ def _text(content: Any) -> str:
 
 def _words(text: str) -> str:
     """Return a text without what no reader takes for a difference: case, and how much space stands between words."""
-    return " ".join(unicodedata.normalize("NFC", text).casefold().split())
+    if text.isascii():
+        return " ".join(text.lower().split())
+    return " ".join(normalized("NFC", word).casefold() for word in text.split())
 
 
 class _Alike:

@@ -63,7 +63,8 @@ def estimate_tokens_spans(
 def truncate_to_tokens(text: str, limit: int, *, estimator: Estimator) -> str:
     """Return the text if it fits into ``limit`` tokens, else its beginning and "...", together within the limit.
 
-    Cuts at the last white space, or where there is none between two grapheme clusters. A limit of 0 or less gives "";
+    Cuts at the last white space, or between two grapheme clusters where that would leave less than half (a word may be
+    a file in base64). A limit of 0 or less gives "";
     where not even "..." and a character of text fit, the beginning comes without it.
 
     Raises:  DTypeError; InvalidValue for a lone surrogate, unless the estimator counts bytes
@@ -123,12 +124,12 @@ def _characters_over(text: str, after: bytes, length: int, estimator: Estimator)
 
 
 def _word_end(text: str, cut: int) -> int:
-    """Return where the last whole word up to ``cut`` ends, or ``cut`` where there is no white space."""
+    """Return where the last whole word up to ``cut`` ends, or ``cut`` where that would leave less than half of it."""
     if cut >= len(text) or text[cut].isspace():
         return cut
     at = max(text.rfind(space, 0, cut) for space in (" ", "\n", "\t"))
     end = len(text[: at + 1].rstrip()) if at >= 0 else 0
-    return end if end > 0 else cut
+    return end if end >= cut - end else cut
 
 
 def _trimmed(text: str, end: int) -> int:

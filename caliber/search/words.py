@@ -19,6 +19,7 @@ import Stemmer
 
 from caliber.kernels import Analysis
 from caliber.model.errors import InvalidValue
+from caliber.model.unicode_forms import normalized
 from caliber.search.lexicon import Lexicon, lexicon_of
 
 NO_STEMMER: Final = "none"
@@ -65,7 +66,7 @@ class Analyzer:
 
     def __call__(self, word: str) -> Analysis:
         """Return the parts of a word as they stand in it, and the terms it is found by."""
-        text = word if word.isascii() else unicodedata.normalize("NFKC", word)
+        text = normalized("NFKC", word)
         parts = _parts(text)
         folded_parts = tuple(part.casefold() for part in parts)
         whole = text.casefold()

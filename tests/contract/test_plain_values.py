@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import enum
+import time
 import uuid
 from typing import Any
 
@@ -127,6 +128,20 @@ def test_a_row_with_a_text_that_is_not_plain_is_refused(value: Any, backend: Any
     with pytest.raises(InputError, match="plain"):
         memory.storage.turns.insert(odd)
     assert memory.storage.turns.count() == 1
+
+
+def test_marks_that_pile_up_take_no_time(agent: Any) -> None:
+    """Ordering the marks of one character takes time by their square: 200,000 of them took minutes."""
+    agent.note("the lake is deep", entity="Lake")
+    piled = "a" + "\u0301\u0323" * 100_000
+    began = time.process_time()
+    agent.say(f"the lake {piled} again")
+    agent.note(f"the lake {piled} again", entity="Lake")
+    agent.note(f"the lake {piled} again and again", entity="Lake")
+    assert agent.memory.search(f"lake {piled}").hits
+    assert agent.memory.assemble_context(agent.trajectory_id, query="lake").used_tokens
+    assert agent.memory.forget(texts=("Ada Lovelace",)).proven
+    assert time.process_time() - began < 20
 
 
 def test_locks_of_subclass_texts_exclude(backend: Any) -> None:

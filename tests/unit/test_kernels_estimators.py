@@ -89,7 +89,9 @@ def test_truncation_by_words_and_clusters(estimator: Estimator) -> None:  # C-30
         cut = truncate_to_tokens(text, limit, estimator=estimator)
         assert estimate_tokens(cut, estimator=estimator) <= limit
         if cut != text and " " in cut:
-            assert text[len(cut) - 3] == " "  # at a word's end
+            end = len(cut) - 3
+            # At a word's end, or inside a word that has more than half of what fits.
+            assert text[end] == " " or 2 * len(text[: text.rindex(" ", 0, end) if " " in text[:end] else 0]) < end
     families = FAMILY * 40
     for limit in range(1, 80, 7):
         cut = truncate_to_tokens(families, limit, estimator=estimator).removesuffix("...")
@@ -236,3 +238,12 @@ def test_the_tables_of_c_are_those_of_python() -> None:
         [sys.executable, ROOT / "tools" / "fit_tokens.py", "--check"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_word_longer_than_what_fits_is_cut_inside() -> None:
+    """A file in base64 after "look at": its beginning is more than two words."""
+    text = "look at " + "QUJD" * 1_000
+    cut = truncate_to_tokens(text, 100, estimator=BytesEstimator(4.0))
+    assert cut.startswith("look at QUJD")
+    assert len(cut) > 380
+    assert truncate_to_tokens("a word at the end of it", 3, estimator=BytesEstimator(4.0)) == "a word at..."
