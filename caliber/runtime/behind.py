@@ -10,6 +10,7 @@ Source: O-10, O-12, design section 4.
 
 from __future__ import annotations
 
+import contextlib
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
@@ -333,7 +334,8 @@ class WriteBehind:
     def _put_aside(self, entry: _Batch, failure: CaliberError) -> None:
         self.set_aside += 1
         if not entry.tells_an_error:  # an error that cannot be recorded is not recorded as another
-            self._failed("write-behind: an entry was set aside", failure)
+            with contextlib.suppress(Exception):  # it is counted; a clock that cannot be read must not end the thread
+                self._failed("write-behind: an entry was set aside", failure)
 
     def _written(self, batch: _Batch) -> CaliberError | None:
         """Write a batch in one transaction; return what failed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from typing import Any
 
@@ -68,6 +69,36 @@ def test_what_the_store_cannot_take_now_is_kept(memory: Any, start: Any, monkeyp
     memory.flush()
     assert memory._engine.behind.set_aside == 0
     assert memory.storage.context_windows.get(window.window_id) is not None
+
+
+class Failing:
+    """A clock that cannot be read for a while."""
+
+    def __init__(self) -> None:
+        self.gone = False
+
+    def now_us(self) -> int:
+        return 2**63 if self.gone else 1_700_000_000_000_000
+
+
+def test_a_clock_that_fails_for_a_while_ends_no_thread(backend: Any, start: Any) -> None:
+    clock = Failing()
+    memory = backend.open(write_behind__shutdown_ms=2_000, clock=clock)
+    agent = start(memory)
+    agent.say("Zebedee Quux lives in Lisbon")
+    memory.assemble_context(agent.trajectory_id)
+    memory.flush()
+    behind = memory._engine.behind
+    clock.gone = True
+    memory._engine.behind.event(lambda: memory._engine.event(EventType.NOTIFY, payload={}))
+    until = time.monotonic() + 60
+    while not behind.set_aside and time.monotonic() < until:
+        time.sleep(0.005)
+    clock.gone = False
+    assert behind.set_aside == 1
+    memory.assemble_context(agent.trajectory_id)
+    memory.flush()
+    memory.close()
 
 
 @pytest.mark.parametrize(

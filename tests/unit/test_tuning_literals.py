@@ -125,7 +125,7 @@ _allow(
     llm__http="_ADDRESS_CHARS",
     runtime__engine="Engine.record_error",
     runtime__forgetting__notations="ROUNDS _said",
-    runtime__forgetting__subject="_TEXTS_MAX _LEAST_DIGITS _pieces",
+    runtime__forgetting__subject="_TEXTS_MAX _LEAST_DIGITS _MARKS_MOST _pieces",
     runtime__named="_LIMIT_MAX",
     runtime__policies__policy_engine="PolicyEngine._record",
     runtime__policies__schedules="_Step.fail",
