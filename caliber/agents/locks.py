@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from caliber.kernels import uuid7
+from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.entities import Lock, LockToken
 from caliber.model.enums import LockMode
@@ -18,7 +19,6 @@ from caliber.model.time import EPOCH, from_us, to_us
 from caliber.schema.relations import LOCK
 from caliber.storage.protocol import Store
 from caliber.storage.unit_of_work import UnitOfWork
-from caliber.trajectory import inputs
 
 WAIT_STEP_S: Final = 0.005
 
@@ -44,7 +44,7 @@ class LockService:
         return who is None or who.admin or holder == who.label
 
     def _require_own(self, holder: str, action: str, resource: str) -> str:
-        holder = inputs.as_text(holder, "holder", limit=inputs.MAX_NAME_CHARS)
+        holder = arguments.as_text(holder, "holder", limit=arguments.MAX_NAME_CHARS)
         if not self._is_own(holder):
             assert self._principal is not None
             raise PermissionDenied(agent_id=self._principal.label, action=action, resource=f"a lock on {resource}")
@@ -68,11 +68,11 @@ class LockService:
             not the principal's to know.
         """
         self._check()
-        resource = inputs.as_text(resource, "resource", limit=inputs.MAX_NAME_CHARS)
+        resource = arguments.as_text(resource, "resource", limit=arguments.MAX_NAME_CHARS)
         holder = self._require_own(holder, "acquire", resource)
-        lease = inputs.as_duration_ms(self._lease_ms if lease_ms is None else lease_ms, "lease_ms")
-        wanted = inputs.as_enum(mode, LockMode, "mode")
-        until = time.monotonic() + inputs.as_whole(wait_ms, "wait_ms") / 1000
+        lease = arguments.as_duration_ms(self._lease_ms if lease_ms is None else lease_ms, "lease_ms")
+        wanted = arguments.as_enum(mode, LockMode, "mode")
+        until = time.monotonic() + arguments.as_whole(wait_ms, "wait_ms") / 1000
         waiter = threading.Event()
         while True:
             lock, in_the_way = self._store.write(lambda uow: _try(uow, resource, holder, lease, wanted))
@@ -87,7 +87,7 @@ class LockService:
     def renew(self, token: LockToken, *, holder: str, lease_ms: int | None = None) -> Lock:
         """Extend a lease that has not run out. Raises: LockExpired, PermissionDenied, InputError kinds."""
         self._check()
-        lease = inputs.as_duration_ms(self._lease_ms if lease_ms is None else lease_ms, "lease_ms")
+        lease = arguments.as_duration_ms(self._lease_ms if lease_ms is None else lease_ms, "lease_ms")
         token = _required(token)
         holder = self._require_own(holder, "renew", token.resource)
 
@@ -123,7 +123,7 @@ class LockService:
         Raises: InputError kinds.
         """
         self._check()
-        resource = inputs.as_text(resource, "resource", limit=inputs.MAX_NAME_CHARS)
+        resource = arguments.as_text(resource, "resource", limit=arguments.MAX_NAME_CHARS)
 
         def work(uow: UnitOfWork) -> list[Lock]:
             return [
@@ -146,7 +146,7 @@ def locks_for(locks: LockService, principal: Principal) -> LockService:
 
 
 def _required(token: LockToken) -> LockToken:
-    checked = inputs.as_token(token, "token")
+    checked = arguments.as_token(token, "token")
     if checked is None:
         raise DTypeError(field="token", expected="LockToken", got="NoneType")
     return checked

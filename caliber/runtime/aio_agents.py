@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from caliber.agents.locks import WAIT_STEP_S, LockService
+from caliber.model import arguments
 from caliber.model.entities import Lock, LockToken
 from caliber.model.enums import LockMode
 from caliber.model.errors import LockAcquisitionFailed
-from caliber.trajectory import inputs
 
 
 class AsyncLocks:
@@ -35,7 +35,7 @@ class AsyncLocks:
         Cancelled while a thread is at it, it may have taken the lock all the same: that ends with its lease, and the
         same holder may ask again.
         """
-        until = time.monotonic() + inputs.as_whole(wait_ms, "wait_ms") / 1000
+        until = time.monotonic() + arguments.as_whole(wait_ms, "wait_ms") / 1000
         while True:
             try:
                 lock: Lock = await self._run(

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from caliber.knowledge.notes import FINGERPRINTED, fingerprints_of
+from caliber.model import arguments
 from caliber.model.errors import InvalidValue
 from caliber.runtime.engine import Engine
 from caliber.schema.catalog import BUILT_IN, Catalog
@@ -22,7 +23,6 @@ from caliber.storage.bulk.load import batches_of, loadable
 from caliber.storage.bulk.protocol import BulkReport, OnExisting, Progress
 from caliber.storage.embedding_statements import kinds_of
 from caliber.storage.reading import reading
-from caliber.trajectory import inputs
 
 
 def relation_named(name: str, catalog: Catalog = BUILT_IN) -> Relation:
@@ -30,7 +30,7 @@ def relation_named(name: str, catalog: Catalog = BUILT_IN) -> Relation:
 
     Raises: InvalidValue, DTypeError, RequiredFieldMissing
     """
-    inputs.as_text(name, "relation")
+    arguments.as_text(name, "relation")
     found = (relation for relation in catalog.relations if name in (relation.name, relation.plural))
     relation = catalog.by_name.get(name) or next(found, None)
     if relation is None:
@@ -49,13 +49,13 @@ def load(
 ) -> BulkReport:
     """Load an Arrow table or stream; see ``Tables.bulk_load``."""
     engine.check_open()
-    inputs.as_whole(batch_rows, "batch_rows")
+    arguments.as_whole(batch_rows, "batch_rows")
     return load_source(
         engine,
         relation_named(relation, engine.store.catalog),
         arrow.source_of(data, max(1, batch_rows)),
-        on_existing=inputs.as_enum(on_existing, OnExisting, "on_existing"),
-        progress=inputs.as_callback(progress, "progress") or _silent,
+        on_existing=arguments.as_enum(on_existing, OnExisting, "on_existing"),
+        progress=arguments.as_callback(progress, "progress") or _silent,
     )
 
 
@@ -83,7 +83,7 @@ def load_source(
 def read(engine: Engine, relation: str, *, batch_rows: int) -> Any:
     """Return a ``pyarrow.RecordBatchReader``; see ``Tables.bulk_read``."""
     engine.check_open()
-    inputs.as_whole(batch_rows, "batch_rows")
+    arguments.as_whole(batch_rows, "batch_rows")
     wanted = relation_named(relation, engine.store.catalog)
     return arrow.reader_of(wanted, engine.store.bulk_read(wanted, max(1, batch_rows)))
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from caliber.agents.locks import LockService, locks_for
 from caliber.config import CaliberConfig
 from caliber.events.bus import Subscriptions
+from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.entities import (
     EntityRef,
@@ -34,7 +35,6 @@ from caliber.runtime.records.names import memory
 from caliber.runtime.tasks import Tasks
 from caliber.runtime.upkeep import maintain
 from caliber.runtime.writing import Id, Writing
-from caliber.trajectory import inputs
 
 if TYPE_CHECKING:
     from caliber.runtime.forgetting.service import Forgetting
@@ -57,7 +57,7 @@ class Caliber(Writing, AbstractContextManager["Caliber"]):
 
         Raises: NotFound, also for what the principal may not see.
         """
-        return self._reader.get(inputs.as_uuid(id, "id"))
+        return self._reader.get(arguments.as_uuid(id, "id"))
 
     def memory(self, name: str) -> Memory:
         """Return the records of one memory, ``note`` or ``turn_buffer``, to find, count and search them by themselves.
@@ -85,11 +85,11 @@ class Caliber(Writing, AbstractContextManager["Caliber"]):
         Raises: NotFound, InputError kinds, BudgetTooSmall, LlmError kinds, DimensionMismatch.
         """
         return self._reader.assemble(
-            inputs.as_uuid(trajectory_id, "trajectory_id"),
+            arguments.as_uuid(trajectory_id, "trajectory_id"),
             query=query,
             query_embedding=query_embedding,
             max_tokens=max_tokens,
-            as_of=inputs.as_instant(as_of, "as_of"),
+            as_of=arguments.as_instant(as_of, "as_of"),
             extra_sections=extra_sections,
             consistency=consistency,
             deadline_ms=deadline_ms,
@@ -143,13 +143,13 @@ class Caliber(Writing, AbstractContextManager["Caliber"]):
 
         Raises: as ``search``.
         """
-        asked = inputs.as_items(queries, "queries", "an iterable of str")
+        asked = arguments.as_items(queries, "queries", "an iterable of str")
         return self._reader.searching.search_many(
-            [inputs.as_text(query, "query", allow_empty=True) for query in asked],
+            [arguments.as_text(query, "query", allow_empty=True) for query in asked],
             kinds=kinds,
             limit=limit,
             conditions=filter,
-            as_of=inputs.as_instant(as_of, "as_of"),
+            as_of=arguments.as_instant(as_of, "as_of"),
             consistency=consistency,
             deadline_ms=deadline_ms,
         )
@@ -160,21 +160,21 @@ class Caliber(Writing, AbstractContextManager["Caliber"]):
 
         Raises: NotFound for a window that was never persisted or has expired.
         """
-        wanted = None if exclusion is None else inputs.as_uuid(exclusion, "exclusion")
-        return self._reader.explain(inputs.as_uuid(window_id, "window_id"), wanted)
+        wanted = None if exclusion is None else arguments.as_uuid(exclusion, "exclusion")
+        return self._reader.explain(arguments.as_uuid(window_id, "window_id"), wanted)
 
     def replay(self, window_id: Id) -> ContextWindow:
         """Return a persisted window again, byte for byte, whatever became of its sources since.
 
         Raises: NotFound for the window, or for a source that was erased.
         """
-        return self._reader.replay(inputs.as_uuid(window_id, "window_id"))
+        return self._reader.replay(arguments.as_uuid(window_id, "window_id"))
 
     def trace(
         self, trajectory_id: Id, *, event_type: EventType | str | None = None, limit: int | None = None
     ) -> list[Event]:
         """Return a trajectory's events, newest first. Raises: NotFound, InvalidValue."""
-        return self._reader.trace(inputs.as_uuid(trajectory_id, "trajectory_id"), event_type, limit)
+        return self._reader.trace(arguments.as_uuid(trajectory_id, "trajectory_id"), event_type, limit)
 
     # --- around ------------------------------------------------------------------------------------
 
@@ -184,7 +184,7 @@ class Caliber(Writing, AbstractContextManager["Caliber"]):
         Raises: PermissionDenied unless this handle's principal is an admin, or the same one; DTypeError, InvalidValue.
         """
         self._engine.check_open()
-        wanted = inputs.as_principal(principal)
+        wanted = arguments.as_principal(principal)
         if wanted != self._principal:
             self._administers("act as", wanted.label)
         return Caliber(self._engine, wanted)
@@ -275,7 +275,7 @@ class Caliber(Writing, AbstractContextManager["Caliber"]):
             unless ``even_if_shared``; RequiredFieldMissing, DTypeError, Unavailable.
         """
         for field, given in (("dry_run", dry_run), ("even_if_shared", even_if_shared), ("scrub_log", scrub_log)):
-            inputs.as_flag(given, field)
+            arguments.as_flag(given, field)
         return self._forgetting().forget(
             entity, texts, dry_run=dry_run, even_if_shared=even_if_shared, wait_ms=wait_ms, scrub_log=scrub_log
         )
@@ -284,14 +284,14 @@ class Caliber(Writing, AbstractContextManager["Caliber"]):
         self, trajectory_id: Id, *, dry_run: bool = False, wait_ms: int | None = None, scrub_log: bool = False
     ) -> ForgetReport:
         """Erase a task, those it started, and what was drawn from them alone. Raises: NotFound, PermissionDenied."""
-        wanted = inputs.as_uuid(trajectory_id, "trajectory_id")
-        inputs.as_flag(dry_run, "dry_run")
-        inputs.as_flag(scrub_log, "scrub_log")
+        wanted = arguments.as_uuid(trajectory_id, "trajectory_id")
+        arguments.as_flag(dry_run, "dry_run")
+        arguments.as_flag(scrub_log, "scrub_log")
         return self._forgetting().purge_trajectory(wanted, dry_run=dry_run, wait_ms=wait_ms, scrub_log=scrub_log)
 
     def resume_forgetting(self, *, wait_ms: int | None = None) -> list[ForgetReport]:
         """Finish erasures that a process left in the middle; none when all are finished. Raises: PermissionDenied."""
-        return self._forgetting().resume(wait_ms=None if wait_ms is None else inputs.as_whole(wait_ms, "wait_ms"))
+        return self._forgetting().resume(wait_ms=None if wait_ms is None else arguments.as_whole(wait_ms, "wait_ms"))
 
     def _forgetting(self) -> Forgetting:
         from caliber.runtime.forgetting.service import Forgetting
@@ -311,8 +311,8 @@ class Caliber(Writing, AbstractContextManager["Caliber"]):
         """
         self._engine.check_open()
         if event_type is not None:
-            inputs.as_text(event_type, "event_type")
-        inputs.as_flag(elsewhere, "elsewhere")
+            arguments.as_text(event_type, "event_type")
+        arguments.as_flag(elsewhere, "elsewhere")
         if not callable(subscriber):
             raise DTypeError(field="subscriber", expected="a callable", got=type(subscriber).__name__)
         if elsewhere:

@@ -25,6 +25,7 @@ from caliber.events.bus import EventBus
 from caliber.kernels import estimate_tokens, uuid7
 from caliber.kernels.evaluator import open_evaluator
 from caliber.llm.protocols import EmbeddingProvider, SummarizationProvider
+from caliber.model import arguments
 from caliber.model.deadline import deadline_passed, remaining_s, within
 from caliber.model.entities import ConfigDocument, EmbeddingSpace, Event
 from caliber.model.enums import DistanceMetric, EntityType, EventFamily, EventType, ReadConsistency
@@ -61,7 +62,6 @@ from caliber.storage import fork_imports, waiting
 from caliber.storage.moved import MOVED
 from caliber.storage.protocol import ConnectionPool
 from caliber.storage.unit_of_work import RowChange, UnitOfWork
-from caliber.trajectory import inputs
 
 T = TypeVar("T")
 
@@ -326,7 +326,7 @@ class Engine:
         self.check_open()
         wanted = self.config.resident.read_consistency
         if consistency is not None:
-            wanted = inputs.as_enum(consistency, ReadConsistency, "consistency")
+            wanted = arguments.as_enum(consistency, ReadConsistency, "consistency")
         if wanted is ReadConsistency.LATEST:
             if self._has_news():
                 self._catch_up()
@@ -354,13 +354,13 @@ class Engine:
 
     def within(self, deadline_ms: int | None) -> AbstractContextManager[None]:
         """Bound all of a call, what it asks of providers and what it writes, to ``deadline_ms``."""
-        return within(None if deadline_ms is None else inputs.as_whole(deadline_ms, "deadline_ms") / 1_000)
+        return within(None if deadline_ms is None else arguments.as_whole(deadline_ms, "deadline_ms") / 1_000)
 
     def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None) -> T:
         """Run ``work`` in one transaction; events it emitted are published once it is durable."""
         self.check_open()
         if deadline_ms is not None:
-            inputs.as_whole(deadline_ms, "deadline_ms")
+            arguments.as_whole(deadline_ms, "deadline_ms")
         left = remaining_s()
         if left is not None:
             if not left and deadline_ms != 0:  # 0 asks to write now or not at all

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.kernels import estimate_tokens
+from caliber.model import arguments
 from caliber.model.entities import Artifact, Checkpoint, Scope, Turn
 from caliber.model.errors import InvalidValue, NotFound, ProviderNotConfigured
 from caliber.model.time import from_us
@@ -48,7 +49,7 @@ from caliber.storage.bulk.protocol import BATCH_ROWS, BulkReport, OnExisting, Pr
 from caliber.storage.care import Care, Stages, Steps, StoreStatus, Vacuumed
 from caliber.storage.soundness import Finding
 from caliber.storage.unit_of_work import UnitOfWork
-from caliber.trajectory import inputs, lifecycle
+from caliber.trajectory import lifecycle
 
 _LIMIT_MAX = 999
 _NO_TIME = -(2**63)
@@ -71,11 +72,11 @@ class ScopeTable(Table):
         checkpoint_id: uuid.UUID | None = None,
     ) -> Scope:
         """Close a scope without running policies. Raises: NotFound, InvalidStateTransition (C-325)."""
-        wanted = inputs.as_uuid(scope_id, "scope_id")
+        wanted = arguments.as_uuid(scope_id, "scope_id")
         if summary is not None:
-            inputs.as_text(summary, "summary")
-        made = inputs.as_uuids(artifact_ids, "artifact_ids")
-        checkpoint = None if checkpoint_id is None else inputs.as_uuid(checkpoint_id, "checkpoint_id")
+            arguments.as_text(summary, "summary")
+        made = arguments.as_uuids(artifact_ids, "artifact_ids")
+        checkpoint = None if checkpoint_id is None else arguments.as_uuid(checkpoint_id, "checkpoint_id")
         tokens = 0 if summary is None else estimate_tokens(summary, estimator=self._engine.estimator)
 
         def work(uow: UnitOfWork) -> Scope:
@@ -107,7 +108,7 @@ class TurnTable(Table):
 
     def delete_by_scope(self, scope_id: Any) -> int:
         """Delete a scope's turns, keeping their content for replay; return how many (C-346)."""
-        wanted = inputs.as_uuid(scope_id, "scope_id")
+        wanted = arguments.as_uuid(scope_id, "scope_id")
 
         def work(uow: UnitOfWork) -> int:
             turns: list[Turn] = uow.select_path(TURN, "list_by_scope", wanted.bytes)
@@ -130,10 +131,10 @@ class _Similar(Table):
         engine.check_open()
         if engine.embedder is None:
             raise ProviderNotConfigured(capability="embedding")
-        inputs.as_whole(limit, "limit", 1)
+        arguments.as_whole(limit, "limit", 1)
         if limit > _LIMIT_MAX:
             raise InvalidValue(field="limit", reason=f"must be at most {_LIMIT_MAX}")
-        least = inputs.as_fraction(min_similarity, "min_similarity")
+        least = arguments.as_fraction(min_similarity, "min_similarity")
         snapshot = engine.snapshot()
         space = snapshot.spaces[snapshot.space_in_use or engine.embedder.configured.space.space_id]
         query = check_vector(embedding, "embedding", space.dimensions)
@@ -162,9 +163,9 @@ class ArtifactTable(_Similar):
     ) -> list[Artifact]:
         """Return a trajectory's artifacts, without those that were superseded unless asked (C-334)."""
         found: list[Artifact] = self._list("list_by_trajectory", trajectory_id)
-        every = inputs.as_flag(include_superseded, "include_superseded")
+        every = arguments.as_flag(include_superseded, "include_superseded")
         kept = [artifact for artifact in found if every or artifact.superseded_by is None]
-        return kept if limit is None else kept[: inputs.as_whole(limit, "limit")]
+        return kept if limit is None else kept[: arguments.as_whole(limit, "limit")]
 
     def count_by_trajectory(self, trajectory_id: Any) -> int:
         """Return how many artifacts a trajectory has, whatever became of them (C-337)."""
@@ -184,7 +185,7 @@ class NoteTable(_Similar):
 
     def count_by_trajectory(self, trajectory_id: Any) -> int:
         """Return how many notes name a trajectory as their source (C-343)."""
-        wanted = inputs.as_uuid(trajectory_id, "trajectory_id")
+        wanted = arguments.as_uuid(trajectory_id, "trajectory_id")
         self._engine.check_open()
         with self._engine.store.read() as session:
             return len(session.run(self._engine.store.statements["note.of_trajectory"], (wanted.bytes,)))
@@ -203,8 +204,8 @@ class CheckpointTable(Table):
 
     def delete_oldest(self, trajectory_id: Any, keep: int) -> int:
         """Delete all but a trajectory's newest ``keep`` checkpoints; return how many (C-352)."""
-        wanted = inputs.as_uuid(trajectory_id, "trajectory_id")
-        inputs.as_whole(keep, "keep")
+        wanted = arguments.as_uuid(trajectory_id, "trajectory_id")
+        arguments.as_whole(keep, "keep")
         return self._engine.write(lambda uow: uow.execute("checkpoint.prune", wanted.bytes, keep))
 
 
@@ -222,7 +223,7 @@ class EventTable(Table):
 
     def delete_by_trajectory(self, trajectory_id: Any) -> int:
         """Delete a trajectory's trace, but no audit record; return how many events (C-358)."""
-        wanted = inputs.as_uuid(trajectory_id, "trajectory_id")
+        wanted = arguments.as_uuid(trajectory_id, "trajectory_id")
         self._engine.behind.flush()
         return self._engine.write(lambda uow: uow.execute("event.drop_trace", wanted.bytes))
 
@@ -235,7 +236,7 @@ class EmbeddingCacheTable(Table):
 
     def delete_older_than(self, age_ms: int) -> int:
         """Delete what was cached longer ago than ``age_ms``; return how many vectors (C-361)."""
-        inputs.as_whole(age_ms, "age_ms")
+        arguments.as_whole(age_ms, "age_ms")
         return self._engine.write(lambda uow: uow.execute("embedding_cache.prune", uow.now_us - age_ms * 1_000))
 
 
@@ -303,15 +304,15 @@ class Tables:
 
     def sweep(self, *, dry_run: bool = False) -> Sweep:
         """Remove vectors that belong to nobody, and spaces without any; with ``dry_run`` only count them."""
-        return spaces.sweep(self._engine, dry_run=inputs.as_flag(dry_run, "dry_run"))
+        return spaces.sweep(self._engine, dry_run=arguments.as_flag(dry_run, "dry_run"))
 
     def rebuild_search(self, step: Callable[[str], None] | None = None, *, full_text: bool = True) -> Rebuilt:
         """Make anew whatever search is answered from, and verify it; ``step`` hears what is being done.
 
         Raises: LlmError kinds of an outage of the embedding provider.
         """
-        told = inputs.as_callback(step, "step") or (lambda _: None)
-        inputs.as_flag(full_text, "full_text")
+        told = arguments.as_callback(step, "step") or (lambda _: None)
+        arguments.as_flag(full_text, "full_text")
         engine = self._engine
 
         def verify() -> list[str]:
@@ -331,8 +332,8 @@ class Tables:
 
         Raises: Unavailable
         """
-        told = inputs.as_callback(progress, "progress") or _unheard
-        return self._care.vacuum(full=inputs.as_flag(full, "full"), progress=told)
+        told = arguments.as_callback(progress, "progress") or _unheard
+        return self._care.vacuum(full=arguments.as_flag(full, "full"), progress=told)
 
     def backup(
         self, path: str | os.PathLike[str], *, replace: bool = False, progress: Stages | None = None
@@ -345,8 +346,8 @@ class Tables:
         Raises: Conflict for a file that is there unless ``replace``; InvalidValue, Unavailable, ExtraNotInstalled
         """
         self._engine.check_open()
-        told = inputs.as_callback(progress, "progress") or backups.unheard
-        target, over = inputs.as_path(path, "path"), inputs.as_flag(replace, "replace")
+        told = arguments.as_callback(progress, "progress") or backups.unheard
+        target, over = arguments.as_path(path, "path"), arguments.as_flag(replace, "replace")
         self._engine.behind.flush()
         return backups.backup(self._engine.store, target, replace=over, progress=told)
 
@@ -354,7 +355,7 @@ class Tables:
         """Return everything that does not hold: in the database, between its rows, and in memory; writes nothing."""
         engine = self._engine
         engine.check_open()
-        told = inputs.as_callback(progress, "progress") or backups.unheard
+        told = arguments.as_callback(progress, "progress") or backups.unheard
         engine.behind.flush()
         return [*check_store(engine.store, engine.config, told), *check_memory(engine)]
 
@@ -422,6 +423,6 @@ class Tables:
 
     def get(self, relation_plural: str) -> Table:
         """Return a table by its name. Raises: NotFound."""
-        if inputs.as_text(relation_plural, "relation_plural") not in self._tables:
+        if arguments.as_text(relation_plural, "relation_plural") not in self._tables:
             raise NotFound(entity_type="relation", id=relation_plural)
         return self._tables[relation_plural]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from caliber.backends import backend
 from caliber.config import CaliberConfig
 from caliber.llm.protocols import EmbeddingProvider, SummarizationProvider
+from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.erasure import ForgetReport
 from caliber.model.errors import DTypeError
@@ -28,7 +29,6 @@ from caliber.runtime.upkeep import maintain
 from caliber.storage.care import Stages
 from caliber.storage.full_text import Progress
 from caliber.storage.protocol import ConnectionPool, Store
-from caliber.trajectory import inputs
 
 if TYPE_CHECKING:
     from caliber.storage.memory_steps import MigrationPlan
@@ -51,7 +51,7 @@ def create(config: ConfigSource, *, tenant: str | None = None, exist_ok: bool = 
         MissingRequired for a tenant without the section tenancy.
     """
     settings = config_of(config)
-    inputs.as_flag(exist_ok, "exist_ok")
+    arguments.as_flag(exist_ok, "exist_ok")
     if tenant is not None:
         from caliber.runtime.tenants import Tenants
 
@@ -72,7 +72,7 @@ def migrate(
     Raises: as ``create``; SchemaMismatch for a declaration that what is there cannot become; InvalidValue.
     """
     settings = _of_tenant(config_of(config), tenant)
-    inputs.as_callback(progress, "progress")
+    arguments.as_callback(progress, "progress")
     named = names_of(drop)
     applied = backend(settings.storage.adapter).migrate(settings, clock_us=SystemClock().now_us, drop=named)
     if settings.memories or named:
@@ -89,7 +89,7 @@ def plan_migration(config: ConfigSource, *, tenant: str | None = None, drop: Seq
 
 def names_of(drop: Sequence[str]) -> tuple[str, ...]:
     """Return the names in ``drop``. Raises: InputError kinds."""
-    return inputs.as_names(drop, "drop")
+    return arguments.as_names(drop, "drop")
 
 
 def restore(
@@ -110,8 +110,8 @@ def restore(
         InvalidValue, SchemaMismatch, Unavailable, ExtraNotInstalled.
     """
     settings = _of_tenant(config_of(config), tenant)
-    source, over = inputs.as_path(path, "path"), inputs.as_flag(replace, "replace")
-    told = inputs.as_callback(progress, "progress") or backups.unheard
+    source, over = arguments.as_path(path, "path"), arguments.as_flag(replace, "replace")
+    told = arguments.as_callback(progress, "progress") or backups.unheard
     return backups.restore(settings, source, replace=over, progress=told)
 
 
@@ -134,8 +134,8 @@ def purge(
     from caliber.runtime.forgetting.store import purge_store
 
     settings = config_of(config)
-    inputs.as_flag(dry_run, "dry_run")
-    inputs.as_flag(scrub_log, "scrub_log")
+    arguments.as_flag(dry_run, "dry_run")
+    arguments.as_flag(scrub_log, "scrub_log")
     if tenant is None:
         return purge_store(settings, dry_run=dry_run, wait_ms=wait_ms, scrub_log=scrub_log)
     from caliber.runtime.tenants import Tenants
@@ -194,8 +194,8 @@ def open(  # noqa: A001  (the pinned name)
         SchemaMismatch (not a store, another version: it says what to run), MultipleErrors, ExtraNotInstalled.
     """
     settings = _of_tenant(config_of(config), tenant)
-    who = settings.principal.to_principal() if principal is None else inputs.as_principal(principal)
-    time = inputs.as_clock(clock)
+    who = settings.principal.to_principal() if principal is None else arguments.as_principal(principal)
+    time = arguments.as_clock(clock)
     for method in () if connection_pool is None else ("getconn", "putconn"):
         call = getattr(connection_pool, method, None)
         if not callable(call) or inspect.iscoroutinefunction(call):

@@ -20,6 +20,7 @@ from caliber.context import AssemblyInputs, WindowPlan, assemble, default_query,
 from caliber.kernels import uuid7
 from caliber.kernels.evaluator import open_evaluator
 from caliber.llm import build_embedding_provider
+from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.entities import Trajectory
 from caliber.model.enums import TrajectoryStatus
@@ -30,7 +31,6 @@ from caliber.resident.memory import ResidentMemory, ResidentSnapshot
 from caliber.runtime.policies.one_shots import OneShots
 from caliber.search.filters import kinds_of
 from caliber.search.searcher import Searcher
-from caliber.trajectory import inputs
 
 
 def plan_rules(
@@ -51,8 +51,8 @@ def plan_rules(
         compile; Unavailable, SchemaMismatch for a store that cannot be opened.
     """
     clock = clock or SystemClock()
-    who = config.principal.to_principal() if principal is None else inputs.as_principal(principal)
-    budget = config.token_budget if max_tokens is None else inputs.as_whole(max_tokens, "max_tokens", 1)
+    who = config.principal.to_principal() if principal is None else arguments.as_principal(principal)
+    budget = config.token_budget if max_tokens is None else arguments.as_whole(max_tokens, "max_tokens", 1)
     if budget > config.token_budget:
         raise InvalidValue(field="max_tokens", reason=f"must be at most token_budget = {config.token_budget}")
     store = backend(config.storage.adapter).open_store(config, clock_us=clock.now_us)

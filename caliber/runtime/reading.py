@@ -36,6 +36,7 @@ from caliber.context import (
     stated_query,
 )
 from caliber.kernels import uuid7
+from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.entities import Artifact, EmbeddingSpace, Event, Note, StoredWindow
 from caliber.model.enums import (
@@ -63,7 +64,6 @@ from caliber.schema.relations import CONFIG_DOCUMENT, CONTEXT_WINDOW
 from caliber.search.candidates import Asked
 from caliber.search.stored import NOT_RESIDENT
 from caliber.storage.unit_of_work import UnitOfWork
-from caliber.trajectory import inputs
 
 _RETRIEVED = {"note": EventType.NOTE_RETRIEVE, "artifact": EventType.ARTIFACT_RETRIEVE}
 _NO_QUERY = DefaultQuery(None, None, "caller")
@@ -103,8 +103,8 @@ class Reader:
         deadline = Deadline(deadline_ms)
         config = engine.config
         if query is not None:
-            query = inputs.as_text(query, "query", allow_empty=True)
-        budget = config.token_budget if max_tokens is None else inputs.as_whole(max_tokens, "max_tokens", 1)
+            query = arguments.as_text(query, "query", allow_empty=True)
+        budget = config.token_budget if max_tokens is None else arguments.as_whole(max_tokens, "max_tokens", 1)
         if budget > config.token_budget:
             raise InvalidValue(field="max_tokens", reason=f"must be at most token_budget = {config.token_budget}")
         # By vectors alone nothing goes on without one; a search has other legs, which need a part of the deadline.
@@ -190,7 +190,7 @@ class Reader:
                 vector_expected=query.origin == "caller",
                 query_from=query.origin,
                 space_id=None if space is None else space.space_id,
-                extra_sections=inputs.as_mapping(extra_sections, "extra_sections"),
+                extra_sections=arguments.as_mapping(extra_sections, "extra_sections"),
                 totals=totals,
                 figures=figures,
                 degraded=degraded,
@@ -373,16 +373,16 @@ class Reader:
         """Return a trajectory's events, newest first, those of a moment ago included."""
         engine = self._engine
         engine.check_open()
-        count = engine.config.debug.trace_limit if limit is None else inputs.as_whole(limit, "limit", 1)
+        count = engine.config.debug.trace_limit if limit is None else arguments.as_whole(limit, "limit", 1)
         if engine.snapshot()["trajectory"].find(trajectory_id.bytes) < 0:
             raise NotFound(entity_type="trajectory", id=trajectory_id)
         engine.behind.flush()
         path = "list_by_trajectory"
         by: tuple[bytes | str, ...] = (trajectory_id.bytes,)
         if event_type is not None:
-            name = str(inputs.as_text(event_type, "event_type"))
+            name = str(arguments.as_text(event_type, "event_type"))
             if not name.startswith("caliber_"):
-                name = inputs.as_enum(event_type, EventType, "event_type").value
+                name = arguments.as_enum(event_type, EventType, "event_type").value
             path, by = "list_by_trajectory_and_type", (trajectory_id.bytes, name)
         plans = engine.store.plans["event"]
         asked = count

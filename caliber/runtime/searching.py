@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.access.visibility import NoteMask
+from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.entities import EmbeddingSpace
 from caliber.model.enums import EntityType, ReadConsistency, ResultStatus, SpaceState
@@ -34,7 +35,6 @@ from caliber.search.filters import Found
 from caliber.search.request import Outcome, Request
 from caliber.search.stored import NOT_RESIDENT
 from caliber.search.where import Where
-from caliber.trajectory import inputs
 
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ class Deadline:
     def __init__(self, deadline_ms: int | None) -> None:
         self._until = None
         if deadline_ms is not None:
-            self._until = time.monotonic() + inputs.as_whole(deadline_ms, "deadline_ms") / 1000
+            self._until = time.monotonic() + arguments.as_whole(deadline_ms, "deadline_ms") / 1000
 
     def check(self, what: str) -> None:
         """Raise Unavailable when the time is up."""
@@ -78,7 +78,7 @@ def for_embedding(deadline_ms: int | None) -> int | None:
     """Return the part of a deadline that embedding may use up, so that the other legs still answer (M-040)."""
     if deadline_ms is None:
         return None
-    whole = inputs.as_whole(deadline_ms, "deadline_ms")
+    whole = arguments.as_whole(deadline_ms, "deadline_ms")
     return whole - min(whole // _KEPT_SHARE, _KEPT_MOST_MS)
 
 
@@ -106,7 +106,7 @@ def query_vector(
     Raises: InputError kinds for the caller's, LlmError kinds of the provider.
     """
     if query is not None:
-        inputs.as_text(query, "query", allow_empty=True)
+        arguments.as_text(query, "query", allow_empty=True)
     embedder = engine.embedder
     space_id = snapshot.space_in_use
     if given is not None:
@@ -163,7 +163,7 @@ class Searching:
         deadline = Deadline(deadline_ms)
         settings = engine.config.search
         wanted = filters.check_kinds(kinds, engine.kinds)
-        count = settings.default_limit if limit is None else inputs.as_whole(limit, "limit", 1)
+        count = settings.default_limit if limit is None else arguments.as_whole(limit, "limit", 1)
         if count > settings.limit_max:
             raise InvalidValue(field="limit", reason=f"must be at most search.limit_max = {settings.limit_max}")
         with engine.within(for_embedding(deadline_ms)):
@@ -178,7 +178,7 @@ class Searching:
             where = Where(predicates, variables(self._principal, at_us))
             wanted = tuple(predicates)
         else:
-            given = inputs.as_mapping(conditions, "filter")
+            given = arguments.as_mapping(conditions, "filter")
         space = engine.searched(snapshot)
         out = []
         within = functools.partial(deadline.check, "the database was searched")

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from caliber.knowledge.notes import change_note
-from caliber.model import states
+from caliber.model import arguments, states
 from caliber.model.entities import Artifact, Embedding, EmbeddingSpace, Scope, Trajectory, Turn
 from caliber.model.enums import ScopeStatus, TrajectoryStatus
 from caliber.model.errors import (
@@ -35,7 +35,7 @@ from caliber.storage.embedding_statements import kinds_of
 from caliber.storage.memory_records import KEY, derived_of
 from caliber.storage.reading import reading
 from caliber.storage.unit_of_work import UnitOfWork
-from caliber.trajectory import artifacts, inputs
+from caliber.trajectory import artifacts
 
 _PAGE = 1_000
 _TYPES: dict[ColumnType, type[Any]] = {ColumnType.TEXT: str, ColumnType.BYTES: bytes, ColumnType.INT: int}
@@ -44,9 +44,9 @@ _TYPES: dict[ColumnType, type[Any]] = {ColumnType.TEXT: str, ColumnType.BYTES: b
 def _bound(column: Column, value: Any) -> Any:
     """Return a value as the driver takes it; ids may be given as text, as everywhere."""
     if column.type is ColumnType.UUID:
-        return inputs.as_uuid(value, column.name).bytes
+        return arguments.as_uuid(value, column.name).bytes
     if column.enum is not None:
-        return inputs.as_enum(value, column.enum, column.name).value
+        return arguments.as_enum(value, column.enum, column.name).value
     if isinstance(value, datetime):
         return to_us(value, column.name)
     wanted = _TYPES.get(column.type)
@@ -95,7 +95,7 @@ def check_hash(entity: Any) -> None:
 def check_update(entity: Any, changes: dict[str, Any]) -> None:
     """Raise InvalidStateTransition for a status that may not follow the present one (C-320, C-325)."""
     if isinstance(entity, Trajectory) and "status" in changes:
-        states.TRAJECTORY.check(entity.status, inputs.as_enum(changes["status"], TrajectoryStatus, "status"))
+        states.TRAJECTORY.check(entity.status, arguments.as_enum(changes["status"], TrajectoryStatus, "status"))
     if isinstance(entity, Scope) and "closed_at" in changes:
         after = ScopeStatus.OPEN if changes["closed_at"] is None else ScopeStatus.CLOSED
         states.SCOPE.check(ScopeStatus.OPEN if entity.is_open else ScopeStatus.CLOSED, after)
@@ -151,7 +151,7 @@ class Table:
             if isinstance(value, str | int | float) and type(value) not in _PLAIN:
                 raise DTypeError(field=name, expected="a plain str, int or float", got=type(value).__name__)
             if isinstance(value, str):
-                inputs.as_content(value, name, allow_empty=True)
+                arguments.as_content(value, name, allow_empty=True)
             elif isinstance(value, int) and not -(2**63) <= value < 2**63:
                 raise InvalidValue(field=name, reason="must fit 64 bits")
         return row
@@ -189,7 +189,7 @@ class Table:
             changed = change_note(uow, entity, self._engine.count_bytes, **changes)
         else:
             if self._relation.name == "artifact" and "content" in changes:
-                content = inputs.as_content(changes["content"], "content", allow_empty=False)
+                content = arguments.as_content(changes["content"], "content", allow_empty=False)
                 changes = {**artifacts.derived_of(content, self._engine.count_bytes), **changes, "content": content}
             replaced = dataclasses.replace(entity, **changes)
             self._encodable(replaced)
@@ -251,7 +251,7 @@ class Table:
         parameters = [_bound(self._relation.column(name), part) for name, part in zip(declared.by, by, strict=True)]
         if limit is not None:
             # A negative limit would mean "all" to one database and an error to the other.
-            inputs.as_whole(limit, "limit")
+            arguments.as_whole(limit, "limit")
         if declared.limited:
             parameters.append(2**62 if limit is None else limit)
         self._engine.check_open()

@@ -20,6 +20,7 @@ from typing import Any, Final, Self
 
 from caliber.backends import backend
 from caliber.config import CaliberConfig
+from caliber.model import arguments
 from caliber.model.errors import CaliberError, Conflict, MissingRequired, NotFound, Unavailable
 from caliber.model.tenants import Tenant, TenantState, check_tenant_name
 from caliber.model.time import Clock
@@ -28,7 +29,6 @@ from caliber.runtime.embedding.vector_index import build_index_of
 from caliber.runtime.full_text import complete_full_text, rebuild_full_text
 from caliber.tenancy.directory import Directory, require_open
 from caliber.tenancy.move import Hooks, Move, MoveReport, Step, Told, abort, drop_old, drop_store, make_role
-from caliber.trajectory import inputs
 
 _SCRUB_S: Final = 10.0
 MISSING: Final = "missing"
@@ -44,8 +44,8 @@ class Tenants:
         Raises: MissingRequired without the section tenancy; Unavailable, SchemaMismatch
         """
         self._config = config_of(config)
-        self._clock_us = inputs.as_clock(clock).now_us
-        inputs.as_flag(create, "create")
+        self._clock_us = arguments.as_clock(clock).now_us
+        arguments.as_flag(create, "create")
         if self._config.tenancy is None:
             raise MissingRequired(
                 "tenant= needs the section [tenancy]: where the directory of tenants is, and its data sources",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from caliber.access.visibility import author_of, default_visible_to
 from caliber.knowledge import notes as note_ops
 from caliber.knowledge.notes import NewNote
+from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.entities import (
     TTL,
@@ -46,7 +47,7 @@ from caliber.runtime.tasks import Tasks
 from caliber.storage.steps import Steps, in_steps
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import artifacts as artifact_ops
-from caliber.trajectory import inputs, lifecycle
+from caliber.trajectory import lifecycle
 from caliber.trajectory import turns as turn_ops
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class Writing:
 
     def start_session(self, *, initiator: EntityRef, deadline_ms: int | None = None) -> Session:
         """Start a session, which artifacts with ``ttl='session'`` live as long as."""
-        who = inputs.as_reference(initiator, "initiator")
+        who = arguments.as_reference(initiator, "initiator")
 
         def work(uow: UnitOfWork) -> Session:
             session = lifecycle.start_session(uow, who)
@@ -79,7 +80,7 @@ class Writing:
 
     def end_session(self, session_id: Id, *, deadline_ms: int | None = None) -> Session:
         """End a session and retire what lived only as long as it; ending it again changes nothing. Raises: NotFound."""
-        engine, wanted = self._engine, inputs.as_uuid(session_id, "session_id")
+        engine, wanted = self._engine, arguments.as_uuid(session_id, "session_id")
 
         def work(uow: UnitOfWork) -> Session:
             session, ended = lifecycle.end_session(uow, wanted)
@@ -106,11 +107,11 @@ class Writing:
             nesting beyond ``pcp.context_dag.max_depth``).
         """
         return self._tasks.start(
-            inputs.as_text(goal, "goal"),
-            initiator=inputs.as_reference(initiator, "initiator"),
-            parent=None if parent is None else inputs.as_uuid(parent, "parent"),
-            session=None if session is None else inputs.as_uuid(session, "session"),
-            tags=inputs.as_names(tags, "tags"),
+            arguments.as_text(goal, "goal"),
+            initiator=arguments.as_reference(initiator, "initiator"),
+            parent=None if parent is None else arguments.as_uuid(parent, "parent"),
+            session=None if session is None else arguments.as_uuid(session, "session"),
+            tags=arguments.as_names(tags, "tags"),
             deadline_ms=deadline_ms,
         )
 
@@ -129,28 +130,28 @@ class Writing:
         Raises: NotFound, InvalidStateTransition, ConstraintViolation (sub-trajectories still alive), LockExpired.
         """
         return self._tasks.complete(
-            inputs.as_uuid(trajectory_id, "trajectory_id"),
-            status=inputs.as_enum(status, OutcomeStatus, "status"),
-            summary=inputs.as_text(summary, "summary", allow_empty=True),
+            arguments.as_uuid(trajectory_id, "trajectory_id"),
+            status=arguments.as_enum(status, OutcomeStatus, "status"),
+            summary=arguments.as_text(summary, "summary", allow_empty=True),
             guard=guard,
             deadline_ms=deadline_ms,
         )
 
     def suspend_trajectory(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> Trajectory:
         """Pause a task. Raises: NotFound, InvalidStateTransition."""
-        wanted = inputs.as_uuid(trajectory_id, "trajectory_id")
+        wanted = arguments.as_uuid(trajectory_id, "trajectory_id")
         return self._tasks.move(wanted, TrajectoryStatus.SUSPENDED, deadline_ms)
 
     def resume_trajectory(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> Trajectory:
         """Go on with a paused task. Raises: NotFound, InvalidStateTransition."""
-        wanted = inputs.as_uuid(trajectory_id, "trajectory_id")
+        wanted = arguments.as_uuid(trajectory_id, "trajectory_id")
         return self._tasks.move(wanted, TrajectoryStatus.ACTIVE, deadline_ms)
 
     # --- scopes ------------------------------------------------------------------------------------
 
     def open_scope(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> Scope:
         """Open the next scope; earlier ones may stay open. Raises: NotFound, InvalidStateTransition."""
-        return self._tasks.open_scope(inputs.as_uuid(trajectory_id, "trajectory_id"), deadline_ms)
+        return self._tasks.open_scope(arguments.as_uuid(trajectory_id, "trajectory_id"), deadline_ms)
 
     @bounded
     def close_scope(self, scope_id: Id, *, guard: LockToken | None = None, deadline_ms: int | None = None) -> Scope:
@@ -158,11 +159,11 @@ class Writing:
 
         Raises: NotFound, LockExpired; what a provider raised, when ``close.on_llm_failure`` is fail.
         """
-        return self._tasks.close_scope(inputs.as_uuid(scope_id, "scope_id"), guard, deadline_ms)
+        return self._tasks.close_scope(arguments.as_uuid(scope_id, "scope_id"), guard, deadline_ms)
 
     def current_scope(self, trajectory_id: Id) -> Scope | None:
         """Return the newest open scope of a trajectory, or None. Raises: NotFound."""
-        return self._tasks.current_scope(self._engine.snapshot(), inputs.as_uuid(trajectory_id, "trajectory_id"))
+        return self._tasks.current_scope(self._engine.snapshot(), arguments.as_uuid(trajectory_id, "trajectory_id"))
 
     # --- turns -------------------------------------------------------------------------------------
 
@@ -206,7 +207,7 @@ class Writing:
             token_count=token_count,
             trust=trust,
         )
-        return self._append(inputs.as_uuid(scope_id, "scope_id"), [new], guard, deadline_ms)[0]
+        return self._append(arguments.as_uuid(scope_id, "scope_id"), [new], guard, deadline_ms)[0]
 
     @bounded
     def append_turns(
@@ -219,7 +220,7 @@ class Writing:
     ) -> list[Turn]:
         """Append messages in order, all or none; each is a mapping of ``append_turn``'s keywords. Raises: as it."""
         new = turn_ops.check_turns(self._engine.count_bytes, self._engine.config.trust.of_turn, turns)
-        wanted = inputs.as_uuid(scope_id, "scope_id")
+        wanted = arguments.as_uuid(scope_id, "scope_id")
         return self._append(wanted, new, guard, deadline_ms) if new else []
 
     def _append(
@@ -291,7 +292,7 @@ class Writing:
             idempotency_key=idempotency_key,
             trust=trust,
         )
-        wanted = inputs.as_uuid(scope_id, "scope_id")
+        wanted = arguments.as_uuid(scope_id, "scope_id")
         text = new.content.decode("utf-8", "replace")
         vector = self._engine.vector("artifact", text)
 
@@ -340,30 +341,30 @@ class Writing:
         Raises: InputError kinds, Conflict (the idempotency key came with another note or label), LockExpired.
         """
         engine = self._engine
-        body = inputs.as_text(content, "content")
-        seen_by = self._visible_to() if visible_to is None else inputs.as_names(visible_to, "visible_to")
+        body = arguments.as_text(content, "content")
+        seen_by = self._visible_to() if visible_to is None else arguments.as_names(visible_to, "visible_to")
         if visible_to is not None and not seen_by:
             from caliber.model.errors import InvalidValue
 
             raise InvalidValue(field="visible_to", reason="must name somebody, or be left out")
         new = NewNote(
-            entity=inputs.as_text(entity, "entity", limit=inputs.MAX_NAME_CHARS),
-            entity_type=inputs.as_text(entity_type, "entity_type", limit=inputs.MAX_NAME_CHARS),
-            note_type=inputs.as_enum(note_type, NoteType, "note_type"),
+            entity=arguments.as_text(entity, "entity", limit=arguments.MAX_NAME_CHARS),
+            entity_type=arguments.as_text(entity_type, "entity_type", limit=arguments.MAX_NAME_CHARS),
+            note_type=arguments.as_enum(note_type, NoteType, "note_type"),
             content=body,
-            confidence=inputs.as_fraction(confidence, "confidence"),
+            confidence=arguments.as_fraction(confidence, "confidence"),
             token_count=engine.count_text(body),
-            importance=None if importance is None else inputs.as_fraction(importance, "importance", 1, 10),
-            valid_from=inputs.as_instant(valid_from, "valid_from"),
-            valid_until=inputs.as_instant(valid_until, "valid_until"),
-            occurred_at=inputs.as_instant(occurred_at, "occurred_at"),
-            namespace=inputs.as_name(namespace, "namespace"),
-            tags=inputs.as_names(tags, "tags"),
+            importance=None if importance is None else arguments.as_fraction(importance, "importance", 1, 10),
+            valid_from=arguments.as_instant(valid_from, "valid_from"),
+            valid_until=arguments.as_instant(valid_until, "valid_until"),
+            occurred_at=arguments.as_instant(occurred_at, "occurred_at"),
+            namespace=arguments.as_name(namespace, "namespace"),
+            tags=arguments.as_names(tags, "tags"),
             visible_to=seen_by,
             created_by=author_of(self._principal),
-            source_trajectory_ids=inputs.as_uuids(source_trajectory_ids, "source_trajectory_ids"),
-            idempotency_key=inputs.as_name(idempotency_key, "idempotency_key"),
-            trust=engine.config.trust.notes if trust is None else inputs.as_enum(trust, TrustLabel, "trust"),
+            source_trajectory_ids=arguments.as_uuids(source_trajectory_ids, "source_trajectory_ids"),
+            idempotency_key=arguments.as_name(idempotency_key, "idempotency_key"),
+            trust=engine.config.trust.notes if trust is None else arguments.as_enum(trust, TrustLabel, "trust"),
             labelled=trust is not None,
         )
         note_ops.check_validity(new.valid_from, new.valid_until)
@@ -392,7 +393,7 @@ class Writing:
 
         Raises: NotFound, ProviderNotConfigured, LlmError kinds.
         """
-        return self._tasks.consolidate(inputs.as_uuid(trajectory_id, "trajectory_id"), deadline_ms)
+        return self._tasks.consolidate(arguments.as_uuid(trajectory_id, "trajectory_id"), deadline_ms)
 
     def _event(
         self,

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from caliber.kernels import uuid7
+from caliber.model import arguments
 from caliber.model.entities import TTL, Artifact, Scope, Session, Trajectory, Turn
 from caliber.model.enums import (
     ArtifactType,
@@ -28,7 +29,6 @@ from caliber.model.ids import ArtifactId
 from caliber.model.time import from_us
 from caliber.schema.relations import ARTIFACT, SCOPE, SESSION, TRAJECTORY, TURN
 from caliber.storage.unit_of_work import UnitOfWork
-from caliber.trajectory import inputs
 from caliber.trajectory.lifecycle import retire_artifact
 
 DEFAULT_SCHEMA_VERSION = "1"
@@ -68,21 +68,21 @@ def check_artifact(
     trust: Any = None,
 ) -> NewArtifact:
     """Return a checked artifact. Raises: InputError kinds."""
-    raw = inputs.as_content(content, "content", allow_empty=False)
+    raw = arguments.as_content(content, "content", allow_empty=False)
     return NewArtifact(
-        artifact_type=inputs.as_enum(artifact_type, ArtifactType, "artifact_type"),
+        artifact_type=arguments.as_enum(artifact_type, ArtifactType, "artifact_type"),
         content=raw,
         **derived_of(raw, count_tokens),
-        extraction_method=inputs.as_enum(extraction_method, ExtractionMethod, "extraction_method"),
-        confidence=None if confidence is None else inputs.as_fraction(confidence, "confidence"),
-        ttl=inputs.as_ttl(ttl),
-        source_turn=None if source_turn is None else inputs.as_whole(source_turn, "source_turn"),
+        extraction_method=arguments.as_enum(extraction_method, ExtractionMethod, "extraction_method"),
+        confidence=None if confidence is None else arguments.as_fraction(confidence, "confidence"),
+        ttl=arguments.as_ttl(ttl),
+        source_turn=None if source_turn is None else arguments.as_whole(source_turn, "source_turn"),
         schema_version=DEFAULT_SCHEMA_VERSION
         if schema_version is None
-        else inputs.as_text(schema_version, "schema_version"),
-        occurred_at=inputs.as_instant(occurred_at, "occurred_at"),
-        idempotency_key=inputs.as_name(idempotency_key, "idempotency_key"),
-        trust=None if trust is None else inputs.as_enum(trust, TrustLabel, "trust"),
+        else arguments.as_text(schema_version, "schema_version"),
+        occurred_at=arguments.as_instant(occurred_at, "occurred_at"),
+        idempotency_key=arguments.as_name(idempotency_key, "idempotency_key"),
+        trust=None if trust is None else arguments.as_enum(trust, TrustLabel, "trust"),
     )
 
 

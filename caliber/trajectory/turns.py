@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from caliber.kernels import uuid7
+from caliber.model import arguments
 from caliber.model.entities import Scope, ToolCall, Turn
 from caliber.model.enums import TrajectoryStatus, TrustLabel, TurnRole, least_trusted
 from caliber.model.errors import Conflict, ConstraintViolation, DTypeError, InvalidValue, NotFound
@@ -19,7 +20,6 @@ from caliber.storage.codec import codec_of
 from caliber.storage.damage import damaged
 from caliber.storage.steps import Steps
 from caliber.storage.unit_of_work import Ask, UnitOfWork
-from caliber.trajectory import inputs
 
 LabelOf = Callable[[TurnRole, str | None], TrustLabel]
 """Gives the label of a turn that states none, by its role and name."""
@@ -75,26 +75,26 @@ def check_turn(
     trust: Any = None,
 ) -> NewTurn:
     """Return a checked turn, labelled by ``label_of`` where its caller says nothing. Raises: InputError kinds."""
-    role = inputs.as_enum(role, TurnRole, "role")
-    raw = inputs.as_content(content, "content", allow_empty=True)
-    calls = () if tool_calls is None else inputs.as_tool_calls(tool_calls)
+    role = arguments.as_enum(role, TurnRole, "role")
+    raw = arguments.as_content(content, "content", allow_empty=True)
+    calls = () if tool_calls is None else arguments.as_tool_calls(tool_calls)
     if calls and role is not TurnRole.ASSISTANT:
         raise InvalidValue(field="tool_calls", reason="only assistant turns call tools")
     if tool_call_id is not None and role is not TurnRole.TOOL:
         raise InvalidValue(field="tool_call_id", reason="only tool turns answer a call")
-    tokens = count_tokens(raw) if token_count is None else inputs.as_whole(token_count, "token_count")
-    name = inputs.as_name(name, "name")
+    tokens = count_tokens(raw) if token_count is None else arguments.as_whole(token_count, "token_count")
+    name = arguments.as_name(name, "name")
     return NewTurn(
         role=role,
         content=raw,
         token_count=tokens,
         name=name,
         tool_calls=calls,
-        tool_call_id=inputs.as_name(tool_call_id, "tool_call_id"),
-        occurred_at=inputs.as_instant(occurred_at, "occurred_at"),
-        idempotency_key=inputs.as_name(idempotency_key, "idempotency_key"),
-        model_id=inputs.as_name(model_id, "model_id"),
-        trust=label_of(role, name) if trust is None else inputs.as_enum(trust, TrustLabel, "trust"),
+        tool_call_id=arguments.as_name(tool_call_id, "tool_call_id"),
+        occurred_at=arguments.as_instant(occurred_at, "occurred_at"),
+        idempotency_key=arguments.as_name(idempotency_key, "idempotency_key"),
+        model_id=arguments.as_name(model_id, "model_id"),
+        trust=label_of(role, name) if trust is None else arguments.as_enum(trust, TrustLabel, "trust"),
         labelled=trust is not None,
     )
 
@@ -102,7 +102,7 @@ def check_turn(
 def check_turns(count_tokens: Callable[[bytes], int], label_of: LabelOf, items: Any) -> list[NewTurn]:
     """Return checked turns from mappings with the keywords of ``append_turn``. Raises: InputError kinds."""
     out = []
-    for at, item in enumerate(inputs.as_items(items, "turns", "an iterable of mappings")):
+    for at, item in enumerate(arguments.as_items(items, "turns", "an iterable of mappings")):
         if not isinstance(item, Mapping):
             raise DTypeError(
                 field=f"turns[{at}]", expected="a mapping of append_turn's keywords", got=type(item).__name__

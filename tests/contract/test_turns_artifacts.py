@@ -91,9 +91,9 @@ def test_content_of_50_megabytes_is_kept_whole(backend: Any, start: Any) -> None
 
 
 def test_content_beyond_the_limit_is_refused(agent: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from caliber.trajectory import inputs
+    from caliber.model import arguments
 
-    monkeypatch.setattr(inputs, "MAX_CONTENT_BYTES", 1_000)
+    monkeypatch.setattr(arguments, "MAX_CONTENT_BYTES", 1_000)
     agent.say(b"x" * 1_000)
     with pytest.raises(InputError, match="1001 bytes"):
         agent.say(b"x" * 1_001)

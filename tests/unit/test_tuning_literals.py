@@ -132,7 +132,6 @@ _allow(
     search__names="_LONGEST",
     storage__conditions="MOST_VALUES",
     storage__moving="NAMED_MOST",
-    trajectory__inputs="MAX_DURATION_MS",
 )
 _allow(
     PROTOCOL,

@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from caliber.llm.cache import content_hash
+from caliber.model import arguments
 from caliber.model.entities import Embedding, EmbeddingSpace
 from caliber.model.enums import EventType, SpaceState
 from caliber.model.errors import Conflict, ConstraintViolation, InvalidValue, NotFound, ProviderNotConfigured
@@ -28,7 +29,6 @@ from caliber.schema.relations import EMBEDDING, EMBEDDING_SPACE
 from caliber.search.full_text import WordIndexer
 from caliber.storage.codec import dump_json
 from caliber.storage.unit_of_work import UnitOfWork
-from caliber.trajectory import inputs
 
 _BATCH_ROWS = 2_000
 """Rows of one transaction: writers of the store wait for it."""
@@ -150,7 +150,7 @@ class SpaceTable(Table):
         self._engine.check_open()
         if self._engine.embedder is None:
             raise ProviderNotConfigured(capability="embedding")
-        hear, accept = inputs.as_callback(told, "told"), inputs.as_flag(accept_refused, "accept_refused")
+        hear, accept = arguments.as_callback(told, "told"), arguments.as_flag(accept_refused, "accept_refused")
         return self._engine.embedder.reembed(hear, accept_refused=accept)
 
     def find(self, name: str) -> EmbeddingSpace:
@@ -158,7 +158,7 @@ class SpaceTable(Table):
 
         Raises: NotFound; InvalidValue for what several spaces answer to.
         """
-        wanted = inputs.as_text(name, "name")
+        wanted = arguments.as_text(name, "name")
         spaces = all_spaces(self._engine)
         found = [space for space in spaces if wanted in (space.name, str(space.space_id))]
         if not found:
@@ -185,7 +185,7 @@ class SpaceTable(Table):
         """
         engine = self._engine
         engine.check_open()
-        inputs.as_callback(told, "told")
+        arguments.as_callback(told, "told")
         space = self.find(name)
         self._check_droppable(space)
         engine.write(lambda uow: _retire(uow, space.space_id))

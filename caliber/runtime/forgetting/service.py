@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from caliber.kernels import uuid7
+from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.entities import EntityRef, Erasure
 from caliber.model.enums import EntityType, ErasureKind, EventFamily, EventType
@@ -32,7 +33,6 @@ from caliber.runtime.forgetting.unfinished import (
 )
 from caliber.schema.relations import ERASURE, TRAJECTORY
 from caliber.storage.unit_of_work import UnitOfWork
-from caliber.trajectory import inputs
 
 _ROUNDS: Final = 3
 """Times that what others wrote meanwhile (a vector, a window in a queue) is looked for and erased too."""
@@ -77,7 +77,7 @@ class Forgetting:
         """Erase a subject. Raises: as ``Caliber.forget``."""
         self._check_rights("forget")
         if entity is not None:
-            entity = inputs.as_reference(entity, "entity")
+            entity = arguments.as_reference(entity, "entity")
         wanted = Wanted(Subject.of(entity, texts), even_if_shared=even_if_shared)
         if entity is not None and entity.entity_type is EntityType.TRAJECTORY:
             wanted = dataclasses.replace(wanted, trajectories=frozenset({entity.id.bytes}))
@@ -119,7 +119,7 @@ class Forgetting:
         self, kind: ErasureKind, wanted: Wanted, dry_run: bool, wait_ms: int | None, scrub_log: bool
     ) -> ForgetReport:
         engine = self._engine
-        wait = _WAIT_MS if wait_ms is None else inputs.as_whole(wait_ms, "wait_ms")
+        wait = _WAIT_MS if wait_ms is None else arguments.as_whole(wait_ms, "wait_ms")
         with _one_at_a_time:
             engine.behind.flush()
             if dry_run:

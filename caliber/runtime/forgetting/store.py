@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from caliber.backends import backend
 from caliber.config import CaliberConfig
+from caliber.model import arguments
 from caliber.model.enums import ErasureKind
 from caliber.model.erasure import ForgetReport, Searched
 from caliber.model.time import SystemClock
-from caliber.trajectory import inputs
 
 _WAIT_MS = 10_000
 
 
 def purge_store(config: CaliberConfig, *, dry_run: bool, wait_ms: int | None, scrub_log: bool) -> ForgetReport:
     """Remove a store. Raises: as ``purge`` of ``caliber.runtime.opening``."""
-    wait = _WAIT_MS if wait_ms is None else inputs.as_whole(wait_ms, "wait_ms")
+    wait = _WAIT_MS if wait_ms is None else arguments.as_whole(wait_ms, "wait_ms")
     store = backend(config.storage.adapter).open_store(config, clock_us=SystemClock().now_us)
     try:
         with store.read() as session:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
+from caliber.model import arguments
 from caliber.model.enums import TrustLabel
 from caliber.model.errors import DTypeError, InputError, InvalidValue, RequiredFieldMissing
 from caliber.model.time import from_us, to_us
@@ -19,7 +20,6 @@ from caliber.schema.memory_types import IndexType
 from caliber.schema.own_memories import INDEXED_TEXT_BYTES, INT_LEAST, KEY, OwnMemory
 from caliber.schema.relation import Column, ColumnType
 from caliber.storage.codec import dump_json
-from caliber.trajectory import inputs
 
 JSON_DEPTH: Final = 64
 """Deeper values are refused: whoever reads them would run out of stack."""
@@ -72,7 +72,7 @@ def _field(memory: OwnMemory, name: str, value: Any, field: str, *, whole: bool)
     if column.name == KEY:
         if not whole:
             raise InvalidValue(field=field, reason="is the id of the record, which does not change")
-        return KEY, inputs.as_uuid(value, field)
+        return KEY, arguments.as_uuid(value, field)
     if column.declared:
         return column.name, _value(memory, column, value, field)
     if column.name not in _PLACED or (not whole and column.name not in ("occurred_at", "trust")):
@@ -87,10 +87,10 @@ def _placed(column: Column, value: Any, field: str) -> Any:
     if value is None:
         return None
     if column.name == "trust":
-        return inputs.as_enum(value, TrustLabel, field)
+        return arguments.as_enum(value, TrustLabel, field)
     if column.name == "idempotency_key":
-        return inputs.as_name(value, field)
-    return inputs.as_instant(value, field) if column.name == "occurred_at" else inputs.as_uuid(value, field)
+        return arguments.as_name(value, field)
+    return arguments.as_instant(value, field) if column.name == "occurred_at" else arguments.as_uuid(value, field)
 
 
 def _value(memory: OwnMemory, column: Column, value: Any, field: str) -> Any:
@@ -101,12 +101,12 @@ def _value(memory: OwnMemory, column: Column, value: Any, field: str) -> Any:
     if column.type is ColumnType.TEXT:
         return _text(memory, column, value, field)
     if column.enum is not None:
-        return inputs.as_enum(value, column.enum, field)
+        return arguments.as_enum(value, column.enum, field)
     return _CHECKS[column.type](value, field)
 
 
 def _text(memory: OwnMemory, column: Column, value: Any, field: str) -> str:
-    text = inputs.as_text(value, field, allow_empty=True)
+    text = arguments.as_text(value, field, allow_empty=True)
     looked_up = any(
         index.field == column.name and index.type in (IndexType.BTREE, IndexType.HASH) for index in memory.type.indexes
     )
@@ -162,7 +162,7 @@ def _plain(value: Any, field: str, depth: int) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
-        return inputs.as_text(value, field, allow_empty=True)
+        return arguments.as_text(value, field, allow_empty=True)
     if isinstance(value, int):
         return _whole(value, field)
     if isinstance(value, float):
@@ -177,7 +177,7 @@ def _plain(value: Any, field: str, depth: int) -> Any:
 
 
 _CHECKS: Final[Mapping[ColumnType, Callable[[Any, str], Any]]] = {
-    ColumnType.UUID: inputs.as_uuid,
+    ColumnType.UUID: arguments.as_uuid,
     ColumnType.INT: _whole,
     ColumnType.FLOAT: _number,
     ColumnType.BOOL: _bool,
@@ -188,4 +188,4 @@ _CHECKS: Final[Mapping[ColumnType, Callable[[Any, str], Any]]] = {
 
 def place(value: uuid.UUID | str | None, field: str) -> uuid.UUID | None:
     """Return the id of something that a record belongs to."""
-    return None if value is None else inputs.as_uuid(value, field)
+    return None if value is None else arguments.as_uuid(value, field)

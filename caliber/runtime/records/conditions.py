@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
+from caliber.model import arguments
 from caliber.model.errors import DTypeError, InvalidValue
 from caliber.model.hints import did_you_mean
 from caliber.schema.memories import BuiltIn
 from caliber.schema.predicate import All, Comparison, Either, Operator, Predicate
 from caliber.schema.relation import Column, ColumnType
 from caliber.storage.listing import ORDERED
-from caliber.trajectory import inputs
 
 
 def joined(*parts: Predicate | None) -> Predicate | None:
@@ -84,17 +84,17 @@ def _bool(_: Column, value: Any, field: str) -> bool:
 
 
 def _instant(_: Column, value: Any, field: str) -> datetime | None:
-    return inputs.as_instant(value, field)
+    return arguments.as_instant(value, field)
 
 
 def _member(column: Column, value: Any, field: str) -> str:
     assert column.enum is not None
-    return inputs.as_enum(value, column.enum, field).value
+    return arguments.as_enum(value, column.enum, field).value
 
 
 _CHECKS: Final[Mapping[ColumnType, Callable[[Column, Any, str], Any]]] = {
-    ColumnType.UUID: lambda _, value, field: inputs.as_uuid(value, field),
-    ColumnType.UUID_ARRAY: lambda _, value, field: inputs.as_uuid(value, field),
+    ColumnType.UUID: lambda _, value, field: arguments.as_uuid(value, field),
+    ColumnType.UUID_ARRAY: lambda _, value, field: arguments.as_uuid(value, field),
     ColumnType.TEXT: _text,
     ColumnType.TEXT_ARRAY: _text,
     ColumnType.INT: _number,
@@ -124,7 +124,7 @@ def order_of(memory: BuiltIn, order_by: str | None) -> Column | None:
     """Return the column that gives an order; None for that of ids. Raises: InvalidValue."""
     if order_by is None:
         return None
-    column = column_of(memory, inputs.as_text(order_by, "order_by"), "order_by")
+    column = column_of(memory, arguments.as_text(order_by, "order_by"), "order_by")
     if column.type in ORDERED:
         return column
     if column.name == memory.relation.key[0]:

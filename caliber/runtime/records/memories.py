@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.access.visibility import NoteMask, may_see
+from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.errors import DTypeError, InvalidValue, NotFound
 from caliber.model.windows import SearchResult
@@ -35,7 +36,6 @@ from caliber.storage.codec import Row, codec_of, decoder_of
 from caliber.storage.conditions import PAGE_ROWS
 from caliber.storage.listing import Behind
 from caliber.storage.reading import reading
-from caliber.trajectory import inputs
 
 if TYPE_CHECKING:
     from caliber.runtime.engine import Engine
@@ -65,7 +65,7 @@ class Memory(Written):
 
     def get(self, id: uuid.UUID | str) -> Any:  # noqa: A002  (as ``Caliber.get``)
         """Return one record. Raises: NotFound, also for a record of another memory."""
-        return self._reader.get(inputs.as_uuid(id, "id"), only=self._relation.name)
+        return self._reader.get(arguments.as_uuid(id, "id"), only=self._relation.name)
 
     def find(
         self,
@@ -89,8 +89,8 @@ class Memory(Written):
         """
         self._engine.check_open()
         order = conditions.order_of(self._bound, order_by)
-        inputs.as_flag(descending, "descending")
-        most = None if limit is None else inputs.as_whole(limit, "limit", 1)
+        arguments.as_flag(descending, "descending")
+        most = None if limit is None else arguments.as_whole(limit, "limit", 1)
         predicate = self._predicate(filter, equal, in_force)
         behind = None if after is None else self._behind(after, order)
         snapshot = self._snapshot()
@@ -133,11 +133,11 @@ class Memory(Written):
         if called is None:
             raise InvalidValue(field="memory", reason=f"{self._name} {self._unsearched()}; use find")
         return self._reader.searching.search_many(
-            [inputs.as_text(query, "query", allow_empty=True)],
+            [arguments.as_text(query, "query", allow_empty=True)],
             kinds=(called,),
             limit=limit,
             conditions=filter,
-            as_of=inputs.as_instant(as_of, "as_of"),
+            as_of=arguments.as_instant(as_of, "as_of"),
             consistency=None,
             deadline_ms=deadline_ms,
         )[0]
@@ -148,12 +148,12 @@ class Memory(Written):
         self, given: str | Mapping[str, Any] | None, equal: Mapping[str, Any], counting: bool
     ) -> Predicate | None:
         kind = self._relation.name
-        inputs.as_flag(counting, "in_force")
+        arguments.as_flag(counting, "in_force")
         asked = None
         if isinstance(given, str):
             asked = self._engine.filters.of(given, (kind,), named=True)[kind]
         elif given is not None:
-            asked = conditions.equalities(self._bound, inputs.as_mapping(given, "filter"))
+            asked = conditions.equalities(self._bound, arguments.as_mapping(given, "filter"))
         return conditions.joined(
             self._in_force() if counting else None, asked, conditions.equalities(self._bound, equal)
         )
@@ -214,7 +214,7 @@ class Memory(Written):
         if isinstance(after, self._relation.entity):
             row = codec.encode(after)
         elif isinstance(after, uuid.UUID | str):
-            key = inputs.as_uuid(after, "after")
+            key = arguments.as_uuid(after, "after")
             if order is None:
                 return Behind(key.bytes)
             _, snapshot, number = self._reader.locate(key)

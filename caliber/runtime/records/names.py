@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.errors import InvalidValue
 from caliber.model.hints import did_you_mean
 from caliber.runtime.records.memories import Memory
 from caliber.schema.memories import BUILT_IN
-from caliber.trajectory import inputs
 
 if TYPE_CHECKING:
     from caliber.runtime.engine import Engine
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def memory(engine: Engine, principal: Principal, reader: Reader, name: str) -> Memory:
     """Return a memory by its name. Raises: InvalidValue, with what was probably meant."""
-    inputs.as_text(name, "name")
+    arguments.as_text(name, "name")
     bound = BUILT_IN.get(name)
     if bound is not None:
         return Memory(engine, principal, reader, name, bound)

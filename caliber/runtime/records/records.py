@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from caliber.access.visibility import author_of
 from caliber.kernels import uuid7
+from caliber.model import arguments
 from caliber.model.entities import LockToken, Scope, Session, Trajectory
 from caliber.model.enums import EventType, TrustLabel, least_trusted
 from caliber.model.errors import (
@@ -39,7 +40,6 @@ from caliber.schema.relation import ColumnType, Relation
 from caliber.schema.relations import SCOPE, SESSION, TRAJECTORY
 from caliber.storage.memory_records import derived_of
 from caliber.storage.unit_of_work import UnitOfWork
-from caliber.trajectory import inputs
 
 if TYPE_CHECKING:
     from caliber.model.access import Principal
@@ -95,7 +95,7 @@ class Records(Memory):
             "trust": trust,
             "idempotency_key": idempotency_key,
         }
-        merged = _merged(inputs.as_mapping(record, "record"), fields)
+        merged = _merged(arguments.as_mapping(record, "record"), fields)
         return self._store([self._new(merged, said)], guard, deadline_ms)[0]
 
     def insert_many(
@@ -111,13 +111,13 @@ class Records(Memory):
         deadline_ms: int | None = None,
     ) -> list[Any]:
         """See ``Memory.insert_many``."""
-        each = inputs.as_items(records, "records", "a sequence of mappings")
+        each = arguments.as_items(records, "records", "a sequence of mappings")
         said = {"trajectory": trajectory, "scope": scope, "session": session, "parent": parent, "trust": trust}
         new: list[_New] = []
         faults: list[InputError] = []
         for at, record in enumerate(each):
             try:
-                new.append(self._new(inputs.as_mapping(record, f"records[{at}]"), said, f"records[{at}]."))
+                new.append(self._new(arguments.as_mapping(record, f"records[{at}]"), said, f"records[{at}]."))
             except InputError as error:
                 faults.append(error)
         if faults:
@@ -289,7 +289,7 @@ class Records(Memory):
     ) -> Any:
         """See ``Memory.update``."""
         key, expected = _which(id, version)
-        merged = _merged(inputs.as_mapping(changes, "changes"), fields)
+        merged = _merged(arguments.as_mapping(changes, "changes"), fields)
         values = record_checks.checked(self._own, merged, whole=False)
         if values.get("trust", self) is None:
             raise RequiredFieldMissing(field="trust")
@@ -397,7 +397,7 @@ class Records(Memory):
 
 def _which(key: uuid.UUID | str, version: int | None) -> tuple[uuid.UUID, int | None]:
     """Return the key of the record a caller means, and the version that it must still have, if one was given."""
-    return inputs.as_uuid(key, "id"), None if version is None else inputs.as_whole(version, "version", 1)
+    return arguments.as_uuid(key, "id"), None if version is None else arguments.as_whole(version, "version", 1)
 
 
 def _merged(record: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
