@@ -19,8 +19,8 @@ import psycopg
 import pyarrow as pa
 
 import caliber
-from caliber.backends.postgres.local_server import LocalServer
 from caliber.config import CaliberConfig, profiles
+from caliber.localserver.server import LocalServer
 from caliber.runtime.backup import backup, restore, unheard
 from caliber.runtime.checking import check_store
 from caliber.runtime.opening import bare_store

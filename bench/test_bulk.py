@@ -27,8 +27,8 @@ from harness.stores import SERVER
 
 import caliber
 from caliber.backends import backend
-from caliber.backends.postgres.local_server import LocalServer
 from caliber.kernels.copy import COPY_HEADER, COPY_TRAILER, CopyRows, copy_tuples
+from caliber.localserver.server import LocalServer
 from caliber.model import SystemClock
 from caliber.schema.relations import EMBEDDING, EMBEDDING_SPACE
 from caliber.storage import arrow

@@ -19,8 +19,8 @@ from harness.contest import OURS, PEER, Contender
 from harness.notes import LIMIT, QUERY, QUICK_TASK, Ours, opened, settled
 
 import caliber
-from caliber.backends.postgres.local_server import LocalServer
 from caliber.config import CaliberConfig
+from caliber.localserver.server import LocalServer
 from caliber.runtime.caliber import Caliber
 from caliber.runtime.embedding.vector_index import build_index_of
 from caliber.runtime.full_text import rebuild_full_text

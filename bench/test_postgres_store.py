@@ -24,8 +24,8 @@ from harness.notes import ME, sentence, settled
 from harness.writers import per_second
 
 import caliber
-from caliber.backends.postgres.local_server import LocalServer
 from caliber.kernels import uuid7
+from caliber.localserver.server import LocalServer
 from caliber.runtime.caliber import Caliber
 
 DSN = "CALIBER_BENCH_STORE_DSN"

@@ -21,8 +21,8 @@ from harness.contest import ASIDE, OURS, PEER, Contender
 from harness.notes import LIMIT, QUERY, QUICK_TASK, Notes, Ours, latencies, opened, settled
 from harness.report import amount
 
-from caliber.backends.postgres.local_server import LocalServer
 from caliber.llm.hash_provider import HashEmbeddingProvider
+from caliber.localserver.server import LocalServer
 
 SMALL, LARGE = 10_000, 100_000
 QUICK, QUICK_LARGE = 1_000, 1_200

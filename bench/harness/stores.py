@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import psycopg
 
-from caliber.backends.postgres.local_server import LocalServer
+from caliber.localserver.server import LocalServer
 from harness.notes import LIMIT, QUERY, Notes, team
 from harness.peers import peer
 

@@ -8,17 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 from caliber.model.errors import ProviderNotSupported
 
 if TYPE_CHECKING:
-    from caliber.backends.postgres.local_server import LocalServer
     from caliber.storage.protocol import BackendModule
 
 _MODULES = {"sqlite": "caliber.backends.sqlite", "postgres": "caliber.backends.postgres"}
-
-
-def local_server() -> type[LocalServer]:
-    """Return what starts a private PostgreSQL server; imported only now."""
-    from caliber.backends.postgres.local_server import LocalServer
-
-    return LocalServer
 
 
 def backend(adapter: str) -> BackendModule:

@@ -107,10 +107,10 @@ def database(out: Output) -> Iterator[str]:
     if os.environ.get(DSN_VARIABLE):
         yield f"the server that {DSN_VARIABLE} names"
         return
-    from caliber.backends import local_server
+    from caliber.localserver.server import LocalServer
 
     out.say("starting a private PostgreSQL server")
-    with local_server().start() as server:
+    with LocalServer.start() as server:
         os.environ[DSN_VARIABLE] = server.dsn
         try:
             yield "a private PostgreSQL server, which ends with this demo"

@@ -19,8 +19,8 @@ from support.folders import open_folder
 
 import caliber
 from caliber.backends import backend as backend_module
-from caliber.backends.postgres.local_server import LocalServer
 from caliber.config import CaliberConfig, PostgresConfig, StorageConfig
+from caliber.localserver.server import LocalServer
 from caliber.model import Clock, SystemClock
 from caliber.schema.relations import RELATIONS
 from caliber.storage.migrations import MIGRATIONS, SCHEMA_VERSION

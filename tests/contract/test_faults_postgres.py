@@ -23,7 +23,7 @@ from support.folders import open_folder
 import caliber
 from caliber.backends import backend
 from caliber.backends.postgres import schema as schemas
-from caliber.backends.postgres.local_server import LocalServer
+from caliber.localserver.server import LocalServer
 from caliber.model import SystemClock
 from caliber.model.errors import CaliberError, Conflict, SchemaMismatch, Unavailable
 from caliber.schema.relations import NOTE, TRAJECTORY

@@ -12,8 +12,8 @@ import pytest
 from support.folders import open_folder
 
 import caliber
-from caliber.backends.postgres.local_server import LocalServer
 from caliber.backends.postgres.store import PostgresStore
+from caliber.localserver.server import LocalServer
 
 from .conftest import DSN, PostgresBackend
 

@@ -23,7 +23,7 @@ from support.tenancies import SECOND
 
 import caliber
 from caliber.backends.postgres.erasing import PostgresEraser
-from caliber.backends.postgres.local_server import LocalServer
+from caliber.localserver.server import LocalServer
 
 TESTS = str(Path(__file__).resolve().parents[1])
 NAME = "Hotblack Desiato"

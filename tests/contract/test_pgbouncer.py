@@ -19,7 +19,7 @@ from support.folders import open_folder
 from support.pgbouncer import PROGRAM, free_port, until_it_answers
 
 import caliber
-from caliber.backends.postgres.local_server import LocalServer
+from caliber.localserver.server import LocalServer
 from caliber.model.entities import LockToken
 from caliber.model.errors import CaliberError, InvalidConfigValue
 

@@ -21,9 +21,9 @@ from support.folders import open_folder
 import caliber
 from caliber.backends.postgres.connection import PgConnection
 from caliber.backends.postgres.feed import Snapshot
-from caliber.backends.postgres.local_server import LocalServer
 from caliber.backends.postgres.statements import ADVISORY_CLASS
 from caliber.config.secret import LiteralDsn
+from caliber.localserver.server import LocalServer
 from caliber.model.entities import LockToken
 from caliber.model.errors import (
     CaliberError,

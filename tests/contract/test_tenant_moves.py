@@ -29,8 +29,8 @@ from support.tenancies import (
 )
 
 import caliber
-from caliber.backends.postgres.local_server import LocalServer
 from caliber.config import CaliberConfig
+from caliber.localserver.server import LocalServer
 from caliber.model.errors import CaliberError, Conflict, InvalidValue, StorageError, Unavailable
 from caliber.tenancy.move import STEPS
 

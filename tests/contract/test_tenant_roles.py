@@ -20,11 +20,11 @@ from support.tenancies import SECOND, SECRET, tenancy_config
 
 import caliber
 from caliber.backends.postgres.connection import PgConnection, connect
-from caliber.backends.postgres.local_server import LocalServer
 from caliber.backends.postgres.logins import dsn_of, password_of
 from caliber.backends.postgres.schema import dialect_for
 from caliber.backends.postgres.store import shared_for
 from caliber.config import CaliberConfig
+from caliber.localserver.server import LocalServer
 from caliber.model.errors import Conflict, Unavailable
 
 

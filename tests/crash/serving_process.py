@@ -11,7 +11,7 @@ import sys
 import time
 from typing import Any
 
-from caliber.backends.postgres.local_server import LocalServer
+from caliber.localserver.server import LocalServer
 from caliber.model.errors import Unavailable
 
 

@@ -18,7 +18,7 @@ from support.adversary import DSN, KINDS, Outcome, Run, drawn, order_of, verdict
 from support.evidence import record, scale, seed
 from support.folders import open_folder
 
-from caliber.backends.postgres.local_server import LocalServer
+from caliber.localserver.server import LocalServer
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here"),

@@ -20,7 +20,7 @@ from support.folders import open_folder
 from support.workload import settings_for
 
 import caliber
-from caliber.backends.postgres.local_server import LocalServer
+from caliber.localserver.server import LocalServer
 from caliber.runtime.full_text import check_full_text, drop_full_text, rebuild_full_text
 from caliber.search.full_text import WordIndexer
 

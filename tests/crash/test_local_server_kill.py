@@ -24,8 +24,8 @@ import pytest
 from support.evidence import record, scale, seed
 from support.folders import open_folder
 
-from caliber.backends.postgres import local_guard
-from caliber.backends.postgres.local_server import LocalServer
+from caliber.localserver import guard
+from caliber.localserver.server import LocalServer
 from caliber.model.errors import Unavailable
 
 CHILD = Path(__file__).parent / "serving_process.py"
@@ -52,7 +52,7 @@ def processes_of(folder: Path) -> list[str]:
         pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
     else:
         pids = [int(word) for word in subprocess.run(["ps", "-A", "-o", "pid="], capture_output=True).stdout.split()]
-    commands = [local_guard.command_of(pid) for pid in pids if local_guard.is_alive(pid)]
+    commands = [guard.command_of(pid) for pid in pids if guard.is_alive(pid)]
     return [command for command in commands if str(folder) in command and "serving_process" not in command]
 
 
@@ -146,12 +146,12 @@ def test_killed_owner_leaves_nothing(temporary: Path) -> None:
     owner = Owner("start")
     where = owner.say()
     busy = Running(where["dsn"])
-    family = [where["guard"], where["pid"], *local_guard.children_of(where["pid"])]
+    family = [where["guard"], where["pid"], *guard.children_of(where["pid"])]
     assert segments_of(where["pid"]) or not SHARED_MEMORY.exists(), "or nothing is looked for"
     assert busy.backend in family
     assert len(family) > 5
     owner.kill()
-    until(lambda: not any(local_guard.is_alive(pid) for pid in family), "every process has ended")
+    until(lambda: not any(guard.is_alive(pid) for pid in family), "every process has ended")
     until(lambda: not Path(where["folder"]).exists(), "its folder is gone")
     busy.cut()
     assert segments_of(where["pid"]) == set()
@@ -180,13 +180,13 @@ def test_owner_and_guard_killed_are_swept_at_the_next_start(temporary: Path) -> 
     owner = Owner("start")
     where = owner.say()
     busy = Running(where["dsn"])
-    family = [where["pid"], *local_guard.children_of(where["pid"])]
+    family = [where["pid"], *guard.children_of(where["pid"])]
     os.kill(where["guard"], signal.SIGKILL)
     owner.kill()
     # Nobody is left who could have ended it, so it runs on; the sweep has something to do.
     assert query(where["dsn"], "SELECT 1") == 1
     with LocalServer.start(fsync=False):
-        assert not any(local_guard.is_alive(pid) for pid in family)
+        assert not any(guard.is_alive(pid) for pid in family)
         assert not Path(where["folder"]).exists()
     busy.cut()
     assert segments_of(where["pid"]) == set()
@@ -199,7 +199,7 @@ def test_owner_that_ends_without_closing(temporary: Path) -> None:
     assert owner.process.returncode == 0
     # Not only soon after: it was closed before the process ended.
     assert not Path(where["folder"]).exists()
-    assert not local_guard.is_alive(where["pid"])
+    assert not guard.is_alive(where["pid"])
 
 
 def test_forked_child_neither_ends_nor_keeps_it(temporary: Path) -> None:
@@ -211,10 +211,10 @@ def test_forked_child_neither_ends_nor_keeps_it(temporary: Path) -> None:
     owner.kill()
     try:
         until(lambda: not Path(where["folder"]).exists(), "its folder is gone")
-        assert local_guard.is_alive(where["child"])
+        assert guard.is_alive(where["child"])
     finally:
         os.kill(where["child"], signal.SIGKILL)
-    assert not local_guard.is_alive(where["pid"])
+    assert not guard.is_alive(where["pid"])
 
 
 def test_terminal_signals_are_not_for_the_server(temporary: Path) -> None:
@@ -228,7 +228,7 @@ def test_terminal_signals_are_not_for_the_server(temporary: Path) -> None:
     # Ended on purpose, it does not leave its server alone.
     os.kill(where["guard"], signal.SIGTERM)
     until(lambda: not Path(where["folder"]).exists(), "its folder is gone")
-    assert not local_guard.is_alive(where["pid"])
+    assert not guard.is_alive(where["pid"])
     owner.kill()
 
 
@@ -241,7 +241,7 @@ def test_killed_guard_is_said_and_cleaned_up_after(temporary: Path) -> None:
         with pytest.raises(Unavailable, match="guard is gone"):
             call()
     server.close()
-    assert not local_guard.is_alive(process)
+    assert not guard.is_alive(process)
     assert servers_of(temporary) == []
     assert segments_of(process) == set()
 
@@ -294,16 +294,16 @@ def test_server_killed_by_others_can_be_restarted(temporary: Path) -> None:
         server.restart()
         busy.cut()
         assert query(server.dsn, "SELECT 1") == 1
-        assert not local_guard.is_alive(busy.backend)
+        assert not guard.is_alive(busy.backend)
 
 
 def test_kill_takes_every_process(temporary: Path) -> None:
     with LocalServer.start(fsync=False) as server:
         busy = Running(server.dsn)
         assert server.pid is not None
-        family = [server.pid, *local_guard.children_of(server.pid)]
+        family = [server.pid, *guard.children_of(server.pid)]
         server.kill()
-        assert not any(local_guard.is_alive(pid) for pid in family)
+        assert not any(guard.is_alive(pid) for pid in family)
         busy.cut()
     # It was not started again, which would have cleaned up.
     assert segments_of(family[0]) == set()
@@ -326,7 +326,7 @@ def test_kept_directory_can_be_used_right_after_its_owner_was_killed(
     owner.kill()
     with LocalServer.start(kept, fsync=False) as server:
         assert query(server.dsn, "SELECT n FROM kept") == 5
-        assert not local_guard.is_alive(where["pid"])
+        assert not guard.is_alive(where["pid"])
     assert (kept / "data").exists()
     if not also_guard:
         assert servers_of(temporary) == []

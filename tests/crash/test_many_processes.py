@@ -26,7 +26,7 @@ from support.folders import open_folder
 from support.workload import check, settings_for
 
 import caliber
-from caliber.backends.postgres.local_server import LocalServer
+from caliber.localserver.server import LocalServer
 
 MIXING = Path(__file__).parent / "mixing_process.py"
 TELLING = Path(__file__).parent / "telling_process.py"

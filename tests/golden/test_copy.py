@@ -18,9 +18,9 @@ import psycopg
 import pytest
 from support.copy_columns import rows_of
 
-from caliber.backends.postgres.local_server import LocalServer
 from caliber.kernels import forced_path
 from caliber.kernels.copy import CopyColumn, CopyField, CopyKind, CopyReader, CopyRows, copy_chunks
+from caliber.localserver.server import LocalServer
 from caliber.model.errors import InvalidRow
 
 FOLDER = Path(__file__).with_name("copy")

@@ -28,7 +28,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("dsl",),
     ("storage",),
     ("backends",),
-    ("resident", "tenancy", "events", "blobs", "llm"),
+    ("resident", "tenancy", "events", "blobs", "llm", "localserver"),
     ("access",),
     ("search",),
     ("trajectory", "knowledge"),

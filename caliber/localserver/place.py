@@ -1,4 +1,4 @@
-"""Where a private PostgreSQL server lives: whose it is, its folders and locks, and what dead ones have left."""
+"""The place of a private PostgreSQL server: whose it is, its folders and locks, and what dead ones have left."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from caliber.backends.postgres import local_guard
+from caliber.localserver import guard
 from caliber.model.errors import InvalidValue, Unavailable
 
 FEATURE: Final = "a private PostgreSQL server"
@@ -27,7 +27,7 @@ NEEDED_BYTES: Final = 100 * 1024 * 1024
 """A new cluster takes 40 MB; with less than this a server could not do anything useful."""
 
 LONGEST_SOCKET_PATH: Final = 103
-"""What ``sun_path`` holds on the systems with the smallest one, without its last byte."""
+"""The length of ``sun_path`` on the systems with the smallest one, without its last byte."""
 
 LOCK_POLL_S: Final = 0.02
 
@@ -48,7 +48,7 @@ class Account:
 
     @property
     def other(self) -> bool:
-        """Whether this is not the user of this process, which then is root."""
+        """True for another user than that of this process, which then is root."""
         return self.uid != os.geteuid()
 
     def identity(self) -> dict[str, Any]:
@@ -286,7 +286,7 @@ class Place:
                 raise Unavailable(f"{directory} is in use by another server of this kind", reason="in use")
             time.sleep(LOCK_POLL_S)
         self.locks.append(lock)
-        local_guard.end_orphan(self.data, keep=True)
+        guard.end_orphan(self.data, keep=True)
 
     def release(self) -> None:
         """Let go of the locks in this process."""
@@ -322,7 +322,7 @@ def _end_server_of(data: Path, *, keep: bool) -> None:
     if keep and lock is None:
         return
     try:
-        local_guard.end_orphan(data, keep=keep)
+        guard.end_orphan(data, keep=keep)
     finally:
         if lock is not None:
             os.close(lock)

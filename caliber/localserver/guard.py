@@ -1,6 +1,6 @@
 """The process that owns a private PostgreSQL server and outlives whoever asked for it.
 
-``local_server`` runs this file as a script (isolated, standard library only) and talks to it over a socket: a line of
+``server`` runs this file as a script (isolated, standard library only) and talks to it over a socket: a line of
 JSON each way. When the other end is closed, for whatever reason, the guard stops the server, removes its directory
 and ends. It is the server's parent, so there is no moment at which a server runs that nobody would stop, and no
 process id is ever signalled that may belong to somebody else by now.
@@ -25,13 +25,13 @@ from pathlib import Path
 from typing import Any
 
 ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"}
-"""What PostgreSQL's programs see: nobody's locale, time zone or ``PG…`` variables."""
+"""The environment of PostgreSQL's programs: nobody's locale, time zone or ``PG…`` variables."""
 
 STARTED = ("ready", "standby")
 POLL_S = 0.005
 PARENT_CHECK_S = 1.0
 STOP_S = 10.0
-"""How long a server that is thrown away may take to stop before it is killed."""
+"""The time a temporary server has to stop before it is killed."""
 
 PR_SET_CHILD_SUBREAPER = 36
 IPC_RMID = 0

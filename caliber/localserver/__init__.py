@@ -1,0 +1,1 @@
+"""Private PostgreSQL servers for tests, benchmarks and the demonstration."""
