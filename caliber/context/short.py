@@ -15,7 +15,7 @@ def short_form(text: str, limit: int, estimator: Estimator) -> Cut | None:
 
     A first sentence that is too long is cut itself, and ends in dots.
     """
-    from caliber.llm.sentences import iter_sentences
+    from caliber.text.sentences import iter_sentences
 
     def tokens(end: int) -> int:
         length = int(estimator.lengths_of([text[:end]])[0])

@@ -12,17 +12,9 @@ from caliber.llm.embedding import (
 from caliber.llm.protocols import (
     BatchedEmbedding,
     Closable,
-    ConsolidationAction,
-    ConsolidationDecision,
-    ConsolidationMember,
     CountingEmbedding,
     EmbeddingProvider,
-    ExtractedArtifact,
-    ExtractionTurn,
-    GeneratedNote,
-    MergedNote,
     SummarizationProvider,
-    TrajectoryDigest,
 )
 from caliber.llm.registry import (
     ProviderSettings,
@@ -32,6 +24,16 @@ from caliber.llm.registry import (
     summarization_provider_types,
 )
 from caliber.llm.texts import Chunks, LongText, LongTextMode, chunk_text
+from caliber.model.providers import (
+    ConsolidationAction,
+    ConsolidationDecision,
+    ConsolidationMember,
+    ExtractedArtifact,
+    ExtractionTurn,
+    GeneratedNote,
+    MergedNote,
+    TrajectoryDigest,
+)
 
 __all__ = [
     "BatchedEmbedding",

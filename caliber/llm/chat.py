@@ -13,8 +13,8 @@ from typing import Any, Final, Protocol
 
 from caliber.llm.answers import Answer, parse_json
 from caliber.llm.http import HttpClient
-from caliber.llm.texts import TokenCounter
 from caliber.model.errors import InvalidResponse, SummarizationFailed
+from caliber.model.providers import TokenCounter
 
 ANTHROPIC_VERSION: Final = "2023-06-01"
 """The version of Anthropic's protocol that is spoken here."""

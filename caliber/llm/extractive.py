@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from caliber.llm import comparison, note_rules, rules, textrank
 from caliber.llm.hash_provider import HashEmbeddingProvider
-from caliber.llm.protocols import (
+from caliber.llm.protocols import EmbeddingProvider
+from caliber.model.providers import (
     ConsolidationDecision,
     ConsolidationMember,
-    EmbeddingProvider,
     ExtractedArtifact,
     ExtractionTurn,
     GeneratedNote,
     MergedNote,
+    TokenCounter,
     TrajectoryDigest,
 )
-from caliber.llm.texts import TokenCounter
+from caliber.text import comparison, note_rules, rules, textrank
 
 MODEL = "extractive"
 # Raised whenever a rule or a number of this provider changes: its answers are then those of another model.

@@ -16,10 +16,12 @@ from typing import Any, Final, TypeVar
 
 from caliber.llm.answers import Answer
 from caliber.llm.chat import ChatModel, ChatSettings, Question
-from caliber.llm.naming import MAX_ENTITY_CHARS
-from caliber.llm.note_rules import fold_statement, require_mergeable, unite_notes
 from caliber.llm.prompts import load_prompts, prompts_id
-from caliber.llm.protocols import (
+from caliber.llm.retry import Retry
+from caliber.llm.texts import LongText, LongTextMode, chunk_text
+from caliber.model.enums import ArtifactType, NoteType
+from caliber.model.errors import InvalidValue, SummarizationFailed
+from caliber.model.providers import (
     ConsolidationAction,
     ConsolidationDecision,
     ConsolidationMember,
@@ -27,13 +29,12 @@ from caliber.llm.protocols import (
     ExtractionTurn,
     GeneratedNote,
     MergedNote,
+    TokenCounter,
     TrajectoryDigest,
 )
-from caliber.llm.retry import Retry
-from caliber.llm.texts import LongText, LongTextMode, TokenCounter, chunk_text
-from caliber.model.enums import ArtifactType, NoteType
-from caliber.model.errors import InvalidValue, SummarizationFailed
 from caliber.model.time import from_us
+from caliber.text.naming import MAX_ENTITY_CHARS
+from caliber.text.note_rules import fold_statement, require_mergeable, unite_notes
 
 T = TypeVar("T")
 

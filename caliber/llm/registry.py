@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from caliber.llm.protocols import EmbeddingProvider, SummarizationProvider
-from caliber.llm.texts import TokenCounter
 from caliber.model.errors import (
     ConfigError,
     IncompatibleOptions,
@@ -15,6 +14,7 @@ from caliber.model.errors import (
     MultipleErrors,
     ProviderNotSupported,
 )
+from caliber.model.providers import TokenCounter
 
 if TYPE_CHECKING:
     from caliber.llm.chat import ChatSettings

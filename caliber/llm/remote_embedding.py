@@ -20,8 +20,9 @@ from caliber.llm.answers import Answer
 from caliber.llm.embedding import checked_vector, whole_batch
 from caliber.llm.http import HttpClient
 from caliber.llm.protocols import FloatMatrix, FloatVector
-from caliber.llm.texts import TokenCounter, require_text, valid_unicode
+from caliber.llm.texts import require_text, valid_unicode
 from caliber.model.errors import CaliberError, EmbeddingFailed, InvalidResponse, RequestFailed
+from caliber.model.providers import TokenCounter
 
 Results = dict[int, FloatVector | CaliberError]
 

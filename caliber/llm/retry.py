@@ -10,22 +10,18 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar, runtime_checkable
 
 from caliber.llm.embedding import whole_batch
-from caliber.llm.protocols import (
-    BatchedEmbedding,
-    ConsolidationDecision,
-    ConsolidationMember,
-    EmbeddingProvider,
-    ExtractedArtifact,
-    ExtractionTurn,
-    FloatMatrix,
-    FloatVector,
-    GeneratedNote,
-    MergedNote,
-    SummarizationProvider,
-    TrajectoryDigest,
-)
+from caliber.llm.protocols import BatchedEmbedding, EmbeddingProvider, FloatMatrix, FloatVector, SummarizationProvider
 from caliber.model.deadline import remaining_s
 from caliber.model.errors import CaliberError, LlmError
+from caliber.model.providers import (
+    ConsolidationDecision,
+    ConsolidationMember,
+    ExtractedArtifact,
+    ExtractionTurn,
+    GeneratedNote,
+    MergedNote,
+    TrajectoryDigest,
+)
 from caliber.storage.waiting import Event
 
 T = TypeVar("T")

@@ -7,14 +7,12 @@ Source: M-014, M-015, K-116; docs/decisions/0049-long-texts.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeAlias
 
 from caliber.model.errors import EmbeddingFailed, InvalidValue
-
-TokenCounter: TypeAlias = Callable[[str], int]
+from caliber.model.providers import TokenCounter
 
 
 class LongTextMode(StrEnum):
@@ -81,34 +79,6 @@ def valid_unicode(text: str) -> str:
     return text
 
 
-def prefix_end(text: str, start: int, max_tokens: int, count_tokens: TokenCounter, chars_per_token: float) -> int:
-    """Return the end of a piece from ``start`` on that counts at most ``max_tokens``, at white space where possible.
-
-    The piece is close to the largest one; each call counts about one piece, so cutting a whole text stays linear.
-
-    Raises: InvalidValue when not even one character fits.
-    """
-    size = max(1, int(max_tokens * chars_per_token))
-    while True:
-        end = min(len(text), start + size)
-        if end < len(text):
-            end = _at_space(text, start, end)
-        used = count_tokens(text[start:end])
-        if used <= max_tokens:
-            return end
-        if end - start == 1:
-            raise InvalidValue(field="max_tokens", reason=f"{max_tokens} cannot hold a single character")
-        size = max(1, min(end - start - 1, int((end - start) * max_tokens / used * 0.97)))
-
-
-def _at_space(text: str, start: int, end: int) -> int:
-    floor = max(start + 1, end - max(1, (end - start) // 4))
-    for place in range(end, floor, -1):
-        if text[place - 1].isspace():
-            return place
-    return end
-
-
 def chunk_text(text: str, rule: LongText, index: int = 0) -> Chunks:
     """Return the pieces of a text, each at most ``rule.max_tokens`` long; one that fits is one piece, unchanged.
 
@@ -130,6 +100,8 @@ def chunk_text(text: str, rule: LongText, index: int = 0) -> Chunks:
         )
     per_token = len(text) / total
     if rule.mode is LongTextMode.TRUNCATE:
+        from caliber.text.sentences import prefix_end  # here, because short texts never need it
+
         start = len(text) - len(text.lstrip())
         piece = text[start : prefix_end(text, start, rule.max_tokens, rule.count_tokens, per_token)]
         return Chunks((piece,), (1.0,), total, truncated=True)
@@ -139,7 +111,7 @@ def chunk_text(text: str, rule: LongText, index: int = 0) -> Chunks:
 
 def _pieces(text: str, rule: LongText, per_token: float) -> Iterator[str]:
     """Yield the text in pieces, all of it."""
-    from caliber.llm.sentences import iter_sentences  # here, because short texts never need it
+    from caliber.text.sentences import iter_sentences, prefix_end  # here, because short texts never need them
 
     # A sentence ends where the next one starts: the white space between two goes with the first.
     starts = [sentence.start for sentence in iter_sentences(text)]

@@ -14,7 +14,7 @@ from caliber.context import estimator_of
 from caliber.kernels.evaluator import refusal
 from caliber.llm.protocols import CountingEmbedding, EmbeddingProvider
 from caliber.llm.registry import build_embedding_provider, build_summarization_provider
-from caliber.llm.texts import LongText, LongTextMode, TokenCounter
+from caliber.llm.texts import LongText, LongTextMode
 from caliber.llm.word_vectors import word_model_folder
 from caliber.model.errors import (
     CaliberError,
@@ -22,6 +22,7 @@ from caliber.model.errors import (
     MissingRequired,
     MultipleErrors,
 )
+from caliber.model.providers import TokenCounter
 
 PREVIOUS: Final = "previous_embedding_provider"
 

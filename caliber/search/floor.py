@@ -23,10 +23,10 @@ from caliber.kernels import KeywordRule
 from caliber.kernels.joining import Best, best_scores, told
 from caliber.model.windows import Evidence
 from caliber.resident.memory import ResidentSnapshot
-from caliber.search.dates import Interval
 from caliber.search.fusion import Joined, times_us
 from caliber.search.legs import Bools, Coverage, Figures, Floats, Ints, Nearest, Searched, phrase_rows
 from caliber.search.query import Query
+from caliber.text.dates import Interval
 
 _HELD = KeywordRule(k1=0.0, b=0.0, mean_length=1.0, saturate=0.0)
 """A word counts once, whatever the length of the text."""

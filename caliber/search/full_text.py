@@ -14,9 +14,9 @@ from typing import Final
 from caliber.kernels import Vocabulary
 from caliber.resident.documents import document_of, documents_joined
 from caliber.schema.relation import Relation
-from caliber.search.words import Analyzer, languages
 from caliber.storage.codec import Row, codec_of
 from caliber.storage.full_text import PART_MARK, TEXTS, TextEntry
+from caliber.text.words import Analyzer, languages
 
 RULES: Final = 1
 """Raised with every change to what words stand for: an index made by other rules has to be made anew."""

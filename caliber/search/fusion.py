@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from caliber.config.search import SearchConfig, SearchWeights
 from caliber.kernels.joining import LENT, QUOTIENT, STRETCHED, VALUES, Best, Part, best_scores, join
 from caliber.resident.mirror import RelationSnapshot
-from caliber.search.dates import Interval
 from caliber.search.legs import Floats, Ints, Nearest, Searched
+from caliber.text.dates import Interval
 
 LEGS = ("vector", "keyword", "graph", "importance")
 LEAST = 1e-6

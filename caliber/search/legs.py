@@ -21,10 +21,10 @@ from caliber.resident.conversation import neighbours
 from caliber.resident.keywords import ASKS
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.vectors import VectorSnapshot
-from caliber.search.dates import Interval
 from caliber.search.query import Query
 from caliber.search.similar import SimilarTerms
 from caliber.search.visible import VisibleRows
+from caliber.text.dates import Interval
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]

@@ -13,9 +13,9 @@ from itertools import islice
 from typing import Final
 
 from caliber.kernels import PHRASE_MAX, words_of
-from caliber.search.dates import DateReader, Interval
-from caliber.search.lexicon import Lexicon
-from caliber.search.words import Analyzer
+from caliber.text.dates import DateReader, Interval
+from caliber.text.lexicon import Lexicon
+from caliber.text.words import Analyzer
 
 _QUOTES: Final = {'"': '"', "“": "”", "«": "»", "„": "“”"}
 """Signs that open a quotation, and those that close it."""

@@ -24,7 +24,6 @@ from caliber.resident.keywords import ASKS, Keywords
 from caliber.resident.memory import ResidentMemory, ResidentSnapshot
 from caliber.resident.mirror import RelationSnapshot
 from caliber.search import fusion
-from caliber.search.dates import Interval
 from caliber.search.filters import KINDS, Found, SeenNotes
 from caliber.search.floor import Floor, Floored, Thresholds
 from caliber.search.graph import GraphLeg, Reached, Web, edge_ids
@@ -35,7 +34,8 @@ from caliber.search.recent import recent_rows
 from caliber.search.request import Outcome, Pool, Relevance, Request
 from caliber.search.similar import SimilarTerms
 from caliber.search.visible import VisibleCache, VisibleRows
-from caliber.search.words import NAMES_A_TIME, Analyzer
+from caliber.text.dates import Interval
+from caliber.text.words import NAMES_A_TIME, Analyzer
 
 _DIVERSE_POOL = 100
 """Hits that are to differ from each other; however many are wanted, so that a larger limit only adds to a smaller."""

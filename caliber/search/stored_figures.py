@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.model.time import from_us
-from caliber.search.dates import Interval
+from caliber.text.dates import Interval
 
 
 @dataclass(frozen=True, slots=True)

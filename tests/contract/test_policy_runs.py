@@ -263,7 +263,7 @@ def test_two_that_change_the_same_note_change_it_one_after_the_other(opened: Any
     generate = summarizer.generate_notes
 
     def numbered(*arguments: Any) -> Any:
-        from caliber.llm.protocols import GeneratedNote
+        from caliber.model.providers import GeneratedNote
 
         generate(*arguments)
         return [GeneratedNote("project", "topic", NoteType.FACT, next(made), 0.6)]

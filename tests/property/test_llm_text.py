@@ -12,24 +12,23 @@ from hypothesis import strategies as st
 from support.evidence import scale
 
 from caliber.llm import static
-from caliber.llm.comparison import decide_consolidation, verify_contradiction
 from caliber.llm.hash_provider import HashEmbeddingProvider
-from caliber.llm.naming import MAX_ENTITY_CHARS, name_entity
-from caliber.llm.note_rules import fold_statement, generate_notes, merge_notes
-from caliber.llm.protocols import (
+from caliber.llm.static import StaticEmbeddingProvider
+from caliber.model.enums import ArtifactType, NoteType, TurnRole
+from caliber.model.errors import SummarizationFailed
+from caliber.model.providers import (
     ConsolidationAction,
     ConsolidationMember,
     ExtractionTurn,
     GeneratedNote,
     TrajectoryDigest,
 )
-from caliber.llm.rules import extract_artifacts
-from caliber.llm.sentences import lines, split_sentences
-from caliber.llm.static import StaticEmbeddingProvider
-from caliber.llm.textrank import summarize
-from caliber.llm.texts import prefix_end
-from caliber.model.enums import ArtifactType, NoteType, TurnRole
-from caliber.model.errors import SummarizationFailed
+from caliber.text.comparison import decide_consolidation, verify_contradiction
+from caliber.text.naming import MAX_ENTITY_CHARS, name_entity
+from caliber.text.note_rules import fold_statement, generate_notes, merge_notes
+from caliber.text.rules import extract_artifacts
+from caliber.text.sentences import lines, prefix_end, split_sentences
+from caliber.text.textrank import summarize
 
 # Pieces that mean something to one of the parsers; texts are made of them and of anything else.
 FRAGMENTS = [

@@ -39,14 +39,14 @@ FAULTS = {
     "links without limit": (
         "search.graph", "best_hits(searched, base, self._settings.seeds)", "best_hits(searched, base, 999)",
     ),
-    "last week is this week": ("search.dates", "clock.weekday() + 7 * back", "clock.weekday()"),
+    "last week is this week": ("text.dates", "clock.weekday() + 7 * back", "clock.weekday()"),
     "days are read from the clock": (
         "search.searcher", "from_us(min(now_us, max(newest)) if newest else now_us)", "from_us(now_us)",
     ),
     "what is not found has no score": ("search.fusion", "LEAST = 1e-6", "LEAST = 1e-7"),
     "a note holds on the instant it ends": ("resident.validity", "least=as_of_us + 1)", "least=as_of_us)"),
     "use makes nothing recent": ("search.recent", "times[row] = max(int(times[row]), at)", "pass"),
-    "parts of one letter are found": ("search.words", "if len(part) > 1 or", "if len(part) > 0 or"),
+    "parts of one letter are found": ("text.words", "if len(part) > 1 or", "if len(part) > 0 or"),
     "stop words are looked for": ("search.query", "kept if enough else tuple(terms)", "tuple(terms)"),
     "phrases are of their first parts": ("search.query", "analysis.parts[:PHRASE_MAX]", "analysis.parts[:2]"),
     "changed turns go to the end": (

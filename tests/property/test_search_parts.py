@@ -20,10 +20,10 @@ from support.search_worlds import QUERIES, TEXTS
 from caliber.kernels import words_of as scanned
 from caliber.model.snippets import LENGTH, snippet
 from caliber.resident.chain import NOBODY, Chain
-from caliber.search.dates import DateReader
-from caliber.search.lexicon import ENGLISH, lexicon_of
 from caliber.search.query import QueryReader, names_in
-from caliber.search.words import NAMES_A_TIME, Analyzer, languages
+from caliber.text.dates import DateReader
+from caliber.text.lexicon import ENGLISH, lexicon_of
+from caliber.text.words import NAMES_A_TIME, Analyzer, languages
 
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 _SIGNS = st.text(st.sampled_from("aB1_'’.-/+#:@&,*\"“”„« \u0301éßﬁ東京й9Zz"), max_size=24)

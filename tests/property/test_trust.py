@@ -17,10 +17,10 @@ from support.configs import USER, config, policy
 from support.providers import ScriptedSummarizer
 
 import caliber
-from caliber.llm.protocols import ExtractedArtifact, GeneratedNote, TrajectoryDigest
 from caliber.model import NoteType, TrustLabel, TurnRole
 from caliber.model.enums import least_trusted
 from caliber.model.errors import InvalidValue
+from caliber.model.providers import ExtractedArtifact, GeneratedNote, TrajectoryDigest
 
 EXAMPLES = 1_000 if os.environ.get("CALIBER_SOAK") else 25
 RULES = {"system": "system", "user": "user", "assistant": "tool", "tool": "tool"}

@@ -8,20 +8,19 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from caliber.llm.hash_provider import HashEmbeddingProvider
-from caliber.llm.protocols import (
+from caliber.llm.protocols import FloatMatrix, FloatVector
+from caliber.model import ArtifactType, NoteType
+from caliber.model.errors import CaliberError, RequestFailed
+from caliber.model.providers import (
     ConsolidationAction,
     ConsolidationDecision,
     ConsolidationMember,
     ExtractedArtifact,
     ExtractionTurn,
-    FloatMatrix,
-    FloatVector,
     GeneratedNote,
     MergedNote,
     TrajectoryDigest,
 )
-from caliber.model import ArtifactType, NoteType
-from caliber.model.errors import CaliberError, RequestFailed
 from support.configs import DIMENSIONS
 
 

@@ -14,7 +14,7 @@ import caliber
 from caliber.access.visibility import may_see
 from caliber.model import FixedClock
 from caliber.model.time import to_us
-from caliber.search.lexicon import lexicon_of
+from caliber.text.lexicon import lexicon_of
 from support.configs import HASH_PROVIDER, config
 from support.search_twin import KINDS, Answer, Asked, Given, Twin, World, world_of
 from support.search_twin_text import Language
@@ -49,7 +49,7 @@ def language_of(name: str) -> Language:
 def word_vectors() -> Callable[[str], Sequence[float]]:
     """Return what gives the vector of an English word; the model is given, as the stemmer is."""
     from caliber.llm.word_vectors import WordVectors
-    from caliber.search.words import Analyzer
+    from caliber.text.words import Analyzer
 
     vectors = WordVectors("english", Analyzer("english").stems)
     return functools.cache(lambda word: tuple(vectors.vectors([word])[0].tolist()))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from caliber.llm.comparison import decide_consolidation, verify_contradiction
-from caliber.llm.protocols import ConsolidationAction, ConsolidationMember
+from caliber.model.providers import ConsolidationAction, ConsolidationMember
+from caliber.text.comparison import decide_consolidation, verify_contradiction
 
 
 @pytest.mark.parametrize(

@@ -5,18 +5,12 @@ from __future__ import annotations
 import pytest
 
 from caliber.llm.extractive import ExtractiveProvider
-from caliber.llm.naming import name_entity
-from caliber.llm.note_rules import generate_notes, merge_notes
-from caliber.llm.protocols import (
-    ExtractedArtifact,
-    ExtractionTurn,
-    GeneratedNote,
-    MergedNote,
-    SummarizationProvider,
-    TrajectoryDigest,
-)
+from caliber.llm.protocols import SummarizationProvider
 from caliber.model.enums import ArtifactType, NoteType, TurnRole
 from caliber.model.errors import InvalidValue
+from caliber.model.providers import ExtractedArtifact, ExtractionTurn, GeneratedNote, MergedNote, TrajectoryDigest
+from caliber.text.naming import name_entity
+from caliber.text.note_rules import generate_notes, merge_notes
 
 NOTHING = TrajectoryDigest(None, None)
 TRACE = """Traceback (most recent call last):

@@ -6,11 +6,11 @@ from itertools import pairwise
 
 import pytest
 
-from caliber.llm import rules
-from caliber.llm.blocks import find_blocks
-from caliber.llm.protocols import ExtractedArtifact, ExtractionTurn
-from caliber.llm.rules import extract_artifacts
 from caliber.model.enums import ArtifactType, TurnRole
+from caliber.model.providers import ExtractedArtifact, ExtractionTurn
+from caliber.text import rules
+from caliber.text.blocks import find_blocks
+from caliber.text.rules import extract_artifacts
 
 PATCH, ERROR = ArtifactType.CODE_PATCH, ArtifactType.ERROR_LOG
 DECISION, PREFERENCE = ArtifactType.DESIGN_DECISION, ArtifactType.USER_PREFERENCE

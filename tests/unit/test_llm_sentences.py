@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from caliber.llm.sentences import UnitKind, split_sentences
+from caliber.text.sentences import UnitKind, split_sentences
 
 
 def texts(source: str) -> list[str]:

@@ -12,7 +12,7 @@ from caliber.llm import static
 from caliber.llm.word_vectors import WordVectors
 from caliber.runtime.support import refusals
 from caliber.search.similar import SimilarTerms
-from caliber.search.words import Analyzer
+from caliber.text.words import Analyzer
 
 TEXT = """
 car vehicle truck bicycle ride drive road street house home flat kitchen cook bake bread cake sugar sweet sour cat dog

@@ -17,12 +17,12 @@ from caliber.config import profiles
 from caliber.dsl.files import compile_text
 from caliber.dsl.filters import compile_filter
 from caliber.llm.extractive import ExtractiveProvider
-from caliber.llm.protocols import ExtractedArtifact, ExtractionTurn, GeneratedNote, TrajectoryDigest
 from caliber.llm.retry import RetryingSummarization
 from caliber.model import ArtifactType, NoteType, TrustLabel, TurnRole
 from caliber.model.entities import Artifact, Note, Scope, Turn
 from caliber.model.enums import least_trusted
 from caliber.model.errors import MultipleErrors
+from caliber.model.providers import ExtractedArtifact, ExtractionTurn, GeneratedNote, TrajectoryDigest
 from caliber.runtime.policies.inheriting import (
     NoteSources,
     Quoted,

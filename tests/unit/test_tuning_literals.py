@@ -172,7 +172,7 @@ _allow(
     dsl__parser="_UNITS_MS",
     llm__limiter="_MINUTE_S",
     runtime__forgetting__erasing="_ALL_TIME_US",
-    search__dates="DAY_US _YEARS_BACK",
+    text__dates="DAY_US _YEARS_BACK",
     search__fusion="LEAST _TOP_IMPORTANCE",
     search__legs="_idf",
     search__recent="_HALF",
@@ -189,18 +189,17 @@ _allow(
 )
 _allow(
     METHOD,
-    llm__blocks="_LINE_CHARS _block_at _fenced is_diff",
-    llm__comparison="_MAX_CHARS _NEARLY_IDENTICAL _SAME_TOPIC _SAME_WORDING",
+    text__blocks="_LINE_CHARS _block_at _fenced is_diff",
+    text__comparison="_MAX_CHARS _NEARLY_IDENTICAL _SAME_TOPIC _SAME_WORDING",
     llm__hash_provider="_KEPT_WORDS _NGRAM_WEIGHT",
-    llm__naming="MAX_ENTITY_CHARS _MAX_CHARS_READ",
-    llm__note_rules="_FIX_CERTAINTY _FIX_WITHIN_TURNS _HEADLINE_CHARS _MAX_ERROR_CHARS _MAX_SUMMARY_CHARS"
+    text__naming="MAX_ENTITY_CHARS _MAX_CHARS_READ",
+    text__note_rules="_FIX_CERTAINTY _FIX_WITHIN_TURNS _HEADLINE_CHARS _MAX_ERROR_CHARS _MAX_SUMMARY_CHARS"
     " _OUTCOME_CONFIDENCE _SUMMARY_CERTAINTY",
-    llm__rules="MAX_ARTIFACTS_PER_TURN MAX_CHARS_READ _FOLDED_CHARS",
-    llm__sentences="_SHORT_LINE _WORD_BEFORE",
-    llm__statements="MAX_STATEMENT_CHARS MIN_STATEMENT_CHARS _CUES _LABELS",
-    llm__textrank="MAX_CHARS_READ MAX_SENTENCES _CENTRAL _DAMPING _MAX_CHARS_EMBEDDED _MAX_ITERATIONS"
+    text__rules="MAX_ARTIFACTS_PER_TURN MAX_CHARS_READ _FOLDED_CHARS",
+    text__sentences="_SHORT_LINE _WORD_BEFORE prefix_end",
+    text__statements="MAX_STATEMENT_CHARS MIN_STATEMENT_CHARS _CUES _LABELS",
+    text__textrank="MAX_CHARS_READ MAX_SENTENCES _CENTRAL _DAMPING _MAX_CHARS_EMBEDDED _MAX_ITERATIONS"
     " _MAX_WORDS_COUNTED _REDUNDANT _SIMILARITY_DECIMALS _TOLERANCE",
-    llm__texts="prefix_end",
 )
 _allow(
     NO_KNOB_YET,

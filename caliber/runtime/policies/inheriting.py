@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from caliber.llm.protocols import ExtractedArtifact, GeneratedNote, SummarizationProvider, TrajectoryDigest
-from caliber.llm.sentences import UnitKind, split_sentences
-from caliber.llm.statements import wordings
+from caliber.llm.protocols import SummarizationProvider
 from caliber.model.entities import Artifact, Turn
 from caliber.model.enums import TrustLabel, least_trusted
+from caliber.model.providers import ExtractedArtifact, GeneratedNote, TrajectoryDigest
+from caliber.text.sentences import UnitKind, split_sentences
+from caliber.text.statements import wordings
 
 
 class Source(NamedTuple):

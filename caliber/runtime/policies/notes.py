@@ -14,11 +14,11 @@ import numpy as np
 from caliber.access.visibility import author_of, default_visible_to, may_change
 from caliber.knowledge import notes as note_ops
 from caliber.knowledge.notes import NewNote
-from caliber.llm.protocols import ExtractedArtifact, GeneratedNote, TrajectoryDigest
 from caliber.model.access import Principal
 from caliber.model.entities import Artifact, Note, Scope, Trajectory, Turn
 from caliber.model.enums import EntityType, EventType, TrustLabel, TurnRole
 from caliber.model.errors import Conflict
+from caliber.model.providers import ExtractedArtifact, GeneratedNote, TrajectoryDigest
 from caliber.resident.memory import ResidentSnapshot
 from caliber.runtime.embedding.space_provider import Vectors, attach, embedded_text
 from caliber.runtime.engine import Engine

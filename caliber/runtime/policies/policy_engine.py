@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from caliber.config.policies import ActionConfig, PolicyAction, PolicyTarget
-from caliber.llm.protocols import ExtractionTurn
 from caliber.model.access import Principal
 from caliber.model.entities import Artifact, Event, Note, PendingTrigger
 from caliber.model.enums import (
@@ -25,6 +24,7 @@ from caliber.model.enums import (
     TrustLabel,
 )
 from caliber.model.errors import CaliberError, Conflict, LockExpired, Unavailable
+from caliber.model.providers import ExtractionTurn
 from caliber.model.windows import ContextWindow
 from caliber.pcp.checkpoints import build_state, insert_checkpoint
 from caliber.runtime.embedding.space_provider import Vectors, attach

@@ -14,12 +14,12 @@ from typing import Any
 
 from caliber.config import CaliberConfig, RetryConfig, services
 from caliber.llm.prompts import load_prompts
-from caliber.llm.protocols import ExtractionTurn
 from caliber.llm.registry import build_embedding_provider, build_summarization_provider
 from caliber.llm.retry import Retry, backoff_ms, retrying, retrying_summarization
 from caliber.model.deadline import within
 from caliber.model.enums import TurnRole
 from caliber.model.errors import CaliberError, InvalidResponse, RequestFailed
+from caliber.model.providers import ExtractionTurn
 from support.configs import HASH_PROVIDER
 from support.knobs.case import Case, Knobs, Place
 from support.model_server import CERTIFICATE, ModelServer, changed, serving, slow, status

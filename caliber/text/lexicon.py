@@ -1,4 +1,4 @@
-"""What a language's words do in a question: say nothing, name a time, ask for one.
+"""Roles of a language's words in a question: words that ask for nothing, name a time, or ask for one.
 
 Data, one entry a language. A language without an entry is searched without these: no word is left out, no date is
 understood. Lists hold folded forms (lower case, straight apostrophes).

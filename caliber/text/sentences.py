@@ -1,4 +1,4 @@
-"""Splitting text into sentences: code fences, lists, headings and abbreviations are respected.
+"""Splitting text: into sentences, with respect for code, lists and headings, and into pieces of so many tokens.
 
 The splitter reads each character a bounded number of times. Nothing but white space falls between two sentences.
 """
@@ -10,9 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from caliber.model.errors import InvalidValue
+from caliber.model.providers import TokenCounter
+
 
 class UnitKind(StrEnum):
-    """What a unit of text is: running prose, an item of a list, a heading, a table row or code."""
+    """The kind of a unit of text: running prose, an item of a list, a heading, a table row or code."""
 
     PROSE = "prose"
     ITEM = "item"
@@ -186,3 +189,31 @@ def _unit(text: str, start: int, end: int, kind: UnitKind, paragraph: int) -> Se
     while end > start and text[end - 1].isspace():
         end -= 1
     return Sentence(text[start:end], start, end, kind, paragraph)
+
+
+def prefix_end(text: str, start: int, max_tokens: int, count_tokens: TokenCounter, chars_per_token: float) -> int:
+    """Return the end of a piece from ``start`` on that counts at most ``max_tokens``, at white space where possible.
+
+    The piece is close to the largest one; each call counts about one piece, so cutting a whole text stays linear.
+
+    Raises: InvalidValue when not even one character fits.
+    """
+    size = max(1, int(max_tokens * chars_per_token))
+    while True:
+        end = min(len(text), start + size)
+        if end < len(text):
+            end = _at_space(text, start, end)
+        used = count_tokens(text[start:end])
+        if used <= max_tokens:
+            return end
+        if end - start == 1:
+            raise InvalidValue(field="max_tokens", reason=f"{max_tokens} cannot hold a single character")
+        size = max(1, min(end - start - 1, int((end - start) * max_tokens / used * 0.97)))
+
+
+def _at_space(text: str, start: int, end: int) -> int:
+    floor = max(start + 1, end - max(1, (end - start) // 4))
+    for place in range(end, floor, -1):
+        if text[place - 1].isspace():
+            return place
+    return end

@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from caliber.llm.sentences import UnitKind, iter_sentences
 from caliber.model.enums import ArtifactType, TurnRole
+from caliber.text.sentences import UnitKind, iter_sentences
 
 # A longer sentence is not a statement but data; a shorter one says nothing by itself.
 MAX_STATEMENT_CHARS = 1_000

@@ -1,4 +1,4 @@
-"""What words stand for: parts, stems, wholes; and which of them say nothing.
+"""Terms of words: parts, stems and wholes, and the words that are left out.
 
 ``UserProfile`` is found by ``user``, ``profile`` and ``userprofile``; ``path/to/file.py`` by its parts and itself;
 ``Wälder`` by its stem. Text and queries go through the same rules, so that either form finds the other.
@@ -20,7 +20,7 @@ import Stemmer
 from caliber.kernels import Analysis
 from caliber.model.errors import InvalidValue
 from caliber.model.unicode_forms import normalized
-from caliber.search.lexicon import Lexicon, lexicon_of
+from caliber.text.lexicon import Lexicon, lexicon_of
 
 NO_STEMMER: Final = "none"
 """The language that leaves words as they are."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from caliber.llm.blocks import Block, find_blocks
-from caliber.llm.protocols import ExtractedArtifact, ExtractionTurn
-from caliber.llm.statements import find_statements
 from caliber.model.enums import ArtifactType, TurnRole
+from caliber.model.providers import ExtractedArtifact, ExtractionTurn
+from caliber.text.blocks import Block, find_blocks
+from caliber.text.statements import find_statements
 
 # Of a longer turn its beginning and its end are read, half each: a log's cause is at one end or the other.
 MAX_CHARS_READ = 1_000_000

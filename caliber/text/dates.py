@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
 from caliber.model.time import to_us
-from caliber.search.lexicon import Lexicon
+from caliber.text.lexicon import Lexicon
 
 _YEARS_BACK = 9
 """Years in which the latest 29 February is."""

@@ -11,14 +11,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.llm.protocols import EmbeddingProvider
-from caliber.llm.sentences import Sentence, UnitKind, iter_sentences
-from caliber.llm.texts import TokenCounter, prefix_end
 from caliber.model.errors import InvalidValue, SummarizationFailed
+from caliber.model.providers import TokenCounter
+from caliber.text.sentences import Sentence, UnitKind, iter_sentences, prefix_end
 
 # What follows is part of the extractive model, as weights are of a trained one.
 _DAMPING = 0.85
@@ -41,7 +41,15 @@ _WORD = re.compile(r"\w{1,64}")
 _MORE = "…"
 
 
-def summarize(text: str, max_tokens: int, count_tokens: TokenCounter, embedder: EmbeddingProvider) -> str:
+class Embedder(Protocol):
+    """A model that compares sentences."""
+
+    def embed_batch(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return a row per text. Shapes: f32[len(texts), dimensions]."""
+        ...
+
+
+def summarize(text: str, max_tokens: int, count_tokens: TokenCounter, embedder: Embedder) -> str:
     """Return at most ``max_tokens`` of the text's own sentences; a text that fits comes back whole.
 
     Code blocks, tables and headings are left out where there is prose.
@@ -135,7 +143,7 @@ def _weight(sentence: Sentence) -> float:
     return 1.0 + min(len(words), _MAX_WORDS_COUNTED)
 
 
-def _rank(sentences: Sequence[Sentence], embedder: EmbeddingProvider) -> tuple[list[float], NDArray[np.float64]]:
+def _rank(sentences: Sequence[Sentence], embedder: Embedder) -> tuple[list[float], NDArray[np.float64]]:
     vectors = embedder.embed_batch([sentence.text[:_MAX_CHARS_EMBEDDED] for sentence in sentences]).astype(np.float64)
     norms = np.sqrt((vectors * vectors).sum(axis=1))
     vectors /= np.where(norms == 0.0, 1.0, norms)[:, None]

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from caliber.llm.naming import STOP_WORDS
-from caliber.llm.note_rules import fold_statement
-from caliber.llm.protocols import ConsolidationAction, ConsolidationDecision, ConsolidationMember
-from caliber.llm.sentences import iter_sentences
+from caliber.model.providers import ConsolidationAction, ConsolidationDecision, ConsolidationMember
+from caliber.text.naming import STOP_WORDS
+from caliber.text.note_rules import fold_statement
+from caliber.text.sentences import iter_sentences
 
 # Of longer texts the first sentences are compared, each with each.
 _MAX_SENTENCES = 16

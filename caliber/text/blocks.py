@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from caliber.llm.sentences import closes_fence, lines, opens_fence
 from caliber.model.enums import ArtifactType
+from caliber.text.sentences import closes_fence, lines, opens_fence
 
 # Only this much of a line is looked at, so that no pattern can meet a long string.
 _LINE_CHARS = 400

@@ -11,12 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from caliber.llm.naming import MAX_ENTITY_CHARS, name_entity
-from caliber.llm.protocols import ExtractedArtifact, GeneratedNote, MergedNote, TrajectoryDigest
-from caliber.llm.sentences import UnitKind, split_sentences
-from caliber.llm.statements import MAX_STATEMENT_CHARS, find_statements
 from caliber.model.enums import ArtifactType, NoteType, TurnRole
 from caliber.model.errors import InvalidValue
+from caliber.model.providers import ExtractedArtifact, GeneratedNote, MergedNote, TrajectoryDigest
+from caliber.text.naming import MAX_ENTITY_CHARS, name_entity
+from caliber.text.sentences import UnitKind, split_sentences
+from caliber.text.statements import MAX_STATEMENT_CHARS, find_statements
 
 # A change this many turns after an error is taken for its fix.
 _FIX_WITHIN_TURNS = 20

@@ -1,4 +1,4 @@
-"""What a statement is about: a quoted term, a file, an identifier, a capitalised name, or its first content words."""
+"""Names of statements: a quoted term, a file, an identifier, a capitalised name, or the first content words."""
 
 from __future__ import annotations
 

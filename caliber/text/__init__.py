@@ -1,0 +1,1 @@
+"""Language without a model: sentences, summaries by rule, names, days, stems."""
