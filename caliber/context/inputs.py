@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from caliber.search.stored_figures import StoredFigures
+    from caliber.search.figures import StoredFigures
 
 
 class TextSource(Protocol):

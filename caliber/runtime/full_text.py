@@ -10,8 +10,8 @@ from caliber.config import CaliberConfig
 from caliber.model.errors import InvalidConfigValue
 from caliber.model.time import SystemClock
 from caliber.resident.memory import ResidentMemory
-from caliber.search.full_text import WordIndexer, indexer_of
-from caliber.search.stored import StoredSearch, check_state
+from caliber.search.in_database.full_text import WordIndexer, indexer_of
+from caliber.search.in_database.stored import StoredSearch, check_state
 from caliber.storage.full_text import FullText, FullTextState, Progress, texts_of
 from caliber.storage.protocol import Store
 

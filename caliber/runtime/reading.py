@@ -61,8 +61,8 @@ from caliber.runtime.searching import NO_PROVIDER, Deadline, Searching, for_embe
 from caliber.runtime.support import bounded
 from caliber.runtime.window_rows import WindowAsked
 from caliber.schema.relations import CONFIG_DOCUMENT, CONTEXT_WINDOW
-from caliber.search.candidates import Asked
-from caliber.search.stored import NOT_RESIDENT
+from caliber.search.in_database.stored import NOT_RESIDENT
+from caliber.search.request import Asked
 from caliber.storage.unit_of_work import UnitOfWork
 
 _RETRIEVED = {"note": EventType.NOTE_RETRIEVE, "artifact": EventType.ARTIFACT_RETRIEVE}

@@ -22,7 +22,7 @@ from caliber.schema.in_force import OWN as OWN_IN_FORCE
 from caliber.schema.in_force import in_force
 from caliber.schema.predicate import Variable
 from caliber.schema.relations import NOTE as NOTES
-from caliber.search.candidates import Asked
+from caliber.search.request import Asked
 from caliber.search.where import Where
 from caliber.storage.codec import Row, codec_of, decoder_of
 from caliber.storage.conditions import PAGE_ROWS

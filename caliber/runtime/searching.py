@@ -30,10 +30,9 @@ from caliber.runtime.engine import Engine
 from caliber.runtime.records.filters import variables
 from caliber.runtime.support import bounded
 from caliber.search import filters
-from caliber.search.candidates import Asked
 from caliber.search.filters import Found
-from caliber.search.request import Outcome, Request
-from caliber.search.stored import NOT_RESIDENT
+from caliber.search.in_database.stored import NOT_RESIDENT
+from caliber.search.request import Asked, Outcome, Request
 from caliber.search.where import Where
 
 T = TypeVar("T")

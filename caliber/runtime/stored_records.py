@@ -18,7 +18,7 @@ from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.partial import PartialMirrors
 from caliber.resident.vectors import VectorSnapshot
 from caliber.runtime.window_rows import WindowAsked, WindowRead, WindowRows, open_scope
-from caliber.search.stored import StoredSearch
+from caliber.search.in_database.stored import StoredSearch
 from caliber.storage.codec import Row, dump_json
 from caliber.storage.protocol import Store
 from caliber.storage.session import StatementSession

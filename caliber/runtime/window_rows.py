@@ -27,10 +27,10 @@ from caliber.model.windows import Position
 from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.partial import PartialMirrors
 from caliber.runtime.rule_rows import RuleRows
-from caliber.search.candidates import Asked
-from caliber.search.stored import StoredSearch
-from caliber.search.stored_figures import StoredFigures
-from caliber.search.stored_windows import Rows, WindowSearch
+from caliber.search.figures import StoredFigures
+from caliber.search.in_database.stored import StoredSearch
+from caliber.search.in_database.windows import Rows, WindowSearch
+from caliber.search.request import Asked
 from caliber.storage.codec import Codec, Row, codec_of, dump_json
 from caliber.storage.protocol import Store
 from caliber.storage.session import StatementSession

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from caliber.access.visibility import NoteMask
+from caliber.model.entities import EmbeddingSpace
 from caliber.model.windows import Evidence
 from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.predicates import Texts
+from caliber.search.figures import StoredFigures
 from caliber.search.filters import Found, SeenNotes
 from caliber.search.query import Query
-from caliber.search.stored_figures import StoredFigures
 from caliber.search.where import Where, held_texts
 
 
@@ -43,6 +45,29 @@ class Request:
     """Reads what a filter compares of texts."""
     floor: bool = True
     """Whether only what reaches the floor is found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A search through the database, and its principal; fields as in ``Request``."""
+
+    text: str
+    vector: NDArray[np.float32] | None
+    without_vector: str | None
+    space: EmbeddingSpace | None
+    kinds: Sequence[str]
+    limit: int
+    conditions: Mapping[str, Any]
+    notes: NoteMask
+    as_of_us: int
+    now_us: int
+    check: Callable[[], None] | None = None
+    """Called between statements; raises when the time of the call is up."""
+    where: Where | None = None
+    floor: bool = True
+    """Whether only what reaches the floor is found."""
+    reach: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    """Conditions by kind, of which a record has to meet one besides; every record of a kind that is not named does."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ from caliber.model.enums import PrincipalKind
 from caliber.model.errors import AmbiguousSubject, NotFound, PermissionDenied, RequiredFieldMissing, Unavailable
 from caliber.runtime.forgetting import service
 from caliber.runtime.forgetting.erasing import Walk
-from caliber.search.full_text import WordIndexer
+from caliber.search.in_database.full_text import WordIndexer
 from caliber.storage.memory_records import content_hash_of
 
 TESTS = str(Path(__file__).resolve().parents[1])

@@ -17,7 +17,7 @@ from support.entities import plain
 from caliber.model.errors import Conflict, Unavailable
 from caliber.runtime.full_text import check_full_text
 from caliber.schema.relations import NOTE
-from caliber.search.full_text import WordIndexer, indexer_of
+from caliber.search.in_database.full_text import WordIndexer, indexer_of
 
 from .conftest import PostgresBackend
 

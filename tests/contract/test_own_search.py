@@ -20,7 +20,7 @@ from caliber.model import AgentRole, FixedClock, Principal, PrincipalKind, Resul
 from caliber.model.errors import InvalidValue, SchemaMismatch
 from caliber.runtime.full_text import check_full_text
 from caliber.runtime.opening import plan_migration
-from caliber.search.full_text import WordIndexer
+from caliber.search.in_database.full_text import WordIndexer
 from caliber.storage.full_text import contracts_of, text_table, texts_of
 
 pytestmark = pytest.mark.usefixtures("full_text")

@@ -30,9 +30,10 @@ from caliber.model.entities import EmbeddingSpace
 from caliber.model.enums import DistanceMetric, SpaceState
 from caliber.model.ids import SpaceId
 from caliber.schema.relations import EMBEDDING_SPACE, NOTE
-from caliber.search.candidates import Asked, Candidates, Sight, by_vector
 from caliber.search.filters import encoded_filter
-from caliber.search.full_text import WordIndexer
+from caliber.search.in_database.candidates import Candidates, Sight, by_vector
+from caliber.search.in_database.full_text import WordIndexer
+from caliber.search.request import Asked
 from caliber.storage.vector_index import Near
 
 from .conftest import DSN, PostgresBackend

@@ -22,7 +22,7 @@ from support.workload import settings_for
 import caliber
 from caliber.localserver.server import LocalServer
 from caliber.runtime.full_text import check_full_text, drop_full_text, rebuild_full_text
-from caliber.search.full_text import WordIndexer
+from caliber.search.in_database.full_text import WordIndexer
 
 CHILD = Path(__file__).parent / "writing_process.py"
 KILLS = scale(1, 40)

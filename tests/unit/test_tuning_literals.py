@@ -110,8 +110,8 @@ _allow(
     runtime__embedding__spaces="_BATCH_ROWS",
     runtime__policies__left_triggers="_PAGE",
     runtime__tables="_PAGE",
-    search__full_text="_WORDS_KEPT",
-    search__stored="_WORDS_KEPT",
+    search__in_database__full_text="_WORDS_KEPT",
+    search__in_database__stored="_WORDS_KEPT",
     storage__bulk__load="KEYS_A_RECORD",
     storage__conditions="PAGE_ROWS NUMBERS",
     storage__moving="_AT_ONCE",
@@ -176,7 +176,7 @@ _allow(
     search__fusion="LEAST _TOP_IMPORTANCE",
     search__legs="_idf",
     search__recent="_HALF",
-    search__stored_figures="StoredFigures.rarity",
+    search__figures="StoredFigures.rarity",
     storage__codec="_us",
 )
 _allow(

@@ -20,7 +20,7 @@ from caliber.model.windows import SearchHit, SearchResult
 from caliber.resident.mirror import RelationSnapshot
 from caliber.runtime.embedding.embedded_kinds import knob_of
 from caliber.search import filters
-from caliber.search.stored import NOT_RESIDENT
+from caliber.search.in_database.stored import NOT_RESIDENT
 
 if TYPE_CHECKING:
     from caliber.runtime.caliber import Caliber

@@ -26,7 +26,7 @@ from caliber.runtime.embedding.vector_index import build_index
 from caliber.runtime.engine import Engine
 from caliber.runtime.tables import Table
 from caliber.schema.relations import EMBEDDING, EMBEDDING_SPACE
-from caliber.search.full_text import WordIndexer
+from caliber.search.in_database.full_text import WordIndexer
 from caliber.storage.codec import dump_json
 from caliber.storage.unit_of_work import UnitOfWork
 

@@ -18,10 +18,9 @@ from caliber.model.enums import EdgeRelation, EntityType
 from caliber.model.errors import InvalidValue
 from caliber.model.time import FixedClock, from_us
 from caliber.schema.relations import EDGE
-from caliber.search.candidates import Asked
 from caliber.search.filters import KINDS
-from caliber.search.request import Outcome, Request
-from caliber.search.stored_windows import WindowSearch
+from caliber.search.in_database.windows import WindowSearch
+from caliber.search.request import Asked, Outcome, Request
 from support.configs import DIMENSIONS
 from support.context_world import World, numbered
 from support.knobs.case import FILE, NO_VECTORS, Agent, Case, Place

@@ -1,4 +1,4 @@
-"""What a backend's full text holds of each record: the terms and parts that the keyword leg in memory would find it by.
+"""Entries of a backend's full text: the terms and parts that the keyword leg in memory would find a record by.
 
 Source: K-171, P-039; docs/decisions/0081.
 """

@@ -25,14 +25,14 @@ from caliber.resident.memory import ResidentMemory, ResidentSnapshot
 from caliber.resident.partial import PartialMirrors
 from caliber.resident.vectors import VectorSnapshot
 from caliber.schema.relation import Relation
-from caliber.search import candidates as find
-from caliber.search.candidates import Asked, Candidates, Sight
+from caliber.search.figures import Figures, StoredFigures
 from caliber.search.filters import check_filter
-from caliber.search.full_text import indexer_name
+from caliber.search.in_database import candidates as find
+from caliber.search.in_database.candidates import Candidates, Sight
+from caliber.search.in_database.full_text import indexer_name
 from caliber.search.query import Query
-from caliber.search.request import Outcome, Request
+from caliber.search.request import Asked, Outcome, Request
 from caliber.search.searcher import Searcher
-from caliber.search.stored_figures import Figures, StoredFigures
 from caliber.storage.codec import Row, dump_json
 from caliber.storage.full_text import PART_MARK, FullText, FullTextState, holds, texts_of
 from caliber.storage.protocol import Store

@@ -1,4 +1,4 @@
-"""Which records a search through the database looks at: best by each word, nearest, newest, and those beside.
+"""Candidates of a search through the database: best by each word, nearest, newest, and those beside.
 
 Everything here is asked of one session, hence of one commit boundary, and counts only what the principal may see. What
 comes out is bounded by ``search.candidates_max``; while no more records than that match, nothing is left out.
@@ -10,22 +10,21 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.access.visibility import NoteMask
 from caliber.config.search import SearchConfig
 from caliber.kernels import VectorMatrix
 from caliber.model.entities import EmbeddingSpace
 from caliber.schema.relation import Relation
 from caliber.schema.relations import BY_NAME
+from caliber.search.figures import Figures
 from caliber.search.filters import encoded_filter
-from caliber.search.stored_figures import Figures
-from caliber.search.where import Where
+from caliber.search.request import Asked
 from caliber.storage.codec import Row, dump_json
 from caliber.storage.full_text import PART_MARK, filter_names
 from caliber.storage.plan import Plan
@@ -39,35 +38,12 @@ _TOKENS_MAX: Final = 1_024
 _LAST: Final = "\U0010ffff"
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What is searched for in a store, and by whom; fields as in ``Request``."""
-
-    text: str
-    vector: NDArray[np.float32] | None
-    without_vector: str | None
-    space: EmbeddingSpace | None
-    kinds: Sequence[str]
-    limit: int
-    conditions: Mapping[str, Any]
-    notes: NoteMask
-    as_of_us: int
-    now_us: int
-    check: Callable[[], None] | None = None
-    """Called between statements; raises when the time of the call is up."""
-    where: Where | None = None
-    floor: bool = True
-    """Whether only what reaches the floor is found."""
-    reach: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
-    """Conditions by kind, of which a record has to meet one besides; every record of a kind that is not named does."""
-
-
 Filters = tuple[str | None, ...]
 """A parameter for each column that a kind can be filtered by, and one for ordinals."""
 
 
 class Sight:
-    """What one principal sees of the store in one session, and the statements to ask for it.
+    """The records that one principal sees in one session, and the statements to ask for them.
 
     ``among`` are the ordinals of the records that a filter of the language lets through, by kind; ``relations`` are
     those of the store. ``figures`` of the kinds are counted, unless they are given.

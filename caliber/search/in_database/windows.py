@@ -10,10 +10,11 @@ from __future__ import annotations
 from functools import cached_property
 
 from caliber.model.windows import Position
-from caliber.search import candidates as find
-from caliber.search.candidates import Asked, Candidates, Sight
-from caliber.search.stored import StoredSearch, terms_of
-from caliber.search.stored_figures import StoredFigures
+from caliber.search.figures import StoredFigures
+from caliber.search.in_database import candidates as find
+from caliber.search.in_database.candidates import Candidates, Sight
+from caliber.search.in_database.stored import StoredSearch, terms_of
+from caliber.search.request import Asked
 from caliber.storage.codec import Row
 from caliber.storage.session import StatementSession
 

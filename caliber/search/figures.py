@@ -20,7 +20,7 @@ from caliber.text.dates import Interval
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """How many texts of one kind a principal may see, how many terms they have, and when the newest happened."""
+    """Counts of one kind: the texts that a principal may see, their terms, and the instant of the newest."""
 
     texts: int
     terms: int
@@ -61,7 +61,7 @@ class StoredFigures:
 
     @property
     def texts(self) -> int:
-        """How many texts are in sight, over all kinds that are searched."""
+        """The number of texts in sight, over all kinds that are searched."""
         return sum(figures.texts for figures in self.kinds.values())
 
     def today(self, now_us: int) -> date:
