@@ -19,11 +19,11 @@ from harness.contest import OURS, PEER, Contender
 from harness.notes import LIMIT, QUERY, QUICK_TASK, Ours, opened, settled
 
 import caliber
+from caliber.admin.full_text import rebuild_full_text
+from caliber.api.caliber import Caliber
 from caliber.config import CaliberConfig
+from caliber.embedding.vector_index import build_index_of
 from caliber.localserver.server import LocalServer
-from caliber.runtime.caliber import Caliber
-from caliber.runtime.embedding.vector_index import build_index_of
-from caliber.runtime.full_text import rebuild_full_text
 
 NOTES, QUICK = 10_000, 1_000
 DSN = "CALIBER_BENCH_DSN"

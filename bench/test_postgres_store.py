@@ -24,9 +24,9 @@ from harness.notes import ME, sentence, settled
 from harness.writers import per_second
 
 import caliber
+from caliber.api.caliber import Caliber
 from caliber.kernels import uuid7
 from caliber.localserver.server import LocalServer
-from caliber.runtime.caliber import Caliber
 
 DSN = "CALIBER_BENCH_STORE_DSN"
 WRITERS = 8

@@ -27,11 +27,11 @@ from harness.peers import peer
 from harness.writers import per_second
 
 import caliber
+from caliber.api.caliber import Caliber
 from caliber.backends.sqlite.schema import PLANS
 from caliber.backends.sqlite.statements import STATEMENTS
 from caliber.config import CaliberConfig
 from caliber.kernels import uuid7
-from caliber.runtime.caliber import Caliber
 
 NOTES, QUICK_NOTES = 10_000, 500
 SECONDS, QUICK_SECONDS = 2.0, 0.1  # that writers write
@@ -327,14 +327,14 @@ def test_import_cost(figure: Callable[..., None], cold_runs: int) -> None:
 def test_windows_kept_up(loaded: Loaded, figure: Callable[..., None], quick: bool) -> None:
     memory = loaded.memory
     memory.flush()
-    before, written = memory.stats()["store"], memory._engine.behind.windows_written
+    before, written = memory.stats()["store"], memory.stats()["behind"]["windows_written"]
     count = QUICK_WINDOWS if quick else WINDOWS
     start, cpu = time.perf_counter(), time.process_time()
     for _ in range(count):
         memory.assemble_context(loaded.trajectory, query=QUERY)
     memory.flush()
     elapsed, cpu = time.perf_counter() - start, time.process_time() - cpu
-    assert memory._engine.behind.windows_written - written == count
+    assert memory.stats()["behind"]["windows_written"] - written == count
     grown = memory.stats()["store"]["bytes"] - before["bytes"]
     figure(f"{count} windows back to back: bytes a window on disk", grown / count / 1024, "KiB", at_most=20)
     figure(f"{count} windows back to back: CPU a window, all threads", cpu / count * 1e6, "µs")

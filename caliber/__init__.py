@@ -18,22 +18,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from caliber import dsl, kernels, model
+    from caliber.api import aio
+    from caliber.api.caliber import Caliber
+    from caliber.api.opening import create, migrate, open, purge, restore  # noqa: A004  (the pinned name)
+    from caliber.api.tenants import Tenants
     from caliber.config import CaliberConfig, profiles
+    from caliber.dsl.loading import load_config
     from caliber.model.access import Principal
     from caliber.model.entities import EntityRef, LockToken, ToolCall
     from caliber.model.enums import EntityType
     from caliber.model.errors import CaliberError
     from caliber.model.windows import ContextWindow, SearchResult
-    from caliber.runtime import aio
-    from caliber.runtime.caliber import Caliber
-    from caliber.runtime.configured import load_config
-    from caliber.runtime.opening import create, migrate, open, purge, restore  # noqa: A004  (the pinned name)
-    from caliber.runtime.tenants import Tenants
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "Caliber": "caliber.runtime.caliber",
+    "Caliber": "caliber.api.caliber",
     "CaliberConfig": "caliber.config",
     "CaliberError": "caliber.model.errors",
     "ContextWindow": "caliber.model.windows",
@@ -42,17 +42,17 @@ _HOME = {
     "LockToken": "caliber.model.entities",
     "Principal": "caliber.model.access",
     "SearchResult": "caliber.model.windows",
-    "Tenants": "caliber.runtime.tenants",
+    "Tenants": "caliber.api.tenants",
     "ToolCall": "caliber.model.entities",
-    "create": "caliber.runtime.opening",
-    "load_config": "caliber.runtime.configured",
-    "migrate": "caliber.runtime.opening",
-    "open": "caliber.runtime.opening",
-    "purge": "caliber.runtime.opening",
-    "restore": "caliber.runtime.opening",
+    "create": "caliber.api.opening",
+    "load_config": "caliber.dsl.loading",
+    "migrate": "caliber.api.opening",
+    "open": "caliber.api.opening",
+    "purge": "caliber.api.opening",
+    "restore": "caliber.api.opening",
 }
 _MODULES = {
-    "aio": "caliber.runtime.aio",
+    "aio": "caliber.api.aio",
     "dsl": "caliber.dsl",
     "kernels": "caliber.kernels",
     "model": "caliber.model",

@@ -15,12 +15,13 @@ import numpy as np
 
 import caliber
 from caliber import EntityRef, EntityType
+from caliber.api.caliber import Caliber
 from caliber.config import CaliberConfig
+from caliber.embedding.service import Embeddings
+from caliber.embedding.space_provider import attach
 from caliber.knowledge.notes import NewNote, add_note
 from caliber.llm.protocols import EmbeddingProvider
 from caliber.model.enums import NoteType, TrustLabel
-from caliber.runtime.caliber import Caliber
-from caliber.runtime.embedding.space_provider import attach
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory.artifacts import check_artifact, create_artifact
 from harness.report import amount
@@ -121,7 +122,7 @@ class Ours:
 
     def add(self, numbers: Sequence[int]) -> None:
         """Add notes in one transaction, with the vectors there are already."""
-        embedder = self.memory._engine.embedder
+        embedder = self.memory._engine.part(Embeddings).embedder
         assert embedder is not None
         lane = embedder.configured
 
@@ -136,7 +137,7 @@ class Ours:
 
     def add_task(self, artifacts: int = ARTIFACTS, turns: int = TURNS) -> uuid.UUID:
         """Start a trajectory with artifacts and turns, as an agent has them after some months; return its id."""
-        engine, embedder = self.memory._engine, self.memory._engine.embedder
+        engine, embedder = self.memory._engine, self.memory._engine.part(Embeddings).embedder
         assert embedder is not None
         lane = embedder.configured
         task = self.memory.start_trajectory("Keep the service running", initiator=ME)
@@ -194,7 +195,7 @@ def opened(folder: Path, count: int, *, waiting: int = 0, provider: EmbeddingPro
     config = caliber.profiles.reference(folder / "notes.db", **sizes)
     caliber.create(config)
     with caliber.open(config, embedding_provider=provider) as memory:
-        embedder = memory._engine.embedder
+        embedder = memory._engine.part(Embeddings).embedder
         assert embedder is not None
         ours = Ours(memory, config, make(count + waiting, embedder.provider))
         for begin in range(0, count, CHUNK):

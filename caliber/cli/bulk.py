@@ -14,7 +14,7 @@ from caliber.cli.output import Output, plural
 from caliber.cli.settings import Settings, with_settings
 
 if TYPE_CHECKING:
-    from caliber.runtime.caliber import Caliber
+    from caliber.api.caliber import Caliber
 
 # In the order of references: what is loaded first is what the others refer to.
 RECORDS: Final = (

@@ -25,7 +25,7 @@ _LONG_S: Final = 300
 @contextmanager
 def _care(settings: Settings) -> Iterator[Care]:
     """Open the store without reading it into memory."""
-    from caliber.runtime.opening import bare_store
+    from caliber.api.opening import bare_store
 
     with bare_store(settings.load()) as store:
         yield store.care
@@ -163,8 +163,8 @@ def backup(settings: Settings, path: Path, force: bool) -> None:
     FILE ends in .zip, an archive that restores into every database, or in .db, a copy of a SQLite file. It appears once
     it is whole and on disk, readable by its owner only.
     """
-    from caliber.runtime.backup import backup as back_up
-    from caliber.runtime.opening import bare_store
+    from caliber.admin.backup import backup as back_up
+    from caliber.api.opening import bare_store
 
     with bare_store(settings.load()) as store, _stages(settings.out) as hear:
         made = back_up(store, path, replace=force, progress=hear)
@@ -187,7 +187,7 @@ def restore(settings: Settings, path: Path, force: bool) -> None:
     All or nothing: whatever stops it leaves the old store. A store that holds records is replaced with --force only;
     what was written since the backup is gone then, and programs that have it open read everything anew.
     """
-    from caliber.runtime.opening import restore as restore_store
+    from caliber.api.opening import restore as restore_store
 
     with _stages(settings.out) as hear:
         done = restore_store(settings.load(), path, replace=force, progress=hear)
@@ -216,9 +216,9 @@ def check(settings: Settings) -> int:
     few keys, and what to do. Nothing is changed. Exit code 1 when something is wrong; what only takes room does not
     count.
     """
+    from caliber.admin.checking import check_memory, check_store, not_opened
+    from caliber.api.opening import bare_store
     from caliber.model.errors import CaliberError, StorageError
-    from caliber.runtime.checking import check_memory, check_store, not_opened
-    from caliber.runtime.opening import bare_store
     from caliber.storage.damage import DAMAGES, UNREADABLE
 
     config = settings.load()

@@ -38,8 +38,8 @@ def migrate(settings: Settings, only_plan: bool, drop: tuple[str, ...]) -> None:
 
     What the configuration does not declare stays, unless --drop names it.
     """
-    from caliber.runtime.opening import migrate as migrate_store
-    from caliber.runtime.opening import plan_migration
+    from caliber.api.opening import migrate as migrate_store
+    from caliber.api.opening import plan_migration
 
     config = settings.load()
     plan = plan_migration(config, drop=drop)

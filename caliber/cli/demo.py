@@ -23,8 +23,8 @@ from caliber.cli.show import print_window, shortened, window_document
 from caliber.model.enums import SourceType
 
 if TYPE_CHECKING:
+    from caliber.api.caliber import Caliber
     from caliber.model.windows import ContextWindow
-    from caliber.runtime.caliber import Caliber
 
 FOLDER: Final = ".demo"
 POSTGRES_FOLDER: Final = ".demo-postgres"
@@ -93,7 +93,7 @@ def demo(
 def _demonstrate(
     out: Output, config_path: Path, path: Path, questions: tuple[str, ...], assemblies: int
 ) -> dict[str, Any]:
-    from caliber.runtime.opening import open as open_store
+    from caliber.api.opening import open as open_store
 
     document: dict[str, Any] = {}
     with open_store(config_path) as memory:
@@ -208,8 +208,8 @@ def _explain(out: Output, memory: Caliber, asked: list[Asked]) -> dict[str, Any]
 
 def _change(out: Output, program: Path, every: list[Asked]) -> dict[str, Any]:
     """Ask a question again under a program of which one rule is another: where it changes most."""
+    from caliber.api.opening import open as open_store
     from caliber.cli.query import in_words
-    from caliber.runtime.opening import open as open_store
 
     kinds = (SourceType.ARTIFACT, SourceType.NOTE)
     asked, kind = max(itertools.product(every, kinds), key=lambda pair: len(steps.taken(pair[0].window, pair[1])))
@@ -243,7 +243,7 @@ def _change(out: Output, program: Path, every: list[Asked]) -> dict[str, Any]:
 
 
 def _reopen(out: Output, config_path: Path, before: dict[str, int], asked: list[Asked]) -> dict[str, Any]:
-    from caliber.runtime.opening import open as open_store
+    from caliber.api.opening import open as open_store
 
     _title(out, 5, "Close, reopen, compare")
     began = time.monotonic()

@@ -15,8 +15,8 @@ from caliber.cli.output import printable
 from caliber.model.enums import ArtifactType, SectionType, TurnRole
 
 if TYPE_CHECKING:
+    from caliber.api.caliber import Caliber
     from caliber.model.windows import ContextWindow
-    from caliber.runtime.caliber import Caliber
 
 _KEY: Final = "file:"
 _ANSWER_CHARS: Final = 320

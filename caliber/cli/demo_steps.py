@@ -22,8 +22,8 @@ from caliber.model.entities import EntityRef
 from caliber.model.enums import AssemblyAction, EntityType, SourceType, TurnRole
 
 if TYPE_CHECKING:
+    from caliber.api.caliber import Caliber
     from caliber.model.windows import ContextWindow
-    from caliber.runtime.caliber import Caliber
 
 MARKER: Final = ".caliber-demo"
 PROGRAM: Final = "demo.caliber"
@@ -78,10 +78,10 @@ def prepare_folder(folder: Path | None, usual: str, path: Path) -> Path:
 
 def write_program(home: Path, *, postgres: bool) -> Path:
     """Write the program that the demo runs by, create its store, and return the program's path."""
+    from caliber.api.opening import create
     from caliber.config import profiles
     from caliber.dsl.writing import render_caliber
     from caliber.model.errors import Conflict
-    from caliber.runtime.opening import create
 
     place = f"env:{DSN_VARIABLE}" if postgres else DEFAULT_STORE
     knobs = {"storage.adapter": "postgres", "storage.schema_name": SCHEMA} if postgres else {}

@@ -141,8 +141,8 @@ def _driver(extra: str) -> str:
 
 def _sqlite() -> Finding:
     """Open a store in memory: that needs the driver, its SQLite in a recent version, and the whole schema."""
+    from caliber.api.opening import open as open_store
     from caliber.config import profiles
-    from caliber.runtime.opening import open as open_store
 
     try:
         with open_store(profiles.reference(":memory:", embedding_provider=None)) as memory:
@@ -173,7 +173,7 @@ def _kernels() -> Iterator[Finding]:
 
 
 def _configured(settings: Settings, network: bool) -> Iterator[Finding]:
-    from caliber.runtime.support import provider_refusals
+    from caliber.engine.refusals import provider_refusals
 
     area = "configuration"
     try:
@@ -202,7 +202,7 @@ def _configured(settings: Settings, network: bool) -> Iterator[Finding]:
 
 def _opened(config: Any, network: bool) -> Iterator[Finding]:
     """Open the store, build its providers, and compare memory with it."""
-    from caliber.runtime.opening import open as open_store
+    from caliber.api.opening import open as open_store
 
     area = "store"
     try:
@@ -269,9 +269,12 @@ def _opened(config: Any, network: bool) -> Iterator[Finding]:
 
 def _answers(memory: Any, config: Any, network: bool) -> Iterator[Finding]:
     """Ask each provider one question; services only when told to."""
+    from caliber.embedding.service import Embeddings
+
     engine = memory._engine
+    embedder = engine.part(Embeddings).embedder
     questions: list[tuple[str, Any, str, Callable[[], object]]] = [
-        ("embedding_provider", config.embedding_provider, "embedding a text", lambda: engine.embedder.query(_TEXT)),
+        ("embedding_provider", config.embedding_provider, "embedding a text", lambda: embedder.query(_TEXT)),
         (
             "summarization_provider",
             config.summarization_provider,
@@ -299,7 +302,7 @@ def _answers(memory: Any, config: Any, network: bool) -> Iterator[Finding]:
 
 def _spaces(memory: Any) -> Iterator[Finding]:
     """Say which embedding space is searched, and what to do about the others."""
-    from caliber.runtime.embedding.spaces import SpaceTable
+    from caliber.admin.spaces import SpaceTable
     from caliber.schema.relations import EMBEDDING_SPACE
 
     found = SpaceTable(memory._engine, EMBEDDING_SPACE).report()

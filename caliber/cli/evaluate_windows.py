@@ -17,12 +17,12 @@ from caliber.cli.query import trajectory_id_of
 from caliber.model.enums import TrajectoryStatus
 
 if TYPE_CHECKING:
+    from caliber.api.caliber import Caliber
     from caliber.cli.evaluating.held import Wanted
     from caliber.cli.evaluating.windows import Asked
     from caliber.cli.settings import Settings
     from caliber.config import CaliberConfig
     from caliber.model.entities import EntityRef
-    from caliber.runtime.caliber import Caliber
 
 
 def evaluate_windows(
@@ -100,7 +100,9 @@ def _task(memory: Caliber, named: str | None) -> Iterator[uuid.UUID]:
     """Yield the task that was named, or a new one that is deleted afterwards."""
     if named is not None:
         task = trajectory_id_of(memory, named)
-        if memory._engine.one_shots.waiting(task):
+        from caliber.context.pending_injections import PendingInjections
+
+        if memory._engine.part(PendingInjections).waiting(task):
             raise Mistake(
                 f"trajectory {task} has injections that wait for its next window: measuring would use them up",
                 "measure in a new task: leave out --task",
@@ -131,11 +133,11 @@ def _owner(memory: Caliber) -> EntityRef:
 
 
 def _ask_conversations(out: Output, config: CaliberConfig, file: Path, sizes: Sequence[int]) -> list[Asked]:
+    from caliber.api.opening import create
+    from caliber.api.opening import open as open_store
     from caliber.cli.evaluating.conversations import BadData, load, remember
     from caliber.cli.evaluating.windows import SEARCH_AND_FILL, TASKS, ConversationWindows
     from caliber.cli.importing.source import initiator_of
-    from caliber.runtime.opening import create
-    from caliber.runtime.opening import open as open_store
 
     try:
         talks = load(file)

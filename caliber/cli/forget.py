@@ -111,7 +111,7 @@ def purge(
         raise Mistake("say what is to be purged", "either --trajectory ID or --store")
     wait_ms = int(wait_s * _MS)
     if trajectory is None:
-        from caliber.runtime.opening import purge as purge_store
+        from caliber.api.opening import purge as purge_store
 
         config = settings.load()
         return _carry_out(

@@ -19,9 +19,9 @@ from caliber.cli.settings import Settings, with_settings
 from caliber.model.enums import TrustLabel
 
 if TYPE_CHECKING:
+    from caliber.api.caliber import Caliber
     from caliber.cli.importing.source import Imported
     from caliber.model.entities import EntityRef, Trajectory
-    from caliber.runtime.caliber import Caliber
 
 _BAD_SHOWN: Final = 20
 _LABELS: Final = tuple(label.value for label in TrustLabel)

@@ -15,7 +15,7 @@ from caliber.cli.output import Output, printable
 from caliber.cli.settings import Settings, with_settings
 
 if TYPE_CHECKING:
-    from caliber.runtime.caliber import Caliber
+    from caliber.api.caliber import Caliber
 
 LATEST: Final = "latest"
 _ORIGINS: Final = {"last_user_turn": "  (the last user turn)", "goal": "  (the goal of the task)"}
@@ -119,8 +119,10 @@ def conditions_of(pairs: Sequence[tuple[str, str]], memory: Caliber, kinds: Sequ
 
     Raises: Mistake
     """
+    from caliber.search.opening import SearchEngine
+
     engine = memory._engine
-    searched = [relation for kind, relation in engine.kinds.items() if not kinds or kind in kinds]
+    searched = [relation for kind, relation in engine.part(SearchEngine).kinds.items() if not kinds or kind in kinds]
     columns = [column for relation in searched for column in engine.store.catalog.by_name[relation].columns]
     out: dict[str, list[Any]] = {}
     for name, text in pairs:

@@ -14,10 +14,10 @@ import click
 from caliber.cli.failures import Mistake
 
 if TYPE_CHECKING:
+    from caliber.api.caliber import Caliber
     from caliber.cli.output import Output
     from caliber.config import CaliberConfig
     from caliber.dsl.checking import Checked
-    from caliber.runtime.caliber import Caliber
 
 CONFIG_VARIABLE: Final = "CALIBER_CONFIG"
 PROGRAM: Final = "caliber"
@@ -78,7 +78,7 @@ class Settings:
         checked = check(self.config_path(), base=base)
         if self.tenant is None:
             return checked
-        from caliber.runtime.tenants import tenant_config
+        from caliber.api.tenants import tenant_config
 
         return checked._replace(config=tenant_config(checked.config, self.tenant))
 
@@ -87,7 +87,7 @@ class Settings:
         config = self.load_all()
         if self.tenant is None:
             return config
-        from caliber.runtime.tenants import tenant_config
+        from caliber.api.tenants import tenant_config
 
         return tenant_config(config, self.tenant)
 
@@ -97,8 +97,8 @@ class Settings:
 
         Unless ``note`` is false, it is said when another embedding model is on its way.
         """
-        from caliber.runtime.embedding.spaces import in_short
-        from caliber.runtime.opening import open as open_store
+        from caliber.admin.spaces import in_short
+        from caliber.api.opening import open as open_store
 
         with open_store(self.load()) as memory:
             state = in_short(memory._engine) if note else None

@@ -211,7 +211,7 @@ def check(settings: Settings, file: Path | None, key: str | None, base: str | No
 
 def _refusals(config: CaliberConfig) -> list[dict[str, Any]]:
     """Return what is sound by itself, but would keep every command from opening the store."""
-    from caliber.runtime.support import provider_refusals, refusals
+    from caliber.engine.refusals import provider_refusals, refusals
 
     return [
         {"kind": fault.kind, "message": str(fault), "field": fault.context.get("field")}
@@ -290,8 +290,8 @@ def _print_summary(
 @with_settings
 def create(settings: Settings, exist_ok: bool) -> None:
     """Create the store that the configuration names."""
+    from caliber.api.opening import create as create_store
     from caliber.model.errors import Conflict
-    from caliber.runtime.opening import create as create_store
 
     if settings.tenant is not None:
         raise Mistake("a tenant is created by `caliber db tenant create NAME`", "it says where, with --source")

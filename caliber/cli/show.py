@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.text import Text
 
-    from caliber.runtime.caliber import Caliber
+    from caliber.api.caliber import Caliber
 
 _COLOURS: Final = {
     "system": "magenta",

@@ -15,10 +15,10 @@ from caliber.cli.output import bytes_text, plural
 from caliber.cli.settings import Settings, with_settings
 
 if TYPE_CHECKING:
+    from caliber.admin.spaces import SpaceReport, Sweep
+    from caliber.api.caliber import Caliber
     from caliber.cli.output import Output
-    from caliber.runtime.caliber import Caliber
-    from caliber.runtime.embedding.reembedding import Progress
-    from caliber.runtime.embedding.spaces import SpaceReport, Sweep
+    from caliber.embedding.reembedding import Progress
 
 _SHOWN: Final = 20
 
@@ -254,8 +254,8 @@ def rebuild_search(settings: Settings, dry_run: bool, full_text: bool, drop: boo
     or search.mode = "backend" asks for it, is written anew, memory is read anew. Others may go on writing meanwhile.
     Exit code 1 when something differs even so.
     """
-    from caliber.runtime.embedding.vector_index import build_index_of
-    from caliber.runtime.full_text import drop_full_text, rebuild_full_text
+    from caliber.admin.full_text import drop_full_text, rebuild_full_text
+    from caliber.embedding.vector_index import build_index_of
 
     out = settings.out
     config = settings.load()

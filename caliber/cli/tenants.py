@@ -11,14 +11,14 @@ from caliber.cli.output import plural
 from caliber.cli.settings import Settings, with_settings
 
 if TYPE_CHECKING:
+    from caliber.api.tenants import Tenants
     from caliber.model.tenants import Tenant
-    from caliber.runtime.tenants import Tenants
 
 _SOURCE: Final = "A data source of tenancy.sources."
 
 
 def _open(settings: Settings, *, create: bool = False) -> Tenants:
-    from caliber.runtime.tenants import Tenants
+    from caliber.api.tenants import Tenants
 
     return Tenants(settings.load_all(), create=create)
 

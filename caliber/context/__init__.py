@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from caliber.context.assembled import Assembled
     from caliber.context.assembler import assemble
     from caliber.context.candidates import current_scope
-    from caliber.context.estimating import estimator_of
     from caliber.context.explainer import ExplainSource, explain
     from caliber.context.facts import WindowFacts
     from caliber.context.inputs import AssemblyInputs, ContentSource, TextSource
@@ -39,7 +38,6 @@ _HOME = {
     "asked_again": "again",
     "assemble": "assembler",
     "current_scope": "candidates",
-    "estimator_of": "estimating",
     "explain": "explainer",
     "plan_of": "plan",
     "principal_of": "record",
@@ -66,7 +64,6 @@ __all__ = [
     "assemble",
     "current_scope",
     "default_query",
-    "estimator_of",
     "explain",
     "plan_of",
     "principal_of",
@@ -79,7 +76,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Whoever checks a configuration asks for its estimator alone, and does not wait for what assembles windows.
+    # A room that needs one of these does not wait for the others.
     if name not in _HOME:
         raise AttributeError(f"module 'caliber.context' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"caliber.context.{_HOME[name]}"), name)

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from caliber.config import CaliberConfig
 from caliber.config.injection import CONVERSATION
-from caliber.context.estimating import estimator_of
 from caliber.context.rules import OneShot, RulePlan, rule_plans
+from caliber.engine.refusals import estimator_of
 from caliber.kernels import Estimator
 from caliber.model.enums import SectionType, SourceType
 

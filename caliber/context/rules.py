@@ -7,7 +7,6 @@ Source: C-160 to C-165, C-217 to C-225, C-465, K-065, docs/decisions/0166.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,12 +14,10 @@ from typing import Any, Final
 from caliber.config import CaliberConfig
 from caliber.config.injection import CONVERSATION, InjectionKind, InjectionMode, InjectionRule, rule_names
 from caliber.model.enums import SectionType
-from caliber.model.time import from_us
 from caliber.schema.memory_types import MemoryType
 from caliber.schema.predicate import All, Comparison, Either, Predicate, Variable, holds
 from caliber.schema.relation import Relation
 
-_AGENT: Final = "agent:"
 SECTION_OF: Final = {
     "artifact": SectionType.ARTIFACTS,
     "note": SectionType.NOTES,
@@ -141,31 +138,6 @@ def values_of(relation: Relation, entity: Any) -> dict[str, Any]:
 
 
 # --- asking one record ---------------------------------------------------------------------------
-
-
-def variables_of(
-    trajectory_id: uuid.UUID | None, scope_id: uuid.UUID | None, principal: str, now_us: int
-) -> Mapping[Variable, Any]:
-    """Return what the variables of filters stand for, in one window or, without a trajectory, outside any.
-
-    ``now_us`` is the instant at which records must be in force: valid time for notes, the clock for all else.
-    """
-    return {
-        Variable.NOW: from_us(now_us),
-        Variable.TRAJECTORY: trajectory_id,
-        Variable.SCOPE: scope_id,
-        Variable.AGENT: _agent(principal),
-    }
-
-
-def _agent(principal: str) -> uuid.UUID | None:
-    """Return the id of the agent that a principal is, if it has the form of one."""
-    if not principal.startswith(_AGENT):
-        return None
-    try:
-        return uuid.UUID(principal.removeprefix(_AGENT))
-    except ValueError:
-        return None
 
 
 def failing(predicate: Predicate, record: Mapping[str, Any], variables: Mapping[Variable, Any]) -> str:

@@ -14,7 +14,8 @@ from typing import Any, Final
 from caliber.context.again import ScoredNow
 from caliber.context.facts import WindowFacts
 from caliber.context.plan import NOTE, PASSAGE, RELATION_OF, AssemblyPlan, source_type_of
-from caliber.context.rules import RulePlan, failing, values_of, variables_of
+from caliber.context.rules import RulePlan, failing, values_of
+from caliber.dsl.variables import variables_of
 from caliber.model.entities import Artifact, Note, Scope, Turn
 from caliber.model.time import from_us
 from caliber.model.windows import CutOff

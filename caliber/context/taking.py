@@ -19,8 +19,9 @@ from caliber.config.injection import InjectionKind
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.masks import let_through
 from caliber.context.plan import NOTE, OWN, PASSAGE, SUMMARY, AssemblyPlan, SectionPlan, source_type_of
-from caliber.context.rules import RulePlan, variables_of
+from caliber.context.rules import RulePlan
 from caliber.context.scores import BySimilarity, Flat, Scored, found_scored, judge
+from caliber.dsl.variables import variables_of
 from caliber.model.ids import ScopeId
 from caliber.model.windows import CutOff
 from caliber.resident.mirror import RelationSnapshot

@@ -18,6 +18,19 @@ _NOBODY_EMBEDS: Final = (
 )
 
 
+ConfigSource = CaliberConfig | str | os.PathLike[str]
+"""A configuration, or the path of one."""
+
+
+def config_of(source: ConfigSource) -> CaliberConfig:
+    """Return a configuration, read where it is a file's, its filters checked. Raises: MultipleErrors, DTypeError."""
+    if isinstance(source, CaliberConfig):
+        return check_config(source).config
+    if isinstance(source, str | os.PathLike):
+        return load_config(source)
+    raise DTypeError(field="config", expected="a CaliberConfig or the path of one", got=type(source).__name__)
+
+
 def load_config(path: str | os.PathLike[str], *, base: CaliberConfig | str | None = None) -> CaliberConfig:
     """Return the configuration in a ``.caliber``, ``.toml`` or ``.json`` file; what is doubtful, ``check`` returns.
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import uuid
 from typing import NewType
 
+Id = uuid.UUID | str
+"""An id, or its text."""
+
 TrajectoryId = NewType("TrajectoryId", uuid.UUID)
 ScopeId = NewType("ScopeId", uuid.UUID)
 TurnId = NewType("TurnId", uuid.UUID)

@@ -21,9 +21,9 @@ from support.entities import plain
 
 import caliber
 from caliber.access.visibility import author_of
+from caliber.admin.full_text import check_full_text, rebuild_full_text
 from caliber.model import EntityRef, EntityType, TurnRole
 from caliber.model.errors import Conflict, DTypeError, ExtraNotInstalled, InvalidRow, InvalidValue, PermissionDenied
-from caliber.runtime.full_text import check_full_text, rebuild_full_text
 from caliber.schema.relations import BY_NAME, RELATIONS
 from caliber.storage.bulk.load import LOADABLE, row_of_loaded
 

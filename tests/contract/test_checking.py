@@ -140,7 +140,7 @@ def test_a_missing_column_is_said_and_nothing_else_is_asked(backend: Any, filled
 
 def test_full_text_that_differs_is_found(backend: Any, filled: caliber.Caliber) -> None:
     backend.needs("full text")
-    from caliber.runtime.full_text import rebuild_full_text
+    from caliber.admin.full_text import rebuild_full_text
 
     backend.needs("reopen")
     rebuild_full_text(backend.config())

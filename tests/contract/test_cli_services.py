@@ -16,9 +16,9 @@ from support.services import KEY
 from caliber.cli.app import cli
 from caliber.cli.setup import EMBEDDINGS, SUMMARIES
 from caliber.config import load_config_file
+from caliber.engine.refusals import provider_refusals
 from caliber.llm import embedding_provider_types, summarization_provider_types
 from caliber.llm.options import EMBEDDING, SUMMARIZATION
-from caliber.runtime.support import provider_refusals
 
 
 @pytest.fixture(autouse=True)

@@ -17,6 +17,8 @@ from support.configs import DIMENSIONS, USER, config
 from support.providers import CountingEmbeddings, ScriptedSummarizer, outage
 
 import caliber
+from caliber.embedding.service import Embeddings
+from caliber.embedding.space_provider import attach
 from caliber.llm.protocols import FloatVector
 from caliber.model import EntityType, EventType
 from caliber.model.errors import (
@@ -32,7 +34,6 @@ from caliber.model.errors import (
     RequestFailed,
     Unavailable,
 )
-from caliber.runtime.embedding.space_provider import attach
 
 PATIENT = {
     "llm_retry_config.max_retries": 1_000,
@@ -197,8 +198,8 @@ def test_a_query_that_another_thread_embeds_is_waited_for_no_longer_than_the_dea
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # A minute is kept for the other legs, not a tenth of a second: a busy machine may need it.
-    monkeypatch.setattr("caliber.runtime.searching._KEPT_SHARE", 1)
-    monkeypatch.setattr("caliber.runtime.searching._KEPT_MOST_MS", LATE_MS)
+    monkeypatch.setattr("caliber.engine.deadlines._KEPT_SHARE", 1)
+    monkeypatch.setattr("caliber.engine.deadlines._KEPT_MOST_MS", LATE_MS)
     provider = CountingEmbeddings()
     asked, go_on = threading.Event(), threading.Event()
 
@@ -239,7 +240,7 @@ def test_flushing_does_not_wait_for_the_vectors_of_what_others_go_on_writing() -
             return embed_batch(texts)
 
         provider.embed_batch = busy
-        with memory._engine.embedder._draining:  # so that the worker does not take it
+        with memory._engine.part(Embeddings).embedder._draining:  # so that the worker does not take it
             turn = memory.append_turn(scope.scope_id, role="user", content="before")
         memory.flush()
         assert len(written) < most
@@ -257,7 +258,7 @@ def test_the_worker_stores_what_succeeded_and_asks_again_for_the_rest() -> None:
     with caliber.open(settings, embedding_provider=provider) as memory:
         _, scope = started(memory)
         contents = ["one", "two never", "three later", "four"]
-        with memory._engine.embedder._draining:  # so that the worker takes them at once
+        with memory._engine.part(Embeddings).embedder._draining:  # so that the worker takes them at once
             memory.append_turns(scope.scope_id, [{"role": "user", "content": content} for content in contents])
         until = time.monotonic() + 30
         while memory.storage.embeddings.count() < 3 and time.monotonic() < until:
@@ -288,7 +289,7 @@ def test_what_no_text_is_at_fault_for_is_waited_for(error: CaliberError) -> None
     settings = config(":memory:", **idle, **{**OFF, "embedding.embed_turns": "behind"})
     with caliber.open(settings, embedding_provider=provider) as memory:
         _, scope = started(memory)
-        embedder = memory._engine.embedder
+        embedder = memory._engine.part(Embeddings).embedder
         with embedder._draining:  # so that the worker does not find them in the store before it is told
             memory.append_turns(scope.scope_id, [{"role": "user", "content": f"number {at}"} for at in range(20)])
         with pytest.raises(type(error)):
@@ -402,7 +403,7 @@ def test_a_record_that_shrinks_loses_its_chunks() -> None:
     with caliber.open(long_config("chunks"), embedding_provider=provider) as memory:
         note = memory.add_note(entity="e", entity_type="t", note_type="fact", content=LONG, confidence=1.0)
         assert memory.storage.embeddings.count() > 2
-        embedder = memory._engine.embedder
+        embedder = memory._engine.part(Embeddings).embedder
         assert embedder is not None
         for text, rows in (("short", 1), (LONG, 5), ("again short", 1)):
             vectors = np.eye(5, DIMENSIONS, dtype=np.float32)[:rows]
@@ -476,8 +477,8 @@ def test_vectors_that_memory_cannot_hold_are_refused(memory: Any, start: Any) ->
 
 def test_the_worker_does_not_stand_in_line_for_each_record(monkeypatch: pytest.MonkeyPatch) -> None:
     """It rests after a small batch, so that writes meanwhile share its next transaction; nobody who asks waits."""
-    monkeypatch.setattr("caliber.runtime.pacing.REST_PARTS", 1e9)
-    monkeypatch.setattr("caliber.runtime.pacing.REST_MAX_S", 300.0)
+    monkeypatch.setattr("caliber.engine.pacing.REST_PARTS", 1e9)
+    monkeypatch.setattr("caliber.engine.pacing.REST_MAX_S", 300.0)
     settings = config(":memory:", **{**OFF, "embedding.embed_turns": "behind"})
     provider = CountingEmbeddings()
     with caliber.open(settings, embedding_provider=provider) as memory:

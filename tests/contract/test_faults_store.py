@@ -18,8 +18,8 @@ from support.configs import USER, config
 from support.entities import plain
 
 import caliber
+from caliber.api.opening import plan_migration
 from caliber.model.errors import InvalidValue, MultipleErrors, SchemaMismatch, Unavailable
-from caliber.runtime.opening import plan_migration
 from caliber.schema.relations import TRAJECTORY
 from caliber.storage import migrations
 from caliber.storage.migrations import BASELINE_VERSION, MIGRATIONS, SCHEMA_VERSION

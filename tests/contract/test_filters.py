@@ -33,6 +33,7 @@ from caliber.model.time import to_us
 from caliber.schema.in_force import in_force
 from caliber.schema.memories import BUILT_IN
 from caliber.schema.predicate import All, Comparison, Operator, Predicate, Variable, holds
+from caliber.search.opening import SearchEngine
 
 EXAMPLES, ROWS = (400, 200) if os.environ.get("CALIBER_SOAK") else (15, 20)
 KINDS = {"note": "note", "artifact": "artifact", "turn_buffer": "turn", "scope": "scope"}
@@ -295,9 +296,9 @@ def test_a_filter_is_compiled_once(memory: Any, monkeypatch: pytest.MonkeyPatch)
     assert compiled == ["confidence > 0.25"]
     for at in range(300):
         memory.search("x", kinds=["note"], filter=f"token_count > {at}")
-    assert 0 < len(memory._engine.filters._kept) <= 256
+    assert 0 < len(memory._engine.part(SearchEngine).filters._kept) <= 256
     memory.forget(texts=["nobody"])
-    assert memory._engine.filters._kept == {}
+    assert memory._engine.part(SearchEngine).filters._kept == {}
 
 
 def test_the_parser_waits_for_the_first_text(tmp_path: Any) -> None:
@@ -308,7 +309,7 @@ from support.configs import config
 memory = caliber.open(config(":memory:", embedding_provider=None))
 memory.search("x", filter={"entity": "y"}); memory.memory("note").find(entity="y")
 assert "lark" not in sys.modules
-assert not sys.modules.keys() & {"caliber.schema.own_memories", "caliber.runtime.records.records"}
+assert not sys.modules.keys() & {"caliber.schema.own_memories", "caliber.memories.records"}
 assert memory.memory("note").find('entity = "y"') == [] and "lark" in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parent.parent, timeout=120)

@@ -31,12 +31,13 @@ from support.tenancies import tenancy_config
 
 import caliber
 from caliber.backends import backend as backend_module
+from caliber.erasure import service
+from caliber.erasure.erasing import Walk
 from caliber.model import EntityRef, EntityType, Principal, ToolCall
 from caliber.model.enums import PrincipalKind
 from caliber.model.errors import AmbiguousSubject, NotFound, PermissionDenied, RequiredFieldMissing, Unavailable
-from caliber.runtime.forgetting import service
-from caliber.runtime.forgetting.erasing import Walk
 from caliber.search.in_database.full_text import WordIndexer
+from caliber.search.opening import SearchEngine
 from caliber.storage.memory_records import content_hash_of
 
 TESTS = str(Path(__file__).resolve().parents[1])
@@ -422,14 +423,14 @@ def test_other_handles_forget_through_the_feed(agent: Any, backend: Any) -> None
     assert not other.search("tea", consistency="latest").hits
     engine = other._engine
     assert not [value for value in engine.memory.held() if "rillian" in str(value)]
-    assert "trillian" not in engine.searcher.keywords.dictionary.terms
+    assert "trillian" not in engine.part(SearchEngine).searcher.keywords.dictionary.terms
 
 
 _DIE = """
     import json, os, signal, sys
     sys.path.insert(0, sys.argv[2])
     import caliber
-    from caliber.runtime.forgetting.erasing import Walk
+    from caliber.erasure.erasing import Walk
     from support.configs import config
     def die(*_):
         os.kill(os.getpid(), signal.SIGKILL)

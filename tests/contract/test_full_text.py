@@ -14,9 +14,9 @@ import pytest
 from support.entities import plain
 
 import caliber
+from caliber.admin.full_text import check_full_text, drop_full_text, rebuild_full_text
 from caliber.kernels import Vocabulary
 from caliber.model.errors import CaliberError, InvalidConfigValue, SchemaMismatch, Unavailable
-from caliber.runtime.full_text import check_full_text, drop_full_text, rebuild_full_text
 from caliber.schema.relations import BY_NAME, NOTE
 from caliber.search.in_database.full_text import RULES, WordIndexer, indexer_of
 from caliber.storage.codec import codec_of

@@ -14,8 +14,8 @@ import psycopg
 import pytest
 from support.entities import plain
 
+from caliber.admin.full_text import check_full_text
 from caliber.model.errors import Conflict, Unavailable
-from caliber.runtime.full_text import check_full_text
 from caliber.schema.relations import NOTE
 from caliber.search.in_database.full_text import WordIndexer, indexer_of
 

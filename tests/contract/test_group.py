@@ -20,8 +20,8 @@ from support.interrupted import every_line, in_files
 from support.providers import CountingEmbeddings
 
 from caliber.backends.postgres.connection import PgConnection
+from caliber.embedding.space_provider import StoreVectorCache
 from caliber.model.errors import CaliberError, Unavailable
-from caliber.runtime.embedding.space_provider import StoreVectorCache
 from caliber.schema.relations import NOTE, TRAJECTORY
 from caliber.storage.unit_of_work import UnitOfWork
 

@@ -38,7 +38,7 @@ def test_a_read_of_the_store_that_is_interrupted_leaves_no_transaction_open(back
 
 def test_a_close_that_is_interrupted_goes_on_when_it_is_repeated(backend: Any) -> None:
     backend.needs("reopen")
-    files = in_files("runtime/engine.py", "runtime/behind.py", "/store.py", "postgres/pool.py", "runtime/repeating.py")
+    files = in_files("/engine/", "/store.py", "postgres/pool.py")
     at = 0
     for at, lines in enumerate(every_line(files, step=7), 1):
         memory = backend.open(write_behind__flush_interval_ms=60_000)
@@ -140,7 +140,7 @@ def test_memory_has_the_last_state_of_a_row_that_a_shared_transaction_changed_tw
 
 _FORK = """
 import os, signal, sys, threading, time, caliber
-from caliber.runtime import engine
+from caliber.engine import engine
 folder = sys.argv[1]
 sys.path.insert(0, folder)
 begun = threading.Event()

@@ -13,8 +13,9 @@ import pytest
 from support.memories import FACT, STEP, record
 
 import caliber
+from caliber.api.opening import plan_migration
+from caliber.embedding.service import Embeddings
 from caliber.model.errors import InvalidValue, SchemaMismatch, StorageError
-from caliber.runtime.opening import plan_migration
 
 PLACE = {"name": "place", "type": "text", "optional": True}
 WIDER = {
@@ -212,7 +213,7 @@ def test_a_memory_that_took_the_name_of_another_is_not_taken_for_it(backend: Any
     caliber.migrate(settings)
     new = backend.open(settings)
     made = new.memory("idea").insert(content="beta")
-    new._engine.embedder.drain()
+    new._engine.part(Embeddings).embedder.drain()
     for call in (
         lambda: ideas.insert(content="gamma"),
         lambda: ideas.update(made.record_id, content="gamma"),
@@ -240,7 +241,7 @@ def test_vectors_of_a_memory_that_came_later_are_passed_over(backend: Any, start
     caliber.migrate(settings)
     new = backend.open(settings)
     new.memory("idea").insert(content="beta")
-    new._engine.embedder.drain()
+    new._engine.part(Embeddings).embedder.drain()
     old.assemble_context(agent.trajectory_id, query="beta", consistency="latest")
     assert old.verify() == []
     old._engine.memory.reload()

@@ -15,11 +15,11 @@ from support.memories import FACT, STEP
 from support.providers import CountingEmbeddings
 
 import caliber
+from caliber.admin.full_text import check_full_text
+from caliber.api.opening import plan_migration
 from caliber.backends import backend as backend_module
 from caliber.model import AgentRole, FixedClock, Principal, PrincipalKind, ResultStatus, SystemClock
 from caliber.model.errors import InvalidValue, SchemaMismatch
-from caliber.runtime.full_text import check_full_text
-from caliber.runtime.opening import plan_migration
 from caliber.search.in_database.full_text import WordIndexer
 from caliber.storage.full_text import contracts_of, text_table, texts_of
 

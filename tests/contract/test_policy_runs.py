@@ -15,8 +15,8 @@ from support.providers import ScriptedSummarizer
 
 from caliber.model import FixedClock, NoteType
 from caliber.model.errors import CaliberError, InvalidValue, Unavailable
-from caliber.runtime.policies import policy_engine as policies_module
-from caliber.runtime.policies.policy_engine import PolicyEngine
+from caliber.policies import policy_engine as policies_module
+from caliber.policies.policy_engine import PolicyEngine
 
 SUMMARIZE = {"action": "summarize", "target": "turn_buffer"}
 EXTRACT = {"action": "extract_artifacts", "target": "turn_buffer"}
@@ -436,7 +436,7 @@ def test_turns_cost_nothing_more_where_no_policy_is_about_turns(opened: Any, mon
 
     for name in ("prepare", "write", "apply"):
         monkeypatch.setattr(PolicyEngine, name, never)
-    monkeypatch.setattr("caliber.runtime.tasks.Tasks._snapshot", never)
+    monkeypatch.setattr("caliber.trajectory.service.Tasks._snapshot", never)
     before = len(told(agent, "policy_execute"))
     agent.say("said")
     assert len(told(agent, "policy_execute")) == before

@@ -19,6 +19,7 @@ from support.entities import plain
 from support.folders import open_folder
 
 import caliber
+from caliber.admin.full_text import rebuild_full_text
 from caliber.backends.postgres.connection import PgConnection
 from caliber.backends.postgres.feed import Snapshot
 from caliber.backends.postgres.statements import ADVISORY_CLASS
@@ -36,7 +37,6 @@ from caliber.model.errors import (
     StorageError,
     Unavailable,
 )
-from caliber.runtime.full_text import rebuild_full_text
 from caliber.schema.predicate import Comparison, Either, Operator
 from caliber.schema.relations import EVENT, NOTE, SCHEMA_MIGRATION, TRAJECTORY
 from caliber.storage.protocol import Store

@@ -21,6 +21,7 @@ from support.configs import USER, config
 from support.memories import FACT, STEP
 
 import caliber
+from caliber.embedding.service import Embeddings
 from caliber.model import FixedClock, LockMode
 from caliber.model.errors import (
     Conflict,
@@ -162,7 +163,7 @@ def test_an_id_is_that_of_one_record_of_any_kind(kept: Any, start: Any) -> None:
     facts = kept.memory("fact")
     note = kept.add_note(entity="Ada", entity_type="person", note_type="fact", content="a note", confidence=1.0)
     step = kept.memory("step").insert(position=1, parent=facts.insert(subject="Bob", kind="claim").record_id)
-    kept._engine.embedder.drain()
+    kept._engine.part(Embeddings).embedder.drain()
     for taken in (note.note_id, step.record_id, step.parent_id, start(kept).trajectory_id):
         with pytest.raises(Conflict, match="a record with this id"):
             facts.insert(fact_id=taken, subject="Ada", kind="claim")

@@ -22,6 +22,8 @@ from support.configs import HASH_PROVIDER, USER, config
 from support.providers import CountingEmbeddings, outage
 
 import caliber
+from caliber.admin.full_text import rebuild_full_text
+from caliber.embedding.reembedding import Progress
 from caliber.llm.hash_provider import HashEmbeddingProvider
 from caliber.llm.protocols import FloatMatrix, FloatVector
 from caliber.model import EventType
@@ -35,8 +37,6 @@ from caliber.model.errors import (
     ProviderNotConfigured,
     RequestFailed,
 )
-from caliber.runtime.embedding.reembedding import Progress
-from caliber.runtime.full_text import rebuild_full_text
 
 OLD = HASH_PROVIDER
 NEW = {**HASH_PROVIDER, "model": "newer", "dimensions": 48}
@@ -412,7 +412,7 @@ def test_a_program_of_the_old_model_says_that_it_cannot_answer_any_more(store: P
 
 
 def test_what_others_leave_without_a_vector_gets_one(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("caliber.runtime.pacing.FOREIGN_S", 0.05)
+    monkeypatch.setattr("caliber.engine.pacing.FOREIGN_S", 0.05)
     off = {f"embedding.embed_{kind}": "off" for kind in ("turns", "notes", "artifacts", "summaries")}
     with caliber.open(settings(store, OLD, **{"resident.feed_poll_ms": 20})) as memory:
         with caliber.open(settings(store, OLD, **off)) as other:

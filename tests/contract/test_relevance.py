@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from caliber.access.visibility import NoteMask
+from caliber.embedding.service import Embeddings
 from caliber.search.filters import masks
+from caliber.search.opening import SearchEngine
 from caliber.search.request import Pool, Request
 
 QUERY = "which driver opens the parser's file?"
@@ -25,9 +27,19 @@ def test_relevance_is_the_score_of_a_search(agent: Any) -> None:
     engine = memory._engine
     snapshot, now = engine.memory.snapshot, engine.clock.now_us()
     seen = NoteMask(memory.principal)
-    vector = engine.embedder.query(QUERY)
+    vector = engine.part(Embeddings).embedder.query(QUERY)
     request = Request(
-        snapshot, QUERY, vector, None, engine.embedder.space.space_id, ("note", "artifact"), 5, {}, seen, now, now
+        snapshot,
+        QUERY,
+        vector,
+        None,
+        engine.part(Embeddings).embedder.space.space_id,
+        ("note", "artifact"),
+        5,
+        {},
+        seen,
+        now,
+        now,
     )
     pools = []
     for kind in request.kinds:
@@ -35,7 +47,7 @@ def test_relevance_is_the_score_of_a_search(agent: Any) -> None:
         assert found is not None
         rows = np.flatnonzero(found[1])[::-1] if kind == "artifact" else None
         pools.append(Pool(kind, None if rows is None else found[1], 5, rows))
-    relevances, degraded = engine.searcher.relevance(request, pools)
+    relevances, degraded = engine.part(SearchEngine).searcher.relevance(request, pools)
     assert degraded is None
     for pool, relevance in zip(pools, relevances, strict=True):
         hits = memory.search(QUERY, kinds=[pool.kind], limit=5).hits

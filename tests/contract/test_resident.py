@@ -26,6 +26,7 @@ from caliber.resident.predicates import mask
 from caliber.schema.memories import BUILT_IN
 from caliber.schema.relation import Residence
 from caliber.schema.relations import NOTE, TRAJECTORY
+from caliber.search.opening import SearchEngine
 from caliber.storage.unit_of_work import UnitOfWork
 
 
@@ -381,7 +382,7 @@ def test_text_changed_after_a_snapshot_is_read_as_it_was(crowded: Any) -> None:
 
 
 def test_words_of_a_text_that_changed_and_left_are_there_for_readers_of_an_older_boundary(crowded: Any) -> None:
-    memory, keywords = memory_of(crowded.memory), crowded.memory._engine.searcher.keywords
+    memory, keywords = memory_of(crowded.memory), crowded.memory._engine.part(SearchEngine).searcher.keywords
     notes = [note_id for note_id, text in crowded.texts.items() if isinstance(text, str)]
     older = memory.snapshot["note"]
     for at, note_id in enumerate(notes[:2]):

@@ -11,7 +11,7 @@ from support.memories import record
 from support.providers import CountingEmbeddings, ScriptedSummarizer
 
 from caliber.model.errors import CaliberError
-from caliber.runtime.policies.schedules import LEASE
+from caliber.policies.schedules import LEASE
 
 MONDAY = datetime(2024, 1, 1, tzinfo=UTC)
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
@@ -125,7 +125,7 @@ def test_what_stays_for_a_scope_goes_only_with_it(opened: Any, start: Any, monke
     def refuse(*_: Any, **__: Any) -> None:
         raise RuntimeError("planted")
 
-    monkeypatch.setattr("caliber.runtime.tasks.Tasks._emit", refuse)
+    monkeypatch.setattr("caliber.trajectory.service.Tasks._emit", refuse)
     with pytest.raises(RuntimeError):
         memory.close_scope(agent.scope_id)
     assert left(memory)["turn_buffer"] == ["said by Trillian"]

@@ -16,6 +16,7 @@ from support.providers import ScriptedSummarizer
 import caliber
 from caliber.model import OutcomeStatus
 from caliber.model.errors import ConstraintViolation, LockAcquisitionFailed, StorageError, Unavailable
+from caliber.search.opening import SearchEngine
 
 
 def test_an_interrupt_in_one_thread_is_no_interrupt_in_another(backend: Any, start: Any) -> None:
@@ -88,7 +89,7 @@ def test_what_a_read_leaves_behind_is_counted_once_also_when_that_fails_half_way
         return [("note", note)]
 
     for owners in (breaks, lambda: [("note", note)]):
-        behind.used_in(owners, 1)
+        behind.put((memory._engine.part(SearchEngine).usage, None, (owners, 1)))
     with pytest.raises(Unavailable, match="leave behind"):
         behind.flush()
     fails.clear()
@@ -109,7 +110,7 @@ def test_flushing_does_not_wait_for_what_others_go_on_queueing(backend: Any, sta
         def write(self, work: Any) -> Any:
             batches.append(True)
             if len(batches) < 100:  # somebody who never stops, except for this test to end
-                behind.event(memory._engine.event("notify"))
+                behind.put((memory._engine.log, None, memory._engine.event("notify")))
             return memory._engine.store.write(work)
 
     monkeypatch.setattr(behind, "_store", Store())
@@ -303,7 +304,7 @@ def test_an_opening_that_fails_leaves_no_thread(backend: Any, monkeypatch: Any) 
     def broken(*_: Any, **__: Any) -> None:
         raise StorageError("planted")
 
-    monkeypatch.setattr("caliber.runtime.engine.LockService", broken)
+    monkeypatch.setattr("caliber.engine.engine.LockService", broken)
     with pytest.raises(StorageError, match="planted"):
         backend.open(settings)
     assert set(threading.enumerate()) <= before

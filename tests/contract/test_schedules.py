@@ -17,8 +17,8 @@ from support.configs import config, policy
 
 import caliber
 from caliber.model.errors import Conflict, InvalidValue
-from caliber.runtime.policies import schedules
-from caliber.runtime.policies.schedules import LEASE, Scheduler
+from caliber.policies import schedules
+from caliber.policies.schedules import LEASE, Scheduler
 
 CHILD = Path(__file__).parent / "scheduled_process.py"
 MONDAY = datetime(2024, 1, 1, tzinfo=UTC)

@@ -13,7 +13,9 @@ import pytest
 from support.providers import CountingEmbeddings, outage
 
 from caliber.access.visibility import NoteMask
+from caliber.embedding.service import Embeddings
 from caliber.model import Edge, EdgeRelation, EntityRef, EntityType, ResultStatus
+from caliber.search.opening import SearchEngine
 from caliber.search.request import Pool, Request
 
 MAY, JULY = (datetime(2023, month, 8, 12, tzinfo=UTC) for month in (5, 7))
@@ -218,9 +220,9 @@ def test_relevance_says_what_is_found(vectors: Any) -> None:
         request = Request(
             snapshot=snapshot,
             text=query,
-            vector=engine.embedder.query(query),
+            vector=engine.part(Embeddings).embedder.query(query),
             without_vector=None,
-            space_id=engine.embedder.space.space_id,
+            space_id=engine.part(Embeddings).embedder.space.space_id,
             kinds=(),
             limit=1,
             conditions={},
@@ -228,7 +230,7 @@ def test_relevance_says_what_is_found(vectors: Any) -> None:
             as_of_us=now,
             now_us=now,
         )
-        found, degraded = engine.searcher.relevance(request, pools, together=together)
+        found, degraded = engine.part(SearchEngine).searcher.relevance(request, pools, together=together)
         assert degraded is None
         return dict(zip(("note", "turn"), found, strict=True))
 

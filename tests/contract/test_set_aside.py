@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from support.configs import USER
 
+from caliber.context.window_log import WindowLog
 from caliber.model.enums import EventType
 from caliber.model.errors import InvalidValue, Unavailable
+from caliber.search.opening import SearchEngine
 
 LONE = "caf\ud83d"
 """Half an emoji: a string that is no text."""
@@ -30,14 +32,16 @@ def test_an_entry_that_cannot_be_written_stops_nothing(memory: Any, start: Any) 
     agent.say("Zebedee Quux lives in Lisbon")
     before = memory.assemble_context(agent.trajectory_id).window_id
     behind = memory._engine.behind
-    behind.event(memory._engine.event(EventType.NOTIFY, payload={"text": LONE}))
-    behind.used(LONE, [uuid.uuid4()], 0)
+    engine = memory._engine
+    usage, windows = engine.part(SearchEngine).usage, engine.part(WindowLog)
+    behind.put((engine.log, None, engine.event(EventType.NOTIFY, payload={"text": LONE})))
+    behind.put(*usage.of(LONE, [uuid.uuid4()], 0))
 
     def unmakeable() -> Any:
         raise UnicodeEncodeError("utf-8", LONE, 3, 4, "no text")
 
-    behind.window(uuid.uuid4(), unmakeable, type("Nothing", (), {"rows": ()})())
-    behind.event(unmakeable)
+    behind.put((windows, uuid.uuid4(), unmakeable))
+    behind.put((engine.log, None, unmakeable))
     after = memory.assemble_context(agent.trajectory_id, query="Lisbon").window_id
     memory.flush()
     memory.flush()  # the errors too, which the first flush queued

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from support.memories import STEP
 
+from caliber.api.aio import AsyncCaliber
+from caliber.engine.remote_events import RemoteEvents
 from caliber.model.access import Principal
 from caliber.model.entities import Event
 from caliber.model.enums import AgentRole, EntityType, EventFamily, EventType, PrincipalKind
 from caliber.model.errors import Unavailable
-from caliber.runtime.aio import AsyncCaliber
-from caliber.runtime.hearing import Hearing
 
 WRITER = Principal(PrincipalKind.AGENT, "planner", AgentRole.ORCHESTRATOR)
 READER = Principal(PrincipalKind.AGENT, "worker", AgentRole.EXECUTOR)
@@ -169,7 +169,7 @@ def test_of_others_commits_that_memory_does_not_know_yet_only_an_admin_hears(bac
 
     note = memory.add_note(content="for everybody, as far as memory knows", **NOTE).note_id
     event = engine.event(EventType.NOTE_UPDATE, subject=(EntityType.NOTE, note))
-    hearing = Hearing(follow, engine.bus, engine.event, engine.record_error)
+    hearing = RemoteEvents(follow, engine.bus, engine.event, engine.record_error)
     for names in heard.values():
         names.clear()
     with pytest.raises(Unavailable):

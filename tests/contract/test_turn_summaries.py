@@ -30,7 +30,9 @@ from caliber.model.enums import EventType, PrincipalKind
 from caliber.model.errors import CaliberError, Conflict, NotFound, SummarizationFailed
 from caliber.model.ids import TurnSummaryId
 from caliber.schema.relations import TURN, TURN_SUMMARY
+from caliber.search.opening import SearchEngine
 from caliber.storage.unit_of_work import UnitOfWork
+from caliber.trajectory.summarizer import TurnSummarizer
 
 CHILD = Path(__file__).parent / "summarizing_process.py"
 SIZE = 4
@@ -84,7 +86,7 @@ class Talk:
 
     def resting(self) -> Any:
         """Return a context in which the worker makes nothing."""
-        worker: Any = self.memory._engine.turn_summaries
+        worker: Any = self.memory._engine.find_part(TurnSummarizer)
         return worker._draining
 
     @property
@@ -197,7 +199,7 @@ def test_appending_asks_no_more_of_the_database_than_before(backend: Any, start:
         costs.append(store.statement_count() - before)
     assert costs[0] == costs[1]
     talk.memory.flush()
-    worker: Any = talk.memory._engine.turn_summaries
+    worker: Any = talk.memory._engine.find_part(TurnSummarizer)
     with worker._draining:
         talk.count(2 * SIZE)
         before = store.statement_count()
@@ -208,7 +210,7 @@ def test_appending_asks_no_more_of_the_database_than_before(backend: Any, start:
 
 
 def test_only_the_turn_after_a_block_makes_the_worker_look(talk: Talk) -> None:
-    worker: Any = talk.memory._engine.turn_summaries
+    worker: Any = talk.memory._engine.find_part(TurnSummarizer)
     talk.memory.flush()
     with worker._draining:
         talk.count(SIZE)
@@ -260,7 +262,7 @@ def test_turns_and_summaries_in_the_database_alone(backend: Any, start: Any) -> 
     until(lambda: talk.ranges == [(0, 3), (4, 7), (8, 11)])
     talk.sound()
     engine = talk.memory._engine
-    around = engine.around(engine.snapshot(), talk.agent.trajectory_id, [talk.scope_id])
+    around = engine.part(SearchEngine).around(engine.snapshot(), talk.agent.trajectory_id, [talk.scope_id])
     assert len(around["turn_summary"].group("scope_id", talk.scope_id.bytes)) == 3
 
 
@@ -598,10 +600,10 @@ def test_what_another_program_leaves_is_summarized_here(
     backend: Any, start: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend.needs("sharing")
-    monkeypatch.setattr("caliber.runtime.pacing.FOREIGN_S", 0.02)
+    monkeypatch.setattr("caliber.engine.pacing.FOREIGN_S", 0.02)
     talk = Talk(backend, start, resident__feed_poll_ms=10)
     without = talk.open(summaries__turns="off")
-    assert without._engine.turn_summaries is None
+    assert without._engine.find_part(TurnSummarizer) is None
     for number in range(SIZE + 1):
         without.append_turn(talk.scope_id, role="user", content=f"turn {number}")
     until(lambda: talk.ranges == [(0, 3)])

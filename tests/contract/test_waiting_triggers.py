@@ -21,9 +21,9 @@ from caliber.backends.postgres.connection import PgConnection
 from caliber.cli.doctor import _opened
 from caliber.model import AgentRole, NoteType, Principal, PrincipalKind
 from caliber.model.errors import Unavailable
-from caliber.runtime.policies import left_triggers
-from caliber.runtime.policies.policy_engine import PolicyEngine
-from caliber.runtime.tasks import Tasks
+from caliber.policies import left_triggers
+from caliber.policies.policy_engine import PolicyEngine
+from caliber.trajectory.service import Tasks
 
 from .conftest import DSN
 
@@ -372,7 +372,7 @@ def test_what_has_ended_takes_what_waits_for_it_along(
     for each in (agent, other):
         each.say("KEEP this")
     if not known:  # it ends where no policy is about turns
-        monkeypatch.setattr("caliber.runtime.tasks.end_waiting", lambda *_: None)
+        monkeypatch.setattr("caliber.policies.policy_engine.end", lambda *_: None)
     if ending == "scope":
         memory.close_scope(agent.scope_id)
     else:

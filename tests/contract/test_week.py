@@ -21,7 +21,7 @@ import caliber
 from caliber.config.policies import PolicyAction
 from caliber.model.enums import Trigger
 from caliber.model.errors import NotFound
-from caliber.runtime.policies import pruning
+from caliber.retention import pruning
 from caliber.schema.memory_types import RetentionKind
 
 from .conftest import BACKENDS

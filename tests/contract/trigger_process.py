@@ -34,9 +34,9 @@ def main() -> None:
     from support.providers import ScriptedSummarizer
 
     import caliber
-    from caliber.runtime.tasks import Tasks
     from caliber.schema.relations import PENDING_TRIGGER
     from caliber.storage.unit_of_work import UnitOfWork
+    from caliber.trajectory.service import Tasks
 
     path, knobs, now_us, does, scope, where, at = json.loads(sys.argv[1])
     memory = caliber.open(config(path, **knobs), clock=Clock(now_us), summarization_provider=ScriptedSummarizer())

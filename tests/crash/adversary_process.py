@@ -604,13 +604,13 @@ class Program:
     # --- interrupts ------------------------------------------------------------------------------
 
     FILES: Final = (
-        ("caliber/runtime/engine.py",),
+        ("caliber/engine/engine.py",),
         ("caliber/resident/",),
-        ("caliber/runtime/behind.py",),
-        ("caliber/runtime/embedding/",),
+        ("caliber/engine/write_behind.py",),
+        ("caliber/embedding/",),
         ("caliber/storage/",),
         ("caliber/backends/",),
-        ("caliber/runtime/",),
+        ("caliber/engine/",),
         ("caliber/",),
     )
 

@@ -18,10 +18,10 @@ from support.evidence import scale, seed
 from support.workload import settings_for
 
 import caliber
+from caliber.admin.full_text import check_full_text, rebuild_full_text
 from caliber.backends import backend
 from caliber.model import SystemClock
 from caliber.model.errors import SchemaMismatch
-from caliber.runtime.full_text import check_full_text, rebuild_full_text
 from caliber.storage.full_text import FullTextState
 
 CHILD = Path(__file__).parent / "writing_process.py"
@@ -80,7 +80,7 @@ def test_kill_while_full_text_is_made_leaves_nothing_that_is_trusted(tmp_path: P
     code = (
         "import sys, os, signal; sys.path.insert(0, sys.argv[2])\n"
         "from support.workload import settings_for\n"
-        "from caliber.runtime.full_text import rebuild_full_text\n"
+        "from caliber.admin.full_text import rebuild_full_text\n"
         "rebuild_full_text(settings_for(sys.argv[1]), lambda done, total: os.kill(os.getpid(), signal.SIGKILL))\n"
     )
     tests = str(Path(__file__).resolve().parents[1])

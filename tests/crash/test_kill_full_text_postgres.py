@@ -20,8 +20,8 @@ from support.folders import open_folder
 from support.workload import settings_for
 
 import caliber
+from caliber.admin.full_text import check_full_text, drop_full_text, rebuild_full_text
 from caliber.localserver.server import LocalServer
-from caliber.runtime.full_text import check_full_text, drop_full_text, rebuild_full_text
 from caliber.search.in_database.full_text import WordIndexer
 
 CHILD = Path(__file__).parent / "writing_process.py"

@@ -23,10 +23,12 @@ from support.search_history import Texts, add_notes
 from support.workload import settings_for
 
 import caliber
+from caliber.embedding.service import Embeddings
 from caliber.model.entities import Embedding
 from caliber.model.enums import EntityType
 from caliber.model.time import from_us
 from caliber.schema.relations import BY_NAME
+from caliber.search.opening import SearchEngine
 
 CHILD = Path(__file__).parent / "searching_process.py"
 KILLS = scale(2, 30)
@@ -98,7 +100,7 @@ def test_words_and_vectors_are_rebuilt_quickly_to_the_same_answers(tmp_path: Pat
         opened = time.perf_counter()
         with memory:
             notes = memory._engine.memory.snapshot["note"]
-            memory._engine.searcher.keywords.of(notes)
+            memory._engine.part(SearchEngine).searcher.keywords.of(notes)
             indexed = time.perf_counter()
             assert [memory.search(query, limit=20).hits for query in questions] == before
         seconds["memory"].append(opened - began)
@@ -110,7 +112,7 @@ def test_words_and_vectors_are_rebuilt_quickly_to_the_same_answers(tmp_path: Pat
         "Rebuilding what search needs when a store is opened",
         {
             "notes, each with a vector": count,
-            "distinct words": len(memory._engine.searcher.keywords.dictionary),
+            "distinct words": len(memory._engine.part(SearchEngine).searcher.keywords.dictionary),
             "opening: columns, texts and vectors, notes a second": f"{rates['memory']:,}",
             "words: the first search's index, notes a second": f"{rates['words']:,}",
             "both together, notes a second (goal 50,000)": f"{rates['both']:,}",
@@ -125,7 +127,7 @@ def test_words_and_vectors_are_rebuilt_quickly_to_the_same_answers(tmp_path: Pat
 def add_vectors(memory: Any, owners: list[Any]) -> None:
     """Give notes vectors, as a worker would, without asking a provider for each."""
     rng = np.random.default_rng(len(owners))
-    space, now = memory._engine.embedder.space.space_id, from_us(memory._engine.clock.now_us())
+    space, now = memory._engine.part(Embeddings).embedder.space.space_id, from_us(memory._engine.clock.now_us())
 
     def work(uow: Any) -> None:
         for owner, vector in zip(owners, rng.standard_normal((len(owners), DIMENSIONS), np.float32), strict=True):

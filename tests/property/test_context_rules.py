@@ -14,7 +14,8 @@ from support.context_world import Contents, World, numbered, searching
 from caliber.config.injection import InjectionKind
 from caliber.context import explain, replay
 from caliber.context.assembler import plan_of
-from caliber.context.rules import OneShot, failing, values_of, variables_of
+from caliber.context.rules import OneShot, failing, values_of
+from caliber.dsl.variables import variables_of
 from caliber.model.entities import EntityRef
 from caliber.model.enums import ArtifactType, AssemblyAction, EntityType, NoteType, SourceType, TrustLabel, TurnRole
 from caliber.model.errors import BudgetTooSmall

@@ -186,7 +186,7 @@ def test_every_reason_is_true_of_the_finished_window(number: int, monkeypatch: p
         assembled.append(real(*given))
         return assembled[-1]
 
-    monkeypatch.setattr("caliber.runtime.reading.assemble", kept)
+    monkeypatch.setattr("caliber.context.service.assemble", kept)
     profile = rng.choice(("reference", "coding-agent", "chat-companion", "ops-agent"))
     overrides = {"resident.feed_poll_ms": 0, "policies": [], "assembly.evict_block_turns": rng.choice((2, 8, 24))}
     config = caliber.profiles.PROFILES[profile](":memory:", **overrides, **{"tokens.estimator": "bytes"})

@@ -15,6 +15,7 @@ from support.search_checks import DIMENSIONS, open_store
 from support.search_worlds import KINDS, KNOBS, QUERIES, SPACES, STORES, Builder, merged
 
 from caliber.config.search import FloorConfig
+from caliber.search.opening import SearchEngine
 from caliber.search.searcher import Searcher
 
 OFF = {"words": 0.0, "words_alone": 0.0}
@@ -35,7 +36,9 @@ def answers(steps: Any, knobs: Any, floors: list[dict[str, Any]], query: str, ki
         out = []
         for changes in floors:
             floor = FloorConfig.model_validate({**search.floor.model_dump(), **changes})
-            engine.searcher = Searcher(engine.memory, search.model_copy(update={"floor": floor}), engine.searcher.kinds)
+            engine.part(SearchEngine).searcher = Searcher(
+                engine.memory, search.model_copy(update={"floor": floor}), engine.part(SearchEngine).searcher.kinds
+            )
             out.append(memory.search(query, kinds=kinds, limit=LIMIT))
         return out
 

@@ -18,6 +18,7 @@ from caliber.access.visibility import NoteMask
 from caliber.model import AgentRole, EntityRef, EntityType, FixedClock, Principal, PrincipalKind
 from caliber.model.time import from_us
 from caliber.search.filters import KINDS, masks
+from caliber.search.opening import SearchEngine
 from caliber.search.visible import VisibleCache
 
 READERS = [
@@ -67,7 +68,12 @@ def test_a_sight_is_what_would_be_found_anew(seed: int) -> None:
     with caliber.open(config(":memory:"), clock=clock) as memory:
         task = memory.start_trajectory("t", initiator=EntityRef(EntityType.AGENT, uuid.UUID(int=1)))
         scope = memory.current_scope(task.trajectory_id)
-        sights, keywords, notes, boundaries = VisibleCache(), memory._engine.searcher.keywords, [], []
+        sights, keywords, notes, boundaries = (
+            VisibleCache(),
+            memory._engine.part(SearchEngine).searcher.keywords,
+            [],
+            [],
+        )
         for _ in range(rng.randint(3, 12)):
             for _ in range(rng.randint(0, 4)):
                 change(memory, scope, notes, rng, lambda days: from_us(begin_us) + dt.timedelta(days=days))

@@ -25,8 +25,8 @@ from support.evidence import scale
 
 import caliber
 from caliber.model.errors import Unavailable
-from caliber.runtime.policies.policy_engine import PolicyEngine
-from caliber.runtime.tasks import Tasks
+from caliber.policies.policy_engine import PolicyEngine
+from caliber.trajectory.service import Tasks
 
 ATTEMPTS_MAX = 2
 MINUTE = timedelta(minutes=1)

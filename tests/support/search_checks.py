@@ -12,6 +12,7 @@ import Stemmer
 
 import caliber
 from caliber.access.visibility import may_see
+from caliber.embedding.service import Embeddings
 from caliber.model import FixedClock
 from caliber.model.time import to_us
 from caliber.text.lexicon import lexicon_of
@@ -57,7 +58,7 @@ def word_vectors() -> Callable[[str], Sequence[float]]:
 
 def given_of(memory: Any, query: str, *, degraded: str | None = None) -> Given:
     """Return what the twin is given for a question to a store."""
-    search, embedder = memory.config.search, memory._engine.embedder
+    search, embedder = memory.config.search, memory._engine.part(Embeddings).embedder
     vector = None
     if embedder is None:
         degraded = "no_embedding_provider"
@@ -75,7 +76,7 @@ def given_of(memory: Any, query: str, *, degraded: str | None = None) -> Given:
 
 def world(memory: Any) -> World:
     """Return what a store holds now."""
-    embedder = memory._engine.embedder
+    embedder = memory._engine.part(Embeddings).embedder
     space_id = None if embedder is None else embedder.space.space_id
     return world_of(memory.storage, space_id, language_of(memory.config.search.keyword.language))
 

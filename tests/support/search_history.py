@@ -6,6 +6,7 @@ import random
 import uuid
 from typing import Any
 
+from caliber.embedding.service import Embeddings
 from caliber.knowledge import notes
 from caliber.knowledge.notes import NewNote
 from caliber.model.enums import NoteType
@@ -65,7 +66,7 @@ class History:
     """Every record of a store with the position at which it came; nothing may have been changed or deleted."""
 
     def __init__(self, memory: Any) -> None:
-        store, embedder = memory._engine.store, memory._engine.embedder
+        store, embedder = memory._engine.store, memory._engine.part(Embeddings).embedder
         language = language_of(memory.config.search.keyword.language)
         came: dict[tuple[int, int], int] = {}
         with store.read() as session:

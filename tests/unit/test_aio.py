@@ -12,16 +12,16 @@ import pytest
 
 import caliber
 from caliber import EntityRef, EntityType, LockToken
-from caliber.agents.locks import LockService
+from caliber.api.aio import AsyncCaliber
+from caliber.api.aio_agents import AsyncLocks
+from caliber.api.aio_memories import AsyncMemory
+from caliber.api.caliber import Caliber
 from caliber.config import CaliberConfig
+from caliber.engine.leases import LockService
+from caliber.memories.memories import Memory
 from caliber.model.access import Principal
 from caliber.model.enums import PrincipalKind
 from caliber.model.errors import InputError, LockAcquisitionFailed, NotFound, PermissionDenied, Unavailable
-from caliber.runtime.aio import AsyncCaliber
-from caliber.runtime.aio_agents import AsyncLocks
-from caliber.runtime.aio_memories import AsyncMemory
-from caliber.runtime.caliber import Caliber
-from caliber.runtime.records.memories import Memory
 
 ME = EntityRef(EntityType.AGENT, uuid.UUID(int=7))
 

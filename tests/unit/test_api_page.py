@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from caliber.agents.locks import LockService
-from caliber.runtime.caliber import Caliber
+from caliber.api.caliber import Caliber
+from caliber.engine.leases import LockService
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")

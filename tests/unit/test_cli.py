@@ -75,7 +75,8 @@ def test_help_is_quick_and_imports_nothing_heavy() -> None:
     code = (
         "import sys\nfrom caliber.cli.app import cli\n"
         "try:\n    cli.main(['--help'])\nexcept SystemExit:\n    pass\n"
-        "print(sorted(set(sys.modules) & {'numpy', 'pydantic', 'apsw', 'rich', 'caliber.config', 'caliber.runtime'}),"
+        "heavy = {'numpy', 'pydantic', 'apsw', 'rich', 'caliber.config', 'caliber.engine', 'caliber.api'}\n"
+        "print(sorted(set(sys.modules) & heavy),"
         " file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -519,12 +520,12 @@ def test_debug_shows_the_traceback_and_nothing_else_does(here: Path) -> None:
 
 
 def test_an_unexpected_fault_asks_to_be_reported(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from caliber.runtime import figures
+    from caliber.admin import stats
 
     def broken(_: object) -> dict[str, object]:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(figures, "stats", broken)
+    monkeypatch.setattr(stats, "stats", broken)
     result = caliber("stats", code=1)
     assert "please report" in result.stderr
     assert caliber_json("stats", code=1)["error"]["code"] == "CALIBER_INTERNAL"

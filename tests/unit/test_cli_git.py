@@ -11,9 +11,9 @@ import pytest
 from support.cli_runs import caliber, caliber_json, commit, git, many_commits, repository
 
 import caliber as package
+from caliber.api.caliber import Caliber
 from caliber.cli.importing.git import Repository
 from caliber.cli.importing.history import SCOPE_COMMITS
-from caliber.runtime.caliber import Caliber
 
 DECISION = "# 0001: Use apsw\n\n**Decision.** SQLite is reached through apsw.\n\n**Why.** It exposes all of SQLite.\n"
 README = (

@@ -8,10 +8,10 @@ import pytest
 from support.cli_runs import caliber, caliber_json
 from support.tenancies import tenancy_config
 
+from caliber.api.opening import create
+from caliber.api.tenants import Tenants
 from caliber.config.render import render_toml
 from caliber.model.tenants import NAME_PATTERN
-from caliber.runtime.opening import create
-from caliber.runtime.tenants import Tenants
 
 
 @pytest.fixture

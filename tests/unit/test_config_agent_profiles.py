@@ -17,7 +17,7 @@ from caliber.config.faults import section_at
 from caliber.config.render import render_json, render_toml
 from caliber.dsl import compile_text
 from caliber.dsl.writing import render_caliber
-from caliber.runtime.support import refusals
+from caliber.engine.refusals import refusals
 
 NAMES = sorted(AGENT_PROFILES)
 OF_VECTORS = {"embedding_provider": HASH_PROVIDER}

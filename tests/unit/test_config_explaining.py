@@ -50,9 +50,9 @@ def test_a_knob_acts_in_modules_or_says_that_nothing_reads_it() -> None:
         ("storage.busy_timeout_ms", "caliber.backends.sqlite.schema"),
         ("storage.pool_max", "caliber.backends.postgres.store"),
         ("embedding_provider.http.timeout_ms", "caliber.llm.http"),
-        ("embedding.embed_notes", "caliber.runtime.embedding.embedded_kinds"),
+        ("embedding.embed_notes", "caliber.embedding.embedded_kinds"),
         ("tenancy.sources.cold.dsn", "caliber.backends.postgres.logins"),
-        ("policies", "caliber.runtime.policies.steps"),
+        ("policies", "caliber.policies.steps"),
     ],
 )
 def test_where_a_knob_takes_effect_is_found_in_the_source(key: str, module: str) -> None:
@@ -111,7 +111,7 @@ def test_the_command_explains_knobs_and_sections(tmp_path: Path, monkeypatch: py
     assert (document["value"], document["value_from"]) == (0.3, ["ops-agent"])
     assert document["modules"] == ["caliber.search.searcher"]
     text = caliber("check", "--explain", "retention.windows_ms").stdout
-    for said in ("Persisted windows", "365d", "(as in ops-agent)", "Post-mortems", "caliber.runtime.upkeep"):
+    for said in ("Persisted windows", "365d", "(as in ops-agent)", "Post-mortems", "caliber.admin.maintenance"):
         assert said in text
     assert "search.boosts.exact = 1.0" in caliber("check", "--explain", "search.boosts").stdout
     assert "did you mean search.boosts.exact?" in caliber("check", "--explain", "search.boost.exact", code=2).stderr

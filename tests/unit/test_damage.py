@@ -17,10 +17,10 @@ from support import damage, evidence
 from support.cli_runs import caliber as command
 
 import caliber
+from caliber.admin.backup import backup, unheard
+from caliber.api.opening import bare_store
 from caliber.config.render import render_toml
 from caliber.model.errors import CaliberError, InternalError, StorageError
-from caliber.runtime.backup import backup, unheard
-from caliber.runtime.opening import bare_store
 from caliber.storage.archive import Archive
 
 Step = tuple[str, Callable[[], object]]

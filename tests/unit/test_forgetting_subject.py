@@ -14,13 +14,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from caliber.erasure.proving import Proof
+from caliber.erasure.redaction import Redactor
+from caliber.erasure.subject import MARK, Subject
 from caliber.model import EntityRef, EntityType
 from caliber.model.enums import ErasureKind
 from caliber.model.erasure import ForgetReport, Searched
 from caliber.model.errors import AmbiguousSubject, DTypeError
-from caliber.runtime.forgetting.proving import Proof
-from caliber.runtime.forgetting.redaction import Redactor
-from caliber.runtime.forgetting.subject import MARK, Subject
 from caliber.schema import relation as declared
 from caliber.schema.relation import Relation, blob, integer, json_, text_array, uuid_, uuid_array
 from caliber.storage.erasing import Place
@@ -214,7 +214,7 @@ def test_bytes_are_found_across_the_pieces_of_a_file(before: bytes, after: bytes
 def test_digests_are_found_in_files_and_values() -> None:
     digest = bytes(range(32))
     proof = Proof(Subject((), ("Beeblebrox",)), (digest,))
-    from caliber.runtime.forgetting.proving import _heads
+    from caliber.erasure.proving import _heads
 
     heads = _heads(proof._hashes)
     for parts in ([b"x" * 99 + digest + b"y"], [b"x" * 20 + digest[:7], digest[7:] + b"y"]):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,15 +28,22 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("dsl", "text"),
     ("storage",),
     ("backends",),
-    ("resident", "tenancy", "events", "blobs", "llm", "localserver"),
-    ("access",),
+    ("resident", "events", "blobs", "llm", "localserver"),
+    ("engine",),
+    ("jobs",),
+    ("access", "embedding"),
     ("search",),
-    ("trajectory", "knowledge"),
-    ("lineage", "blocks", "agents", "decisions", "episodes", "workspace"),
+    ("trajectory", "knowledge", "memories", "lineage", "blocks", "decisions", "episodes", "workspace"),
     ("context",),
-    ("pcp", "evolution"),
-    ("runtime",),
-    ("cli", "integrations", "testing"),
+    ("pcp", "evolution", "learning"),
+    ("agents",),
+    ("erasure",),
+    ("retention",),
+    ("policies",),
+    ("tenancy", "admin"),
+    ("api",),
+    ("integrations", "testing"),
+    ("cli",),
     ("__init__", "__main__"),
 )
 DATABASES = ("sqlite", "postgres")
@@ -176,6 +183,61 @@ def breaches(package: Path = PACKAGE) -> list[str]:
     return out
 
 
+def graph_of(package: Path = PACKAGE) -> dict[str, set[str]]:
+    """Return which modules of ours each module imports, whatever their rooms."""
+    paths = {module_of(path, package): path for path in package.rglob("*.py")}
+    graph: dict[str, set[str]] = {}
+    for module, path in paths.items():
+        found = imports_of(path.read_text(encoding="utf-8"), module, is_package=path.name == "__init__.py")
+        named = {_nearest(item.module, paths) for item in found if item.module.split(".")[0] == "caliber"}
+        graph[module] = named - {module, "caliber"}
+    return graph
+
+
+def _nearest(name: str, modules: Mapping[str, Path]) -> str:
+    """Return the module that a name is, or is in."""
+    while name not in modules and "." in name:
+        name = name.rpartition(".")[0]
+    return name
+
+
+def circles(graph: Mapping[str, set[str]], group: Callable[[str], str]) -> list[str]:
+    """Return the circles among groups of modules, each as the names of its groups."""
+    arrows: dict[str, set[str]] = {}
+    for module, imported in graph.items():
+        targets = arrows.setdefault(group(module), set())
+        targets |= {group(other) for other in imported} - {group(module)}
+    reached = {start: _reached(arrows, start) for start in arrows}
+    found = {
+        frozenset(other for other in reached[start] if start in reached.get(other, ())) | {start}
+        for start in arrows
+        if start in reached[start]
+    }
+    return sorted(" <-> ".join(sorted(circle)) for circle in found)
+
+
+def _reached(arrows: Mapping[str, set[str]], start: str) -> set[str]:
+    seen: set[str] = set()
+    ahead = list(arrows[start])
+    while ahead:
+        place = ahead.pop()
+        if place not in seen:
+            seen.add(place)
+            ahead += arrows.get(place, ())
+    return seen
+
+
+def folder_of(module: str) -> str:
+    """Return the folder of a room that a module is in, with a slash; a module of the room itself stands alone."""
+    parts = module.split(".")
+    return f"{parts[1]}/{parts[2]}/" if len(parts) > 3 else module.removeprefix("caliber.").replace(".", "/")
+
+
+def folder_circles(package: Path = PACKAGE) -> list[str]:
+    """Return the circles that a folder of a room is in, with other folders or with modules beside them."""
+    return [circle for circle in circles(graph_of(package), folder_of) if "/ " in f"{circle} "]
+
+
 def _same_room(own: str, other: str) -> bool:
     if own == other:
         return True
@@ -188,6 +250,14 @@ def test_house_has_no_breach() -> None:
     assert breaches() == []
 
 
+def test_no_circle_among_rooms() -> None:
+    assert circles(graph_of(), room_of) == []
+
+
+def test_no_circle_among_folders_of_rooms() -> None:
+    assert folder_circles() == []
+
+
 def test_every_room_is_in_the_table() -> None:
     rooms = {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"}
     rooms |= {path.stem for path in PACKAGE.glob("*.py")}
@@ -197,7 +267,7 @@ def test_every_room_is_in_the_table() -> None:
 def test_every_room_is_read() -> None:
     """The checker would be content with an empty folder; it must not have been given one."""
     seen = {room_of(module_of(path, PACKAGE)) for path in PACKAGE.rglob("*.py")}
-    assert {"model", "kernels", "schema", "storage", "backends/sqlite", "resident", "context", "runtime"} <= seen
+    assert {"model", "kernels", "schema", "storage", "backends/sqlite", "resident", "engine", "context", "api"} <= seen
     numpy_users = {
         room_of(module_of(path, PACKAGE))
         for path in PACKAGE.rglob("*.py")
@@ -208,7 +278,12 @@ def test_every_room_is_read() -> None:
 
 
 PLANTED = {
-    "a room below": ("storage/x.py", "import caliber.runtime.engine\n", "runtime is below storage"),
+    "a service in the engine": (
+        "engine/x.py",
+        "def late():\n    from caliber.trajectory.service import Tasks\n    return Tasks\n",
+        "trajectory is below engine",
+    ),
+    "a room below": ("storage/x.py", "import caliber.engine.engine\n", "engine is below storage"),
     "a room below, by from": ("model/x.py", "from caliber.schema import relations\n", "schema is below model"),
     "a room below, by from caliber": ("schema/x.py", "from caliber import storage\n", "storage is below schema"),
     "its own row": ("schema/x.py", "from caliber.kernels import uuid7\n", "kernels is of its own row"),
@@ -223,16 +298,16 @@ PLANTED = {
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from caliber.config import CaliberConfig\n",
         "config is below kernels",
     ),
-    "relative": ("storage/x.py", "from ..runtime import engine\n", "runtime is below storage"),
-    "relative, from a package": ("storage/__init__.py", "from ..runtime import engine\n", "runtime is below storage"),
+    "relative": ("storage/x.py", "from ..engine import engine\n", "engine is below storage"),
+    "relative, from a package": ("storage/__init__.py", "from ..engine import engine\n", "engine is below storage"),
     "by importlib": (
         "storage/x.py",
-        "import importlib\n\ndef late():\n    return importlib.import_module('caliber.runtime.engine')\n",
-        "runtime is below storage",
+        "import importlib\n\ndef late():\n    return importlib.import_module('caliber.engine.engine')\n",
+        "engine is below storage",
     ),
     "the public package": ("trajectory/x.py", "import caliber\n", "__init__ is below trajectory"),
     "a database past the registry": (
-        "runtime/x.py",
+        "api/x.py",
         "from caliber.backends.sqlite.store import SqliteStore\n",
         "reached through caliber.backends only",
     ),
@@ -246,9 +321,9 @@ PLANTED = {
     "the native module": ("search/x.py", "from caliber._native import lib\n", "native module: its door is kernels"),
     "numba": ("search/x.py", "def f():\n    import numba\n", "numba: its door is kernels"),
     "numpy in the model": ("model/x.py", "import numpy as np\n", "numpy: its door is"),
-    "pydantic": ("runtime/x.py", "import pydantic\n", "pydantic: its door is config"),
-    "click": ("runtime/x.py", "from click import echo\n", "click: its door is cli"),
-    "rich": ("runtime/x.py", "from rich.progress import track\n", "rich: its door is cli"),
+    "pydantic": ("api/x.py", "import pydantic\n", "pydantic: its door is config"),
+    "click": ("api/x.py", "from click import echo\n", "click: its door is cli"),
+    "rich": ("api/x.py", "from rich.progress import track\n", "rich: its door is cli"),
     "tokenizers": ("llm/x.py", "from tokenizers import Tokenizer\n", "tokenizers: its door is kernels"),
     "safetensors": ("kernels/x.py", "import safetensors\n", "safetensors: its door is llm"),
     "a package without a door": ("llm/x.py", "import requests\n", "requests: its door is no room yet"),
@@ -272,8 +347,8 @@ def test_what_is_allowed_is_not_a_breach(tmp_path: Path) -> None:
         "kernels/x.py": "import numpy\nfrom caliber._native import lib\nfrom caliber.model import enums\n",
         "backends/__init__.py": "NAMES = {'sqlite': 'caliber.backends.sqlite'}\n",
         "backends/sqlite/x.py": "import apsw\nfrom caliber.storage.plan import Plan\nfrom .y import z\n",
-        "runtime/x.py": "from caliber.backends import backend\nimport json, numpy.typing\n",
-        "__init__.py": "import importlib\nHOME = 'caliber.runtime.opening'\n",
+        "api/x.py": "from caliber.backends import backend\nimport json, numpy.typing\n",
+        "__init__.py": "import importlib\nHOME = 'caliber.api.opening'\n",
         "model/x.py": "from caliber.model.time import Clock\nTEXT = 'caliber is not a module here'\n",
     }
     for place, source in sources.items():
@@ -281,3 +356,50 @@ def test_what_is_allowed_is_not_a_breach(tmp_path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(source)
     assert breaches(tmp_path / "caliber") == []
+
+
+CIRCLES: dict[str, tuple[Callable[[Path], list[str]], dict[str, str], str]] = {
+    "two rooms": (
+        lambda package: circles(graph_of(package), room_of),
+        {"storage/x.py": "import caliber.engine.y\n", "engine/y.py": "import caliber.storage.x\n"},
+        "engine <-> storage",
+    ),
+    "three rooms, by other modules of theirs": (
+        lambda package: circles(graph_of(package), room_of),
+        {
+            "search/a.py": "from caliber.context import b\n",
+            "context/b.py": "X = 1\n",
+            "context/c.py": "def late():\n    from caliber.policies.d import X\n    return X\n",
+            "policies/d.py": "from ..search import a\n",
+        },
+        "context <-> policies <-> search",
+    ),
+    "two folders of a room": (
+        folder_circles,
+        {
+            "storage/bulk/x.py": "from caliber.storage.sql import y\n",
+            "storage/sql/y.py": "X = 1\n",
+            "storage/sql/z.py": "from ..bulk.x import X\n",
+        },
+        "storage/bulk/ <-> storage/sql/",
+    ),
+    "a folder and a module beside it": (
+        folder_circles,
+        {
+            "search/inside/x.py": "from caliber.search.searcher import X\n",
+            "search/inside/y.py": "X = 1\n",
+            "search/searcher.py": "from caliber.search.inside.y import X\n",
+        },
+        "search/inside/ <-> search/searcher",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", CIRCLES)
+def test_planted_circle_is_caught(kind: str, tmp_path: Path) -> None:
+    look, sources, expected = CIRCLES[kind]
+    for place, source in sources.items():
+        path = tmp_path / "caliber" / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source)
+    assert look(tmp_path / "caliber") == [expected]

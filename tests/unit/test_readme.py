@@ -13,10 +13,10 @@ from support.cli_runs import caliber, commit, repository
 
 from caliber.cli.app import _COMMANDS
 from caliber.config import profiles, services
+from caliber.engine.refusals import provider_refusals
 from caliber.llm import embedding_provider_types, summarization_provider_types
 from caliber.model import errors
 from caliber.model.enums import EventType
-from caliber.runtime.support import provider_refusals
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

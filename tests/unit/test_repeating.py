@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
+from caliber.engine.background import DelayedTask, PeriodicTask
 from caliber.model.errors import CaliberError, InternalError, Unavailable
-from caliber.runtime.repeating import Once, Repeating
 
 
 @pytest.mark.parametrize("error", [Unavailable("away", reason="timeout"), KeyError("ours")])
@@ -22,7 +22,7 @@ def test_a_task_that_fails_is_told_of_once_and_goes_on(error: Exception) -> None
         if fails.is_set():
             raise error
 
-    repeating = Repeating("look", task, every_ms=1, failed=lambda name, fault: told.append(fault))
+    repeating = PeriodicTask("look", task, every_ms=1, failed=lambda name, fault: told.append(fault))
     repeating.start()
     for _ in range(3):
         assert calls.acquire(timeout=30)
@@ -46,7 +46,7 @@ def test_what_is_done_once_tells_of_any_fault() -> None:
         told.append(fault)
         heard.set()
 
-    once = Once("warm", task, after_ms=1, failed=failed)
+    once = DelayedTask("warm", task, after_ms=1, failed=failed)
     once.start()
     assert heard.wait(30)
     once.stop()

@@ -11,8 +11,8 @@ from support.configs import USER, config
 
 import caliber
 from caliber import EntityRef, Principal
+from caliber.api.caliber import Caliber
 from caliber.model.errors import DTypeError, InputError, InvalidValue, Unavailable
-from caliber.runtime.caliber import Caliber
 
 
 @pytest.fixture(scope="module")

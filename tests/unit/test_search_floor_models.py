@@ -17,6 +17,7 @@ from support.configs import USER
 import caliber
 from caliber.config.search_profiles import MEASURED_SPACES
 from caliber.config.services import CHANGES, EMBEDDING
+from caliber.embedding.service import Embeddings
 
 pytest.importorskip("tokenizers", reason="the extra embed is not installed")
 
@@ -80,7 +81,7 @@ def filled(path: Path, kind: str) -> Any:
 def test_facts_are_found_and_junk_is_not(kind: str, tmp_path: Path) -> None:
     needs(kind)
     with filled(tmp_path / "a.db", kind) as memory:
-        space = memory._engine.embedder.space.name
+        space = memory._engine.part(Embeddings).embedder.space.name
         assert any(space.replace("/254", "") == measured for measured in MEASURED_SPACES)
         for query, fact in QUESTIONS.items():
             assert memory.search(query, kinds=["turn"]).hits[0].content == fact, query

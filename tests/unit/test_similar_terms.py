@@ -7,10 +7,10 @@ import random
 import pytest
 from support.configs import config
 
+from caliber.engine.refusals import refusals
 from caliber.kernels import Vocabulary
 from caliber.llm import static
 from caliber.llm.word_vectors import WordVectors
-from caliber.runtime.support import refusals
 from caliber.search.similar import SimilarTerms
 from caliber.text.words import Analyzer
 

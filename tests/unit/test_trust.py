@@ -16,14 +16,7 @@ from support.providers import ScriptedSummarizer
 from caliber.config import profiles
 from caliber.dsl.files import compile_text
 from caliber.dsl.filters import compile_filter
-from caliber.llm.extractive import ExtractiveProvider
-from caliber.llm.retry import RetryingSummarization
-from caliber.model import ArtifactType, NoteType, TrustLabel, TurnRole
-from caliber.model.entities import Artifact, Note, Scope, Turn
-from caliber.model.enums import least_trusted
-from caliber.model.errors import MultipleErrors
-from caliber.model.providers import ExtractedArtifact, ExtractionTurn, GeneratedNote, TrajectoryDigest
-from caliber.runtime.policies.inheriting import (
+from caliber.knowledge.inheriting import (
     NoteSources,
     Quoted,
     Source,
@@ -32,6 +25,13 @@ from caliber.runtime.policies.inheriting import (
     trust_of_extracted,
     trust_of_quotes,
 )
+from caliber.llm.extractive import ExtractiveProvider
+from caliber.llm.retry import RetryingSummarization
+from caliber.model import ArtifactType, NoteType, TrustLabel, TurnRole
+from caliber.model.entities import Artifact, Note, Scope, Turn
+from caliber.model.enums import least_trusted
+from caliber.model.errors import MultipleErrors
+from caliber.model.providers import ExtractedArtifact, ExtractionTurn, GeneratedNote, TrajectoryDigest
 from caliber.schema.memories import BUILT_IN
 from caliber.schema.predicate import Comparison, Operator
 from caliber.testing.entities import plain

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from caliber.model.entities import EntityRef, Scope
 
 if TYPE_CHECKING:
-    from caliber.runtime.caliber import Caliber
+    from caliber.api.caliber import Caliber
 
 ADVERSARIAL = 5
 """The category whose questions have no answer; left out of recall."""

@@ -23,7 +23,7 @@ from caliber.model.errors import BudgetTooSmall, NotFound
 from caliber.model.windows import AssemblyDecision, ContextWindow
 
 if TYPE_CHECKING:
-    from caliber.runtime.caliber import Caliber
+    from caliber.api.caliber import Caliber
 
 NOT_FOUND, EVICTED = "not_found", "evicted"
 
@@ -100,7 +100,7 @@ class Held:
 
 def token_counter(memory: Caliber) -> Callable[[str], int]:
     """Return the configured estimator as a function."""
-    from caliber.context.estimating import estimator_of
+    from caliber.engine.refusals import estimator_of
     from caliber.kernels import estimate_tokens
 
     estimator = estimator_of(memory.config)

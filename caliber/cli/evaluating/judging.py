@@ -13,7 +13,7 @@ from caliber.model.errors import InputError
 from caliber.model.windows import SearchHit, SearchResult
 
 if TYPE_CHECKING:
-    from caliber.runtime.caliber import Caliber
+    from caliber.api.caliber import Caliber
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def ask(memory: Caliber, question: Question, kinds: Sequence[str] | None, limit:
 
 def ask_without_floor(memory: Caliber, question: Question, kinds: Sequence[str] | None, limit: int) -> SearchResult:
     """Search as ``ask`` does, for all that any leg finds. Raises: InputError kinds."""
-    return memory._reader.searching.search_many(
+    return memory._searching.search_many(
         (question.query,),
         kinds=kinds,
         limit=limit,

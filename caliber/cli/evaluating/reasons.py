@@ -13,17 +13,19 @@ import numpy as np
 from caliber.cli import show
 from caliber.cli.evaluating.judging import ask, ask_without_floor, matches, rank_of
 from caliber.cli.evaluating.questions import Expected, Question
+from caliber.embedding.embedded_kinds import knob_of
+from caliber.embedding.service import Embeddings
 from caliber.model.entities import Artifact, Note, Scope
 from caliber.model.errors import NotFound
 from caliber.model.time import to_us
 from caliber.model.windows import SearchHit, SearchResult
 from caliber.resident.mirror import RelationSnapshot
-from caliber.runtime.embedding.embedded_kinds import knob_of
 from caliber.search import filters
 from caliber.search.in_database.stored import NOT_RESIDENT
+from caliber.search.opening import SearchEngine
 
 if TYPE_CHECKING:
-    from caliber.runtime.caliber import Caliber
+    from caliber.api.caliber import Caliber
 
 _BEFORE: Final = 3
 """Hits shown of those that came before."""
@@ -91,7 +93,7 @@ class Reasons:
         self._kinds = kinds
         self._depth = depth
         self._widest = memory.config.search.limit_max
-        self._searched = memory._engine.kinds
+        self._searched = memory._engine.part(SearchEngine).kinds
         self._names = {relation: kind for kind, relation in self._searched.items()}
 
     def explain(self, question: Question, expected: Expected) -> Missed:
@@ -127,7 +129,7 @@ class Reasons:
 
     def _text(self, relation: RelationSnapshot, rows: list[int]) -> list[str]:
         """Return what is searched of some rows."""
-        texts = self._memory._reader.searching.texts(relation, rows)
+        texts = self._memory._searching.texts(relation, rows)
         return [raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw or "" for raw in texts]
 
     def _label(self, record_id: uuid.UUID) -> str:
@@ -169,7 +171,7 @@ class Reasons:
         engine = self._memory._engine
         if expected.id is not None:
             try:
-                _, relation, number = self._memory._reader.locate(expected.id)
+                _, relation, number = self._memory._searching.locate(expected.id)
             except NotFound:
                 return
             name = relation.relation.name
@@ -179,7 +181,7 @@ class Reasons:
         for kind, name in self._searched.items():
             relation = snapshot[name]
             seen = relation.live_mask.copy()
-            mask = self._memory._reader._notes.over(relation) if kind == "note" else None
+            mask = self._memory._searching.notes.over(relation) if kind == "note" else None
             rows = np.flatnonzero(seen if mask is None else seen & mask.mask())
             for start in range(0, len(rows), _BATCH_ROWS):
                 part = rows[start : start + _BATCH_ROWS].tolist()
@@ -236,7 +238,7 @@ class Reasons:
     def _no_match(self, question: Question, row: _Row) -> tuple[str, str]:
         """Return why a record that counts, among fewer hits than there can be, is none."""
         memory = self._memory
-        embedder = memory._engine.embedder
+        embedder = memory._engine.part(Embeddings).embedder
         if embedder is None:
             return "no_vector", "it shares no word with the question, and there is no embedding_provider"
         relation = row.relation.relation
@@ -249,7 +251,7 @@ class Reasons:
         lane = embedder.answering(memory._engine.memory.snapshot.space_in_use)
         if lane is None:
             return "no_vector", "it shares no word with the question, and vectors of another model are being made"
-        similarity = memory._reader._similarity(row.id, lane.space.space_id, lane.query(question.query))
+        similarity = memory._searching.similarity(row.id, lane.space.space_id, lane.query(question.query))
         if similarity is None:
             return "no_vector", "it shares no word with the question, and has no vector: it is empty, or was refused"
         least = memory.config.search.min_similarity

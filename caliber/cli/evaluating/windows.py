@@ -21,8 +21,8 @@ from caliber.cli.evaluating.questions import Question
 from caliber.cli.evaluating.reasons import Reasons
 
 if TYPE_CHECKING:
+    from caliber.api.caliber import Caliber
     from caliber.model.entities import EntityRef
-    from caliber.runtime.caliber import Caliber
 
 BUDGETS: Final = (500, 1_000, 2_000, 4_000, 8_000)
 

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from caliber.api.caliber import Caliber
 from caliber.cli.failures import Mistake
 from caliber.cli.importing.source import Imported, open_scope_of, start_trajectory_of, trajectories_of
 from caliber.cli.json_lines import json_object
@@ -22,7 +23,6 @@ from caliber.config.trust import TrustConfig
 from caliber.model.entities import EntityRef, ToolCall, Trajectory
 from caliber.model.enums import TrajectoryStatus, TrustLabel, TurnRole, least_trusted
 from caliber.model.errors import CaliberError
-from caliber.runtime.caliber import Caliber
 from caliber.trajectory.turns import check_turn
 
 MAX_LINE_BYTES: Final = 64 << 20

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from caliber.api.caliber import Caliber
 from caliber.model.entities import EntityRef, Scope, Trajectory
 from caliber.model.enums import EntityType, TrajectoryStatus
-from caliber.runtime.caliber import Caliber
 
 _NAMESPACE = uuid.UUID("6f0e2c1a-54f5-5b0a-9a0c-0d6f3a6f7b11")
 _LEASE_MS = 60_000

@@ -13,11 +13,11 @@ from typing import Any
 import apsw
 
 import caliber
+from caliber.api.tenants import tenant_config
 from caliber.backends import backend
 from caliber.config import CaliberConfig, profiles
 from caliber.model import SystemClock
 from caliber.model.errors import CaliberError
-from caliber.runtime.tenants import tenant_config
 from caliber.schema.relations import TRAJECTORY
 from support.configs import policy
 from support.crowds import Crowd, Gate, until

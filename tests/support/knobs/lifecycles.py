@@ -16,8 +16,8 @@ from caliber.config import CaliberConfig
 from caliber.model import AgentRole, EventType, Principal, PrincipalKind
 from caliber.model.errors import CaliberError, Conflict, LockAcquisitionFailed
 from caliber.model.time import FixedClock
-from caliber.runtime.policies.schedules import Scheduler
-from caliber.runtime.tasks import Tasks
+from caliber.policies.schedules import Scheduler
+from caliber.trajectory.service import Tasks
 from support.configs import USER, policy
 from support.knobs.case import FILE, NO_VECTORS, Agent, Case, Place
 from support.memories import FACT

@@ -17,6 +17,7 @@ from caliber.model.errors import NotFound, StorageError, Unavailable
 from caliber.model.ids import EventId
 from caliber.model.time import FixedClock, from_us
 from caliber.schema.relations import CHANGE, CONTEXT_WINDOW, EVENT, TURN, USAGE
+from caliber.search.opening import SearchEngine
 from support.crowds import Gate, count, until
 from support.knobs.case import FILE, NO_VECTORS, Agent, Case, Place, released
 from support.providers import CountingEmbeddings
@@ -91,7 +92,7 @@ def words_known(config: CaliberConfig, place: Place) -> bool:
     agent.note("zeppelin")
     agent.memory.close()
     memory = place.open(config)
-    words = memory._engine.searcher.keywords.dictionary
+    words = memory._engine.part(SearchEngine).searcher.keywords.dictionary
     return comes(lambda: len(words) > 0, expected=config.resident.warm_after_ms > 0)
 
 
@@ -156,21 +157,22 @@ def room(config: CaliberConfig, place: Place) -> int:
     engine = place.open(config)._engine
     engine.behind.flush()
     gate = Gate(engine.store)
-    engine.behind.event(event(config))
+    engine.behind.put((engine.log, None, event(config)))
     with suppress(Unavailable):
         engine.behind.flush(timeout_ms=0)
     until(lambda: engine.behind._busy)
     taken = 0
-    while engine.behind.offer(event(config)):
+    while engine.behind.offer((engine.log, None, event(config))):
         taken += 1
     gate.open()
     return taken
 
 
 def written_by_itself(config: CaliberConfig, place: Place) -> bool:
-    behind = place.open(config)._engine.behind
+    engine = place.open(config)._engine
+    behind = engine.behind
     behind.flush()
-    behind.event(event(config))
+    behind.put((engine.log, None, event(config)))
     return comes(lambda: not behind.waiting(), expected=config.write_behind.flush_interval_ms == 1)
 
 
@@ -179,7 +181,7 @@ def closed_beside_a_writer(config: CaliberConfig, place: Place) -> str:
     memory = caliber.open(config)
     memory._engine.behind.flush()
     gate = Gate(memory._engine.store)
-    memory._engine.behind.event(event(config))
+    memory._engine.behind.put((memory._engine.log, None, event(config)))
     with released(gate.open, gives_up=False):
         try:
             memory.close()

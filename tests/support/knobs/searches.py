@@ -12,6 +12,7 @@ import numpy as np
 from caliber.access.visibility import NoteMask
 from caliber.config import CaliberConfig
 from caliber.config.search_profiles import search_settings
+from caliber.embedding.service import Embeddings
 from caliber.llm.hash_provider import HashEmbeddingProvider
 from caliber.model.entities import Edge, EntityRef
 from caliber.model.enums import EdgeRelation, EntityType
@@ -20,6 +21,7 @@ from caliber.model.time import FixedClock, from_us
 from caliber.schema.relations import EDGE
 from caliber.search.filters import KINDS
 from caliber.search.in_database.windows import WindowSearch
+from caliber.search.opening import SearchEngine
 from caliber.search.request import Asked, Outcome, Request
 from support.configs import DIMENSIONS
 from support.context_world import World, numbered
@@ -206,7 +208,7 @@ def records_read(config: CaliberConfig, place: Place) -> int:
     for number in range(4):
         agent.note(f"zeppelin {number}")
     engine = agent.memory._engine
-    stored, space = engine.stored_search, engine.searched(engine.memory.snapshot)
+    stored, space = engine.part(SearchEngine).stored, engine.part(Embeddings).searched(engine.memory.snapshot)
     assert stored is not None
     asked = Asked(
         text="",

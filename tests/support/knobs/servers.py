@@ -20,12 +20,12 @@ from typing import Any
 import psycopg
 
 import caliber
+from caliber.api.tenants import tenant_config
 from caliber.backends.postgres.directory import PostgresRecords
 from caliber.backends.postgres.logins import dsn_of
 from caliber.config import CaliberConfig, profiles
 from caliber.model import SystemClock
 from caliber.model.errors import Unavailable
-from caliber.runtime.tenants import tenant_config
 from support.configs import config, policy
 from support.crowds import Gate, until
 from support.knobs.case import FILE, NO_VECTORS, Case, Knobs, Place, released

@@ -1,0 +1,1 @@
+"""Administration of a tenant: tables, backup, checks, stats, maintenance, rebuilds."""

@@ -1,0 +1,174 @@
+"""Backups: everything of one commit boundary in one file, and a store made of it again.
+
+Source: P-083; docs/decisions/0139.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from caliber.admin.full_text import rebuild_full_text
+from caliber.backends import backend
+from caliber.config import CaliberConfig
+from caliber.embedding.vector_index import build_index_of
+from caliber.model.errors import CaliberError, InvalidValue, StorageError
+from caliber.model.time import SystemClock
+from caliber.schema.relations import ERASURE
+from caliber.storage.care import Stages
+from caliber.storage.migrations import SCHEMA_VERSION
+from caliber.storage.protocol import Store
+
+ARCHIVE: Final = ".zip"
+COPY: Final = ".db"
+
+
+@dataclass(frozen=True, slots=True)
+class BackupReport:
+    """The contents of a backup; ``rows`` is None for a copy of the file. Units: bytes on disk."""
+
+    path: Path
+    bytes: int
+    epoch: str
+    sequence: int
+    rows: dict[str, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreReport:
+    """The origin of a restored store; its epoch is new.
+
+    ``erasures_undone`` counts what was forgotten in the replaced store and not yet in the backup: it may be back.
+    ``not_indexed`` says why the database's own index of vectors could not be made: searches compare them all.
+    """
+
+    path: Path
+    store: str
+    epoch: str
+    rows: dict[str, int]
+    erasures_undone: int
+    not_indexed: str | None = None
+
+
+def unheard(what: str, done: int, total: int) -> None:
+    """Do nothing: the caller asked for no progress."""
+
+
+def backup(store: Store, path: str | os.PathLike[str], *, replace: bool, progress: Stages) -> BackupReport:
+    """Write everything of one boundary to a file; see ``Tables.backup``."""
+    target = Path(path)
+    if target.suffix == COPY:
+        return _copied(store, target, replace, progress)
+    if target.suffix != ARCHIVE:
+        reason = "must end in .zip, an archive for every database, or in .db, a copy of a SQLite file"
+        raise InvalidValue(field="path", reason=reason)
+    from caliber.storage.archive import check_target, only_one, write_archive
+
+    check_target(target, replace=replace)
+    with only_one(target), store.care.whole() as whole:
+        manifest = write_archive(
+            target,
+            whole,
+            adapter=store.adapter,
+            schema_version=SCHEMA_VERSION,
+            taken_at_us=SystemClock().now_us(),
+            progress=progress,
+        )
+    rows = {member.relation: member.rows for member in manifest.relations}
+    return BackupReport(target, target.stat().st_size, manifest.epoch, manifest.sequence, rows)
+
+
+def _copied(store: Store, target: Path, replace: bool, progress: Stages) -> BackupReport:
+    from caliber.storage.archive import check_target, finish, only_one, unfinished_of
+
+    if not store.care.copies_files:
+        raise InvalidValue(field="path", reason=f"{store.adapter} has no file to copy; name an archive, *{ARCHIVE}")
+    check_target(target, replace=replace)
+    with only_one(target):
+        unfinished = unfinished_of(target)
+        try:
+            epoch, sequence = store.care.copy_to(unfinished, lambda done, of: progress("copying", done, of))
+            finish(unfinished, target)
+        finally:
+            with suppress(OSError):  # whole, it is there no more
+                unfinished.unlink()
+    return BackupReport(target, target.stat().st_size, epoch, sequence, None)
+
+
+def restore(config: CaliberConfig, path: str | os.PathLike[str], *, replace: bool, progress: Stages) -> RestoreReport:
+    """Make the configured store what a backup says; see ``caliber.restore``."""
+    source = Path(path)
+    # The backup says which memories the store has then; what the configuration declares is brought about by migrating.
+    config = config.model_copy(update={"memories": ()})
+    before = _Before.of(config)
+    searched = config.search.mode == "backend" or before.has_full_text
+    module = backend(config.storage.adapter)
+    clock_us = SystemClock().now_us
+    if source.suffix == COPY:
+        epoch = module.restore(config, source, replace=replace, clock_us=clock_us, progress=progress)
+    elif source.suffix == ARCHIVE:
+        from caliber.storage.archive import Archive
+
+        archive = Archive(source)
+        try:
+            archive.check(progress)
+            epoch = module.restore(config, archive, replace=replace, clock_us=clock_us, progress=progress)
+        finally:
+            archive.close()
+    else:
+        raise InvalidValue(field="path", reason=f"must be a backup: *{ARCHIVE}, or *{COPY} of SQLite")
+    with _opened(config) as store:
+        rows = {name: store_rows for name, store_rows in _rows(store) if store_rows}
+        searched = searched or (store.full_text is not None and store.full_text.state() is not None)
+        shown = store.facts()["path"]
+        undone = len(before.erasures - _erasures(store))
+    if searched:
+        rebuild_full_text(config, lambda done, of: progress("indexing words", done, of))
+    not_indexed = None
+    try:
+        build_index_of(config, progress)
+    except CaliberError as error:
+        not_indexed = error.message
+    return RestoreReport(source, shown, epoch, rows, undone, not_indexed)
+
+
+@contextmanager
+def _opened(config: CaliberConfig) -> Iterator[Store]:
+    store = backend(config.storage.adapter).open_store(config, clock_us=SystemClock().now_us)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """The store that is about to be replaced."""
+
+    has_full_text: bool
+    erasures: frozenset[bytes]
+
+    @classmethod
+    def of(cls, config: CaliberConfig) -> _Before:
+        try:
+            with _opened(config) as store:
+                has = store.full_text is not None and store.full_text.state() is not None
+                return cls(has, _erasures(store))
+        except StorageError:
+            return cls(False, frozenset())  # missing, or what a backup is needed for
+
+
+def _erasures(store: Store) -> frozenset[bytes]:
+    plans = store.plans[ERASURE.name]
+    with store.read() as session:
+        return frozenset(plans.codec.key_of(row)[0] for row in session.run(plans.page, (-1, 1 << 31)))
+
+
+def _rows(store: Store) -> Iterator[tuple[str, int]]:
+    with store.read() as session:
+        for name, plans in store.plans.items():
+            yield name, session.run(plans.count, ())[0][0]

@@ -1,0 +1,108 @@
+"""Whole relations in and out of an open tenant: what ``Caliber.storage`` offers for many rows at once.
+
+Source: design section 4; C-195, D-005.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from caliber.embedding.service import Embeddings
+from caliber.engine.engine import Engine
+from caliber.knowledge.notes import FINGERPRINTED, fingerprints_of
+from caliber.model import arguments
+from caliber.model.errors import InvalidValue
+from caliber.schema.catalog import BUILT_IN, Catalog
+from caliber.schema.relation import Relation
+from caliber.schema.relations import EMBEDDING_SPACE, NOTE, TURN, TURN_SUMMARY
+from caliber.storage import arrow
+from caliber.storage.arrow import Source
+from caliber.storage.bulk.columns import Columns, values_of
+from caliber.storage.bulk.derived import Maker
+from caliber.storage.bulk.load import batches_of, loadable
+from caliber.storage.bulk.protocol import BulkReport, OnExisting, Progress
+from caliber.storage.embedding_statements import kinds_of
+from caliber.storage.reading import reading
+from caliber.trajectory.summarizer import TurnSummarizer
+
+
+def relation_named(name: str, catalog: Catalog = BUILT_IN) -> Relation:
+    """Return a relation by its name or its plural, which is that of the memory for a declared one.
+
+    Raises: InvalidValue, DTypeError, RequiredFieldMissing
+    """
+    arguments.as_text(name, "relation")
+    found = (relation for relation in catalog.relations if name in (relation.name, relation.plural))
+    relation = catalog.by_name.get(name) or next(found, None)
+    if relation is None:
+        raise InvalidValue(field="relation", reason=f"there is no {name}; there are {', '.join(catalog.by_name)}")
+    return relation
+
+
+def load(
+    engine: Engine,
+    relation: str,
+    data: Any,
+    *,
+    on_existing: OnExisting | str,
+    progress: Progress | None,
+    batch_rows: int,
+) -> BulkReport:
+    """Load an Arrow table or stream; see ``Tables.bulk_load``."""
+    engine.check_open()
+    arguments.as_whole(batch_rows, "batch_rows")
+    return load_source(
+        engine,
+        relation_named(relation, engine.store.catalog),
+        arrow.source_of(data, max(1, batch_rows)),
+        on_existing=arguments.as_enum(on_existing, OnExisting, "on_existing"),
+        progress=arguments.as_callback(progress, "progress") or _silent,
+    )
+
+
+def load_source(
+    engine: Engine, relation: Relation, source: Source, *, on_existing: OnExisting, progress: Progress
+) -> BulkReport:
+    """Load what a source holds; records without vectors get theirs behind, as those of other processes do."""
+    known = loadable(engine.store.catalog)
+    if relation not in known:
+        names = ", ".join(each.name for each in known)
+        raise InvalidValue(field="relation", reason=f"{relation.name} is written by the store itself; load {names}")
+    with reading(engine.store, relation):
+        pass  # a memory that is gone takes no records, though another one may have its name
+    maker = Maker(engine.clock.now_us(), engine.estimator, _fingerprints)
+    owners = tuple(kinds_of(engine.store.catalog))
+    batches = batches_of(relation, source, maker, _spaces(engine), owners)
+    report = engine.store.bulk_load(relation, batches, on_existing, progress)
+    embedder, summaries = engine.part(Embeddings).embedder, engine.find_part(TurnSummarizer)
+    if report.loaded and relation.name in owners and embedder is not None:
+        embedder.loaded()
+    if report.loaded and relation in (TURN, TURN_SUMMARY) and summaries is not None:
+        summaries.loaded()
+    return report
+
+
+def read(engine: Engine, relation: str, *, batch_rows: int) -> Any:
+    """Return a ``pyarrow.RecordBatchReader``; see ``Tables.bulk_read``."""
+    engine.check_open()
+    arguments.as_whole(batch_rows, "batch_rows")
+    wanted = relation_named(relation, engine.store.catalog)
+    return arrow.reader_of(wanted, engine.store.bulk_read(wanted, max(1, batch_rows)))
+
+
+def _silent(rows: int) -> None:
+    pass
+
+
+def _spaces(engine: Engine) -> dict[bytes, int]:
+    plan = engine.store.plans[EMBEDDING_SPACE.name].page
+    with engine.store.read() as session:
+        rows = session.run(plan, (-1, 1_000_000))
+    codec = engine.store.plans[EMBEDDING_SPACE.name].codec
+    space, dimensions = codec.index("space_id"), codec.index("dimensions")
+    return {row[space]: row[dimensions] for row in rows}
+
+
+def _fingerprints(columns: Columns, rows: int) -> Sequence[bytes]:
+    return fingerprints_of({name: values_of(NOTE.column(name), columns[name], rows) for name in FINGERPRINTED})

@@ -1,0 +1,244 @@
+"""Checking a store: its database, what must hold in it, and that memory equals it.
+
+Source: P-084; docs/decisions/0140.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from caliber.admin.full_text import check_full_text
+from caliber.config import CaliberConfig
+from caliber.engine.engine import Engine
+from caliber.model.errors import CaliberError, SchemaMismatch, StorageError, Unavailable
+from caliber.schema.relation import Relation
+from caliber.schema.relations import ARTIFACT, CONFIG_DOCUMENT, EMBEDDING, NOTE, TRAJECTORY
+from caliber.storage.care import Stages
+from caliber.storage.damage import UNREADABLE, faults, key_of, key_text
+from caliber.storage.outdated import check_current
+from caliber.storage.paging import pages
+from caliber.storage.plan import RelationPlans
+from caliber.storage.protocol import Store
+from caliber.storage.session import StatementSession
+from caliber.storage.soundness import EXAMPLES, Finding, FindingKind, Question, ask, out_of_numbers, questions
+
+_PAGE: Final = 100
+"""Rows read at once: contents may be large."""
+_DAMAGED: Final = "restore a backup: copy the store away first, other rows may be newer in it"
+
+
+Part = tuple[str, Callable[[StatementSession], Iterable[Finding]]]
+"""Something to ask of a store, and the relation it is about, if it is one."""
+
+
+def check_store(store: Store, config: CaliberConfig, progress: Stages) -> list[Finding]:
+    """Return everything that does not hold in a store, by its database and by ours; writes nothing.
+
+    What is too damaged to be asked is a finding too, and all else is asked nevertheless.
+
+    Raises: SchemaMismatch when its memories were changed since it was opened; Unavailable when it cannot be used now
+    """
+    found = [
+        Finding(FindingKind.DATABASE, "", 1, line, _DAMAGED)
+        for line in _lines(store.integrity)
+        if not line.startswith("dangling reference") and not line.endswith("is missing")  # counted below
+    ]
+    missing: list[Finding] = []
+    found += _asked(store, [("", functools.partial(_schema, store, missing))])
+    if any(finding.what.startswith("column") for finding in missing):
+        return found  # nothing can be asked of what is not there
+    every, asked = list(store.plans.values()), list(questions(store.care, store.catalog))
+    steps = len(every) + len(asked)
+    found += _asked(
+        store,
+        [
+            (plans.relation.name, functools.partial(_unreadable, plans, progress, number, steps))
+            for number, plans in enumerate(every)
+        ],
+    )
+    damaged = {finding.relation for finding in found if finding.kind is FindingKind.VALUE}
+    parts: list[Part] = [
+        (question.relation.name, functools.partial(_answer, store, progress, question, number, steps))
+        for number, question in enumerate(asked, len(every))
+    ]
+    parts += [
+        ("", lambda session: out_of_numbers(session, store.care.table, store.care.ordinals(session), store.catalog)),
+        (EMBEDDING.name, functools.partial(_strays, store)),
+        ("", functools.partial(_hashes, store, progress, damaged)),
+    ]
+    found += _asked(store, parts)
+    progress("checking rules", steps, steps)
+    for line in _lines(lambda: check_full_text(store, config)):
+        found.append(Finding(FindingKind.FULL_TEXT, "", 1, line, "run `caliber db rebuild-search --full-text`"))
+    return found
+
+
+def _lines(ask_for: Callable[[], list[str]]) -> list[str]:
+    """Return what a check says, or that it could not be made."""
+    try:
+        return ask_for()
+    except UNREADABLE as error:
+        return [f"could not be checked ({type(error).__name__})"]
+    except CaliberError as error:
+        if not _is_damage(error):
+            raise
+        return [error.message]
+
+
+def _is_damage(error: CaliberError) -> bool:
+    """Return whether an error is of what stands in the store, and not of whether it can be asked now."""
+    if isinstance(error, Unavailable):
+        return error.context.get("reason") == "input/output"
+    return isinstance(error, StorageError) and not isinstance(error, SchemaMismatch)
+
+
+def _asked(store: Store, parts: Sequence[Part]) -> list[Finding]:
+    """Return what parts find; after one that fails the next has a session of its own, since the other may be over."""
+    found: list[Finding] = []
+    left = list(parts)
+    while left:
+        relation, before = left[0][0], len(left)
+        try:
+            with store.read() as session:
+                while left:
+                    relation, part = left.pop(0)
+                    found += part(session)
+            break
+        except UNREADABLE as error:
+            what = f"could not be read ({type(error).__name__})"
+        except CaliberError as error:
+            if not _is_damage(error):
+                raise
+            what = error.message
+        if len(left) == before:
+            left.pop(0)  # there was no session to ask it in
+        finding = Finding(FindingKind.DATABASE, relation, 1, what, _DAMAGED)
+        found += [] if finding in found else [finding]
+    return found
+
+
+def _schema(store: Store, missing: list[Finding], session: StatementSession) -> list[Finding]:
+    """Find what lacks in the schema, and leave it in ``missing``."""
+    check_current(session, store.statements, store.catalog)
+    missing += [
+        Finding(FindingKind.SCHEMA, "", 1, f"{what} is missing", "run `caliber db migrate`, else restore a backup")
+        for what in store.care.missing(session)
+    ]
+    return missing
+
+
+def _answer(
+    store: Store, progress: Stages, question: Question, number: int, total: int, session: StatementSession
+) -> list[Finding]:
+    progress("checking rules", number, total)
+    finding = ask(session, question, store.care.table, number)
+    return [] if finding is None else [finding]
+
+
+def _unreadable(
+    plans: RelationPlans, progress: Stages, number: int, total: int, session: StatementSession
+) -> Iterator[Finding]:
+    """Yield in which columns of a relation there is what no entity can be made of."""
+    progress("checking rules", number, total)
+    relation = plans.relation
+    by_columns: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for rows in pages(session, plans, _PAGE):
+        for row in rows:
+            wrong = faults(relation, row, plans.codec.names)
+            if wrong:
+                by_columns[tuple(wrong)].append(key_of(relation, row))
+    for columns, keys in by_columns.items():
+        what = f"holds what is no value of its column: {', '.join(columns)}"
+        yield Finding(FindingKind.VALUE, relation.name, len(keys), what, _DAMAGED, tuple(keys[:EXAMPLES]))
+
+
+def check_memory(engine: Engine) -> list[Finding]:
+    """Return in what memory and store disagree, a finding for each relation and way."""
+    engine.check_open()
+    grouped: dict[tuple[str, str], list[int]] = defaultdict(list)
+    try:
+        for item in engine.memory.verify():
+            grouped[item.relation, item.what].append(item.ordinal)
+    except UNREADABLE as error:
+        return [not_opened(error)]
+    except CaliberError as error:
+        if not isinstance(error, SchemaMismatch) and not _is_damage(error):
+            raise
+        return [not_opened(error)]
+    advice = "open the store anew; if that does not help, please report it"
+    return [
+        Finding(
+            FindingKind.MEMORY,
+            relation,
+            len(ordinals),
+            f"memory: {what}",
+            advice,
+            tuple(f"ordinal {ordinal}" for ordinal in ordinals[:EXAMPLES]),
+        )
+        for (relation, what), ordinals in grouped.items()
+    ]
+
+
+def not_opened(error: Exception) -> Finding:
+    """Return the finding that records cannot be read into memory."""
+    said = error.message if isinstance(error, CaliberError) else type(error).__name__
+    return Finding(FindingKind.MEMORY, "", 1, f"memory cannot be made of the store: {said}", _DAMAGED)
+
+
+def _strays(store: Store, session: StatementSession) -> Iterator[Finding]:
+    """Yield vectors of spaces that there are not: no statement of a relation's can tell them."""
+    rows = session.run(store.statements["embedding.spaceless"], (-1, 1_000))
+    if rows:
+        names = tuple(f"ordinal {row[0]}" for row in rows[:EXAMPLES])
+        what = "belongs to a space that is gone"
+        yield Finding(FindingKind.EMBEDDING, EMBEDDING.name, len(rows), what, "run `caliber db sweep`", names)
+
+
+# --- hashes ---------------------------------------------------------------------------------------
+
+
+def _content(entity: Any) -> tuple[bytes, bytes] | None:
+    content = entity.content if isinstance(entity.content, bytes) else entity.content.encode()
+    return content, entity.content_hash
+
+
+def _goal(entity: Any) -> tuple[bytes, bytes] | None:
+    return None if entity.goal is None else (entity.goal.encode(), entity.goal_hash)
+
+
+def _body(entity: Any) -> tuple[bytes, bytes] | None:
+    return entity.body.encode(), entity.config_hash
+
+
+_HASHED: Final[tuple[tuple[Relation, str, Callable[[Any], tuple[bytes, bytes] | None]], ...]] = (
+    (ARTIFACT, "content", _content),
+    (NOTE, "content", _content),
+    (TRAJECTORY, "goal", _goal),
+    (CONFIG_DOCUMENT, "body", _body),
+)
+
+
+def _hashes(store: Store, progress: Stages, unreadable: Container[str], session: StatementSession) -> Iterator[Finding]:
+    """Yield what is no longer what its hash was made of: no database sees that."""
+    total = sum(session.run(store.plans[relation.name].count, ())[0][0] for relation, *_ in _HASHED)
+    done = 0
+    for relation, column, parts_of in _HASHED:
+        plans = store.plans[relation.name]
+        damaged: list[str] = []
+        for rows in pages(session, plans, _PAGE):
+            for row in rows:
+                if relation.name in unreadable and faults(relation, row, plans.codec.names):
+                    continue  # said already
+                parts = parts_of(plans.codec.decode(row))
+                if parts is not None and hashlib.sha256(parts[0]).digest() != parts[1]:
+                    damaged.append(key_text(plans.codec.key_of(row)))
+            done += len(rows)
+            progress("checking hashes", done, total)
+        if damaged:
+            what = f"{column} is not what its hash was made of"
+            examples = tuple(damaged[:EXAMPLES])
+            yield Finding(FindingKind.HASH, relation.name, len(damaged), what, _DAMAGED, examples)

@@ -1,0 +1,71 @@
+"""Retention: what goes when its time is over. Source: design section 8, C-355, C-361, C-479, K-189."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from caliber.engine.engine import Engine
+from caliber.erasure.unfinished import unfinished_erasures
+from caliber.model.entities import Artifact
+from caliber.policies.schedules import Scheduler
+from caliber.schema.relations import ARTIFACT
+from caliber.storage.unit_of_work import UnitOfWork
+from caliber.trajectory import lifecycle
+
+
+def maintain(engine: Engine) -> dict[str, int]:
+    """Remove what retention says, in one transaction; return how many rows of each kind.
+
+    Audit records are never removed here, and knowledge and turns only as the retention of declared memories says, in
+    batches after it. Artifacts past their TTL are retired, not deleted.
+    """
+    engine.check_open()
+    retention = engine.config.retention
+
+    def work(uow: UnitOfWork) -> dict[str, int]:
+        now = uow.now_us
+
+        def before(keep_ms: Any) -> int | None:
+            return now - keep_ms * 1_000 if isinstance(keep_ms, int) else None
+
+        out = {"artifacts": 0, "windows": 0, "events": 0, "changes": 0}
+        expiring: list[Artifact] = uow.select_entities(ARTIFACT, "artifact.expiring", now)
+        for artifact in expiring:
+            lifecycle.retire_artifact(uow, artifact)
+        out["artifacts"] = len(expiring)
+        windows = before(retention.windows_ms)
+        out["windows"] = uow.execute("window.prune", now, _LONG_AGO if windows is None else windows)
+        events = before(retention.events_ms)
+        if events is not None:
+            out["events"] = uow.execute("event.prune", events)
+            # What nobody's policies are about any more is kept as long as the log that would tell of it.
+            out["triggers"] = uow.execute("trigger.prune", events)
+        changes = before(retention.changes_ms)
+        if changes is not None:
+            out["changes"] = uow.execute("change.prune", changes, retention.changes_keep_rows)
+        # Another process may still hold a window in its queue that was made of what was replaced meanwhile.
+        behind = engine.config.write_behind
+        queued = behind.flush_interval_ms + behind.shutdown_ms
+        out["contents"] = uow.execute("content.prune", now - queued * 1_000)
+        out["embedding_cache"] = uow.execute(
+            "embedding_cache.prune", now - engine.config.embedding_cache_retention * 1_000
+        )
+        out["locks"] = uow.execute("lock.delete_expired", now)
+        return out
+
+    # Windows still in the queue may refer to contents that would go now.
+    engine.behind.flush()
+    removed = engine.write(work)
+    removed["memories"] = Scheduler(engine).sweep()
+    # What a process that ended began to erase is gone from the records, but perhaps not from the files.
+    removed["erasures"] = 0
+    if unfinished_erasures(engine):
+        from caliber.erasure.service import finish_erasures
+
+        removed["erasures"] = len(finish_erasures(engine, _FINISH_MS, log_too=False))
+    return removed
+
+
+_LONG_AGO = -(2**63)
+_FINISH_MS = 1_000
+"""The longest wait for another user of the store when an erasure is finished; the next upkeep tries again."""

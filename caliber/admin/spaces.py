@@ -1,0 +1,458 @@
+"""Looking after embedding spaces: what each holds, dropping one, and vectors that belong to nobody.
+
+Source: issue "Search in native memory", item 10; relations.md, rule 6 (integrity of polymorphic references).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from caliber.admin.table import Table
+from caliber.embedding import reembedding
+from caliber.embedding.embedded_kinds import EmbeddedKinds
+from caliber.embedding.embedder import Embedder
+from caliber.embedding.reembedding import Progress, Reembedded, in_use_of, space_event
+from caliber.embedding.service import Embeddings
+from caliber.embedding.space_provider import embedded_text
+from caliber.embedding.vector_index import build_index
+from caliber.engine.engine import Engine
+from caliber.llm.cache import content_hash
+from caliber.model import arguments
+from caliber.model.entities import Embedding, EmbeddingSpace
+from caliber.model.enums import EventType, SpaceState
+from caliber.model.errors import Conflict, ConstraintViolation, InvalidValue, NotFound, ProviderNotConfigured
+from caliber.schema.relations import EMBEDDING, EMBEDDING_SPACE
+from caliber.search.in_database.full_text import WordIndexer
+from caliber.search.opening import SearchEngine
+from caliber.storage.codec import dump_json
+from caliber.storage.unit_of_work import UnitOfWork
+
+_BATCH_ROWS = 2_000
+"""Rows of one transaction: writers of the store wait for it."""
+
+_ID_PREFIX = 8
+
+Told = Callable[[Progress], None]
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceReport:
+    """One space. Units: ``vectors`` rows; ``records`` that have some, ``pending`` that lack one; bytes.
+
+    ``provider`` is the section of the configuration that embeds for it here, or None.
+    """
+
+    name: str
+    space_id: uuid.UUID
+    state: str
+    model_id: str
+    dimensions: int
+    metric: str
+    provider: str | None
+    vectors: int
+    records: int
+    pending: int
+    stored_bytes: int
+    resident_bytes: int
+    created_at: datetime
+    index: str | None = None
+    """The database's own index of it: how it is built, and what is being done to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Strays, counted; ``removed`` says whether they are gone now. Units: rows."""
+
+    owner_gone: int
+    owner_out_of_use: int
+    space_unknown: int
+    empty_spaces: tuple[str, ...]
+    removed: bool
+
+    @property
+    def count(self) -> int:
+        """All of them."""
+        return self.owner_gone + self.owner_out_of_use + self.space_unknown + len(self.empty_spaces)
+
+
+_STATES = {SpaceState.ACTIVE: "in use", SpaceState.BUILDING: "being filled", SpaceState.RETIRED: "retired"}
+
+
+def kinds_embedded(engine: Engine) -> tuple[str, ...]:
+    """Return the kinds of records that are to have vectors."""
+    return EmbeddedKinds(engine.store.catalog, engine.config).wanted
+
+
+def all_spaces(engine: Engine) -> list[EmbeddingSpace]:
+    """Return every space of the store, oldest first."""
+    plans = engine.store.plans[EMBEDDING_SPACE.name]
+    with engine.store.read() as session:
+        return [plans.codec.decode(row) for row in session.run(plans.lists["list_all"], ())]
+
+
+class SpaceTable(Table):
+    """Embedding spaces."""
+
+    def report(self) -> list[SpaceReport]:
+        """Return what each space holds and is there for, oldest first."""
+        engine = self._engine
+        engine.check_open()
+        spaces = all_spaces(engine)
+        in_use = in_use_of(spaces)
+        kinds = kinds_embedded(engine)
+        out = []
+        for space in spaces:
+            with engine.store.read() as session:
+                rows = session.run(engine.store.statements["embedding.of_space"], (space.space_id.bytes,))
+            _, pending = reembedding.count(engine.store, space.space_id.bytes, kinds)
+            vectors = sum(row[1] for row in rows)
+            state = _STATES[space.state]
+            if space.state is SpaceState.ACTIVE and space != in_use:
+                state = _STATES[SpaceState.RETIRED]
+            out.append(
+                SpaceReport(
+                    name=space.name,
+                    space_id=space.space_id,
+                    state=state,
+                    model_id=space.model_id,
+                    dimensions=space.dimensions,
+                    metric=space.metric.value,
+                    provider=_section_of(engine, space),
+                    vectors=vectors,
+                    records=sum(row[2] for row in rows),
+                    pending=pending,
+                    stored_bytes=vectors * space.dimensions * 4,
+                    resident_bytes=engine.memory.space_bytes(space.space_id),
+                    created_at=space.created_at,
+                    index=_index_of(engine, space),
+                )
+            )
+        return out
+
+    def _embedder(self) -> Embedder:
+        embedder = self._engine.part(Embeddings).embedder
+        if embedder is None:
+            raise ProviderNotConfigured(capability="embedding")
+        return embedder
+
+    def progress(self) -> Progress:
+        """Return how far the space of the configured model is. Raises: ProviderNotConfigured."""
+        self._engine.check_open()
+        return self._embedder().filler.progress()
+
+    def reembed(self, told: Told | None = None, *, accept_refused: bool = False) -> Reembedded:
+        """Give every record its vector of the configured model, and search with that from then on.
+
+        ``told`` hears of the progress after each batch. Whatever ends it, the next call goes on from there. A model
+        that refused more than a tenth of the records takes over only with ``accept_refused``.
+
+        Raises: ProviderNotConfigured, LlmError kinds of an outage, Conflict when another program retired the space.
+        """
+        self._engine.check_open()
+        embedder = self._embedder()
+        hear, accept = arguments.as_callback(told, "told"), arguments.as_flag(accept_refused, "accept_refused")
+        return embedder.reembed(hear, accept_refused=accept)
+
+    def find(self, name: str) -> EmbeddingSpace:
+        """Return a space by its name, its model if that has one space, its id, or how its id begins.
+
+        Raises: NotFound; InvalidValue for what several spaces answer to.
+        """
+        wanted = arguments.as_text(name, "name")
+        spaces = all_spaces(self._engine)
+        found = [space for space in spaces if wanted in (space.name, str(space.space_id))]
+        if not found:
+            by_id = len(wanted) >= _ID_PREFIX
+            found = [
+                space
+                for space in spaces
+                if space.model_id == wanted or (by_id and str(space.space_id).startswith(wanted.lower()))
+            ]
+        if len(found) > 1:
+            reason = f"several spaces are meant: {', '.join(space.name for space in found)}"
+            raise InvalidValue(field="space", reason=reason)
+        if not found:
+            raise NotFound(entity_type="embedding_space", id=name)
+        return found[0]
+
+    def drop(self, name: str, told: Told | None = None) -> int:
+        """Delete a space that is not searched, its vectors and its cached ones; return how many vectors.
+
+        Each batch is a transaction of its own; what ends it leaves a retired space, which can be dropped again.
+
+        Raises: NotFound; ConstraintViolation for the space in use, and for that of the configured model; Conflict when
+            another program begins to fill it meanwhile.
+        """
+        engine = self._engine
+        engine.check_open()
+        arguments.as_callback(told, "told")
+        space = self.find(name)
+        self._check_droppable(space)
+        engine.write(lambda uow: _retire(uow, space.space_id))
+        if engine.store.vector_index is not None:
+            engine.store.vector_index.drop(space.space_id)
+        with engine.store.read() as session:
+            rows = session.run(engine.store.statements["embedding.of_space"], (space.space_id.bytes,))
+        total, dropped = sum(row[1] for row in rows), 0
+        while gone := engine.write(lambda uow: _drop_some(uow, space)):
+            dropped += gone
+            if told is not None:
+                told(Progress(space.name, dropped, max(total, dropped)))
+        cached = (space.model_id, space.dimensions, _BATCH_ROWS)
+        while engine.write(lambda uow: uow.execute("embedding_cache.drop_some", *cached)):
+            pass
+
+        def finish(uow: UnitOfWork) -> None:
+            found = _retired(uow, space)
+            uow.delete(EMBEDDING_SPACE, found)
+            uow.audit(space_event(engine.event, EventType.SPACE_DROP, found, {"vectors": dropped}))
+
+        engine.write(finish)
+        return dropped
+
+    def _check_droppable(self, space: EmbeddingSpace) -> None:
+        in_use = in_use_of(all_spaces(self._engine))
+        if in_use is not None and in_use.space_id == space.space_id:
+            raise ConstraintViolation(
+                constraint="space in use",
+                reason=f"{space.name} is what is searched; configure another model as embedding_provider, run "
+                "`caliber db reembed`, and drop it then",
+            )
+        embedder = self._engine.part(Embeddings).embedder
+        if embedder is not None and embedder.space.space_id == space.space_id:
+            raise ConstraintViolation(
+                constraint="space configured",
+                reason=f"{space.name} is the space of embedding_provider, and would be filled again at once; to give "
+                "that model up, configure the one that is searched again, and drop it then",
+            )
+
+
+def _index_of(engine: Engine, space: EmbeddingSpace) -> str | None:
+    found = None if engine.store.vector_index is None else engine.store.vector_index.of(space.space_id)
+    if found is None:
+        return None
+    state = found.doing or ("" if found.usable else "not valid: run `caliber db rebuild-search`")
+    return f"{found.method}, {state}" if state else found.method
+
+
+def _section_of(engine: Engine, space: EmbeddingSpace) -> str | None:
+    embedder = engine.part(Embeddings).embedder
+    if embedder is None:
+        return None
+    if embedder.space.space_id == space.space_id:
+        return "embedding_provider"
+    return None if embedder.answering(space.space_id) is None else "previous_embedding_provider"
+
+
+def _retire(uow: UnitOfWork, space_id: uuid.UUID) -> None:
+    """Take a space out of every program's memory, so that its rows can go untold."""
+    space: EmbeddingSpace = uow.get(EMBEDDING_SPACE, space_id.bytes)
+    if space.state is not SpaceState.RETIRED:
+        in_use = in_use_of(uow.select_path(EMBEDDING_SPACE, "list_all"))
+        if in_use is not None and in_use.space_id == space_id:
+            raise Conflict(entity_type="embedding_space", id=space.name, reason="it came into use meanwhile")
+        uow.update(EMBEDDING_SPACE, dataclasses.replace(space, state=SpaceState.RETIRED))
+
+
+def _retired(uow: UnitOfWork, space: EmbeddingSpace) -> EmbeddingSpace:
+    found: EmbeddingSpace = uow.get(EMBEDDING_SPACE, space.space_id.bytes)
+    if found.state is not SpaceState.RETIRED:
+        raise Conflict(
+            entity_type="embedding_space",
+            id=space.name,
+            reason="another program was opened with its model and fills it again",
+        )
+    return found
+
+
+def _drop_some(uow: UnitOfWork, space: EmbeddingSpace) -> int:
+    _retired(uow, space)
+    return uow.execute("embedding.drop_some", space.space_id.bytes, _BATCH_ROWS)
+
+
+# --- strays ---------------------------------------------------------------------------------------
+
+
+def sweep(engine: Engine, *, dry_run: bool) -> Sweep:
+    """Find vectors of records that are gone or out of use, or of unknown spaces, and spaces without any; remove them.
+
+    With ``dry_run`` they are counted only.
+    """
+    engine.check_open()
+    gone = out_of_use = 0
+    for kind in EmbeddedKinds(engine.store.catalog, engine.config).all:
+        for rows in _pages(engine, f"embedding.strays_{kind}", dry_run):
+            orphans = sum(bool(row[1]) for row in rows)
+            gone += orphans
+            out_of_use += len(rows) - orphans
+    unknown = sum(len(rows) for rows in _pages(engine, "embedding.spaceless", dry_run))
+    return Sweep(gone, out_of_use, unknown, _empty_spaces(engine, dry_run), not dry_run)
+
+
+def _pages(engine: Engine, statement: str, dry_run: bool) -> Any:
+    """Yield pages of strays, removing each as it is found: what was looked at and what goes are one transaction."""
+    last = -1
+
+    def work(uow: UnitOfWork) -> list[Any]:
+        rows = uow.select(statement, last, _BATCH_ROWS)
+        if rows:
+            uow.remove(EMBEDDING, "embedding.drop_many", dump_json([row[0] for row in rows]))
+        return rows
+
+    while True:
+        if dry_run:
+            with engine.store.read() as session:
+                rows = session.run(engine.store.statements[statement], (last, _BATCH_ROWS))
+        else:
+            rows = engine.write(work)
+        if not rows:
+            return
+        yield rows
+        last = rows[-1][0]
+
+
+def _empty_spaces(engine: Engine, dry_run: bool) -> tuple[str, ...]:
+    embedder = engine.part(Embeddings).embedder
+    own = None if embedder is None else embedder.space.space_id
+
+    def find(uow: UnitOfWork) -> list[EmbeddingSpace]:
+        spaces: list[EmbeddingSpace] = uow.select_path(EMBEDDING_SPACE, "list_all")
+        empty = [
+            space
+            for space in spaces
+            if space.state is SpaceState.RETIRED
+            and space.space_id != own
+            and not uow.select("embedding.of_space", space.space_id.bytes)
+        ]
+        for space in () if dry_run else empty:
+            uow.delete(EMBEDDING_SPACE, space)
+        return empty
+
+    found: list[EmbeddingSpace] = engine.write(find)
+    if engine.store.vector_index is not None and not dry_run:
+        for space in found:
+            engine.store.vector_index.drop(space.space_id)
+    return tuple(space.name for space in found)
+
+
+# --- making derived state anew -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """Search structures made anew. Units: ``outdated``, ``vectors``, ``texts``: records; ``full_text``: rows, or None
+    where the store keeps none. ``differences`` is what is wrong even so.
+    """
+
+    swept: Sweep
+    outdated: int
+    vectors: int
+    full_text: int | None
+    texts: int
+    differences: tuple[str, ...]
+
+
+def rebuild_search(
+    engine: Engine, verify: Callable[[], Sequence[str]], step: Callable[[str], None], *, full_text: bool
+) -> Rebuilt:
+    """Make anew whatever search is answered from, and verify it; ``step`` hears what is being done.
+
+    Strays are removed; vectors of texts that have changed since are dropped, and what lacks a vector gets one; the
+    store's own full text, where there is one, is written anew; memory and its words are read anew.
+
+    Raises: LlmError kinds of an outage.
+    """
+    engine.check_open()
+    step("removing strays")
+    swept = sweep(engine, dry_run=False)
+    outdated = made = 0
+    embedder = engine.part(Embeddings).embedder
+    if embedder is not None:
+        step("making vectors that are missing or outdated")
+        for lane in embedder.lanes:
+            outdated += _drop_outdated(engine, lane.key)
+        before = _vectors(engine)
+        embedder.drain()
+        made = _vectors(engine) - before
+    rows = None
+    kept = engine.store.full_text if full_text else None
+    if kept is not None and kept.state() is not None:
+        step("writing full text anew")
+        rows = kept.rebuild(WordIndexer(engine.config.search.keyword.language))
+    if engine.store.vector_index is not None:
+        step("indexing vectors")
+        build_index(engine.store, engine.config)
+    step("reading memory anew")
+    engine.memory.reload()
+    texts = 0
+    if engine.part(SearchEngine).stored is None:
+        snapshot = engine.snapshot()
+        for kind in engine.part(SearchEngine).searcher.kinds:
+            engine.part(SearchEngine).searcher.keywords.of(snapshot[kind])
+            texts += snapshot[kind].count()
+    step("verifying")
+    return Rebuilt(swept, outdated, made, rows, texts, tuple(verify()))
+
+
+def _vectors(engine: Engine) -> int:
+    with engine.store.read() as session:
+        total: int = session.run(engine.store.plans[EMBEDDING.name].count, ())[0][0]
+    return total
+
+
+def _drop_outdated(engine: Engine, space_id: bytes) -> int:
+    """Drop the vectors of records that say something else by now; return of how many records."""
+    dropped = 0
+    for kind in kinds_embedded(engine):
+        last = -1
+        while True:
+            with engine.store.read() as session:
+                rows = session.run(engine.store.statements[f"embedding.hashes_{kind}"], (space_id, last, _BATCH_ROWS))
+            if not rows:
+                break
+            last = rows[-1][0]
+            outdated = [row[1] for row in rows if _hash(row[2], row[3]) != row[4]]
+            if outdated:
+                dropped += engine.write(functools.partial(_drop_vectors, space_id, outdated))
+    return dropped
+
+
+def _hash(head: str | None, raw: str | bytes) -> bytes:
+    return content_hash(embedded_text(head, raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw))
+
+
+def _drop_vectors(space_id: bytes, owners: Sequence[bytes], uow: UnitOfWork) -> int:
+    for owner in owners:
+        rows: list[Embedding] = uow.select_path(EMBEDDING, "list_by_owner", owner)
+        for row in rows:
+            if row.space_id.bytes == space_id:
+                uow.delete(EMBEDDING, row)
+    return len(owners)
+
+
+# --- saying where things are ----------------------------------------------------------------------------
+
+
+def in_short(engine: Engine) -> dict[str, Any] | None:
+    """Return which space is searched, whether queries can be embedded for it, and which is being filled.
+
+    None without an embedding provider. From memory alone.
+    """
+    embedder = engine.part(Embeddings).embedder
+    if embedder is None:
+        return None
+    snapshot = engine.memory.snapshot
+    in_use = engine.part(Embeddings).searched(snapshot)
+    filling = embedder.filler.is_filling
+    return {
+        "in_use": None if in_use is None else in_use.name,
+        "answering": in_use is not None and embedder.answering(in_use.space_id) is not None,
+        "filling": embedder.space.name if filling else None,
+        "filled_by": engine.config.embedding.reembed if filling else None,
+    }

@@ -1,0 +1,145 @@
+"""Figures for people and tools: what a tenant holds, where, and whether memory and store agree."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from caliber.access.visibility import NoteMask
+from caliber.admin import spaces
+from caliber.admin.full_text import check_full_text
+from caliber.context.window_log import WindowLog
+from caliber.embedding.service import Embeddings
+from caliber.engine.engine import Engine
+from caliber.kernels import active_path
+from caliber.kernels.jit.code import CompiledCode
+from caliber.model.access import Principal
+from caliber.schema.relations import (
+    ARTIFACT,
+    CHECKPOINT,
+    NOTE,
+    PENDING_TRIGGER,
+    SCOPE,
+    SESSION,
+    TRAJECTORY,
+    TURN,
+    TURN_SUMMARY,
+)
+from caliber.storage.damage import last_of
+from caliber.trajectory.summarizer import TurnSummarizer
+
+_PAGE = 1_000
+_SEEN_BY_ALL = frozenset(
+    relation.name for relation in (SESSION, TRAJECTORY, SCOPE, TURN, TURN_SUMMARY, ARTIFACT, CHECKPOINT)
+)
+
+
+def stats(engine: Engine, principal: Principal) -> dict[str, Any]:
+    """Return figures about a tenant, as a principal may know them."""
+    engine.check_open()
+    snapshot = engine.memory.snapshot
+    records = {name: relation.count() for name, relation in snapshot.relations.items()}
+    with engine.store.read() as session:
+        for relation in engine.store.catalog.relations:
+            if relation.name not in records:
+                records[relation.name] = session.run(engine.store.plans[relation.name].count, ())[0][0]
+    behind = engine.behind
+    windows = engine.part(WindowLog)
+    resident = engine.memory.stats
+    embedder = engine.part(Embeddings).embedder
+    summaries = engine.find_part(TurnSummarizer)
+    return {
+        "store": engine.store.facts(),
+        "position": {"epoch": snapshot.position.epoch, "sequence": snapshot.position.sequence},
+        "records": records if principal.admin else _visible_records(engine, records, principal),
+        "resident": {
+            "column_bytes": engine.memory.column_bytes,
+            "text_bytes": engine.memory.text_bytes,
+            "limit_bytes": engine.config.resident.resident_bytes,
+            "applied_own": resident.applied_own,
+            "applied_foreign": resident.applied_foreign,
+            "reloads": resident.reloads,
+            "compactions": resident.compactions,
+            "failures": resident.failures,
+            "over_budget_bytes": resident.over_budget_bytes,
+            "evicted_texts_read": resident.evicted_texts_read,
+        },
+        "behind": {
+            "waiting": behind.waiting(),
+            "set_aside": behind.set_aside,
+            "unrecorded_errors": engine.unrecorded_errors,
+            "windows_written": windows.windows,
+            "bytes_a_window": windows.bytes // max(windows.windows, 1),
+            "triggers_waiting": records[PENDING_TRIGGER.name],
+            "embeddings_waiting": 0 if embedder is None else embedder.waiting(),
+            "turn_summaries_waiting": 0 if summaries is None else summaries.count(),
+        },
+        "embedding_spaces": spaces.in_short(engine),
+        "providers": {
+            "embedding": None if embedder is None else embedder.provider.model_id,
+            "summarization": None if engine.summarization is None else engine.summarization.model_id,
+        },
+        "kernels": active_path(),
+        "estimator": engine.estimator.name,
+        "evaluator": engine.evaluator.name,
+        "compiled_loops": _compiled(engine.evaluator.code),
+        "config_hash": engine.config.hash.hex(),
+    }
+
+
+def _compiled(code: CompiledCode | None) -> dict[str, Any] | None:
+    """Return where the loops of this process come from; None when nothing is compiled."""
+    if code is None:
+        return None
+    return {
+        "folder": str(code.folder),
+        "loaded": code.loaded,
+        "compiled": code.compiled,
+        "seconds": round(code.seconds, 3),
+        "problems": list(code.problems),
+    }
+
+
+def _visible_records(engine: Engine, records: dict[str, int], principal: Principal) -> dict[str, int]:
+    """Return how many records there are of the kinds that everybody may see, and of notes those in sight.
+
+    What hangs on records, such as vectors, links and events, would tell of hidden ones, and is left out.
+    """
+    own = {relation.name for relation in engine.store.catalog.own}
+    out = {name: count for name, count in records.items() if name in own or name in _SEEN_BY_ALL}
+    notes = engine.memory.snapshot.relations.get(NOTE.name)
+    if notes is not None:
+        rows = notes.rows()
+        mask = NoteMask(principal).over(notes)
+        out[NOTE.name] = len(rows) if mask is None else int(mask.mask()[rows].sum())
+    return out
+
+
+def verify(engine: Engine) -> list[str]:
+    """Return every disagreement between memory and store, and every fault the store finds in itself."""
+    engine.check_open()
+    differences = [f"{item.relation} {item.ordinal}: {item.what}" for item in engine.memory.verify()]
+    differences += engine.store.integrity()
+    differences += check_full_text(engine.store, engine.config)
+    return differences or _damaged(engine)
+
+
+def _damaged(engine: Engine) -> list[str]:
+    """Return which artifacts and notes no longer have the content their hash was made of: SQLite cannot see that."""
+    found = []
+    for relation in (ARTIFACT, NOTE):
+        plans = engine.store.plans[relation.name]
+        last = -1
+        while True:
+            with engine.store.read() as session:
+                rows = session.run(plans.page, (last, _PAGE))
+            for row in rows:
+                entity = plans.codec.decode(row)
+                content = entity.content if isinstance(entity.content, bytes) else entity.content.encode()
+                if hashlib.sha256(content).digest() != entity.content_hash:
+                    name = getattr(entity, relation.key[0])
+                    found.append(f"{relation.name} {name}: the stored content is damaged, its hash is another")
+            if len(rows) < _PAGE:
+                break
+            last = last_of(rows, last)
+    return found

@@ -1,0 +1,279 @@
+"""One relation as a table: what every relation of ``Caliber.storage`` offers; see ``caliber.admin.tables``.
+
+Reads go to the store, not to memory. Writes are checked against the schema and what it cannot say; the rules of the
+lifecycle are in ``Caliber``'s own methods. Source: C §11, K-018.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+
+from caliber.engine.engine import Engine
+from caliber.knowledge.notes import change_note
+from caliber.model import arguments, states
+from caliber.model.entities import Artifact, Embedding, EmbeddingSpace, Scope, Trajectory, Turn
+from caliber.model.enums import ScopeStatus, TrajectoryStatus
+from caliber.model.errors import (
+    Conflict,
+    ConstraintViolation,
+    DimensionMismatch,
+    DTypeError,
+    InvalidValue,
+    InvalidVector,
+)
+from caliber.model.time import to_us
+from caliber.schema.relation import Column, ColumnType, Relation
+from caliber.schema.relations import EMBEDDING_SPACE, SCOPE
+from caliber.storage.damage import is_of_type, last_of
+from caliber.storage.embedding_statements import kinds_of
+from caliber.storage.memory_records import KEY, derived_of
+from caliber.storage.reading import reading
+from caliber.storage.unit_of_work import UnitOfWork
+from caliber.trajectory import artifacts
+
+_PAGE = 1_000
+_TYPES: dict[ColumnType, type[Any]] = {ColumnType.TEXT: str, ColumnType.BYTES: bytes, ColumnType.INT: int}
+
+
+def _bound(column: Column, value: Any) -> Any:
+    """Return a value as the driver takes it; ids may be given as text, as everywhere."""
+    if column.type is ColumnType.UUID:
+        return arguments.as_uuid(value, column.name).bytes
+    if column.enum is not None:
+        return arguments.as_enum(value, column.enum, column.name).value
+    if isinstance(value, datetime):
+        return to_us(value, column.name)
+    wanted = _TYPES.get(column.type)
+    if wanted is not None and (not isinstance(value, wanted) or isinstance(value, bool)):
+        raise DTypeError(field=column.name, expected=wanted.__name__, got=type(value).__name__)
+    return value
+
+
+def check_insert(uow: UnitOfWork, entity: Any) -> None:
+    """Raise ConstraintViolation for a row that breaks what relations alone cannot say (C-041, C-042, C-344)."""
+    if isinstance(entity, Artifact | Turn):
+        scope: Scope = uow.get(SCOPE, entity.scope_id.bytes)
+        if scope.trajectory_id != entity.trajectory_id:
+            raise ConstraintViolation(
+                constraint="scope_of_trajectory", reason="the scope belongs to another trajectory"
+            )
+        if isinstance(entity, Turn) and not scope.is_open:
+            raise ConstraintViolation(constraint="scope_open", reason=f"scope {scope.scope_id} is closed")
+    check_hash(entity)
+    check_embedding(uow, entity)
+
+
+def check_embedding(uow: UnitOfWork, entity: Any) -> None:
+    """Refuse a vector that memory cannot hold: of what has none, of no space, or not as its space has them.
+
+    Raises: InvalidValue, NotFound, DimensionMismatch, InvalidVector
+    """
+    if not isinstance(entity, Embedding):
+        return
+    kinds = kinds_of(uow.catalog)
+    if entity.owner_type not in kinds:
+        raise InvalidValue(field="owner_type", reason=f"has no vectors; records that do are {', '.join(kinds)}")
+    space: EmbeddingSpace = uow.get(EMBEDDING_SPACE, entity.space_id.bytes)
+    if len(entity.vector) != 4 * space.dimensions:
+        raise DimensionMismatch(expected=space.dimensions, got=len(entity.vector) / 4)
+    if not np.isfinite(np.frombuffer(entity.vector, "<f4")).all():
+        raise InvalidVector(reason="it contains NaN or infinity")
+
+
+def check_hash(entity: Any) -> None:
+    """Raise ConstraintViolation for an artifact whose hash is not that of its content (C-041)."""
+    if isinstance(entity, Artifact) and hashlib.sha256(entity.content).digest() != entity.content_hash:
+        raise ConstraintViolation(constraint="content_hash", reason="it is not the SHA-256 of the content")
+
+
+def check_update(entity: Any, changes: dict[str, Any]) -> None:
+    """Raise InvalidStateTransition for a status that may not follow the present one (C-320, C-325)."""
+    if isinstance(entity, Trajectory) and "status" in changes:
+        states.TRAJECTORY.check(entity.status, arguments.as_enum(changes["status"], TrajectoryStatus, "status"))
+    if isinstance(entity, Scope) and "closed_at" in changes:
+        after = ScopeStatus.OPEN if changes["closed_at"] is None else ScopeStatus.CLOSED
+        states.SCOPE.check(ScopeStatus.OPEN if entity.is_open else ScopeStatus.CLOSED, after)
+
+
+_PLAIN = (str, int, float, bool)
+"""What memory keeps as it is: a subclass that offers a buffer (NumPy's) would be kept as that buffer's bytes."""
+
+
+class Table:
+    """One relation: ``get``, ``insert``, ``update``, ``delete``, ``count``, ``all`` and its ``list_…`` paths."""
+
+    def __init__(self, engine: Engine, relation: Relation) -> None:
+        self._engine = engine
+        self._relation = relation
+        self._plans = engine.store.plans[relation.name]
+
+    def get(self, *key: Any) -> Any | None:
+        """Return the entity under its key, or None."""
+        self._engine.check_open()
+        with reading(self._engine.store, self._relation) as session:
+            rows = session.run(self._plans.get, self._key(key))
+        return self._plans.codec.decode(rows[0]) if rows else None
+
+    def insert(self, entity: Any) -> Any:
+        """Insert an entity and return it. Raises: DTypeError, Conflict, StorageError."""
+        if not isinstance(entity, self._relation.entity):
+            raise DTypeError(field="entity", expected=self._relation.entity.__name__, got=type(entity).__name__)
+
+        self._encodable(entity)
+
+        def work(uow: UnitOfWork) -> None:
+            check_insert(uow, entity)
+            self._insert(uow, entity)
+
+        self._engine.write(work)
+        return entity
+
+    def _insert(self, uow: UnitOfWork, entity: Any) -> None:
+        uow.insert(self._relation, entity)
+
+    def _encodable(self, entity: Any) -> tuple[Any, ...]:
+        """Return the row of an entity. Raises: DTypeError, InvalidValue for what no database holds."""
+        try:
+            row = self._plans.codec.encode(entity)
+        except (AttributeError, TypeError, ValueError, KeyError, OverflowError, RecursionError) as error:
+            raise DTypeError(
+                field=self._relation.name, expected="values of the fields' types", got=type(error).__name__
+            ) from None
+        for name, value in zip(self._plans.codec.names, row, strict=True):
+            if self._relation.has(name) and not is_of_type(self._relation.column(name), value):
+                raise DTypeError(field=name, expected=self._relation.column(name).type.value, got=type(value).__name__)
+            if isinstance(value, str | int | float) and type(value) not in _PLAIN:
+                raise DTypeError(field=name, expected="a plain str, int or float", got=type(value).__name__)
+            if isinstance(value, str):
+                arguments.as_content(value, name, allow_empty=True)
+            elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+                raise InvalidValue(field=name, reason="must fit 64 bits")
+        return row
+
+    def update(self, *key: Any, expected_version: int | None = None, **changes: Any) -> Any:
+        """Change fields of an entity and return it as stored.
+
+        Raises: NotFound; Conflict when ``expected_version`` is no longer the stored one; InvalidValue for a field
+            that is unknown or part of the key.
+        """
+        if not self._relation.versioned:
+            raise InvalidValue(field=self._relation.name, reason="rows of this relation do not change")
+        fields = {field.name for field in dataclasses.fields(self._relation.entity)}
+        for name in changes:
+            if name not in fields or name in (*self._relation.key, "version"):
+                raise InvalidValue(field=name, reason=f"is no field of {self._relation.name} that can be changed")
+        bound = self._key(key)
+
+        def work(uow: UnitOfWork) -> Any:
+            entity = uow.get(self._relation, *bound)
+            if expected_version is not None and entity.version != expected_version:
+                raise Conflict(
+                    entity_type=self._relation.name, id=str(key[0]), reason=f"its version is {entity.version} by now"
+                )
+            return self._write_changed(uow, entity, changes)
+
+        return self._engine.write(work)
+
+    def _write_changed(self, uow: UnitOfWork, entity: Any, changes: dict[str, Any]) -> Any:
+        check_update(entity, changes)
+        if self._relation.name == "note":
+            # As it will be read again: an array or a list is no tuple, and is compared otherwise.
+            read = self._plans.codec.decode(self._encodable(dataclasses.replace(entity, **changes)))
+            changes = {name: getattr(read, name) for name in changes}
+            changed = change_note(uow, entity, self._engine.count_bytes, **changes)
+        else:
+            if self._relation.name == "artifact" and "content" in changes:
+                content = arguments.as_content(changes["content"], "content", allow_empty=False)
+                changes = {**artifacts.derived_of(content, self._engine.count_bytes), **changes, "content": content}
+            replaced = dataclasses.replace(entity, **changes)
+            self._encodable(replaced)
+            if self._relation.has(KEY):
+                following = derived_of(self._relation, replaced, self._engine.count_text)
+                replaced = dataclasses.replace(replaced, **{**following, **changes})
+            check_hash(replaced)
+            check_embedding(uow, replaced)
+            changed = uow.update(self._relation, replaced)
+        return changed
+
+    def delete(self, *key: Any) -> bool:
+        """Delete a row and what is owned by it, keeping their content for replay; return whether it was there."""
+        bound = self._key(key)
+
+        def work(uow: UnitOfWork) -> bool:
+            entity = uow.find(self._relation, *bound)
+            if entity is None:
+                return False
+            uow.delete(self._relation, entity)
+            return True
+
+        return self._engine.write(work)
+
+    def count(self) -> int:
+        """Return how many rows there are."""
+        self._engine.check_open()
+        with reading(self._engine.store, self._relation) as session:
+            total: int = session.run(self._plans.count, ())[0][0]
+        return total
+
+    def all(self) -> Iterator[Any]:
+        """Yield every entity in the order of insertion, page by page."""
+        if not self._relation.ordinal:
+            raise InvalidValue(field=self._relation.name, reason="cannot be paged through")
+        last = -1
+        while True:
+            self._engine.check_open()
+            with reading(self._engine.store, self._relation) as session:
+                rows = session.run(self._plans.page, (last, _PAGE))
+            for row in rows:
+                yield self._plans.codec.decode(row)
+            if len(rows) < _PAGE:
+                return
+            last = last_of(rows, last)
+
+    def _key(self, key: tuple[Any, ...]) -> tuple[Any, ...]:
+        if len(key) != len(self._relation.key):
+            raise InvalidValue(field="key", reason=f"expected {', '.join(self._relation.key)}")
+        return tuple(
+            _bound(self._relation.column(name), part) for name, part in zip(self._relation.key, key, strict=True)
+        )
+
+    def _list(self, path: str, *by: Any, limit: int | None = None) -> list[Any]:
+        plan = self._plans.lists[path]
+        declared = next(item for item in self._relation.paths if item.name == path)
+        if len(by) != len(declared.by):
+            raise InvalidValue(field=path, reason=f"expected {', '.join(declared.by) or 'no arguments'}")
+        parameters = [_bound(self._relation.column(name), part) for name, part in zip(declared.by, by, strict=True)]
+        if limit is not None:
+            # A negative limit would mean "all" to one database and an error to the other.
+            arguments.as_whole(limit, "limit")
+        if declared.limited:
+            parameters.append(2**62 if limit is None else limit)
+        self._engine.check_open()
+        with reading(self._engine.store, self._relation) as session:
+            rows = session.run(plan, parameters)
+        found = [self._plans.codec.decode(row) for row in rows]
+        return found if limit is None else found[:limit]
+
+    def _count(self, path: str, *by: Any) -> int:
+        declared = next(item for item in self._relation.paths if item.name == path)
+        parameters = [_bound(self._relation.column(name), part) for name, part in zip(declared.by, by, strict=True)]
+        self._engine.check_open()
+        with reading(self._engine.store, self._relation) as session:
+            total: int = session.run(self._plans.counts[path], parameters)[0][0]
+        return total
+
+    def __getattr__(self, name: str) -> Callable[..., list[Any]]:
+        if name.startswith("_") or name not in self._plans.lists:
+            paths = ", ".join(sorted(self.__dict__["_plans"].lists)) if "_plans" in self.__dict__ else ""
+            raise AttributeError(f"{self._relation.plural} has no {name}; it lists by: {paths or 'nothing'}")
+
+        def listed(*by: Any, limit: int | None = None) -> list[Any]:
+            return self._list(name, *by, limit=limit)
+
+        return listed

@@ -1,0 +1,430 @@
+"""``Caliber.storage``: the tables of a tenant by plural, with what C §11 asks of single relations besides.
+
+Source: C-318 to C-361, K-018.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caliber.admin import backup as backups
+from caliber.admin import spaces, stats
+from caliber.admin.backup import BackupReport
+from caliber.admin.checking import check_memory, check_store
+from caliber.admin.full_text import check_full_text
+from caliber.admin.spaces import Rebuilt, SpaceTable, Sweep
+from caliber.admin.table import Table
+from caliber.embedding.service import Embeddings
+from caliber.engine.engine import Engine
+from caliber.kernels import estimate_tokens
+from caliber.model import arguments
+from caliber.model.entities import Artifact, Checkpoint, Scope, Turn
+from caliber.model.errors import InvalidValue, NotFound, ProviderNotConfigured
+from caliber.model.time import from_us
+from caliber.policies import triggers
+from caliber.resident.mirror import RelationSnapshot
+from caliber.resident.validity import valid_artifact_mask, valid_notes
+from caliber.retention.retaining import Retaining
+from caliber.schema.relations import (
+    ARTIFACT,
+    CHECKPOINT,
+    CONTEXT_WINDOW,
+    EMBEDDING_CACHE,
+    EMBEDDING_SPACE,
+    EVENT,
+    MEMORY_TYPE,
+    NOTE,
+    SCOPE,
+    TURN,
+    Relation,
+)
+from caliber.search.filters import check_vector
+from caliber.storage.bulk.protocol import BATCH_ROWS, BulkReport, OnExisting, Progress
+from caliber.storage.care import Care, Stages, Steps, StoreStatus, Vacuumed
+from caliber.storage.soundness import Finding
+from caliber.storage.unit_of_work import UnitOfWork
+from caliber.trajectory import lifecycle
+from caliber.trajectory.triggers import SCOPE_CLOSED
+
+_LIMIT_MAX = 999
+_NO_TIME = -(2**63)
+
+
+class ScopeTable(Table):
+    """Scopes."""
+
+    def get_current(self, trajectory_id: Any) -> Scope | None:
+        """Return the open scope with the highest sequence number, or None (C-327)."""
+        found: list[Scope] = self._list("list_open", trajectory_id)
+        return found[-1] if found else None
+
+    def close(
+        self,
+        scope_id: Any,
+        *,
+        summary: str | None = None,
+        artifact_ids: tuple[uuid.UUID, ...] = (),
+        checkpoint_id: uuid.UUID | None = None,
+    ) -> Scope:
+        """Close a scope without running policies. Raises: NotFound, InvalidStateTransition (C-325)."""
+        wanted = arguments.as_uuid(scope_id, "scope_id")
+        if summary is not None:
+            arguments.as_text(summary, "summary")
+        made = arguments.as_uuids(artifact_ids, "artifact_ids")
+        checkpoint = None if checkpoint_id is None else arguments.as_uuid(checkpoint_id, "checkpoint_id")
+        tokens = 0 if summary is None else estimate_tokens(summary, estimator=self._engine.estimator)
+
+        def work(uow: UnitOfWork) -> Scope:
+            closed = lifecycle.close_scope(
+                uow,
+                wanted,
+                summary=summary,
+                summary_tokens=tokens,
+                artifact_ids=list(made),
+                checkpoint_id=checkpoint,
+            )
+            triggers.end(self._engine, uow, "list_by_scope", wanted.bytes, SCOPE_CLOSED)
+            Retaining(self._engine).scope_closed(uow, closed)
+            return closed
+
+        return self._engine.write(work)
+
+    def count_by_trajectory(self, trajectory_id: Any) -> int:
+        """Return how many scopes a trajectory has (C-328)."""
+        return self._count("list_by_trajectory", trajectory_id)
+
+
+class TurnTable(Table):
+    """Turns."""
+
+    def count_by_scope(self, scope_id: Any) -> int:
+        """Return how many turns a scope has (C-347)."""
+        return self._count("list_by_scope", scope_id)
+
+    def delete_by_scope(self, scope_id: Any) -> int:
+        """Delete a scope's turns, keeping their content for replay; return how many (C-346)."""
+        wanted = arguments.as_uuid(scope_id, "scope_id")
+
+        def work(uow: UnitOfWork) -> int:
+            turns: list[Turn] = uow.select_path(TURN, "list_by_scope", wanted.bytes)
+            for turn in turns:
+                uow.delete(TURN, turn)
+            return len(turns)
+
+        return self._engine.write(work)
+
+
+class _Similar(Table):
+    """A relation whose records have vectors."""
+
+    def search_similar(self, embedding: Any, limit: int, min_similarity: float = 0.0) -> list[tuple[uuid.UUID, float]]:
+        """Return (id, similarity) of the most similar records in use, best first, ties by id (C-336, C-342).
+
+        Raises: InvalidValue, DimensionMismatch, ProviderNotConfigured.
+        """
+        engine = self._engine
+        engine.check_open()
+        embedder = engine.part(Embeddings).embedder
+        if embedder is None:
+            raise ProviderNotConfigured(capability="embedding")
+        arguments.as_whole(limit, "limit", 1)
+        if limit > _LIMIT_MAX:
+            raise InvalidValue(field="limit", reason=f"must be at most {_LIMIT_MAX}")
+        least = arguments.as_fraction(min_similarity, "min_similarity")
+        snapshot = engine.snapshot()
+        space = snapshot.spaces[snapshot.space_in_use or embedder.configured.space.space_id]
+        query = check_vector(embedding, "embedding", space.dimensions)
+        owners = snapshot[self._relation.name]
+        vectors = snapshot.vectors.get((self._relation.name, space.space_id))
+        if vectors is None or not owners.length:
+            return []
+        rows, scores = vectors.best(query, owners, self._in_use(owners), limit, least)
+        return [(owners.entity_id(row), score) for row, score in zip(rows.tolist(), scores.tolist(), strict=True)]
+
+    def _in_use(self, owners: RelationSnapshot) -> NDArray[np.bool_]:
+        """Return which records count. Shapes: ``bool[owners.length]``."""
+        return owners.live_mask
+
+
+class ArtifactTable(_Similar):
+    """Artifacts."""
+
+    def get_by_hash(self, trajectory_id: Any, content_hash: bytes) -> Artifact | None:
+        """Return the artifact of this content that is in use in a trajectory, or None (C-331)."""
+        found: list[Artifact] = self._list("list_by_hash", trajectory_id, content_hash)
+        return next((artifact for artifact in found if self._is_in_use(artifact)), None)
+
+    def list_by_trajectory(
+        self, trajectory_id: Any, *, include_superseded: bool = False, limit: int | None = None
+    ) -> list[Artifact]:
+        """Return a trajectory's artifacts, without those that were superseded unless asked (C-334)."""
+        found: list[Artifact] = self._list("list_by_trajectory", trajectory_id)
+        every = arguments.as_flag(include_superseded, "include_superseded")
+        kept = [artifact for artifact in found if every or artifact.superseded_by is None]
+        return kept if limit is None else kept[: arguments.as_whole(limit, "limit")]
+
+    def count_by_trajectory(self, trajectory_id: Any) -> int:
+        """Return how many artifacts a trajectory has, whatever became of them (C-337)."""
+        return self._count("list_by_trajectory", trajectory_id)
+
+    def _is_in_use(self, artifact: Artifact) -> bool:
+        ended = artifact.superseded_by or artifact.rolled_back_at or artifact.retired_at
+        now = from_us(self._engine.clock.now_us())
+        return ended is None and (artifact.expires_at is None or artifact.expires_at > now)
+
+    def _in_use(self, owners: RelationSnapshot) -> NDArray[np.bool_]:
+        return valid_artifact_mask(owners, self._engine.clock.now_us())
+
+
+class NoteTable(_Similar):
+    """Notes."""
+
+    def count_by_trajectory(self, trajectory_id: Any) -> int:
+        """Return how many notes name a trajectory as their source (C-343)."""
+        wanted = arguments.as_uuid(trajectory_id, "trajectory_id")
+        self._engine.check_open()
+        with self._engine.store.read() as session:
+            return len(session.run(self._engine.store.statements["note.of_trajectory"], (wanted.bytes,)))
+
+    def _in_use(self, owners: RelationSnapshot) -> NDArray[np.bool_]:
+        return valid_notes(owners, self._engine.clock.now_us())
+
+
+class CheckpointTable(Table):
+    """Checkpoints."""
+
+    def get_latest(self, trajectory_id: Any) -> Checkpoint | None:
+        """Return a trajectory's newest checkpoint, or None (C-351)."""
+        found: list[Checkpoint] = self._list("list_by_trajectory", trajectory_id, limit=1)
+        return found[0] if found else None
+
+    def delete_oldest(self, trajectory_id: Any, keep: int) -> int:
+        """Delete all but a trajectory's newest ``keep`` checkpoints; return how many (C-352)."""
+        wanted = arguments.as_uuid(trajectory_id, "trajectory_id")
+        arguments.as_whole(keep, "keep")
+        return self._engine.write(lambda uow: uow.execute("checkpoint.prune", wanted.bytes, keep))
+
+
+class WindowTable(Table):
+    """Persisted windows."""
+
+    def delete_expired(self) -> int:
+        """Delete windows whose time is over; return how many (C-355)."""
+        self._engine.behind.flush()
+        return self._engine.write(lambda uow: uow.execute("window.prune", uow.now_us, _NO_TIME))
+
+
+class EventTable(Table):
+    """The event log."""
+
+    def delete_by_trajectory(self, trajectory_id: Any) -> int:
+        """Delete a trajectory's trace, but no audit record; return how many events (C-358)."""
+        wanted = arguments.as_uuid(trajectory_id, "trajectory_id")
+        self._engine.behind.flush()
+        return self._engine.write(lambda uow: uow.execute("event.drop_trace", wanted.bytes))
+
+
+class EmbeddingCacheTable(Table):
+    """Vectors of texts seen before."""
+
+    def _insert(self, uow: UnitOfWork, entity: Any) -> None:
+        uow.upsert(self._relation, entity)  # C-360
+
+    def delete_older_than(self, age_ms: int) -> int:
+        """Delete what was cached longer ago than ``age_ms``; return how many vectors (C-361)."""
+        arguments.as_whole(age_ms, "age_ms")
+        return self._engine.write(lambda uow: uow.execute("embedding_cache.prune", uow.now_us - age_ms * 1_000))
+
+
+class MemoryTypeTable(Table):
+    """The declared memories of the store. What declares them is the configuration, and migrating."""
+
+    def _refuse(self) -> InvalidValue:
+        return InvalidValue(field="memory_type", reason="is written by `caliber create` and `caliber db migrate` only")
+
+    def insert(self, entity: Any) -> Any:  # noqa: ARG002
+        """Raise InvalidValue."""
+        raise self._refuse()
+
+    def update(self, *key: Any, expected_version: int | None = None, **changes: Any) -> Any:  # noqa: ARG002
+        """Raise InvalidValue."""
+        raise self._refuse()
+
+    def delete(self, *key: Any) -> bool:  # noqa: ARG002
+        """Raise InvalidValue."""
+        raise self._refuse()
+
+
+_TABLES: dict[str, Callable[[Engine, Relation], Table]] = {
+    SCOPE.name: ScopeTable,
+    TURN.name: TurnTable,
+    ARTIFACT.name: ArtifactTable,
+    NOTE.name: NoteTable,
+    CHECKPOINT.name: CheckpointTable,
+    CONTEXT_WINDOW.name: WindowTable,
+    EVENT.name: EventTable,
+    EMBEDDING_CACHE.name: EmbeddingCacheTable,
+    EMBEDDING_SPACE.name: SpaceTable,
+    MEMORY_TYPE.name: MemoryTypeTable,
+}
+
+
+def _unheard(done: int, total: int) -> None:
+    """Do nothing: the caller asked for no progress."""
+
+
+class Tables:
+    """The tables of a tenant, by plural: ``storage.turns``, ``storage.notes``…"""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._tables = {
+            relation.plural: _TABLES.get(relation.name, Table)(engine, relation)
+            for relation in engine.store.catalog.relations
+        }
+
+    def __getattr__(self, name: str) -> Table:
+        tables = self.__dict__.get("_tables", {})
+        if name not in tables:
+            raise AttributeError(f"there is no relation {name}; there are {', '.join(tables)}")
+        table: Table = tables[name]
+        return table
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tables)
+
+    @property
+    def embedding_spaces(self) -> SpaceTable:
+        """The embedding spaces: what each holds, filling that of the configured model, dropping one."""
+        return SpaceTable(self._engine, EMBEDDING_SPACE)
+
+    def sweep(self, *, dry_run: bool = False) -> Sweep:
+        """Remove vectors that belong to nobody, and spaces without any; with ``dry_run`` only count them."""
+        return spaces.sweep(self._engine, dry_run=arguments.as_flag(dry_run, "dry_run"))
+
+    def rebuild_search(self, step: Callable[[str], None] | None = None, *, full_text: bool = True) -> Rebuilt:
+        """Make anew whatever search is answered from, and verify it; ``step`` hears what is being done.
+
+        Raises: LlmError kinds of an outage of the embedding provider.
+        """
+        told = arguments.as_callback(step, "step") or (lambda _: None)
+        arguments.as_flag(full_text, "full_text")
+        engine = self._engine
+
+        def verify() -> list[str]:
+            return [*stats.verify(engine), *check_full_text(engine.store, engine.config)]
+
+        return spaces.rebuild_search(engine, verify, told, full_text=full_text)
+
+    def status(self) -> StoreStatus:
+        """Return the state of the store: sizes, rows, indexes, position, connections, standby servers."""
+        return self._care.status()
+
+    def vacuum(self, *, full: bool = False, progress: Steps | None = None) -> Vacuumed:
+        """Give room back to the disk, and renew the statistics of the planner.
+
+        SQLite rewrites the file. PostgreSQL makes room within its tables; with ``full`` it rewrites each, and nobody
+        can read it meanwhile.
+
+        Raises: Unavailable
+        """
+        told = arguments.as_callback(progress, "progress") or _unheard
+        return self._care.vacuum(full=arguments.as_flag(full, "full"), progress=told)
+
+    def backup(
+        self, path: str | os.PathLike[str], *, replace: bool = False, progress: Stages | None = None
+    ) -> BackupReport:
+        """Write everything to one file, as of one commit; others may go on writing, and nobody waits.
+
+        ``*.zip`` is an archive that every database restores (extra ``arrow``), ``*.db`` a copy of a SQLite file. It
+        appears once it is whole and on disk. ``caliber.restore`` makes a store of it.
+
+        Raises: Conflict for a file that is there unless ``replace``; InvalidValue, Unavailable, ExtraNotInstalled
+        """
+        self._engine.check_open()
+        told = arguments.as_callback(progress, "progress") or backups.unheard
+        target, over = arguments.as_path(path, "path"), arguments.as_flag(replace, "replace")
+        self._engine.behind.flush()
+        return backups.backup(self._engine.store, target, replace=over, progress=told)
+
+    def check(self, progress: Stages | None = None) -> list[Finding]:
+        """Return everything that does not hold: in the database, between its rows, and in memory; writes nothing."""
+        engine = self._engine
+        engine.check_open()
+        told = arguments.as_callback(progress, "progress") or backups.unheard
+        engine.behind.flush()
+        return [*check_store(engine.store, engine.config, told), *check_memory(engine)]
+
+    def create_views(self) -> list[str]:
+        """Make the views for people anew, under the names of the sources; no code reads them. Raises: Conflict."""
+        return self._care.create_views(self._engine.config.debug.view_limit)
+
+    def drop_views(self) -> list[str]:
+        """Remove the views for people; return their names."""
+        return self._care.drop_views()
+
+    @property
+    def _care(self) -> Care:
+        self._engine.check_open()
+        return self._engine.store.care
+
+    def bulk_load(
+        self,
+        relation: str,
+        data: Any,
+        *,
+        on_existing: OnExisting | str = OnExisting.ERROR,
+        progress: Progress | None = None,
+        batch_rows: int = BATCH_ROWS,
+    ) -> BulkReport:
+        """Load an Arrow table, record batch or stream (``__arrow_c_stream__``) into a relation, in one transaction.
+
+        Columns are the relation's; ids, hashes, token counts, times and the version are made where they are not given.
+        ``on_existing="skip"`` passes over rows that are there already. Two record batches are in memory at most;
+        another thread may read the second from ``data``.
+
+        Shapes: see ``bulk_read(relation).schema``.
+        Raises: InvalidRow for a bad row, with its number and column; Conflict for one that is there; InvalidValue for
+            columns that are unknown or lacking; DTypeError; ExtraNotInstalled. Nothing is loaded then.
+        Source: design section 4; C-195, D-005.
+        """
+        from caliber.admin import bulk
+
+        return bulk.load(
+            self._engine, relation, data, on_existing=on_existing, progress=progress, batch_rows=batch_rows
+        )
+
+    def bulk_read(self, relation: str, *, batch_rows: int = BATCH_ROWS) -> Any:
+        """Return a ``pyarrow.RecordBatchReader`` of every row of a relation, as of one commit.
+
+        Batches are read as they are asked for; ``read_all()`` gives a table. The ordinal is the store's own and left
+        out; ``bulk_load`` takes what this gives.
+
+        Raises: InvalidValue, ExtraNotInstalled
+        """
+        from caliber.admin import bulk
+
+        return bulk.read(self._engine, relation, batch_rows=batch_rows)
+
+    @property
+    def memories(self) -> tuple[str, ...]:
+        """The relations of the store's declared memories, as bulk loads and exports name them."""
+        return tuple(relation.name for relation in self._engine.store.catalog.own)
+
+    def table_of(self, relation: str) -> Table:
+        """Return the table of a relation by its own name or its plural. Raises: InvalidValue."""
+        from caliber.admin import bulk
+
+        return self._tables[bulk.relation_named(relation, self._engine.store.catalog).plural]
+
+    def get(self, relation_plural: str) -> Table:
+        """Return a table by its name. Raises: NotFound."""
+        if arguments.as_text(relation_plural, "relation_plural") not in self._tables:
+            raise NotFound(entity_type="relation", id=relation_plural)
+        return self._tables[relation_plural]

@@ -1,1 +1,0 @@
-"""Agents: so far the locks between them."""

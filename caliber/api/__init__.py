@@ -1,0 +1,1 @@
+"""The handle: opening, ``Caliber``, tenants, and the asynchronous face."""

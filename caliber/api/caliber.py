@@ -1,0 +1,343 @@
+"""``Caliber``: one tenant, as one principal uses it. Writing is in the facets of ``trajectory`` and ``knowledge``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from caliber.admin import stats
+from caliber.admin.maintenance import maintain
+from caliber.admin.tables import Tables
+from caliber.config import CaliberConfig
+from caliber.context.service import Reader
+from caliber.engine.engine import Engine
+from caliber.engine.leases import LockService, locks_for
+from caliber.events.bus import Subscriptions
+from caliber.knowledge.facet import NoteMethods
+from caliber.memories.memories import Memory
+from caliber.memories.names import memory
+from caliber.model import arguments
+from caliber.model.access import Principal
+from caliber.model.entities import (
+    EntityRef,
+    Event,
+)
+from caliber.model.enums import (
+    EventType,
+    ReadConsistency,
+)
+from caliber.model.erasure import ForgetReport
+from caliber.model.errors import DTypeError, PermissionDenied
+from caliber.model.ids import Id
+from caliber.model.schedules import ScheduledRule
+from caliber.model.windows import ContextWindow, SearchResult
+from caliber.policies.policy_engine import tasks_of
+from caliber.policies.schedules import Scheduler
+from caliber.search.service import Searching
+from caliber.trajectory.facet import TaskMethods
+
+if TYPE_CHECKING:
+    from caliber.erasure.service import Forgetting
+
+
+class Caliber(TaskMethods, NoteMethods, AbstractContextManager["Caliber"]):
+    """The memory of one tenant, used as one principal. Safe to share between threads.
+
+    Every call raises Unavailable once the handle is closed, or in a child process after ``fork``.
+    """
+
+    def __init__(self, engine: Engine, principal: Principal) -> None:
+        self._searching = Searching(engine, principal)
+        self._reader = Reader(engine, principal, self._searching)
+        super().__init__(engine, principal, tasks_of(engine, principal, self._reader.assemble_only))
+
+    # --- reading -----------------------------------------------------------------------------------
+
+    def get(self, id: Id) -> Any:  # noqa: A002  (the pinned name)
+        """Return the trajectory, scope, turn, artifact, note, session or edge under an id.
+
+        Raises: NotFound, also for what the principal may not see.
+        """
+        return self._searching.get(arguments.as_uuid(id, "id"))
+
+    def memory(self, name: str) -> Memory:
+        """Return the records of one memory, ``note`` or ``turn_buffer``, to find, count and search them by themselves.
+
+        Raises: InvalidValue for a name that no memory has.
+        """
+        return memory(self._engine, self._principal, self._searching, name)
+
+    def assemble_context(
+        self,
+        trajectory_id: Id,
+        *,
+        query: str | None = None,
+        query_embedding: Any = None,
+        max_tokens: int | None = None,
+        as_of: datetime | None = None,
+        extra_sections: Mapping[str, str | None] | None = None,
+        consistency: ReadConsistency | str | None = None,
+        deadline_ms: int | None = None,
+    ) -> ContextWindow:
+        """Assemble the context for the next prompt: never over budget, every candidate accounted for.
+
+        ``as_of`` is valid time: notes and artifacts count as they were valid then.
+
+        Raises: NotFound, InputError kinds, BudgetTooSmall, LlmError kinds, DimensionMismatch.
+        """
+        return self._reader.assemble(
+            arguments.as_uuid(trajectory_id, "trajectory_id"),
+            query=query,
+            query_embedding=query_embedding,
+            max_tokens=max_tokens,
+            as_of=arguments.as_instant(as_of, "as_of"),
+            extra_sections=extra_sections,
+            consistency=consistency,
+            deadline_ms=deadline_ms,
+        )
+
+    def search(
+        self,
+        query: str,
+        *,
+        kinds: Sequence[str] | None = None,
+        limit: int | None = None,
+        filter: Mapping[str, Any] | str | None = None,  # noqa: A002  (the pinned name)
+        as_of: datetime | None = None,
+        consistency: ReadConsistency | str | None = None,
+        deadline_ms: int | None = None,
+    ) -> SearchResult:
+        """Search notes, artifacts, turns and summaries by words, meaning, links, names and days.
+
+        ``filter`` maps columns to a value or a list of values, or is a condition in words: ``"confidence > 0.5 and
+        valid_until > now()"``, where ``now()`` is ``as_of``; without ``kinds`` those it can be asked of are searched.
+        k hits come back whenever k records match and have enough in common with the query (docs/search.md, The floor);
+        where none has, the status is ``empty``, and ``below_floor`` says how much was missing. An empty query gives
+        what is recent and important. When a leg is out of order the others answer, and the status says ``degraded``.
+
+        Raises: InputError kinds.
+        """
+        return self.search_many(
+            (query,),
+            kinds=kinds,
+            limit=limit,
+            filter=filter,
+            as_of=as_of,
+            consistency=consistency,
+            deadline_ms=deadline_ms,
+        )[0]
+
+    def search_many(
+        self,
+        queries: Iterable[str],
+        *,
+        kinds: Sequence[str] | None = None,
+        limit: int | None = None,
+        filter: Mapping[str, Any] | str | None = None,  # noqa: A002  (the pinned name)
+        as_of: datetime | None = None,
+        consistency: ReadConsistency | str | None = None,
+        deadline_ms: int | None = None,
+    ) -> list[SearchResult]:
+        """Search several queries with the same options; results in their order.
+
+        They are embedded together and read from one snapshot of memory; ``deadline_ms`` is for all of them.
+
+        Raises: as ``search``.
+        """
+        asked = arguments.as_items(queries, "queries", "an iterable of str")
+        return self._searching.search_many(
+            [arguments.as_text(query, "query", allow_empty=True) for query in asked],
+            kinds=kinds,
+            limit=limit,
+            conditions=filter,
+            as_of=arguments.as_instant(as_of, "as_of"),
+            consistency=consistency,
+            deadline_ms=deadline_ms,
+        )
+
+    def explain(self, window_id: Id, *, exclusion: Id | None = None) -> dict[str, Any]:
+        """Return why everything in a window is there, and what was left out; with ``exclusion``, why one record
+        is or is not in it.
+
+        Raises: NotFound for a window that was never persisted or has expired.
+        """
+        wanted = None if exclusion is None else arguments.as_uuid(exclusion, "exclusion")
+        return self._reader.explain(arguments.as_uuid(window_id, "window_id"), wanted)
+
+    def replay(self, window_id: Id) -> ContextWindow:
+        """Return a persisted window again, byte for byte, whatever became of its sources since.
+
+        Raises: NotFound for the window, or for a source that was erased.
+        """
+        return self._reader.replay(arguments.as_uuid(window_id, "window_id"))
+
+    def trace(
+        self, trajectory_id: Id, *, event_type: EventType | str | None = None, limit: int | None = None
+    ) -> list[Event]:
+        """Return a trajectory's events, newest first. Raises: NotFound, InvalidValue."""
+        return self._reader.trace(arguments.as_uuid(trajectory_id, "trajectory_id"), event_type, limit)
+
+    # --- around ------------------------------------------------------------------------------------
+
+    def acting_as(self, principal: Principal) -> Caliber:
+        """Return a handle on the same tenant for another principal; closing either closes both.
+
+        Raises: PermissionDenied unless this handle's principal is an admin, or the same one; DTypeError, InvalidValue.
+        """
+        self._engine.check_open()
+        wanted = arguments.as_principal(principal)
+        if wanted != self._principal:
+            self._administers("act as", wanted.label)
+        return Caliber(self._engine, wanted)
+
+    def _administers(self, action: str, resource: str) -> None:
+        if not self._principal.admin:
+            raise PermissionDenied(agent_id=self._principal.label, action=action, resource=resource)
+
+    @property
+    def principal(self) -> Principal:
+        """The principal that this handle acts for."""
+        return self._principal
+
+    @property
+    def config(self) -> CaliberConfig:
+        """The configuration this tenant was opened with."""
+        return self._engine.config
+
+    @property
+    def agents(self) -> LockService:
+        """Locks between agents, as the principal acquires and sees them."""
+        return locks_for(self._engine.locks, self._principal)
+
+    @property
+    def events(self) -> Subscriptions:
+        """The event bus of this process, as the principal hears it."""
+        return Subscriptions(self._engine.bus, self._reader.hearing)
+
+    @property
+    def storage(self) -> Tables:
+        """The relations themselves. Raises: PermissionDenied unless the principal is an admin."""
+        self._administers("read", "storage")
+        return Tables(self._engine)
+
+    def stats(self) -> dict[str, Any]:
+        """Return figures: records, bytes on disk and in memory, statements, what waits.
+
+        Whoever is no admin is told no counts of records that include what it may not see.
+        """
+        return stats.stats(self._engine, self._principal)
+
+    def verify(self) -> list[str]:
+        """Compare memory and store row by row, and check the store itself; empty when all is well.
+
+        Raises: PermissionDenied unless the principal is an admin.
+        """
+        self._administers("verify", "the store")
+        return stats.verify(self._engine)
+
+    def maintain(self) -> dict[str, int]:
+        """Apply retention: of memories, expired windows, old events and changes, unreferenced content, lapsed locks.
+
+        Raises: PermissionDenied unless the principal is an admin.
+        """
+        self._administers("maintain", "the store")
+        return maintain(self._engine)
+
+    def schedules(self) -> list[ScheduledRule]:
+        """Return the policies' rules on a schedule, and when each is due next."""
+        return Scheduler(self._engine).state()
+
+    def run_due(self) -> int:
+        """Run what is due by schedule, or was left by who died, unless another is at it; return how many actions.
+
+        An open store does so by itself every ``policy_engine.schedule_poll_ms``.
+        """
+        return Scheduler(self._engine).look()
+
+    # --- erasing -----------------------------------------------------------------------------------
+
+    def forget(
+        self,
+        *,
+        entity: EntityRef | None = None,
+        texts: Sequence[str] = (),
+        dry_run: bool = False,
+        even_if_shared: bool = False,
+        wait_ms: int | None = None,
+        scrub_log: bool = False,
+    ) -> ForgetReport:
+        """Erase a subject from everything that is kept: records, versions, windows, vectors, files, memory.
+
+        ``entity`` is a user, agent or record; ``texts`` are names and identifiers, as whole words. Its own records go,
+        others that name it are redacted; ``dry_run`` only counts them. ``scrub_log`` has the log of a PostgreSQL server
+        written over too. The report says what was read afterwards, and what is out of reach; docs/forgetting.md.
+
+        Raises: PermissionDenied unless the principal is an admin; AmbiguousSubject for texts that name others too,
+            unless ``even_if_shared``; RequiredFieldMissing, DTypeError, Unavailable.
+        """
+        for field, given in (("dry_run", dry_run), ("even_if_shared", even_if_shared), ("scrub_log", scrub_log)):
+            arguments.as_flag(given, field)
+        return self._forgetting().forget(
+            entity, texts, dry_run=dry_run, even_if_shared=even_if_shared, wait_ms=wait_ms, scrub_log=scrub_log
+        )
+
+    def purge_trajectory(
+        self, trajectory_id: Id, *, dry_run: bool = False, wait_ms: int | None = None, scrub_log: bool = False
+    ) -> ForgetReport:
+        """Erase a task, those it started, and what was drawn from them alone. Raises: NotFound, PermissionDenied."""
+        wanted = arguments.as_uuid(trajectory_id, "trajectory_id")
+        arguments.as_flag(dry_run, "dry_run")
+        arguments.as_flag(scrub_log, "scrub_log")
+        return self._forgetting().purge_trajectory(wanted, dry_run=dry_run, wait_ms=wait_ms, scrub_log=scrub_log)
+
+    def resume_forgetting(self, *, wait_ms: int | None = None) -> list[ForgetReport]:
+        """Finish erasures that a process left in the middle; none when all are finished. Raises: PermissionDenied."""
+        return self._forgetting().resume(wait_ms=None if wait_ms is None else arguments.as_whole(wait_ms, "wait_ms"))
+
+    def _forgetting(self) -> Forgetting:
+        from caliber.erasure.service import Forgetting
+
+        return Forgetting(self._engine, self._principal)
+
+    def on_event(
+        self, subscriber: Callable[[Event], None], *, event_type: str | None = None, elsewhere: bool = False
+    ) -> Callable[[], None]:
+        """Call ``subscriber`` after each commit that made an event true; return what ends it.
+
+        With ``elsewhere`` also for the commits of other processes, in their order, on another thread: such an event has
+        ids, not its payload. After an outage an event ``events_missed`` comes first, whatever ``event_type`` says.
+        Of what the principal may not read it hears nothing: notes, others' windows, audit events; an admin hears all.
+
+        Raises: DTypeError; with ``elsewhere`` MissingRequired (no ``storage.feed_dsn``), IncompatibleOptions (SQLite).
+        """
+        self._engine.check_open()
+        if event_type is not None:
+            arguments.as_text(event_type, "event_type")
+        arguments.as_flag(elsewhere, "elsewhere")
+        if not callable(subscriber):
+            raise DTypeError(field="subscriber", expected="a callable", got=type(subscriber).__name__)
+        if elsewhere:
+            self._engine.store.check_hears()
+        return self.events.subscribe(subscriber, event_type=event_type, elsewhere=elsewhere)
+
+    def flush(self) -> None:
+        """Return once nothing is behind: vectors made, usage counts, events and windows on disk."""
+        self._engine.flush()
+
+    def close(self) -> None:
+        """Drain what is queued and release everything; closing again changes nothing."""
+        self._engine.close()
+
+    def __enter__(self) -> Caliber:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Caliber({self._engine.store.adapter}, principal={self._principal.label}, {self._engine.state})"

@@ -1,0 +1,238 @@
+"""Opening, creating and migrating stores: how a program comes to a ``Caliber``."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from caliber.admin import backup as backups
+from caliber.admin.backup import RestoreReport
+from caliber.admin.full_text import complete_full_text
+from caliber.admin.maintenance import maintain
+from caliber.api.caliber import Caliber
+from caliber.api.subsystems import add_parts
+from caliber.backends import backend
+from caliber.config import CaliberConfig
+from caliber.dsl.loading import ConfigSource, config_of
+from caliber.engine.engine import Engine
+from caliber.erasure.unfinished import forget_words, report_unfinished
+from caliber.llm.protocols import EmbeddingProvider, SummarizationProvider
+from caliber.model import arguments
+from caliber.model.access import Principal
+from caliber.model.erasure import ForgetReport
+from caliber.model.errors import DTypeError
+from caliber.model.time import Clock, SystemClock
+from caliber.policies.schedules import Scheduler
+from caliber.search.opening import SearchEngine
+from caliber.storage.care import Stages
+from caliber.storage.full_text import Progress
+from caliber.storage.protocol import ConnectionPool, Store
+
+if TYPE_CHECKING:
+    from caliber.storage.memory_steps import MigrationPlan
+
+
+def _of_tenant(config: CaliberConfig, tenant: str | None) -> CaliberConfig:
+    if tenant is None:
+        return config
+    from caliber.api.tenants import tenant_config
+
+    return tenant_config(config, tenant)
+
+
+def create(config: ConfigSource, *, tenant: str | None = None, exist_ok: bool = False) -> None:
+    """Create an empty store: the configured one, or that of a new tenant, which the directory then knows.
+
+    A tenant's name is a lower-case letter and up to 39 of a to z, 0 to 9 and _.
+
+    Raises: Conflict when it exists and ``exist_ok`` is false, Unavailable, SchemaMismatch, MultipleErrors;
+        MissingRequired for a tenant without the section tenancy.
+    """
+    settings = config_of(config)
+    arguments.as_flag(exist_ok, "exist_ok")
+    if tenant is not None:
+        from caliber.api.tenants import Tenants
+
+        with Tenants(settings, create=True) as tenants:
+            tenants.create(tenant, exist_ok=exist_ok)
+        return
+    backend(settings.storage.adapter).create(settings, exist_ok=exist_ok, clock_us=SystemClock().now_us)
+
+
+def migrate(
+    config: ConfigSource, *, tenant: str | None = None, drop: Sequence[str] = (), progress: Progress | None = None
+) -> list[int]:
+    """Bring a store up to this version's schema and the declared memories; return the schema versions applied.
+
+    ``drop`` names what goes: ``NAME`` of a memory, with its records, or ``NAME.FIELD``. Nothing else is removed.
+    ``progress`` is told how many texts are indexed, and of how many, where full text has to be made anew for it.
+
+    Raises: as ``create``; SchemaMismatch for a declaration that what is there cannot become; InvalidValue.
+    """
+    settings = _of_tenant(config_of(config), tenant)
+    arguments.as_callback(progress, "progress")
+    named = names_of(drop)
+    applied = backend(settings.storage.adapter).migrate(settings, clock_us=SystemClock().now_us, drop=named)
+    if settings.memories or named:
+        complete_full_text(settings, progress)
+    return applied
+
+
+def plan_migration(config: ConfigSource, *, tenant: str | None = None, drop: Sequence[str] = ()) -> MigrationPlan:
+    """Return what ``migrate`` would do, and what it would leave alone, without doing it. Raises: as ``migrate``."""
+    settings = _of_tenant(config_of(config), tenant)
+    module = backend(settings.storage.adapter)
+    return module.plan_migration(settings, clock_us=SystemClock().now_us, drop=names_of(drop))
+
+
+def names_of(drop: Sequence[str]) -> tuple[str, ...]:
+    """Return the names in ``drop``. Raises: InputError kinds."""
+    return arguments.as_names(drop, "drop")
+
+
+def restore(
+    config: ConfigSource,
+    path: str | os.PathLike[str],
+    *,
+    tenant: str | None = None,
+    replace: bool = False,
+    progress: Stages | None = None,
+) -> RestoreReport:
+    """Make the configured store what a backup says (``storage.backup``): ``*.zip``, or ``*.db`` of SQLite.
+
+    All or nothing: whatever stops it leaves the old store. The archive is checked before, and what was restored is read
+    back before it counts. Programs that have the store open read everything anew; what they wrote after the backup is
+    gone. A store that is not there is created; a ``tenant`` the directory must know.
+
+    Raises: Conflict for a store that holds records, unless ``replace``; StorageError for a damaged backup;
+        InvalidValue, SchemaMismatch, Unavailable, ExtraNotInstalled.
+    """
+    settings = _of_tenant(config_of(config), tenant)
+    source, over = arguments.as_path(path, "path"), arguments.as_flag(replace, "replace")
+    told = arguments.as_callback(progress, "progress") or backups.unheard
+    return backups.restore(settings, source, replace=over, progress=told)
+
+
+def purge(
+    config: ConfigSource,
+    *,
+    tenant: str | None = None,
+    dry_run: bool = False,
+    wait_ms: int | None = None,
+    scrub_log: bool = False,
+) -> ForgetReport:
+    """Remove a store and everything in it, files and all; ``dry_run`` only counts its records.
+
+    ``scrub_log`` has the log of a PostgreSQL server written over too.
+
+    A tenant's name stays in the directory as dropped. What keeps copies elsewhere is named in the report.
+
+    Raises: Unavailable when others have it open, or it is not there; SchemaMismatch, MultipleErrors.
+    """
+    from caliber.erasure.store import purge_store
+
+    settings = config_of(config)
+    arguments.as_flag(dry_run, "dry_run")
+    arguments.as_flag(scrub_log, "scrub_log")
+    if tenant is None:
+        return purge_store(settings, dry_run=dry_run, wait_ms=wait_ms, scrub_log=scrub_log)
+    from caliber.api.tenants import Tenants
+
+    with Tenants(settings) as tenants:
+        left_behind = tenants.get(tenant).old is not None
+        report = purge_store(tenants.config(tenant), dry_run=dry_run, wait_ms=wait_ms, scrub_log=scrub_log)
+        if dry_run or (report.remaining and report.findings):  # the log may remain when the store is gone
+            return report
+        tenants.drop(tenant)
+    kept = ["the directory of tenants keeps its name, as dropped"]
+    if left_behind:
+        kept.append("what it left behind when it moved was removed, and neither overwritten nor looked through")
+    return replace(report, out_of_reach=(*report.out_of_reach, *kept))
+
+
+@contextmanager
+def bare_store(config: ConfigSource, *, tenant: str | None = None) -> Iterator[Store]:
+    """Open a store without memory or anything behind: for looking after it. Raises: as ``open``."""
+    settings = _of_tenant(config_of(config), tenant)
+    store = backend(settings.storage.adapter).open_store(settings, clock_us=SystemClock().now_us)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+@contextmanager
+def _abandoned_on_failure(engine: Engine) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        engine.abandon()
+        raise
+
+
+def _retain(engine: Engine) -> None:
+    maintain(engine)
+
+
+def _run_due(scheduler: Scheduler) -> None:
+    scheduler.look()
+
+
+def open(  # noqa: A001  (the pinned name)
+    config: ConfigSource,
+    *,
+    tenant: str | None = None,
+    principal: Principal | None = None,
+    embedding_provider: EmbeddingProvider | None = None,
+    previous_embedding_provider: EmbeddingProvider | None = None,
+    summarization_provider: SummarizationProvider | None = None,
+    clock: Clock | None = None,
+    connection_pool: ConnectionPool | None = None,
+) -> Caliber:
+    """Open an existing store; what is None comes from the configuration.
+
+    ``tenant`` opens the store of a tenant, wherever the directory of ``tenancy`` says it is; without it ``storage`` is
+    opened.
+
+    ``connection_pool`` is a pool of the caller's, such as ``psycopg_pool.ConnectionPool``, that a store in PostgreSQL
+    is to take its connections from (decision 0098); whoever made it closes it.
+
+    Raises: Unavailable (missing, locked, read-only, a tenant that is moving or was dropped), NotFound (no such tenant),
+        SchemaMismatch (not a store, another version: it says what to run), MultipleErrors, ExtraNotInstalled.
+    """
+    settings = _of_tenant(config_of(config), tenant)
+    who = settings.principal.to_principal() if principal is None else arguments.as_principal(principal)
+    time = arguments.as_clock(clock)
+    for method in () if connection_pool is None else ("getconn", "putconn"):
+        call = getattr(connection_pool, method, None)
+        if not callable(call) or inspect.iscoroutinefunction(call):
+            raise DTypeError(
+                field="connection_pool",
+                expected="a pool such as psycopg_pool.ConnectionPool",
+                got=type(connection_pool).__name__,
+            )
+    engine = Engine(
+        settings,
+        clock=time,
+        embedding_provider=embedding_provider,
+        previous_embedding_provider=previous_embedding_provider,
+        summarization_provider=summarization_provider,
+        connection_pool=connection_pool,
+    )
+    with _abandoned_on_failure(engine):
+        add_parts(engine)
+        engine.start()
+        search = engine.part(SearchEngine)
+        if search.stored is None:
+            engine.later("warming", search.warm, settings.resident.warm_after_ms)
+    engine.memory.on_erased = lambda: forget_words(engine)
+    report_unfinished(engine)
+    engine.repeat("retention", lambda: _retain(engine), settings.retention.apply_every_ms)
+    scheduler = Scheduler(engine)
+    if scheduler.has_work:
+        engine.repeat("schedule", lambda: _run_due(scheduler), settings.policy_engine.schedule_poll_ms)
+    return Caliber(engine, who)

@@ -1,0 +1,223 @@
+"""Tenants for programs: listed, created, moved and dropped through the directory that the configuration names.
+
+::
+
+    with Tenants("caliber.toml") as tenants:
+        tenants.create("alice")
+        tenants.move("alice", "cluster_b")
+
+    memory = caliber.open("caliber.toml", tenant="alice")
+
+Source: O-1, design section 3.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import nullcontext, suppress
+from types import TracebackType
+from typing import Any, Final, Self
+
+from caliber.admin.full_text import complete_full_text, rebuild_full_text
+from caliber.backends import backend
+from caliber.config import CaliberConfig
+from caliber.dsl.loading import ConfigSource, config_of
+from caliber.embedding.vector_index import build_index_of
+from caliber.model import arguments
+from caliber.model.errors import CaliberError, Conflict, MissingRequired, NotFound, Unavailable
+from caliber.model.tenants import Tenant, TenantState, check_tenant_name
+from caliber.model.time import Clock
+from caliber.tenancy.directory import Directory, require_open
+from caliber.tenancy.move import Hooks, Move, MoveReport, Step, Told, abort, drop_old, drop_store, make_role
+
+_SCRUB_S: Final = 10.0
+MISSING: Final = "missing"
+"""The reason of databases for what is not there."""
+
+
+class Tenants:
+    """The tenants of a configuration. Safe to share between threads; several processes may use one directory."""
+
+    def __init__(self, config: ConfigSource, *, clock: Clock | None = None, create: bool = False) -> None:
+        """Open the directory; ``create`` makes it first where it is not there.
+
+        Raises: MissingRequired without the section tenancy; Unavailable, SchemaMismatch
+        """
+        self._config = config_of(config)
+        self._clock_us = arguments.as_clock(clock).now_us
+        arguments.as_flag(create, "create")
+        if self._config.tenancy is None:
+            raise MissingRequired(
+                "tenant= needs the section [tenancy]: where the directory of tenants is, and its data sources",
+                field="tenancy",
+            )
+        self._directory = Directory(self._config.tenancy, clock_us=self._clock_us, create=create)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release everything."""
+        self._directory.close()
+
+    # --- asking ----------------------------------------------------------------------------------
+
+    def all(self, *, dropped: bool = False) -> list[Tenant]:
+        """Return the tenants by name; those that were dropped too if asked."""
+        return [each for each in self._directory.all() if dropped or each.state is not TenantState.DROPPED]
+
+    def get(self, name: str) -> Tenant:
+        """Return a tenant. Raises: NotFound, InvalidValue."""
+        return self._directory.get(name)
+
+    def config(self, name: str) -> CaliberConfig:
+        """Return the configuration of one tenant: this one, with its store.
+
+        Raises: NotFound; Unavailable while it is moving, or when it was dropped
+        """
+        return self._at(require_open(self._directory.get(name)))
+
+    def _at(self, tenant: Tenant) -> CaliberConfig:
+        return self._with(self._directory.storage(tenant, tenant.place))
+
+    def _with(self, storage: Any) -> CaliberConfig:
+        # What other tenants there are is none of its business, nor of its windows', which name the configuration.
+        return self._config.model_copy(update={"storage": storage, "tenancy": None})
+
+    # --- changing --------------------------------------------------------------------------------
+
+    def create(self, name: str, *, source: str | None = None, exist_ok: bool = False) -> Tenant:
+        """Create a tenant with an empty store, in ``source`` or where the configuration puts new ones.
+
+        A name is a lower-case letter and up to 39 of a to z, 0 to 9 and _: files, schemas and roles are named after it.
+        An attempt that was cut short is gone on with. Raises: Conflict when it is there and ``exist_ok`` is false,
+            InvalidValue, Unavailable, and what making its store raises
+        """
+        try:
+            tenant = self._directory.enter(name, self._directory.new_place(name, source))
+        except Conflict:
+            if exist_ok:
+                known = self._directory.find(name)
+                if known is not None and known.state in (TenantState.ACTIVE, TenantState.COPYING):
+                    return known
+            raise
+        storage = self._directory.storage(tenant, tenant.place)
+        make_role(storage)
+        backend(storage.adapter).create(self._with(storage), exist_ok=True, clock_us=self._clock_us)
+        try:
+            return self._directory.change(tenant, state=TenantState.ACTIVE)
+        except Conflict:
+            if exist_ok:
+                return self._directory.get(name)  # another process was as far
+            raise
+
+    def migrate(self, name: str) -> list[int]:
+        """Bring a tenant's store up to this version's schema; return the versions applied."""
+        config = self.config(name)
+        applied = backend(config.storage.adapter).migrate(config, clock_us=self._clock_us)
+        if config.memories:
+            complete_full_text(config)
+        return applied
+
+    def move(self, name: str, source: str, *, step: Step | None = None, told: Told | None = None) -> MoveReport:
+        """Move a tenant to another data source while it is used; go on with a move that broke off.
+
+        Others read and write meanwhile. At the end writers hear ``Unavailable(moving)``, retryable, for the time it
+        takes to copy and prove the last rows, and from then on ``Unavailable(moved)``: they open the tenant again.
+        The old store stays until ``drop_old``. ``step`` is told what begins, ``told`` how many rows are copied.
+
+        Raises: Conflict, Unavailable, StorageError; then the tenant is where it was, open to writers
+        """
+        hooks = Hooks(check=self._check, complete=self._complete)
+        if step is not None:
+            hooks.step = step
+        if told is not None:
+            hooks.told = told
+        report = Move(self._directory, name, source, self._clock_us, hooks).run()
+        try:
+            build_index_of(self._at(report.tenant))  # others use the tenant meanwhile
+        except CaliberError as error:
+            return dataclasses.replace(report, not_indexed=error.message)
+        return report
+
+    def _check(self, left: Any) -> None:
+        """Refuse a store of another version: it is to be migrated before it moves. Raises: SchemaMismatch."""
+        backend(left.adapter).open_store(self._with(left), clock_us=self._clock_us).close()
+
+    def _complete(self, left: Any, entered: Any, forgotten: bool) -> None:
+        """Make what a store keeps beside its rows: full text, where the old one had it or searches need it.
+
+        What was forgotten during the move was in the copy first: its files are rid of it. Raises: Unavailable
+        """
+        config = self._with(entered)
+        store = backend(entered.adapter).open_store(config, clock_us=self._clock_us)
+        try:
+            able = store.full_text is not None
+            remaining = store.eraser.scrub(_SCRUB_S) if forgotten else []
+        finally:
+            store.close()
+        if remaining:
+            raise Unavailable(
+                f"what was forgotten during the move may still be in files of the copy: {remaining[0]}; move it again,"
+                " or give the move up and begin anew",
+                reason="busy",
+            )
+        if able and (config.search.mode == "backend" or self._has_full_text(left)):
+            rebuild_full_text(config)
+
+    def _has_full_text(self, storage: Any) -> bool:
+        store = backend(storage.adapter).open_store(self._with(storage), clock_us=self._clock_us)
+        try:
+            return store.full_text is not None and store.full_text.state() is not None
+        finally:
+            store.close()
+
+    def abort_move(self, name: str) -> Tenant:
+        """Give a move up: the tenant stays where it is. Raises: Conflict when it is not moving."""
+        return abort(self._directory, name, self._clock_us)
+
+    def drop_old(self, name: str) -> Tenant:
+        """Remove what a tenant left behind when it moved. Raises: Conflict when there is nothing."""
+        return drop_old(self._directory, name, self._clock_us)
+
+    def drop(self, name: str) -> Tenant:
+        """Remove a tenant with all that it remembers, wherever it is. Its name may be used again.
+
+        Raises: Conflict while it is moving, NotFound, Unavailable
+        """
+        tenant = self._directory.get(name)
+        if tenant.state in (TenantState.COPYING, TenantState.SWITCHING):
+            raise Conflict(
+                f"tenant {name} is moving: wait, or `caliber db tenant move --abort`",
+                entity_type="tenant",
+                id=name,
+                reason="moving",
+            )
+        if tenant.state is TenantState.DROPPED:
+            return tenant
+        # Where its store could not be made, because something else is there, there is nothing to remove.
+        perhaps = suppress(Conflict) if tenant.state is TenantState.CREATING else nullcontext()
+        tenant = self._directory.change(tenant, state=TenantState.DROPPING)
+        for place in (tenant.old, tenant.place):
+            if place is not None:
+                with perhaps:
+                    drop_store(self._directory.storage(tenant, place), self._clock_us)
+        return self._directory.change(tenant, state=TenantState.DROPPED, old_source=None, old_location=None)
+
+
+def tenant_config(config: CaliberConfig, name: str) -> CaliberConfig:
+    """Return the configuration of one tenant; without a directory there is none yet. Raises: as ``Tenants.config``."""
+    check_tenant_name(name)
+    try:
+        tenants = Tenants(config)
+    except Unavailable as error:
+        if error.context.get("reason") != MISSING:
+            raise
+        raise NotFound(f"there is no tenant {name}: {error.message}", entity_type="tenant", id=name) from error
+    with tenants:
+        return tenants.config(name)

@@ -1,0 +1,1 @@
+"""Windows of tenants whose records stay in the database."""

@@ -1,0 +1,98 @@
+"""Questions of injection rules to the database, where records are not in memory (``search.mode = "backend"``).
+
+Of each rule the newest records that its filter lets through, as many as it could take; what a query finds among them is
+read besides, by the search. Source: design, section 5; docs/decisions/0083, 0166.
+"""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from caliber.access.visibility import may_see
+from caliber.config.injection import InjectionKind
+from caliber.context.plan import NOTE, OWN, AssemblyPlan, SectionPlan
+from caliber.context.rules import RulePlan
+from caliber.dsl.variables import variables_of
+from caliber.memories.conditions import joined
+from caliber.model.access import Principal
+from caliber.schema.in_force import OWN as OWN_IN_FORCE
+from caliber.schema.in_force import in_force
+from caliber.schema.predicate import Variable
+from caliber.schema.relations import NOTE as NOTES
+from caliber.search.request import Asked
+from caliber.search.where import Where
+from caliber.storage.codec import Row, codec_of, decoder_of
+from caliber.storage.conditions import PAGE_ROWS
+from caliber.storage.protocol import Store
+from caliber.storage.session import StatementSession
+
+Sees = Callable[[Row], bool]
+
+
+def sees(principal: Principal) -> Sees:
+    """Return what says which notes a principal may see, as they are stored."""
+    codec = codec_of(NOTES)
+    place, decode = codec.index("visible_to"), decoder_of(NOTES.column("visible_to"))
+
+    def may(row: Row) -> bool:
+        readers = row[place]
+        return may_see(None if readers is None or decode is None else decode(readers), principal)
+
+    return may
+
+
+class RuleRows:
+    """The rules of one window, and for whom it is made. Units: ``as_of_us`` is valid time, ``now_us`` the clock."""
+
+    def __init__(
+        self,
+        plan: AssemblyPlan,
+        trajectory_id: uuid.UUID,
+        scope_id: uuid.UUID | None,
+        principal: Principal,
+        as_of_us: int,
+        now_us: int,
+    ) -> None:
+        self._plan = plan
+        self._trajectory_id = trajectory_id
+        self._scope_id = scope_id
+        self._principal = principal.label
+        self._instants = {NOTE: as_of_us}
+        self._now_us = now_us
+        self._sees = sees(principal)
+
+    def newest(self, store: Store, session: StatementSession, section: SectionPlan) -> list[Row]:
+        """Return the newest notes, or records of a declared memory, that a rule's filter lets through."""
+        rule, source = section.rule, section.source
+        assert rule is not None
+        relation = store.catalog.by_name[self._plan.relation_of(source)]
+        counts = OWN_IN_FORCE if source >= OWN else in_force(relation.name)
+        listing = store.listing(
+            relation, joined(counts, rule.predicate), relation.column("created_at"), descending=True
+        )
+        most = self.limit(rule)
+        rows = listing.rows(session, self._variables(source), page_rows=max(1, min(PAGE_ROWS, most)))
+        return list(itertools.islice((row for row in rows if source != NOTE or self._sees(row)), most))
+
+    def question(self, section: SectionPlan, base: Asked) -> Asked:
+        """Return what a rule asks a search."""
+        rule, kind = section.rule, self._plan.relation_of(section.source)
+        assert rule is not None
+        most = rule.mode.count or self._plan.config.assembly.relevant_limit
+        where = None if rule.predicate is None else Where({kind: rule.predicate}, self._variables(section.source))
+        return replace(base, kinds=(kind,), limit=max(1, most), where=where)
+
+    def limit(self, rule: RulePlan) -> int:
+        """Return how many records a rule takes where nothing says what is relevant: the newest."""
+        assembly = self._plan.config.assembly
+        if rule.kind is InjectionKind.TOP_K:
+            return rule.mode.count or 0
+        return assembly.recency_fallback_limit if rule.kind is InjectionKind.RELEVANT else assembly.rule_limit
+
+    def _variables(self, source: int) -> Mapping[Variable, Any]:
+        at = self._instants.get(source, self._now_us)
+        return variables_of(self._trajectory_id, self._scope_id, self._principal, at)

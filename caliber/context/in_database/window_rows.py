@@ -1,0 +1,324 @@
+"""Rows that one window needs of a store whose records are not in memory (``search.mode = "backend"``).
+
+The conversation, what belongs to the task, what searches find for the query, and what rules could take. All of it is
+read in one session, hence at one commit boundary.
+
+Source: design, section 5 (What a window is for); docs/decisions/0083.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+from caliber.context.asking import NO_QUERY, DefaultQuery, default_query
+from caliber.context.conversation import Earlier
+from caliber.context.in_database.rule_rows import RuleRows
+from caliber.context.inputs import TextSource
+from caliber.context.plan import NOTE, OWN, PASSAGE, AssemblyPlan, SectionPlan
+from caliber.context.reach import conditions_of
+from caliber.context.turns import TurnReader
+from caliber.model.access import Principal
+from caliber.model.entities import EmbeddingSpace
+from caliber.model.enums import TurnRole
+from caliber.model.windows import Position
+from caliber.resident.memory import ResidentSnapshot
+from caliber.resident.partial import PartialMirrors
+from caliber.search.figures import StoredFigures
+from caliber.search.in_database.records import StoredRecords, open_scope
+from caliber.search.in_database.stored import StoredSearch
+from caliber.search.in_database.windows import Rows, WindowSearch
+from caliber.search.request import Asked
+from caliber.storage.codec import Row, codec_of, dump_json
+from caliber.storage.protocol import Store
+from caliber.storage.session import StatementSession
+
+_TURN: Final = "turn"
+
+
+@dataclass(frozen=True, slots=True)
+class WindowAsked:
+    """The request for a window. ``query`` None: the question of the last user turn, or the goal.
+
+    Units: ``as_of_us`` is valid time, ``now_us`` the clock.
+    """
+
+    plan: AssemblyPlan
+    trajectory_id: uuid.UUID
+    max_tokens: int
+    query: DefaultQuery | None
+    search: Asked
+    """The principal, the instants and the space; words, vector and kinds are those of each search."""
+    principal: Principal
+
+
+@dataclass(frozen=True, slots=True)
+class WindowRead:
+    """A snapshot for a window, its query, and what the store knows besides; see ``AssemblyInputs``."""
+
+    snapshot: ResidentSnapshot
+    query: DefaultQuery
+    totals: Mapping[str, int]
+    figures: StoredFigures | None
+
+
+def read_window(
+    store: Store,
+    search: StoredSearch,
+    records: StoredRecords,
+    texts: TextSource,
+    resident: ResidentSnapshot,
+    asked: WindowAsked,
+) -> WindowRead:
+    """Return a snapshot for a window, and what the store knows besides.
+
+    Raises: SchemaMismatch when the full text cannot be trusted
+    """
+    with store.read() as session:
+        mirrors = PartialMirrors(resident.evaluator, store.catalog)
+        position = records.position(session)
+        window = WindowRows(store, search, texts, mirrors, session, asked, position)
+        rows = records.read(session, asked.trajectory_id, None)
+        window.read(rows, resident)
+        snapshot = records.snapshot(session, resident, rows, window)
+        return WindowRead(snapshot, window.query, window.totals, window.figures)
+
+
+class WindowRows:
+    """Reads the rows of one window in a session."""
+
+    def __init__(
+        self,
+        store: Store,
+        search: StoredSearch,
+        texts: TextSource,
+        mirrors: PartialMirrors,
+        session: StatementSession,
+        asked: WindowAsked,
+        position: Position,
+    ) -> None:
+        self._store = store
+        self._search = search
+        self._texts = texts
+        self._mirrors = mirrors
+        self._session = session
+        self._asked = asked
+        self._position = position
+        self._plan = asked.plan
+        self._key = asked.trajectory_id.bytes
+        self._turn = store.plans[_TURN].codec
+        self.space: EmbeddingSpace | None = asked.search.space
+        self._scope: uuid.UUID | None = None
+        self.query = asked.query or NO_QUERY
+        self.totals: dict[str, int] = {}
+        self.found_turns: list[bytes] = []
+        """The keys of turns that searches found, and of those beside them."""
+
+    @property
+    def figures(self) -> StoredFigures | None:
+        """Counts over the store, if a search was asked."""
+        return self._searches.figures.detached() if self._by_words else None
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def read(self, rows: dict[str, Sequence[Row]], resident: ResidentSnapshot) -> None:
+        """Add what a window needs to the rows of its task, which have the turns of the open scope."""
+        if not rows["trajectory"]:
+            return
+        for kind in (*self._search.kinds, *(memory.relation.name for memory in self._plan.own.values())):
+            rows.setdefault(kind, ())
+        self._scope = self._open_scope(rows["scope"])
+        self._add(rows, {_TURN: self._earlier(rows, resident)})
+        rows["turn_summary"] = self._list("turn_summary", "list_by_trajectory", self._key)
+        if self._asked.query is None:
+            self._resolve(rows, resident)
+        hidden = self._hidden(rows[_TURN])
+        found: list[Rows] = []
+        if not self._plan.governed:
+            found += self._unruled(hidden)
+        if self._plan.taking:
+            self.totals.setdefault("note", self._searches.matching(replace(self._base, kinds=("note",)))["note"])
+            found += self._ruled(hidden)
+        for part in found:
+            self.found_turns += [row[1] for row in part.get(_TURN, ())]
+            self._add(rows, part)
+        self._add(rows, {"trajectory": self._owners(found)})
+
+    def _add(self, rows: dict[str, Sequence[Row]], part: Mapping[str, Iterable[Row]]) -> None:
+        for name, more in part.items():
+            rows[name] = list({row[0]: row for row in (*rows.get(name, ()), *more)}.values())
+
+    def _open_scope(self, scopes: Sequence[Row]) -> uuid.UUID | None:
+        key = open_scope(self._store.plans["scope"].codec, scopes)
+        return None if key is None else uuid.UUID(bytes=key)
+
+    def _list(self, relation: str, path: str, *key: object) -> list[Row]:
+        return self._session.run(self._store.plans[relation].lists[path], key)
+
+    def _partial(self, resident: ResidentSnapshot, rows: Mapping[str, Sequence[Row]]) -> ResidentSnapshot:
+        """Return a snapshot of nothing but some rows, with their vectors."""
+        relations = {name: self._mirrors.mirror(name, part) for name, part in rows.items()}
+        vectors = {}
+        if self.space is not None:
+            keys = dump_json([row[1].hex().upper() for row in rows.get(_TURN, ())])
+            statement = self._search.full_text.statements["search.vectors_of"]
+            found = self._session.run(statement, (self.space.space_id.bytes, keys))
+            vectors = self._mirrors.vectors(self.space, found, relations)
+        return ResidentSnapshot(self._position, relations, vectors, {}, resident.evaluator)
+
+    # --- the conversation ------------------------------------------------------------------------
+
+    def _earlier(self, rows: Mapping[str, Sequence[Row]], resident: ResidentSnapshot) -> list[Row]:
+        """Return the newest turns of closed scopes, as many as the conversation looks at."""
+        limit = self._plan.config.assembly.max_turns
+        if not self._plan.stable_first:
+            return []
+        number_at = self._store.plans["scope"].codec.index("sequence_number")
+        current = None if self._scope is None else self._scope.bytes
+        out: list[Row] = []
+        looked = Earlier(self._plan, self._asked.max_tokens, limit, len(rows[_TURN]))
+        for scope in sorted(rows["scope"], key=lambda row: -int(row[number_at])):
+            if looked.enough:
+                break
+            if scope[1] == current:
+                continue
+            turns = self._session.run(self._store.statements["turn.newest"], (scope[1], limit))
+            if turns:
+                mirror = self._mirrors.mirror(_TURN, turns)
+                part = ResidentSnapshot(self._position, {_TURN: mirror}, {}, {}, resident.evaluator)
+                looked.add(TurnReader(part, self._texts, self._plan).lengths(mirror.rows()))
+                out += turns
+        return out
+
+    def _resolve(self, rows: dict[str, Sequence[Row]], resident: ResidentSnapshot) -> None:
+        """Find out what the last user turn asks, or the goal."""
+        said = self._session.run(self._store.statements["turn.last_said"], (self._key,))
+        part = {"trajectory": rows["trajectory"], "scope": rows["scope"], _TURN: said}
+        snapshot = self._partial(resident, part)
+        space_id = None if self.space is None else self.space.space_id
+        self.query = default_query(snapshot, self._texts, self._asked.trajectory_id, space_id)
+
+    def _hidden(self, turns: Sequence[Row]) -> int:
+        """Return how many turns of the conversation may stand behind its last user message, that included."""
+        role_at, number_at = self._turn.index("role"), self._turn.index("turn_number")
+        if self._plan.user.rule is not None and self._plan.user.rule.predicate is not None:
+            return len(turns)
+        users = [int(row[number_at]) for row in turns if row[role_at] == TurnRole.USER.value]
+        return sum(int(row[number_at]) >= max(users) for row in turns) if users else len(turns)
+
+    # --- searches --------------------------------------------------------------------------------
+
+    @cached_property
+    def _base(self) -> Asked:
+        query = self.query
+        return replace(
+            self._asked.search, text=query.text or "", vector=query.vector, kinds=self._search.kinds, limit=1
+        )
+
+    @property
+    def _asks(self) -> bool:
+        return bool(self._base.text.strip()) or self._base.vector is not None
+
+    @property
+    def _by_words(self) -> bool:
+        """True when a search judges relevance."""
+        return self._asks and self._plan.config.assembly.relevance == "search"
+
+    @cached_property
+    def _searches(self) -> WindowSearch:
+        return WindowSearch(self._search, self._session, self._base, self._position)
+
+    def _asking(self, asked: Asked, *, besides: int = 0) -> Rows:
+        return (self._searches.found if self._by_words else self._searches.nearest)(asked, besides=besides)
+
+    def _unruled(self, hidden: int) -> list[Rows]:
+        config, plan = self._plan.config, self._plan
+        if plan.stable_first and self._by_words and config.recall.limit:
+            asked = replace(self._base, limit=config.recall.limit, reach=self._reach)
+            self.totals = self._searches.matching(asked)
+            kinds = tuple(kind for kind, total in self.totals.items() if total)
+            return [self._searches.found(replace(asked, kinds=kinds), besides=hidden)]
+        notes = replace(self._base, kinds=("note",), limit=max(1, config.assembly.note_search_limit))
+        self.totals = self._searches.matching(notes)
+        found = [self._asking(notes)] if self._asks else []
+        return [*found, self._searches.newest(notes, config.assembly.notes_without_query)]
+
+    # --- whose records ---------------------------------------------------------------------------
+
+    @cached_property
+    def _tasks(self) -> dict[bytes, int] | None:
+        """The tasks in reach by their keys, with their ordinals; None: every task."""
+        reach = self._plan.config.recall.reach
+        if reach == "tenant":
+            return None
+        plans = self._store.plans["trajectory"]
+        (task,) = self._session.run(plans.get, (self._key,))
+        out = {self._key: int(task[0])}
+        at = plans.codec.index
+        found: Sequence[Row] = ()
+        if reach == "session":
+            found = self._session.run(self._store.statements["trajectory.of_session"], (task[at("session_id")],))
+        elif reach == "owner":
+            owner = (task[at("initiator_type")], task[at("initiator_id")])
+            found = self._session.run(self._store.statements["trajectory.of_owner"], owner)
+        return out | {key: int(ordinal) for ordinal, key in found}
+
+    @cached_property
+    def _reach(self) -> dict[str, list[dict[str, object]]]:
+        """Conditions of which a record meets one if a window may recall it, by kind."""
+        tasks = None if self._tasks is None else list(self._tasks)
+        trust, relations = self._plan.config.recall.trust, self._store.catalog.by_name
+        return {kind: conditions_of(relations[kind], tasks, self._key, trust) for kind in self._search.kinds}
+
+    def _owners(self, found: Iterable[Rows]) -> list[Row]:
+        """Return the tasks in reach that records belong to: what they may be recalled by."""
+        if self._tasks is None:
+            return []
+        ordinals = set()
+        for part in found:
+            for kind, rows in part.items():
+                relation = self._store.catalog.by_name[kind]
+                if rows and relation.has("trajectory_id"):
+                    at = codec_of(relation).index("trajectory_id")
+                    ordinals |= {self._tasks.get(row[at]) for row in rows}
+        return self._search.rows(self._session, "trajectory", [item for item in ordinals if item is not None])
+
+    # --- rules -----------------------------------------------------------------------------------
+
+    @cached_property
+    def _rules(self) -> RuleRows:
+        asked = self._asked
+        return RuleRows(
+            asked.plan, asked.trajectory_id, self._scope, asked.principal, asked.search.as_of_us, asked.search.now_us
+        )
+
+    def _ruled(self, hidden: int) -> list[Rows]:
+        """Return what rules could take: the newest of each, and what a search finds of what its filter lets through."""
+        out: list[Rows] = []
+        for section in self._plan.taking:
+            if section.source == PASSAGE:
+                out += self._passages(section, hidden)
+            elif section.source == NOTE or section.source >= OWN:
+                out += self._records(section)
+        return out
+
+    def _records(self, section: SectionPlan) -> list[Rows]:
+        """Return notes, or records of a declared memory."""
+        rule, kind = section.rule, self._plan.relation_of(section.source)
+        assert rule is not None
+        out: list[Rows] = [{kind: self._rules.newest(self._store, self._session, section)}]
+        if rule.asks and self._asks and kind in self._search.kinds:
+            out.append(self._asking(self._rules.question(section, self._base)))
+        return out
+
+    def _passages(self, section: SectionPlan, hidden: int) -> list[Rows]:
+        """Return turns in reach."""
+        assert section.rule is not None
+        asked = replace(self._rules.question(section, self._base), reach=self._reach)
+        out = [self._searches.newest(asked, self._rules.limit(section.rule) + hidden)]
+        if self._asks:
+            out.append(self._asking(asked, besides=hidden))
+        return out

@@ -1,0 +1,181 @@
+"""Pending injections: asked for by a trigger, written with it, taken by the next window, gone with it.
+
+A row waits in ``pending_injection``, and in memory, where a window finds it without a statement. Which window takes it
+is decided under one lock against the newest boundary, so that of windows assembled at once one has it; the row is
+removed in the transaction that keeps the window. A window that is kept before the call returns is not kept, and made
+again, where another process was first; one that is kept behind may have what another process's has, too.
+Source: K-065; docs/decisions/0167.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Set
+from dataclasses import dataclass, replace
+from typing import Final
+
+from caliber.config.injection import CONVERSATION, InjectionKind, InjectionMode
+from caliber.context.rules import OneShot
+from caliber.engine.write_behind import Deferred
+from caliber.model.entities import PendingInjection
+from caliber.model.errors import Conflict, NotFound
+from caliber.model.ids import TrajectoryId
+from caliber.model.time import from_us
+from caliber.resident.memory import ResidentMemory
+from caliber.schema.relations import PENDING_INJECTION
+from caliber.storage.unit_of_work import UnitOfWork
+
+_NAME: Final = PENDING_INJECTION.name
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Rows that one window takes, by key and version, and the rules they are."""
+
+    rows: tuple[tuple[bytes, int], ...] = ()
+    rules: tuple[OneShot, ...] = ()
+
+
+NO_CLAIM: Final = Claim()
+
+
+class PendingInjections(Deferred):
+    """Decides which window takes what waits; one of a store that is open. Claims of windows kept behind are items."""
+
+    def __init__(self, memory: ResidentMemory) -> None:
+        self._memory = memory
+        self._lock = threading.Lock()
+        self._taken: dict[bytes, int] = {}
+
+    def waiting(self, trajectory_id: uuid.UUID) -> tuple[OneShot, ...]:
+        """Return what the next window of a trajectory would take, and leave it."""
+        return self._claim(trajectory_id, take=False).rules
+
+    def claim(self, trajectory_id: uuid.UUID, gone: Set[tuple[bytes, int]] = frozenset()) -> Claim:
+        """Take what waits for the next window of a trajectory; nobody else in this process gets it.
+
+        ``gone`` are rows that another process took, whatever memory says.
+        """
+        if not self._memory.snapshot[_NAME].count():
+            return NO_CLAIM
+        return self._claim(trajectory_id, take=True, gone=gone)
+
+    def _claim(self, trajectory_id: uuid.UUID, *, take: bool, gone: Set[tuple[bytes, int]] = frozenset()) -> Claim:
+        with self._lock:
+            pending = self._memory.snapshot[_NAME]
+            rows, rules = [], {}
+            for number in pending.group("trajectory_id", trajectory_id.bytes).tolist():
+                row: PendingInjection = self._memory.entity(pending, number)
+                key = row.injection_id.bytes
+                if self._taken.get(key) == row.version or (key, row.version) in gone:
+                    continue
+                rows.append((key, row.version))
+                rules[row.origin] = OneShot(
+                    row.memory, InjectionKind(row.kind), row.count, row.min_relevance, row.origin
+                )
+            if take:
+                self._taken.update(rows)
+            return Claim(tuple(rows), tuple(rules[origin] for origin in sorted(rules))) if rows else NO_CLAIM
+
+    def give_back(self, claim: Claim) -> None:
+        """Let the next window have what this one took: it did not come about."""
+        self._forget(claim)
+
+    def write(self, uow: UnitOfWork, items: Iterable[Claim]) -> None:
+        for claim in items:
+            spend(uow, claim)
+
+    def written(self, items: Iterable[Claim]) -> None:
+        for claim in items:
+            self.settled(claim)
+
+    def settled(self, claim: Claim) -> None:
+        """Note that what was taken is gone from the store, and from memory."""
+        self._forget(claim)
+
+    def _forget(self, claim: Claim) -> None:
+        with self._lock:
+            for key, version in claim.rows:
+                if self._taken.get(key) == version:
+                    del self._taken[key]
+
+
+def spend(uow: UnitOfWork, claim: Claim) -> None:
+    """Remove what a window took. What a trigger asked for again meanwhile waits on."""
+    for key, version in claim.rows:
+        row: PendingInjection | None = uow.find(PENDING_INJECTION, key)
+        if row is None or row.version != version:
+            continue
+        try:
+            # Of the version that was taken, or not at all: a deletion by itself does not look at versions.
+            row = uow.update(PENDING_INJECTION, row)
+        except Conflict:
+            continue
+        uow.delete(PENDING_INJECTION, row)
+
+
+def spend_all(uow: UnitOfWork, claim: Claim) -> bool:
+    """Remove what a window took, if all of it is as it was when it was taken; else nothing, and return False.
+
+    Raises: Conflict when somebody else removes it at this moment; then the transaction must not stand
+    """
+    rows = [uow.find(PENDING_INJECTION, key) for key, _ in claim.rows]
+    if any(row is None or row.version != version for row, (_, version) in zip(rows, claim.rows, strict=True)):
+        return False
+    for row in rows:
+        uow.delete(PENDING_INJECTION, uow.update(PENDING_INJECTION, row))  # a deletion does not look at versions
+    return True
+
+
+def stands(claim: Claim, keep: Callable[[], bool]) -> bool:
+    """Return whether ``keep`` kept a window: not when others were quicker to take what it took."""
+    try:
+        return keep()
+    except Conflict:
+        if not claim.rows:
+            raise
+        return False
+
+
+def ask_for(uow: UnitOfWork, trajectory_id: uuid.UUID, memory: str, mode: InjectionMode, origin: str) -> bool:
+    """Let records of a memory be in the trajectory's next window; return whether there is anything to ask for.
+
+    The conversation is in every window anyway; its turns, and those of other tasks, can be ranked.
+    """
+    if memory == CONVERSATION and not mode.kind.ranks:
+        return False
+    key = _key_of(trajectory_id, origin)
+    known: PendingInjection | None = uow.find(PENDING_INJECTION, key.bytes)
+    new = PendingInjection(
+        injection_id=key,
+        trajectory_id=TrajectoryId(trajectory_id),
+        origin=origin,
+        memory=memory,
+        kind=mode.kind.value,
+        created_at=from_us(uow.now_us),
+        count=mode.count,
+        min_relevance=mode.min_relevance,
+    )
+    if known is None:
+        uow.insert_new(PENDING_INJECTION, new)
+    else:
+        uow.update(PENDING_INJECTION, replace(new, version=known.version))
+    return True
+
+
+def drop(uow: UnitOfWork, trajectory_id: uuid.UUID) -> None:
+    """Ask for nothing more: the trajectory is over, and what its end asks for comes after this."""
+    for row in uow.select_path(PENDING_INJECTION, "list_by_trajectory", trajectory_id.bytes):
+        with contextlib.suppress(NotFound):  # a window that took it is being kept at this moment
+            uow.delete(PENDING_INJECTION, row)
+
+
+def _key_of(trajectory_id: uuid.UUID, origin: str) -> uuid.UUID:
+    """Return the id of what one rule of a policy asks for in one trajectory: a UUID of version 8."""
+    digest = bytearray(hashlib.blake2b(trajectory_id.bytes + origin.encode(), digest_size=16).digest())
+    digest[6] = digest[6] & 0x0F | 0x80
+    digest[8] = digest[8] & 0x3F | 0x80
+    return uuid.UUID(bytes=bytes(digest))

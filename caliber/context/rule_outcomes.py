@@ -1,0 +1,129 @@
+"""Outcomes of a configuration's rules in a window, over a store that nothing is written to.
+
+The window is assembled by the assembler itself. Nothing is kept, counted or taken, and no event tells of it; the
+configuration is not recorded either, so that a changed file can be tried against what an agent remembers.
+
+Source: issue "The DSL and the policy engine", item 5; docs/decisions/0168.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caliber.access.visibility import NoteMask
+from caliber.backends import backend
+from caliber.config import CaliberConfig
+from caliber.context import AssemblyInputs, WindowPlan, assemble, default_query, stated_query, window_plan
+from caliber.context.pending_injections import PendingInjections
+from caliber.kernels import uuid7
+from caliber.kernels.evaluator import open_evaluator
+from caliber.llm import build_embedding_provider
+from caliber.model import arguments
+from caliber.model.access import Principal
+from caliber.model.entities import Trajectory
+from caliber.model.enums import TrajectoryStatus
+from caliber.model.errors import InvalidValue, NotFound
+from caliber.model.ids import SpaceId, TrajectoryId, WindowId
+from caliber.model.time import Clock, SystemClock
+from caliber.resident.memory import ResidentMemory, ResidentSnapshot
+from caliber.search.filters import kinds_of
+from caliber.search.searcher import Searcher
+
+
+def plan_rules(
+    config: CaliberConfig,
+    trajectory_id: uuid.UUID | None = None,
+    *,
+    query: str | None = None,
+    max_tokens: int | None = None,
+    principal: Principal | None = None,
+    clock: Clock | None = None,
+) -> WindowPlan:
+    """Return the window that a configuration would assemble now, and what each of its rules brings.
+
+    Without ``trajectory_id`` it is that of the active trajectory in which something happened last. ``query`` is as for
+    ``assemble_context``: None asks what the last user turn asks, or the goal.
+
+    Raises: NotFound for an unknown trajectory; InvalidValue, BudgetTooSmall; MultipleErrors for a filter that does not
+        compile; Unavailable, SchemaMismatch for a store that cannot be opened.
+    """
+    clock = clock or SystemClock()
+    who = config.principal.to_principal() if principal is None else arguments.as_principal(principal)
+    budget = config.token_budget if max_tokens is None else arguments.as_whole(max_tokens, "max_tokens", 1)
+    if budget > config.token_budget:
+        raise InvalidValue(field="max_tokens", reason=f"must be at most token_budget = {config.token_budget}")
+    store = backend(config.storage.adapter).open_store(config, clock_us=clock.now_us)
+    try:
+        resident = config.resident
+        memory = ResidentMemory(
+            store,
+            segment_rows=resident.segment_rows,
+            resident_bytes=resident.resident_bytes,
+            compact_dead_ratio=resident.compact_dead_ratio,
+            evaluator=open_evaluator(resident.evaluator, config.cache_path),
+        )
+        snapshot = memory.snapshot
+        if trajectory_id is None:
+            trajectory_id = _latest(memory, snapshot)
+        vector, space_id = _embedded(config, snapshot, query)
+        stated = stated_query(config, query, vector)
+        said = stated or default_query(snapshot, memory, trajectory_id, space_id)
+        now = clock.now_us()
+        asked = AssemblyInputs(
+            snapshot=snapshot,
+            trajectory_id=TrajectoryId(trajectory_id),
+            max_tokens=budget,
+            as_of_us=now,
+            now_us=now,
+            window_id=WindowId(uuid7()),
+            config=config,
+            config_hash=config.hash.hex(),
+            principal=who.label,
+            note_mask=NoteMask(who).over(snapshot["note"]),
+            query=said.text,
+            query_embedding=said.vector,
+            vector_expected=said.origin == "caller",
+            query_from=said.origin,
+            space_id=space_id,
+            once=PendingInjections(memory).waiting(trajectory_id),
+        )
+        searcher = Searcher(memory, config.search, tuple(kinds_of(store.catalog).values()))
+        return window_plan(assemble(asked, memory, searcher), said)
+    finally:
+        store.close()
+
+
+def _latest(memory: ResidentMemory, snapshot: ResidentSnapshot) -> uuid.UUID:
+    """Return the active trajectory in which something happened last. Raises: NotFound."""
+    trajectories = snapshot["trajectory"]
+    active = trajectories.column("status") == trajectories.enum_code("status", TrajectoryStatus.ACTIVE.value)
+    rows = np.flatnonzero(trajectories.live_mask & active).tolist()
+    found: list[Trajectory] = [memory.entity(trajectories, row) for row in rows]
+    if not found:
+        raise NotFound("there is no active trajectory yet", entity_type="trajectory", id="latest")
+    return max(found, key=lambda item: item.last_activity_at).trajectory_id
+
+
+def _embedded(
+    config: CaliberConfig, snapshot: ResidentSnapshot, query: str | None
+) -> tuple[NDArray[np.float32] | None, SpaceId | None]:
+    """Return the vector of a query in the space that is searched, if this configuration embeds for it."""
+    in_use = snapshot.space_in_use
+    if in_use is None or config.embedding_provider is None:
+        return None, None
+    space = snapshot.spaces[in_use]
+    provider = build_embedding_provider(config.embedding_provider)
+    if (
+        query is None
+        or not query.strip()
+        or (provider.model_id, provider.dimensions)
+        != (
+            space.model_id,
+            space.dimensions,
+        )
+    ):
+        return None, space.space_id
+    return np.asarray(provider.embed(query), np.float32), space.space_id

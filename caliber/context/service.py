@@ -1,0 +1,395 @@
+"""Windows of one principal: assembled, kept, explained, replayed; and the events it may hear of.
+
+While what it touches is in memory, ``assemble_context`` runs no SQL on the calling path.
+"""
+
+from __future__ import annotations
+
+import functools
+import uuid
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caliber.access.hearing import hearing_of
+from caliber.config import CaliberConfig
+from caliber.context import (
+    Assembled,
+    AssemblyInputs,
+    DefaultQuery,
+    OneShot,
+    ScoredNow,
+    WindowFacts,
+    asked_again,
+    assemble,
+    default_query,
+    explain,
+    plan_of,
+    principal_of,
+    replay,
+    score_now,
+    stated_query,
+)
+from caliber.context.in_database.window_rows import WindowAsked, read_window
+from caliber.context.pending_injections import Claim, PendingInjections, spend_all, stands
+from caliber.context.stored_content import StoredContents
+from caliber.context.window_log import WindowLog
+from caliber.embedding.service import Embeddings
+from caliber.engine.deadlines import Deadline, bounded, for_embedding
+from caliber.engine.engine import Engine
+from caliber.kernels import uuid7
+from caliber.model import arguments
+from caliber.model.access import Principal
+from caliber.model.entities import EmbeddingSpace, Event, StoredWindow
+from caliber.model.enums import (
+    ContextPersistence,
+    EntityType,
+    EventType,
+    ReadConsistency,
+    SectionType,
+    WindowDurability,
+)
+from caliber.model.errors import InvalidValue, NotFound
+from caliber.model.ids import TrajectoryId, WindowId
+from caliber.model.time import from_us, to_us
+from caliber.model.windows import ContextWindow
+from caliber.resident.memory import ResidentSnapshot
+from caliber.schema.relations import CONFIG_DOCUMENT, CONTEXT_WINDOW
+from caliber.search.in_database.stored import NOT_RESIDENT
+from caliber.search.opening import SearchEngine
+from caliber.search.request import Asked
+from caliber.search.service import NO_PROVIDER, Searching, in_one_space, query_vector
+from caliber.storage.unit_of_work import UnitOfWork
+
+_NO_QUERY = DefaultQuery(None, None, "caller")
+_MORE = 4
+"""By how much more events are read where some of them may not be heard of."""
+_COUNTED = (SectionType.NOTES, SectionType.ARTIFACTS)
+
+
+class Reader:
+    """The reads of one principal."""
+
+    def __init__(self, engine: Engine, principal: Principal, searching: Searching) -> None:
+        self._engine = engine
+        self._principal = principal
+        self._shared = engine.part(SearchEngine)
+        self._embeddings = engine.part(Embeddings)
+        self._pending = engine.part(PendingInjections)
+        self._windows = engine.part(WindowLog)
+        self.searching = searching
+        self._notes = searching.notes
+        self.hearing = hearing_of(principal, searching.sees_note)
+
+    # --- windows ---------------------------------------------------------------------------------
+
+    @bounded
+    def assemble(
+        self,
+        trajectory_id: uuid.UUID,
+        *,
+        query: str | None = None,
+        query_embedding: Any = None,
+        max_tokens: int | None = None,
+        as_of: datetime | None = None,
+        extra_sections: Mapping[str, str | None] | None = None,
+        consistency: ReadConsistency | str | None = None,
+        deadline_ms: int | None = None,
+    ) -> ContextWindow:
+        """Assemble, persist as configured, and count what was used."""
+        engine = self._engine
+        engine.check_open()
+        deadline = Deadline(deadline_ms)
+        config = engine.config
+        if query is not None:
+            query = arguments.as_text(query, "query", allow_empty=True)
+        budget = config.token_budget if max_tokens is None else arguments.as_whole(max_tokens, "max_tokens", 1)
+        if budget > config.token_budget:
+            raise InvalidValue(field="max_tokens", reason=f"must be at most token_budget = {config.token_budget}")
+        # By vectors alone nothing goes on without one; a search has other legs, which need a part of the deadline.
+        alone = config.assembly.relevance == "vector"
+
+        def ask(at: ResidentSnapshot) -> tuple[NDArray[np.float32] | None, str | None]:
+            if alone or query is None or query_embedding is not None:
+                return query_vector(self._embeddings.embedder, query, query_embedding, at), None
+            vector, without = self.searching.embedded(query, at)
+            return vector, None if without == NO_PROVIDER else without
+
+        with engine.within(deadline_ms if alone else for_embedding(deadline_ms)):
+            snapshot, (vector, without) = in_one_space(engine, consistency, ask)
+        deadline.check("the query was embedded")
+        asked = stated_query(config, query, vector)
+        gone: frozenset[tuple[bytes, int]] = frozenset()
+        while True:
+            claim = self._pending.claim(trajectory_id, gone)
+            try:
+                assembled = self._assemble(
+                    snapshot, trajectory_id, budget, asked, without, as_of, extra_sections, claim.rules
+                )
+                deadline.check("the window was assembled")
+                if self._left_behind(assembled, trajectory_id, claim, deadline):
+                    return assembled.window
+                engine.snapshot(ReadConsistency.LATEST)  # others took what it had: the next window is to know
+            except BaseException:
+                self._pending.give_back(claim)
+                raise
+            self._pending.give_back(claim)
+            gone |= frozenset(claim.rows)
+
+    def assemble_only(self, trajectory_id: uuid.UUID, max_tokens: int) -> ContextWindow:
+        """Assemble without a query, leaving nothing behind: what a checkpoint keeps."""
+        snapshot = self._engine.snapshot()
+        budget = min(max_tokens, self._engine.config.token_budget)
+        return self._assemble(snapshot, trajectory_id, budget, _NO_QUERY, None, None, None).window
+
+    def _assemble(
+        self,
+        snapshot: ResidentSnapshot,
+        trajectory_id: uuid.UUID,
+        max_tokens: int,
+        query: DefaultQuery | None,
+        without_vector: str | None,
+        as_of: datetime | None,
+        extra_sections: Mapping[str, str | None] | None,
+        once: tuple[OneShot, ...] = (),
+    ) -> Assembled:
+        """Assemble for a query; None stands for what the last user turn asks, or the goal."""
+        engine = self._engine
+        now = engine.clock.now_us()
+        degraded: tuple[str, ...] = ()
+        totals: Mapping[str, int] = {}
+        figures, searcher = None, self._shared.searcher
+        space = self._embeddings.searched(snapshot)
+        shared = self._shared
+        if shared.records is not None and shared.stored is not None:
+            degraded = (NOT_RESIDENT,)
+            asked = self._asked(space, as_of, now)
+            plan = plan_of(engine.config, once)
+            wanted = WindowAsked(plan, trajectory_id, max_tokens, query, asked, self._principal)
+            read = read_window(engine.store, shared.stored, shared.records, engine.memory, snapshot, wanted)
+            snapshot, query, totals, figures = read.snapshot, read.query, read.totals, read.figures
+            searcher = shared.stored.searcher()
+        elif query is None:
+            query = default_query(snapshot, engine.memory, trajectory_id, None if space is None else space.space_id)
+        return assemble(
+            AssemblyInputs(
+                snapshot=snapshot,
+                trajectory_id=TrajectoryId(trajectory_id),
+                max_tokens=max_tokens,
+                as_of_us=now if as_of is None else to_us(as_of, "as_of"),
+                now_us=now,
+                window_id=WindowId(uuid7()),
+                config=engine.config,
+                config_hash=engine.config.hash.hex(),
+                principal=self._principal.label,
+                note_mask=self._notes.over(snapshot["note"]),
+                query=query.text,
+                query_embedding=query.vector,
+                without_vector=without_vector,
+                vector_expected=query.origin == "caller",
+                query_from=query.origin,
+                space_id=None if space is None else space.space_id,
+                extra_sections=arguments.as_mapping(extra_sections, "extra_sections"),
+                totals=totals,
+                figures=figures,
+                degraded=degraded,
+                once=once,
+            ),
+            engine.memory,
+            searcher,
+        )
+
+    def _asked(self, space: EmbeddingSpace | None, as_of: datetime | None, now: int) -> Asked:
+        """Return what every search for records of a window asks."""
+        return Asked(
+            text="",
+            vector=None,
+            without_vector=None,
+            space=space,
+            kinds=(),
+            limit=1,
+            conditions={},
+            notes=self._notes,
+            as_of_us=now if as_of is None else to_us(as_of, "as_of"),
+            now_us=now,
+        )
+
+    def _left_behind(self, assembled: Assembled, trajectory_id: uuid.UUID, claim: Claim, deadline: Deadline) -> bool:
+        """Keep a window and what it leaves behind; return whether it stands, as what it took was still there."""
+        engine = self._engine
+        config = engine.config
+        window = assembled.window
+        persistence = config.context_window_persistence
+        if persistence.kind is not ContextPersistence.EPHEMERAL:
+            build = _Stored(assembled, persistence.ttl_ms, config.hash)
+            if config.write_behind.window_durability is WindowDurability.COMMIT:
+                stored = build()
+
+                def work(uow: UnitOfWork) -> bool:
+                    if not spend_all(uow, claim):
+                        return False
+                    uow.insert_new(CONTEXT_WINDOW, stored)
+                    return True
+
+                if not stands(claim, lambda: engine.store.write(work, deadline_ms=deadline.left_ms)):
+                    return False
+                self._pending.settled(claim)
+            else:
+                taken = ((self._pending, None, claim),) if claim.rows else ()
+                engine.behind.put((self._windows, window.window_id, build), *taken)
+        elif claim.rows:
+            engine.behind.put((self._pending, None, claim))
+        at_us = to_us(window.assembled_at)
+        if config.write_behind.usage_enabled:
+            engine.behind.put((self._shared.usage, None, (functools.partial(_owners_used, window), at_us)))
+        engine.publish_later(
+            functools.partial(
+                engine.event,
+                EventType.CONTEXT_ASSEMBLE,
+                principal=self._principal.label,
+                trajectory_id=trajectory_id,
+                scope_id=window.scope_id,
+                subject=(EntityType.CONTEXT_WINDOW, window.window_id),
+                payload={"used_tokens": window.used_tokens, "max_tokens": window.max_tokens},
+                at_us=at_us,
+            )
+        )
+        return True
+
+    def stored_window(self, window_id: uuid.UUID) -> StoredWindow:
+        """Return a persisted window, also one that is not on disk yet. Raises: NotFound."""
+        engine = self._engine
+        engine.check_open()
+        pending = self._windows.pending(engine.behind, window_id)
+        if pending is not None:
+            return pending
+        plans = engine.store.plans[CONTEXT_WINDOW.name]
+        with engine.store.read() as session:
+            rows = session.run(plans.get, (window_id.bytes,))
+        if rows:
+            window: StoredWindow = plans.codec.decode(rows[0])
+            if window.expires_at is None or window.expires_at > from_us(engine.clock.now_us()):
+                return window
+        raise NotFound(
+            f"window {window_id} was not found: it was never persisted, or has expired",
+            entity_type="context_window",
+            id=window_id,
+        )
+
+    def config_of(self, window: StoredWindow) -> CaliberConfig:
+        """Return the configuration a window was made under. Raises: NotFound."""
+        engine = self._engine
+        if window.config_hash == engine.config.hash:
+            return engine.config
+        plans = engine.store.plans[CONFIG_DOCUMENT.name]
+        with engine.store.read() as session:
+            rows = session.run(plans.get, (window.config_hash,))
+        if not rows:
+            raise NotFound(entity_type="config", id=window.config_hash.hex())
+        return CaliberConfig.from_canonical(plans.codec.decode(rows[0]).body)
+
+    def _own(self, window: StoredWindow) -> None:
+        """Windows hold what their principal saw: others do not get to read it."""
+        if not self._principal.admin and principal_of(window.record) != self._principal.label:
+            raise NotFound(entity_type="context_window", id=window.window_id)
+
+    def replay(self, window_id: uuid.UUID) -> ContextWindow:
+        """Return a persisted window again, byte for byte, by running ranking and fill anew."""
+        window = self.stored_window(window_id)
+        self._own(window)
+        return replay(window.record, self.config_of(window), StoredContents(self._engine))
+
+    def explain(self, window_id: uuid.UUID, exclusion: uuid.UUID | None) -> dict[str, Any]:
+        """Return why everything in a window is there, and what is not; or why one record is or is not."""
+        window = self.stored_window(window_id)
+        self._own(window)
+        contents = StoredContents(self._engine, self._principal)
+        config = self.config_of(window)
+        return explain(window.record, config, contents, exclusion=exclusion, score_now=self._score_now)
+
+    def _score_now(self, record_id: uuid.UUID, facts: WindowFacts) -> ScoredNow | None:
+        """Return what a window's query makes of a record as it is now; None when there is nothing to say."""
+        engine = self._engine
+        if self._shared.records is not None:  # a score compares with those of all other records
+            return None
+        snapshot = engine.memory.snapshot
+        found = snapshot.locate(record_id.bytes)
+        if found is None or facts.config_hash != engine.config.hash.hex():
+            return None
+        mask = self._notes.over(snapshot["note"])
+        return score_now(
+            asked_again(facts, snapshot, engine.config, mask), *found, self._shared.searcher, engine.memory
+        )
+
+    # --- the event log ---------------------------------------------------------------------------
+
+    def trace(self, trajectory_id: uuid.UUID, event_type: EventType | str | None, limit: int | None) -> list[Event]:
+        """Return a trajectory's events, newest first, those of a moment ago included."""
+        engine = self._engine
+        engine.check_open()
+        count = engine.config.debug.trace_limit if limit is None else arguments.as_whole(limit, "limit", 1)
+        if engine.snapshot()["trajectory"].find(trajectory_id.bytes) < 0:
+            raise NotFound(entity_type="trajectory", id=trajectory_id)
+        engine.behind.flush()
+        path = "list_by_trajectory"
+        by: tuple[bytes | str, ...] = (trajectory_id.bytes,)
+        if event_type is not None:
+            name = str(arguments.as_text(event_type, "event_type"))
+            if not name.startswith("caliber_"):
+                name = arguments.as_enum(event_type, EventType, "event_type").value
+            path, by = "list_by_trajectory_and_type", (trajectory_id.bytes, name)
+        plans = engine.store.plans["event"]
+        asked = count
+        while True:
+            with engine.store.read() as session:
+                rows = session.run(plans.lists[path], (*by, asked))
+            events = [plans.codec.decode(row) for row in rows]
+            if self.hearing is not None:
+                events = [heard for event in events if (heard := self.hearing(event)) is not None]
+            if len(events) >= count or len(rows) < asked:
+                return events[:count]
+            asked *= _MORE  # what may not be heard of takes no place
+
+
+def open_windows(engine: Engine) -> None:
+    """Add what the windows of all principals share."""
+    engine.add(PendingInjections(engine.memory))
+    engine.add(WindowLog())
+
+
+def _owners_used(window: ContextWindow) -> Iterator[tuple[str, uuid.UUID]]:
+    """Yield the notes and artifacts that a window shows."""
+    for section in window.sections:
+        if section.section_type in _COUNTED:
+            for source in section.sources:
+                if source.id is not None:
+                    yield source.source_type.value, source.id
+
+
+class _Stored:
+    """Builds what is kept of a window, once, when it is needed."""
+
+    __slots__ = ("_assembled", "_config_hash", "_ttl_ms")
+
+    def __init__(self, assembled: Assembled, ttl_ms: int | None, config_hash: bytes) -> None:
+        self._assembled = assembled
+        self._ttl_ms = ttl_ms
+        self._config_hash = config_hash
+
+    def __call__(self) -> StoredWindow:
+        window = self._assembled.window
+        expires = None if self._ttl_ms is None else from_us(to_us(window.assembled_at) + self._ttl_ms * 1_000)
+        return StoredWindow(
+            window_id=window.window_id,
+            trajectory_id=window.trajectory_id,
+            assembled_at=window.assembled_at,
+            max_tokens=window.max_tokens,
+            used_tokens=window.used_tokens,
+            config_hash=self._config_hash,
+            text_hash=self._assembled.text_hash,
+            record=self._assembled.record,
+            expires_at=expires,
+        )

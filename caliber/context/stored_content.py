@@ -1,0 +1,80 @@
+"""Contents of records at the version that a window was made of, for ``replay`` and ``explain``."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from caliber.access.visibility import may_see
+from caliber.engine.engine import Engine
+from caliber.model.access import Principal
+from caliber.storage.codec import Row, dump_json
+from caliber.storage.unit_of_work import pack_content, unpack_content
+
+
+class StoredContents:
+    """Reads contents from the store: kept versions first, then what is there now."""
+
+    def __init__(self, engine: Engine, principal: Principal | None = None) -> None:
+        self._engine = engine
+        self._principal = principal
+
+    def content(self, relation: str, ordinal: int, version: int) -> Mapping[str, Any] | None:
+        """Return the content columns of a row as of a version; None when they are gone."""
+        name, known = relation, self._engine.store.catalog.by_name.get(relation)
+        with self._engine.store.read() as session:
+            kept = session.run(self._engine.store.statements["content.at"], (name, ordinal, version))
+            if kept:
+                return unpack_content(kept[0][0])
+            row = None if known is None else self._row(session, name, ordinal)
+        return None if row is None or known is None else unpack_content(pack_content(known, row))
+
+    def identity(self, relation: str, ordinal: int) -> uuid.UUID | None:
+        """Return the id of a row, also of one that is gone but whose content is kept; else None."""
+        name, known = relation, self._engine.store.catalog.by_name.get(relation)
+        with self._engine.store.read() as session:
+            row = None if known is None else self._row(session, name, ordinal)
+            if row is not None and known is not None:
+                plans = self._engine.store.plans[name]
+                return uuid.UUID(bytes=row[plans.codec.index(known.key[0])])
+            gone = session.run(self._engine.store.statements["content.owner"], (name, ordinal))
+        return uuid.UUID(bytes=gone[0][0]) if gone else None
+
+    def _row(self, session: Any, name: str, ordinal: int) -> Row | None:
+        plan = self._engine.store.plans[name].get_many
+        assert plan is not None
+        rows: list[Row] = session.run(plan, (dump_json([ordinal]),))
+        return rows[0] if rows else None
+
+    def entity(self, record_id: uuid.UUID) -> Any | None:
+        """Return the record under an id as it is now, or None, also for one that the principal may not see."""
+        found = self._engine.memory.snapshot.locate(record_id.bytes)
+        if found is None:
+            return None
+        entity = self._engine.memory.entity(*found)
+        hidden = (
+            self._principal is not None
+            and found[0].relation.name == "note"
+            and not may_see(entity.visible_to, self._principal)
+        )
+        return None if hidden else entity
+
+    def relation(self, record_id: uuid.UUID) -> str | None:
+        """Return the relation that a record is in; None for one that is gone."""
+        found = self._engine.memory.snapshot.locate(record_id.bytes)
+        return None if found is None else found[0].relation.name
+
+    def ordinal(self, record_id: uuid.UUID) -> int | None:
+        """Return the ordinal of a record, also of one that is gone but whose content is kept; None for neither."""
+        found = self._engine.memory.snapshot.locate(record_id.bytes)
+        if found is not None:
+            if self.entity(record_id) is None:
+                return None
+            number: int = found[0].packed(found[1])[0]
+            return number
+        with self._engine.store.read() as session:
+            gone = session.run(self._engine.store.plans["content_version"].lists["list_by_owner"], (record_id.bytes,))
+        if not gone:
+            return None
+        return int(self._engine.store.plans["content_version"].codec.decode(gone[0]).owner_ordinal)

@@ -1,0 +1,71 @@
+"""Kinds of records with vectors: when the vectors are made, and of which text. Source: design section 4, C-135."""
+
+from __future__ import annotations
+
+from caliber.config import CaliberConfig
+from caliber.embedding.space_provider import says_something
+from caliber.model.enums import EmbedMode
+from caliber.resident.documents import document_of
+from caliber.schema.catalog import Catalog
+from caliber.storage.codec import Row, codec_of
+
+MODES = {"turn": "embed_turns", "note": "embed_notes", "artifact": "embed_artifacts", "scope": "embed_summaries"}
+
+
+def knob_of(kind: str) -> str:
+    """Return the knob that says when a kind is embedded."""
+    return MODES.get(kind, "embed_memories")
+
+
+class EmbeddedKinds:
+    """The kinds of one store: those that every store has, and declared memories with an embedding."""
+
+    def __init__(self, catalog: Catalog, config: CaliberConfig) -> None:
+        settings = config.embedding
+        self._relations = catalog.by_name
+        own = {memory.relation.name: memory.embedded for memory in catalog.memories.values()}
+        self._texts = {kind: "summary" if kind == "scope" else "content" for kind in MODES}
+        self._texts |= {kind: text for kind, text in own.items() if text is not None}
+        self.modes = {kind: EmbedMode(getattr(settings, knob)) for kind, knob in MODES.items()}
+        self.modes |= dict.fromkeys(self._texts.keys() - MODES.keys(), settings.embed_memories)
+        self._places = {kind: self._place(kind) for kind in self.all}
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """Every kind that can have vectors."""
+        return tuple(self._texts)
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """The kinds that are to have vectors.
+
+        With mode ``commit`` too the worker gives one to what has none: records of an earlier model, or changed since.
+        """
+        return tuple(kind for kind in self.all if self.modes[kind] is not EmbedMode.OFF)
+
+    def commits(self, kind: str) -> bool:
+        """Return whether vectors are committed with their records."""
+        return self.modes.get(kind) is EmbedMode.COMMIT
+
+    def _place(self, kind: str) -> tuple[int, int]:
+        relation = self._relations[kind]
+        codec = codec_of(relation)
+        return codec.index(relation.key[0]), codec.index(self._texts[kind])
+
+    def owner_of(self, kind: str, row: Row) -> bytes | None:
+        """Return the key of a row that is to have vectors; None for another."""
+        if self.modes.get(kind, EmbedMode.OFF) is EmbedMode.OFF:
+            return None
+        key: bytes = row[self._places[kind][0]]
+        return key
+
+    def text_of(self, kind: str, row: Row) -> str:
+        """Return what is embedded of a row."""
+        content = row[self._places[kind][1]]
+        if content is None:
+            return ""
+        text = content.decode("utf-8", "replace") if isinstance(content, bytes) else content
+        if kind not in MODES or not says_something(text):
+            return text
+        # What is indexed by word, too: a record has one text.
+        return document_of(kind, row, text).decode("utf-8", "surrogatepass")

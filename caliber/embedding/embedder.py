@@ -1,0 +1,499 @@
+"""Embeddings of one tenant: prepared before a commit, or added behind it by a worker; and from one model to another.
+
+What lacks a vector is found by the absence of its row, so nothing is forgotten by a crash. While the space of a new
+model is filled, records get vectors in it and in the space that is searched, as far as both have a provider here.
+Source: design section 4, C-245 to C-248, C-291, K-042, K-101.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from caliber.config import CaliberConfig
+from caliber.embedding.embedded_kinds import EmbeddedKinds
+from caliber.embedding.filling import Fill, Filler
+from caliber.embedding.lookout import Lookout
+from caliber.embedding.reembedding import MakeEvent, Progress, Reembedded
+from caliber.embedding.space_provider import Lacking, Rows, SpaceProvider, Vector, Vectors, says_something
+from caliber.engine import pacing
+from caliber.llm.embedding import Embedded
+from caliber.llm.protocols import EmbeddingProvider
+from caliber.model.entities import EmbeddingSpace
+from caliber.model.enums import SpaceState
+from caliber.model.errors import (
+    AuthenticationFailed,
+    CaliberError,
+    ConfigError,
+    Conflict,
+    DimensionMismatch,
+    EmbeddingFailed,
+)
+from caliber.resident.memory import ResidentMemory
+from caliber.schema.relations import EMBEDDING
+from caliber.storage.changes import UPSERT
+from caliber.storage.codec import codec_of
+from caliber.storage.protocol import Store
+from caliber.storage.session import store_closed
+from caliber.storage.unit_of_work import RowChange, UnitOfWork
+from caliber.storage.waiting import Event, Worker, is_of_handler
+
+_OWNER = codec_of(EMBEDDING).index("owner_id")
+_SPACE = codec_of(EMBEDDING).index("space_id")
+
+_QUEUE_MAX = 65_536
+"""Records whose texts wait in memory; what comes on top is found in the store again."""
+
+_FILL_EVERY = 8
+"""While records keep coming, how many of their batches there are to one of a space that is being filled."""
+
+_NOT_OF_THE_TEXT = (AuthenticationFailed, ConfigError, DimensionMismatch)
+"""Errors that no text is at fault for: the text waits until somebody has mended them, as for an outage."""
+
+
+class Embedder:
+    """Gives the records of a tenant their vectors.
+
+    ``configured`` embeds with the model of the configuration; ``previous`` with the one before, as long as its space is
+    the one that is searched.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        memory: ResidentMemory,
+        config: CaliberConfig,
+        configured: SpaceProvider,
+        previous: SpaceProvider | None,
+        *,
+        write: Callable[[Callable[[UnitOfWork], Any]], Any],
+        event: MakeEvent,
+        failed: Callable[[str, CaliberError], None],
+        has_vector: Callable[[str, uuid.UUID, bytes], bool],
+    ) -> None:
+        settings = config.embedding
+        self._store = store
+        self._memory = memory
+        self.configured = configured
+        self._lanes: tuple[SpaceProvider, ...] = (configured,) if previous is None else (configured, previous)
+        self._failed = failed
+        self._has_vector = has_vector
+        self._batch = settings.batch_size
+        self._idle_s = settings.worker_idle_ms / 1000
+        self._longest_idle_s = max(self._idle_s, config.llm_retry_config.max_backoff / 1000)
+        self._fills_behind = settings.reembed == "behind"
+        self._pause_s = settings.reembed_pause_ms / 1000
+        self._kinds = EmbeddedKinds(store.catalog, config)
+        self.filler = Filler(
+            store, memory, config, configured, self.embedded, embed=self._embed, write=write, event=event, failed=failed
+        )
+        self._lookout = Lookout(store, self._kinds.wanted, self._lanes)
+        self._fill: Fill | None = None
+        self._in_front = 0
+        self._busy_steps = 0
+        self._draining = threading.Lock()
+        self._wake = Event()
+        self._stopped = Event()
+        self._worker = Worker(self._run, "caliber-embed")
+
+    @property
+    def lanes(self) -> tuple[SpaceProvider, ...]:
+        """The providers that embed here: the configured one, then, while its space is searched, the one before."""
+        return self._lanes
+
+    @property
+    def provider(self) -> EmbeddingProvider:
+        """The configured provider."""
+        return self.configured.provider
+
+    @property
+    def space(self) -> EmbeddingSpace:
+        """The space of the configured provider, which may not be the one that is searched yet."""
+        return self.configured.space
+
+    def query(self, text: str) -> Vector:
+        """Return the vector of a text in the configured space. Raises: as ``SpaceProvider.query``."""
+        return self.configured.query(text)
+
+    @property
+    def has_work(self) -> bool:
+        """True when a worker is needed: records are to have vectors, or a space is to be filled."""
+        return bool(self.embedded) or self._is_filling(self.configured)
+
+    # --- which space -----------------------------------------------------------------------------
+
+    def answering(self, space_id: uuid.UUID | None) -> SpaceProvider | None:
+        """Return who embeds the queries of a space, or None if nobody here can."""
+        return next((lane for lane in self._lanes if lane.space.space_id == space_id), None)
+
+    def _review(self) -> None:
+        """Let go of spaces that another program retired, or that nobody searches any more."""
+        snapshot = self._memory.snapshot
+        kept = []
+        for lane in self._lanes:
+            space = snapshot.spaces.get(lane.space.space_id)
+            if space is None or space.state is SpaceState.RETIRED:
+                if lane is self.configured:
+                    self._failed("worker", _retired_elsewhere(lane))
+                continue
+            if lane is self.configured or snapshot.space_in_use == space.space_id:
+                kept.append(lane)
+        if len(kept) != len(self._lanes):
+            self._lanes = tuple(kept)
+
+    def _is_filling(self, lane: SpaceProvider) -> bool:
+        """Return whether a space has yet to become the one in use."""
+        return lane is self.configured and self.filler.is_filling
+
+    # --- now -------------------------------------------------------------------------------------
+
+    def prepare(self, kind: str, texts: Sequence[str], *, apart: bool = False) -> list[Vectors | None]:
+        """Return the vectors to commit with each record; None where it gets none now, as this kind is embedded behind.
+
+        White space has no meaning to embed: it is stored without a vector. With ``apart`` texts were found, not given:
+        one that has no vector does not cost the others theirs.
+
+        Raises: LlmError kinds, apart only those of an outage; the caller then stores nothing.
+        """
+        lanes = self._lanes
+        if not self._kinds.commits(kind) or not texts or not lanes:
+            return [None] * len(texts)
+        # The last one is the space that is searched: what it cannot embed is not stored.
+        out: list[Vectors] = [[] for _ in texts]
+        for lane in reversed(lanes):
+            try:
+                results = self._each(lane, kind, texts) if apart else lane.whole(kind, texts)
+            except CaliberError as error:
+                if lane is lanes[-1]:
+                    raise
+                self._failed(kind, error)  # the vectors that are not searched yet follow behind
+                continue
+            for prepared, rows in zip(out, results, strict=True):
+                if rows is not None:
+                    prepared.append((lane, rows))
+        return [prepared or None for prepared in out]
+
+    def _each(self, lane: SpaceProvider, kind: str, texts: Sequence[str]) -> list[Rows | None]:
+        out: list[Rows | None] = []
+        for result in lane.embedded(kind, texts, apart=True):
+            if isinstance(result, CaliberError):
+                if result.retryable:
+                    raise result
+                self._failed(kind, result)
+            out.append(result.rows if isinstance(result, Embedded) else None)
+        return out
+
+    def discard(self, hashes: Sequence[bytes]) -> None:
+        """Forget cached vectors of given contents."""
+        for lane in self._lanes:
+            lane.discard(hashes)
+
+    # --- behind ----------------------------------------------------------------------------------
+
+    @property
+    def embedded(self) -> tuple[str, ...]:
+        """The kinds of records that are to have vectors."""
+        return self._kinds.wanted
+
+    def committed(self, changes: Sequence[RowChange]) -> None:
+        """Take note of rows of ours that lack a vector; called after each commit, hence quick."""
+        found = False
+        # Memory takes these changes over only when somebody reads: until then it still shows a dropped vector.
+        vectors = {
+            (change.row[_SPACE], change.row[_OWNER]): change.operation
+            for change in changes
+            if change.relation is EMBEDDING
+        }
+        for change in changes:
+            kind = change.relation.name
+            owner = self._kinds.owner_of(kind, change.row) if change.operation == UPSERT else None
+            if owner is None:
+                continue
+            text: str | None = None
+            for lane in self._lanes:
+                operation = vectors.get((lane.key, owner))
+                if operation == UPSERT:
+                    continue
+                if text is None:
+                    text = self._kinds.text_of(kind, change.row)
+                    if not says_something(text):
+                        break
+                if operation is not None or not self._has_vector(kind, lane.space.space_id, owner):
+                    lane.refused.discard(owner)
+                    self._enqueue(lane, Lacking(kind, owner, text))
+                    found = True
+        if found:
+            self.start()
+
+    def _enqueue(self, lane: SpaceProvider, item: Lacking) -> None:
+        if len(lane.queue) < _QUEUE_MAX:
+            lane.queue.append(item)
+        else:
+            self._lookout.again(lane)
+            self.filler.finished = False
+
+    def changed_elsewhere(self) -> None:
+        """Take note that another program committed: what it leaves without a vector is looked for after a while."""
+        if self._lookout.later():
+            self._wake.set()
+
+    def loaded(self) -> None:
+        """Take note that many rows were written at once: what lacks a vector is looked for now."""
+        self._lookout.now()
+        self.start()
+
+    def start(self) -> None:
+        """Wake the worker, starting it the first time."""
+        if not self._stopped.is_set():
+            self._worker.start()
+        self._wake.set()
+
+    def _embed_queued(self, lane: SpaceProvider) -> int:
+        """Embed one batch of what was committed; return how many rows were handled.
+
+        Raises: LlmError kinds of an outage; what it did not reach is queued again.
+        """
+        batch: list[Lacking] = []
+        try:
+            while lane.queue and len(batch) < self._batch:
+                batch.append(lane.queue.popleft())
+                lane.asking = len(batch)
+            if batch:
+                self._embed(lane, batch)
+        except BaseException as error:
+            if not isinstance(error, CaliberError):
+                # Interrupted, perhaps, with records that are in no queue: the store knows which lack a vector.
+                lane.asking = 0
+                self._lookout.again(lane)
+                self.filler.finished = False
+            raise
+        return len(batch)
+
+    def _embed(self, lane: SpaceProvider, batch: Sequence[Lacking]) -> int:
+        """Store the vectors of a batch; return how many records got one.
+
+        Raises: LlmError kinds of an outage; what it left without a vector is queued.
+        """
+        left: Sequence[Lacking] = batch
+        try:
+            made, left, outage = self._embedded(lane, batch)
+        finally:
+            lane.queue.extendleft(reversed(left))
+            lane.asking = 0
+        if outage is not None:
+            raise outage
+        return made
+
+    def _embedded(
+        self, lane: SpaceProvider, batch: Sequence[Lacking]
+    ) -> tuple[int, list[Lacking], CaliberError | None]:
+        """Store the vectors of a batch; return how many, what an outage left without, and the outage."""
+        results = lane.embedded("records", [item.text for item in batch], apart=True)
+        ready: list[tuple[Lacking, Rows]] = []
+        left: list[Lacking] = []
+        outage: CaliberError | None = None
+        for item, result in zip(batch, results, strict=True):
+            if isinstance(result, Embedded):
+                ready.append((item, result.rows))
+            elif result is not None and (result.retryable or isinstance(result, _NOT_OF_THE_TEXT)):
+                left.append(item)
+                outage = outage or result
+            elif result is not None:
+                lane.refused.add(item.owner)
+                self._failed(item.kind, result)
+
+        def work(uow: UnitOfWork) -> int:
+            if not lane.is_open(uow):
+                return 0
+            uow.lock_reads()  # who deletes a record comes before us, or after: no vector is left of what is gone
+            in_order = sorted(ready, key=lambda made: made[0].owner)
+            return sum(self._still_says(uow, item) and lane.add(uow, item, rows) for item, rows in in_order)
+
+        # Apart: with a record locked it must not wait for a task that somebody deletes, who waits for that record.
+        return (self._store.write(work, apart=True) if ready else 0), left, outage
+
+    def _still_says(self, uow: UnitOfWork, item: Lacking) -> bool:
+        """Return whether a record is still there with the content its vector was made from."""
+        relation = self._store.catalog.by_name[item.kind]
+        entity = uow.find(relation, item.owner)
+        if entity is None:
+            return False
+        return self._kinds.text_of(item.kind, codec_of(relation).encode(entity)) == item.text
+
+    def waiting(self) -> int:
+        """Return how many records of ours wait for a vector, those that are being asked for included."""
+        return max((lane.waiting for lane in self._lanes), default=0)
+
+    def drain(self) -> None:
+        """Embed what lacks a vector by now, whatever others go on writing; of a space being filled what was queued.
+
+        Raises: LlmError kinds of an outage of the space that is searched.
+        """
+        with self._draining:
+            self._review()
+            lanes = self._lanes
+            for lane in lanes:
+                searched = not self._is_filling(lane)
+                try:
+                    with contextlib.closing(self._lookout.whole(lane, stored=searched)) as counts:
+                        for count in counts:
+                            while count > 0 and (done := self._embed_queued(lane)):
+                                count -= done
+                except CaliberError:
+                    if searched or len(lanes) == 1:
+                        raise
+
+    def close(self) -> None:
+        """Stop the worker; what is pending is found again at the next open."""
+        self._stopped.set()
+        self._wake.set()
+        self._worker.join(timeout=5)
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            begun = time.monotonic()
+            try:
+                wait_s = self._step()
+            except Exception as error:
+                # Not of a provider, whose failures are its lane's: the store's, perhaps. The worker goes on.
+                if self._stopped.is_set():
+                    return
+                self._failed("worker", _as_caliber(error))
+                wait_s = self._longest_idle_s
+            if wait_s is None or wait_s > 0:
+                self._wake.wait(wait_s)
+                self._wake.clear()
+            elif self.waiting() < self._batch:
+                self._stopped.wait(pacing.rest_s(time.monotonic() - begun))
+        with contextlib.suppress(CaliberError):
+            self.filler.lease.release()
+
+    def _step(self) -> float | None:
+        """Do the next piece of work; return how long to wait then, None until woken. Units: seconds."""
+        with self._draining:
+            self._review()
+            now = time.monotonic()
+            if self._lookout.due(now, self._lanes):
+                self.filler.finished = False
+            waits = [] if self._lookout.at_s is None else [self._lookout.at_s - now]
+            busy = False
+            for lane in self._lanes:
+                if lane.not_before_s > now:
+                    waits.append(lane.not_before_s - now)
+                elif self._attempt(lane, self._serve):
+                    busy = True
+                elif lane.not_before_s > now:
+                    waits.append(lane.not_before_s - now)
+            self._busy_steps = self._busy_steps + 1 if busy else 0
+            if busy and self._busy_steps % _FILL_EVERY:
+                return 0.0
+            waits += self._fill_behind(now)
+            if busy:
+                return 0.0
+            return min(waits) if waits else None
+
+    def _serve(self, lane: SpaceProvider) -> bool:
+        """Embed a batch of what waits for a space; return whether there was something."""
+        if self._embed_queued(lane):
+            return True
+        return not self._is_filling(lane) and bool(self._lookout.look(lane))
+
+    def _attempt(self, lane: SpaceProvider, work: Callable[[SpaceProvider], bool]) -> bool:
+        """Return what ``work`` does, or that it did nothing; an outage is reported once, and asked about ever less."""
+        try:
+            done = work(lane)
+        except Exception as error:
+            if is_of_handler(error):
+                raise
+            if self._stopped.is_set():
+                return False
+            if not lane.failures:
+                self._failed("worker", _as_caliber(error))
+            lane.not_before_s = time.monotonic() + pacing.retry_wait_s(
+                lane.failures, self._idle_s, self._longest_idle_s
+            )
+            lane.failures += 1
+            return False
+        lane.failures = 0
+        return done
+
+    # --- another model ---------------------------------------------------------------------------
+
+    def _fill_behind(self, now: float) -> list[float]:
+        """Give the space that is being filled its next vectors; return how long to wait then."""
+        lane = self.configured
+        if not self._fills_behind or self.filler.finished or self._in_front or lane not in self._lanes:
+            return []
+        if not self._is_filling(lane):
+            self._fill = None
+            return []
+        if lane.not_before_s > now:
+            return [lane.not_before_s - now]
+        if not self.filler.lease.held():
+            return [pacing.FOREIGN_S]
+        fill = self._fill = self._fill or self.filler.fill(upwards=False)
+        self._attempt(lane, lambda _: self.filler.step(fill, accept_refused=False))
+        return [self._pause_s or 1e-6]
+
+    @contextlib.contextmanager
+    def _front(self) -> Iterator[None]:
+        """Keep the worker from filling what is filled in front; it goes on with what is written."""
+        self._in_front += 1
+        try:
+            yield
+        finally:
+            self._in_front -= 1
+            self._wake.set()
+
+    def reembed(self, told: Callable[[Progress], None] | None = None, *, accept_refused: bool = False) -> Reembedded:
+        """Fill the configured space until nothing lacks a vector and take it into use; return what came of it.
+
+        Raises: LlmError kinds of an outage, Unavailable when closed meanwhile; what is done stays done.
+        """
+        lane = self.configured
+        before = self._memory.snapshot
+        fill = self.filler.fill(upwards=True)
+        with self._front():
+            self.filler.finished = False
+            lane.refused.clear()
+            passes, made, (total, pending) = fill.passes, 0, self.filler.count()
+            more = True
+            while more:
+                with self._draining:
+                    self._check_fillable(lane)
+                    # The new space first: at the switch, nothing may have a vector in the old one alone.
+                    self._embed_queued(lane)
+                    for other in self._lanes:
+                        if other is not lane and other.not_before_s <= time.monotonic():
+                            self._attempt(other, lambda each: self._embed_queued(each) > 0)
+                    more = self.filler.step(fill, accept_refused=accept_refused)
+                if passes != fill.passes:
+                    passes, made, (total, pending) = fill.passes, fill.made, self.filler.count()
+                if told is not None:
+                    told(Progress(lane.space.name, min(total, total - pending + fill.made - made), total))
+        return self.filler.came_of(fill.made, before)
+
+    def _check_fillable(self, lane: SpaceProvider) -> None:
+        if self._stopped.is_set():
+            raise store_closed()
+        self._review()
+        if lane not in self._lanes:
+            raise _retired_elsewhere(lane)
+
+
+def _retired_elsewhere(lane: SpaceProvider) -> Conflict:
+    return Conflict(
+        f"the embedding space {lane.space.name} was retired or dropped by another program; nothing is embedded in it "
+        "until the store is opened again",
+        entity_type="embedding_space",
+        id=str(lane.space.space_id),
+        reason="retired elsewhere",
+    )
+
+
+def _as_caliber(error: Exception) -> CaliberError:
+    return error if isinstance(error, CaliberError) else EmbeddingFailed(reason=type(error).__name__)

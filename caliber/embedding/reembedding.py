@@ -1,0 +1,268 @@
+"""From one embedding space to another: entering a space, what still lacks a vector in it, and the switch.
+
+Which space is searched is a row of the store, changed in one transaction; nothing that was made is ever made again, as
+what lacks a vector is found by the absence of its row. Source: relations.md "embedding_space", K-101, C-494, C-495;
+docs/decisions/0078-a-new-space-beside-the-old.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from caliber.embedding.space_provider import Lacking, SpaceProvider, embedded_text, says_something
+from caliber.engine.leases import LockService
+from caliber.kernels import uuid7
+from caliber.llm.protocols import EmbeddingProvider
+from caliber.model.entities import EmbeddingSpace, Event, Lock, LockToken
+from caliber.model.enums import DistanceMetric, EntityType, EventFamily, EventType, SpaceState
+from caliber.model.errors import LockAcquisitionFailed
+from caliber.model.ids import SpaceId
+from caliber.model.time import from_us
+from caliber.schema.relations import EMBEDDING_SPACE
+from caliber.storage.codec import Row
+from caliber.storage.protocol import Store
+from caliber.storage.session import StatementSession
+from caliber.storage.unit_of_work import UnitOfWork
+
+LAST: Final = 2**62
+"""Beyond every ordinal."""
+
+STRICT_ATTEMPTS: Final = 5
+"""Switches that wait for the very last vector; then what one call of the provider mends may follow behind."""
+
+REFUSED_SHARE: Final = 0.1
+"""Part of the records above which a model that refuses them does not take over by itself."""
+
+MakeEvent = Callable[..., Event]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The progress of a space. Units: records; ``refused`` are those that its provider would not embed."""
+
+    space: str
+    done: int
+    total: int
+    refused: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reembedded:
+    """The outcome of re-embedding. ``switched_from`` names the space that was searched before, if it changed."""
+
+    space: str
+    made: int
+    done: int
+    total: int
+    refused: int
+    in_use: bool
+    switched_from: str | None = None
+
+
+def in_use_of(spaces: Sequence[EmbeddingSpace]) -> EmbeddingSpace | None:
+    """Return the space that is searched, of all spaces in the order of their ordinals."""
+    active = [space for space in spaces if space.state is SpaceState.ACTIVE]
+    return active[-1] if active else None
+
+
+def enter_space(
+    store: Store,
+    write: Callable[[Callable[[UnitOfWork], Any]], Any],
+    event: MakeEvent,
+    provider: EmbeddingProvider,
+    metric: DistanceMetric,
+) -> EmbeddingSpace:
+    """Return the space of a provider's vectors: in use at once where nothing else is, else one that is to be filled.
+
+    Only one space is filled at a time: that of the configuration that was opened last.
+    """
+    wanted = (provider.model_id, provider.dimensions, metric)
+
+    def mine(spaces: Sequence[EmbeddingSpace]) -> EmbeddingSpace | None:
+        found = (space for space in spaces if (space.model_id, space.dimensions, space.metric) == wanted)
+        return next(found, None)
+
+    plans = store.plans[EMBEDDING_SPACE.name]
+    with store.read() as session:
+        spaces = [plans.codec.decode(row) for row in session.run(plans.lists["list_all"], ())]
+    known = mine(spaces)
+    if known is not None and known.state is not SpaceState.RETIRED and _alone(known, spaces):
+        return known
+
+    def work(uow: UnitOfWork) -> EmbeddingSpace:
+        spaces: list[EmbeddingSpace] = uow.select_path(EMBEDDING_SPACE, "list_all")
+        before = in_use_of(spaces)
+        own = mine(spaces)
+        empty = before is None or not uow.select("embedding.of_space", before.space_id.bytes)
+        state = SpaceState.ACTIVE if before is None or before == own or empty else SpaceState.BUILDING
+        for space in spaces:
+            if space != own and space.state is state:
+                uow.update(EMBEDDING_SPACE, dataclasses.replace(space, state=SpaceState.RETIRED))
+        if own is None:
+            own = EmbeddingSpace(SpaceId(uuid7()), *wanted, state, from_us(uow.now_us))
+            if not uow.insert_new(EMBEDDING_SPACE, own):  # another program was quicker
+                own = mine(uow.select_path(EMBEDDING_SPACE, "list_all")) or own
+        elif own.state is not state:
+            own = uow.update(EMBEDDING_SPACE, dataclasses.replace(own, state=state))
+        if before is not None and before.space_id != own.space_id:
+            kind = EventType.SPACE_FILL if state is SpaceState.BUILDING else EventType.SPACE_SWITCH
+            uow.audit(space_event(event, kind, own, {"in_use": before.name}))
+        return own
+
+    entered: EmbeddingSpace = write(work)
+    return entered
+
+
+def _alone(known: EmbeddingSpace, spaces: Sequence[EmbeddingSpace]) -> bool:
+    """Return whether a space is the only one in its state, beside one in use if it is being filled."""
+    rivals = [space for space in spaces if space.state is known.state and space.space_id != known.space_id]
+    return not rivals and in_use_of(spaces) is not None
+
+
+def space_event(event: MakeEvent, kind: EventType, space: EmbeddingSpace, payload: dict[str, Any]) -> Event:
+    """Return the audit record of what became of a space."""
+    return event(
+        kind,
+        subject=(EntityType.EMBEDDING_SPACE, space.space_id),
+        payload={"space": space.name, **payload},
+        family=EventFamily.AUDIT,
+    )
+
+
+def switch(
+    write: Callable[[Callable[[UnitOfWork], Any]], Any],
+    event: MakeEvent,
+    lane: SpaceProvider,
+    kinds: Sequence[str],
+    tolerated: int,
+) -> tuple[bool, str | None]:
+    """Make a filled space the one in use, unless a record would lose its vector by that.
+
+    Return whether it is in use now, and the name of the one it replaced. The check and the change are one transaction,
+    so each search before it sees the old space only, and each one after it the new one only.
+    """
+
+    def work(uow: UnitOfWork) -> tuple[bool, str | None]:
+        spaces: list[EmbeddingSpace] = uow.select_path(EMBEDDING_SPACE, "list_all")
+        own = next((space for space in spaces if space.space_id == lane.space.space_id), None)
+        if own is None or own.state is SpaceState.RETIRED:
+            return False, None
+        before = in_use_of(spaces)
+        if before is not None and before.space_id == own.space_id:
+            return True, None
+        if before is not None:
+            if _would_lose(uow, lane, before, kinds, tolerated):
+                return False, None
+            uow.update(EMBEDDING_SPACE, dataclasses.replace(before, state=SpaceState.RETIRED))
+        uow.update(EMBEDDING_SPACE, dataclasses.replace(own, state=SpaceState.ACTIVE))
+        name = None if before is None else before.name
+        uow.audit(space_event(event, EventType.SPACE_SWITCH, own, {"from": name, "refused": len(lane.refused)}))
+        return True, name
+
+    switched: tuple[bool, str | None] = write(work)
+    return switched
+
+
+def _would_lose(
+    uow: UnitOfWork, lane: SpaceProvider, before: EmbeddingSpace, kinds: Sequence[str], tolerated: int
+) -> bool:
+    """Return whether more records than tolerated have a vector in the space before, and none in this one."""
+    for kind in kinds:
+        last = -1
+        while rows := uow.select(f"embedding.unmoved_{kind}", lane.key, before.space_id.bytes, last, 1_000):
+            tolerated -= sum(row[1] not in lane.refused for row in rows)
+            if tolerated < 0:
+                return True
+            last = rows[-1][0]
+    return False
+
+
+def count(store: Store, space_id: bytes, kinds: Sequence[str]) -> tuple[int, int]:
+    """Return how many records are to have a vector, and how many lack it in a space."""
+    total = pending = 0
+    with store.read() as session:
+        for kind in kinds:
+            ((wanted, lacking),) = session.run(store.statements[f"embedding.progress_{kind}"], (space_id,))
+            total += wanted
+            pending += lacking
+    return total, pending
+
+
+class Walk:
+    """Pages over what lacks a vector in a space, kind by kind; nothing it has passed is looked at again.
+
+    What is written after a kind was begun is not walked over: it would never end. The newest come first, or the oldest:
+    two programs that walk from both ends meet, and do little twice.
+    """
+
+    def __init__(self, store: Store, space_id: bytes, kinds: Sequence[str], *, upwards: bool = False) -> None:
+        self._store = store
+        self._space_id = space_id
+        self._kinds = list(kinds)
+        self._upwards = upwards
+        self._at: int | None = None
+        self._end = LAST
+
+    def page(self, limit: int) -> list[Lacking] | None:
+        """Return what up to ``limit`` rows say that have something to say, or None at the end."""
+        while self._kinds:
+            kind = self._kinds[0]
+            with self._store.read() as session:
+                rows = self._rows(session, kind, limit)
+            if rows:
+                self._at = rows[-1][0]
+                return [item for row in rows if says_something((item := _lacking(kind, *row[1:])).text)]
+            self._kinds.pop(0)
+            self._at = None
+        return None
+
+    def _rows(self, session: StatementSession, kind: str, limit: int) -> list[Row]:
+        down = self._store.statements[f"embedding.pending_{kind}"]
+        if not self._upwards:
+            return session.run(down, (self._space_id, LAST if self._at is None else self._at, limit))
+        if self._at is None:
+            newest = session.run(down, (self._space_id, LAST, 1))
+            self._at, self._end = -1, newest[0][0] if newest else -1
+        up = self._store.statements[f"embedding.pending_up_{kind}"]
+        return [row for row in session.run(up, (self._space_id, self._at, limit)) if row[0] <= self._end]
+
+
+def _lacking(kind: str, owner: bytes, head: str | None, raw: str | bytes) -> Lacking:
+    text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw
+    return Lacking(kind, owner, embedded_text(head, text))
+
+
+class Lease:
+    """The lease of the one program that fills a space behind: the others need not ask the provider."""
+
+    def __init__(self, locks: LockService, resource: str, lease_ms: int) -> None:
+        self._locks = locks
+        self._resource = resource
+        self._holder = f"reembed:{uuid.uuid4()}"
+        self._lease_s = lease_ms / 1_000
+        self._lock: Lock | None = None
+        self._renew_at_s = 0.0
+
+    def held(self) -> bool:
+        """Return whether it is ours, for the next half of its time at least."""
+        now = time.monotonic()
+        if self._lock is not None and now < self._renew_at_s:
+            return True
+        try:
+            self._lock = self._locks.acquire(self._resource, holder=self._holder)
+        except LockAcquisitionFailed:
+            self._lock = None
+            return False
+        self._renew_at_s = now + self._lease_s / 2
+        return True
+
+    def release(self) -> None:
+        """Give it back, if it is ours."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            self._locks.release(LockToken(lock.resource, lock.token), holder=self._holder)

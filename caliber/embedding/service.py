@@ -1,0 +1,119 @@
+"""Vectors of one open tenant: its providers, the spaces of their models, and the worker that embeds behind commits."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+
+from caliber.embedding.embedder import Embedder
+from caliber.embedding.reembedding import enter_space
+from caliber.embedding.space_provider import SpaceProvider, StoreVectorCache, Vectors, is_of
+from caliber.embedding.vector_index import open_index
+from caliber.engine.engine import Engine
+from caliber.engine.refusals import long_text_rule
+from caliber.llm.protocols import EmbeddingProvider
+from caliber.llm.retry import retrying
+from caliber.model.entities import EmbeddingSpace
+from caliber.model.enums import DistanceMetric, EventType
+from caliber.model.errors import CaliberError
+from caliber.resident.memory import ResidentSnapshot
+from caliber.schema.relations import EMBEDDING
+
+
+class Embeddings:
+    """Embeds for the services of a tenant. ``embedder`` is None without an embedding provider."""
+
+    def __init__(self, embedder: Embedder | None) -> None:
+        self.embedder = embedder
+
+    def vectors(self, kind: str, texts: Sequence[str], *, apart: bool = False) -> list[Vectors | None]:
+        """Return the vectors to commit with records, if they get any now. Raises: as ``Embedder.prepare``."""
+        return [None] * len(texts) if self.embedder is None else self.embedder.prepare(kind, texts, apart=apart)
+
+    def vector(self, kind: str, text: str) -> Vectors | None:
+        """As ``vectors``, of one record."""
+        return self.vectors(kind, [text])[0]
+
+    def searched(self, snapshot: ResidentSnapshot) -> EmbeddingSpace | None:
+        """Return the embedding space that is searched at a boundary; None without an embedding provider."""
+        if self.embedder is None or snapshot.space_in_use is None:
+            return None
+        return snapshot.spaces[snapshot.space_in_use]
+
+
+def open_embeddings(engine: Engine) -> None:
+    """Add the tenant's embeddings, and have their worker follow its commits.
+
+    Raises: DTypeError for what is no provider, MultipleErrors for one of other dimensions; ExtraNotInstalled.
+    """
+    provider, durable = engine.providers.embedding()
+    embedder = None if provider is None else _open_embedder(engine, provider, durable=durable)
+    engine.add(Embeddings(embedder))
+    if embedder is not None:
+        engine.follow(embedder)
+        if embedder.has_work:
+            embedder.start()
+
+
+def _open_embedder(engine: Engine, provider: EmbeddingProvider, *, durable: bool) -> Embedder:
+    """Embed with ``provider``, and with the previous one while its space is the one that is searched."""
+    config, store, memory = engine.config, engine.store, engine.memory
+
+    def failed(kind: str, error: CaliberError) -> None:
+        engine.record_error(f"embedding {kind}", error)
+
+    metric = config.vector.distance_metric if config.vector is not None else DistanceMetric.COSINE
+    space = enter_space(store, engine.write, engine.event, provider, metric)
+    open_index(store, config, memory.snapshot.space_in_use, failed)
+    lane = _lane(engine, provider, space, durable=durable)
+    snapshot = memory.snapshot
+    in_use = None if snapshot.space_in_use is None else snapshot.spaces[snapshot.space_in_use]
+    return Embedder(
+        store,
+        memory,
+        config,
+        lane,
+        _earlier_lane(engine, in_use, space),
+        write=engine.write,
+        event=engine.event,
+        failed=failed,
+        has_vector=memory.has_vector if config.search.mode != "backend" else _has_vector(engine),
+    )
+
+
+def _lane(engine: Engine, provider: EmbeddingProvider, space: EmbeddingSpace, *, durable: bool) -> SpaceProvider:
+    """Return a provider beside the space that its vectors live in."""
+
+    def truncated(kind: str, texts: int, tokens: int) -> None:
+        """Record that texts were embedded without their ends; ``tokens`` is the length of the longest."""
+        payload = {"kind": kind, "texts": texts, "longest_tokens": tokens}
+        engine.record(engine.event(EventType.EMBED_TRUNCATE, payload=payload))
+
+    settings = engine.config.embedding
+    return SpaceProvider(
+        retrying(provider, engine.providers.retry),
+        space,
+        long_text=long_text_rule(engine.config, provider, engine.count_text),
+        batch_size=settings.batch_size,
+        cache_entries=settings.cache_entries,
+        backing=StoreVectorCache(engine.store, engine.clock.now_us) if durable else None,
+        truncated=truncated,
+    )
+
+
+def _earlier_lane(engine: Engine, in_use: EmbeddingSpace | None, space: EmbeddingSpace) -> SpaceProvider | None:
+    """Return the provider before this one beside the space that is searched, as long as that is its own."""
+    provider, durable = engine.providers.previous()
+    if provider is None or in_use is None or in_use.space_id == space.space_id or not is_of(in_use, provider):
+        return None
+    return _lane(engine, provider, in_use, durable=durable)
+
+
+def _has_vector(engine: Engine) -> Callable[[str, uuid.UUID, bytes], bool]:
+    """Return a question to the store, for a tenant whose vectors are not in memory: has a record a vector?"""
+
+    def has_vector(_: str, space_id: uuid.UUID, owner: bytes) -> bool:
+        with engine.store.read() as session:
+            return bool(session.run(engine.store.plans[EMBEDDING.name].get, (space_id.bytes, owner, 0)))
+
+    return has_vector

@@ -1,0 +1,92 @@
+"""When the database's own vector indexes are made: as a space comes into use that is searched there.
+
+A store whose records are all in memory has none, and its writes pay nothing; what has an index once keeps one, also
+when the model changes. Source: design, section 3; docs/decisions/0121.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+
+from caliber.backends import backend
+from caliber.config import CaliberConfig
+from caliber.embedding.reembedding import in_use_of
+from caliber.model.entities import EmbeddingSpace
+from caliber.model.errors import CaliberError
+from caliber.model.time import SystemClock
+from caliber.schema.relations import EMBEDDING_SPACE
+from caliber.storage.protocol import Store
+from caliber.storage.vector_index import Progress
+
+Failed = Callable[[str, CaliberError], None]
+
+
+def open_index(store: Store, config: CaliberConfig, space_id: uuid.UUID | None, failed: Failed) -> None:
+    """Index the space that is searched, if the database is what searches it and there is little to index yet.
+
+    Without an index searches are slower and no less right: what went wrong is recorded, and keeps nobody out.
+    """
+    space = _space(store, space_id)
+    if store.vector_index is None or config.search.mode != "backend" or space is None:
+        return
+    try:
+        store.vector_index.open(space)
+    except CaliberError as error:
+        failed("index", error)
+
+
+def complete_index(
+    store: Store,
+    config: CaliberConfig,
+    space: EmbeddingSpace,
+    before: uuid.UUID | None,
+    failed: Failed,
+) -> None:
+    """Index a space that has been filled and is about to be searched instead of the one before."""
+    indexes = store.vector_index
+    if indexes is None:
+        return
+    try:
+        if config.search.mode == "backend" or (before is not None and indexes.of(before) is not None):
+            indexes.build(space)
+    except CaliberError as error:
+        failed("index", error)
+
+
+def build_index(store: Store, config: CaliberConfig, progress: Progress | None = None) -> bool:
+    """Index the space in use as it is configured, however much it holds, where the database searches or has done so.
+
+    Raises: Unavailable
+    """
+    indexes = store.vector_index
+    if indexes is None:
+        return False
+    plans = store.plans[EMBEDDING_SPACE.name]
+    with store.read() as session:
+        space = in_use_of([plans.codec.decode(row) for row in session.run(plans.lists["list_all"], ())])
+    if space is None or (config.search.mode != "backend" and indexes.of(space.space_id) is None):
+        return False
+    return indexes.build(space, progress)
+
+
+def build_index_of(config: CaliberConfig, progress: Progress | None = None) -> bool:
+    """Do as ``build_index``, with a store that need not be fit to be searched yet.
+
+    Raises: Unavailable, SchemaMismatch
+    """
+    store = backend(config.storage.adapter).open_store(config, clock_us=SystemClock().now_us)
+    try:
+        return build_index(store, config, progress)
+    finally:
+        store.close()
+
+
+def _space(store: Store, space_id: uuid.UUID | None) -> EmbeddingSpace | None:
+    if space_id is None:
+        return None
+    plans = store.plans[EMBEDDING_SPACE.name]
+    with store.read() as session:
+        rows = session.run(plans.get, (space_id.bytes,))
+    space: EmbeddingSpace | None = plans.codec.decode(rows[0]) if rows else None
+    return space

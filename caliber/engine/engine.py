@@ -1,0 +1,476 @@
+"""One open tenant: its store, its resident memory and everything that works behind calls.
+
+``Caliber`` handles (one a principal) share an engine. Services of the rooms above take it; it knows none of them:
+they put their parts into it and find them by type, and their workers follow its commits.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib
+import os
+import threading
+import uuid
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, TypeVar
+
+from caliber.backends import backend
+from caliber.config import CaliberConfig
+from caliber.engine.background import DelayedTask, PeriodicTask
+from caliber.engine.event_log import EventLog
+from caliber.engine.leases import LockService
+from caliber.engine.providers import Providers
+from caliber.engine.refusals import estimator_of, refusals
+from caliber.engine.remote_events import RemoteEvents
+from caliber.engine.write_behind import WriteBehind
+from caliber.events.bus import EventBus
+from caliber.kernels import estimate_tokens, uuid7
+from caliber.kernels.evaluator import open_evaluator
+from caliber.llm.protocols import EmbeddingProvider, SummarizationProvider
+from caliber.model import arguments
+from caliber.model.deadline import deadline_passed, remaining_s, within
+from caliber.model.entities import ConfigDocument, Event
+from caliber.model.enums import EntityType, EventFamily, EventType, ReadConsistency
+from caliber.model.errors import CaliberError, InvalidConfigValue, ProviderNotConfigured, StorageError, Unavailable
+from caliber.model.ids import EventId
+from caliber.model.time import Clock, from_us
+from caliber.resident.frame import FRAME
+from caliber.resident.memory import ResidentMemory, ResidentSnapshot
+from caliber.schema.relations import CONFIG_DOCUMENT
+from caliber.storage import fork_imports, waiting
+from caliber.storage.moved import MOVED
+from caliber.storage.protocol import ConnectionPool
+from caliber.storage.unit_of_work import RowChange, UnitOfWork
+
+T = TypeVar("T")
+
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+_inherited: list[Engine] = []
+"""Engines that a child process inherited: kept for ever, so that nothing of theirs is closed in the child."""
+
+fork_imports.register()
+
+
+class Follower(Protocol):
+    """A worker of a room above: it follows the commits of a tenant, and is drained and closed with it."""
+
+    def committed(self, changes: Sequence[RowChange]) -> None:
+        """Take note of a commit of ours."""
+        ...
+
+    def changed_elsewhere(self) -> None:
+        """Take note that other processes' commits are in memory now."""
+        ...
+
+    def loaded(self) -> None:
+        """Look through the store: commits may have been missed."""
+        ...
+
+    def drain(self) -> None:
+        """Return once everything that waits is done."""
+        ...
+
+    def close(self) -> None:
+        """End."""
+        ...
+
+
+class Engine:
+    """The open tenant that handles share. ``start`` begins to follow other processes, once all parts are in."""
+
+    def __init__(
+        self,
+        config: CaliberConfig,
+        *,
+        clock: Clock,
+        embedding_provider: EmbeddingProvider | None = None,
+        previous_embedding_provider: EmbeddingProvider | None = None,
+        summarization_provider: SummarizationProvider | None = None,
+        connection_pool: ConnectionPool | None = None,
+    ) -> None:
+        waiting.apart(lambda: importlib.import_module("numpy.ma"))  # NumPy would, within some call
+        self.config = config
+        self.clock = clock
+        self.estimator = estimator_of(config)
+        self._state = "open"
+        self._moved: Unavailable | None = None
+        self.unrecorded_errors = 0
+        self._closing = threading.RLock()
+        self._released = False
+        self._stopped = waiting.Event()
+        self._parts: dict[type[Any], Any] = {}
+        self._followers: list[Follower] = []
+        self._background: list[PeriodicTask | DelayedTask] = []
+        self.summarization: SummarizationProvider | None = None
+        self.log = EventLog()
+        self.store = backend(config.storage.adapter).open_store(
+            config, clock_us=clock.now_us, connection_pool=connection_pool
+        )
+        self.providers = Providers(
+            config,
+            self._stopped,
+            count_text=self.count_text,
+            embedding=embedding_provider,
+            previous=previous_embedding_provider,
+            summarization=summarization_provider,
+        )
+        try:
+            resident = config.resident
+            for refusal in refusals(config):
+                raise refusal
+            self.evaluator = open_evaluator(resident.evaluator, config.cache_path)
+            self.memory = ResidentMemory(
+                self.store,
+                segment_rows=resident.segment_rows,
+                resident_bytes=resident.resident_bytes,
+                compact_dead_ratio=resident.compact_dead_ratio,
+                evaluator=self.evaluator,
+                relations=FRAME if config.search.mode == "backend" else None,
+            )
+            self.store.follow(self.memory)
+            self.memory.on_failure = self.record_error
+            self.bus = EventBus(self._subscriber_failed)
+            self.behind = WriteBehind(
+                self.store,
+                queue_max=config.write_behind.queue_max,
+                flush_interval_ms=config.write_behind.flush_interval_ms,
+                failed=self.record_error,
+            )
+            self._keep_config()
+            self._record_evaluator()
+            self.locks = LockService(self.store, check=self.check_open, lease_ms=config.lock_timeout)
+            self.memory.on_commit = self._committed
+            self.memory.on_missed = self._missed
+        except BaseException:
+            self.abandon()
+            raise
+
+    def start(self) -> None:
+        """Begin to follow other processes. Raises: StorageError when memory and store differ."""
+        resident = self.config.resident
+        if resident.verify_on_open:
+            differences = self.memory.verify()
+            if differences:
+                raise StorageError(f"memory and store differ in {len(differences)} places", reason=str(differences[0]))
+        self.repeat("feed", self._follow, resident.feed_poll_ms)
+        self.store.listen(RemoteEvents(self._follow, self.bus, self.event, self.record_error))
+        _engines.add(self)
+
+    def abandon(self) -> None:
+        """Release what an opening that failed had begun: threads too, whose owner nobody will ever hold."""
+        self._state = "closed"
+        for task in self._background:
+            task.stop()
+        self._close_followers()
+        behind: WriteBehind | None = getattr(self, "behind", None)
+        if behind is not None:
+            with contextlib.suppress(CaliberError):  # what made the opening fail is what the caller hears
+                behind.close(self.config.write_behind.shutdown_ms)
+        self.store.close()
+
+    # --- parts of the rooms above ------------------------------------------------------------------
+
+    def add(self, part: object) -> None:
+        """Keep what a room has once a tenant; services find it by its type."""
+        self._parts[type(part)] = part
+
+    def part(self, kind: type[T]) -> T:
+        """Return what a room above has once a tenant; a service asks for it once, when it is made."""
+        part: T = self._parts[kind]
+        return part
+
+    def find_part(self, kind: type[T]) -> T | None:
+        """As ``part``, of a part that not every tenant has; None without it."""
+        return self._parts.get(kind)
+
+    def follow(self, worker: Follower) -> None:
+        """Have a worker follow the tenant's commits; it is drained and closed with the tenant."""
+        self._followers.append(worker)
+
+    def open_summarization(self) -> None:
+        """Open the summarization provider, if there is one."""
+        self.summarization = self.providers.summarization()
+
+    def _record_evaluator(self) -> None:
+        """Put into the event log what kept compiled code from being kept: opening is slower, and nothing else."""
+        for problem in () if self.evaluator.code is None else self.evaluator.code.problems:
+            error = InvalidConfigValue(field="cache_dir", value=self.config.cache_dir, reason=problem)
+            self.record_error("evaluator", error)
+
+    def _close_followers(self) -> None:
+        self.providers.close()  # first, so that no worker waits for an answer
+        for worker in reversed(self._followers):
+            worker.close()
+
+    def _keep_config(self) -> None:
+        document = ConfigDocument(
+            self.config.hash, "config", self.config.canonical_json(), from_us(self.clock.now_us())
+        )
+        self.store.write(lambda uow: uow.insert_new(CONFIG_DOCUMENT, document))
+
+    def repeat(self, name: str, task: Callable[[], None], every_ms: int) -> None:
+        """Run ``task`` every ``every_ms`` until the handle is closed; 0 never runs it."""
+        self._begin(PeriodicTask(name, task, every_ms=every_ms, failed=self.record_error))
+
+    def later(self, name: str, task: Callable[[Callable[[], bool]], None], after_ms: int) -> None:
+        """Run ``task`` once, ``after_ms`` from now; 0 never runs it. It can ask whether it is to end early."""
+        self._begin(DelayedTask(name, task, after_ms=after_ms, failed=self.record_error))
+
+    def _begin(self, task: PeriodicTask | DelayedTask) -> None:
+        self._background.append(task)
+        task.start()
+
+    def _follow(self) -> None:
+        """Bring other processes' commits into memory."""
+        if self._has_news():
+            self._catch_up()
+
+    def _has_news(self) -> bool:
+        try:
+            return self.store.changed_elsewhere()
+        except Unavailable as error:
+            self._notice(error)
+            raise
+
+    def _notice(self, error: Unavailable) -> None:
+        """Take note when the tenant turns out to have moved: from then on nothing is read here either."""
+        if error.context.get("reason") == MOVED[0]:
+            self._moved = error
+
+    def _catch_up(self) -> None:
+        self.store.catch_up()
+        for worker in self._followers:
+            worker.changed_elsewhere()
+
+    # --- counting --------------------------------------------------------------------------------
+
+    def count_text(self, text: str) -> int:
+        """Return the tokens of a text under the configured estimator."""
+        return estimate_tokens(text, estimator=self.estimator)
+
+    def count_bytes(self, raw: bytes) -> int:
+        """Return the tokens of content under the configured estimator."""
+        return self.estimator.tokens_of_bytes(raw)
+
+    # --- state -----------------------------------------------------------------------------------
+
+    def check_open(self) -> None:
+        """Raise Unavailable when the handle was closed, or belongs to the parent of this process."""
+        if self._state != "open":
+            advice = {
+                "closed": "the handle is closed; open the store again",
+                "forked": "the handle was opened before fork(); open the store again in this process",
+            }[self._state]
+            raise Unavailable(advice, reason=self._state, retryable=False)
+        if self._moved is not None:
+            raise Unavailable(self._moved.message, reason=MOVED[0], retryable=False)
+
+    @property
+    def state(self) -> str:
+        """``open``, ``closed`` or ``forked``."""
+        return self._state
+
+    @property
+    def summarizer(self) -> SummarizationProvider:
+        """The summarization provider. Raises: ProviderNotConfigured."""
+        if self.summarization is None:
+            raise ProviderNotConfigured(capability="summarization")
+        return self.summarization
+
+    def snapshot(self, consistency: ReadConsistency | str | None = None) -> ResidentSnapshot:
+        """Return the resident snapshot to read from; ``latest`` first looks for other processes' commits."""
+        self.check_open()
+        wanted = self.config.resident.read_consistency
+        if consistency is not None:
+            wanted = arguments.as_enum(consistency, ReadConsistency, "consistency")
+        if wanted is ReadConsistency.LATEST:
+            if self._has_news():
+                self._catch_up()
+            else:
+                self.memory.settle()  # another thread may have read the news, and be about to apply them
+        return self.memory.snapshot
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def within(self, deadline_ms: int | None) -> AbstractContextManager[None]:
+        """Bound all of a call, what it asks of providers and what it writes, to ``deadline_ms``."""
+        return within(None if deadline_ms is None else arguments.as_whole(deadline_ms, "deadline_ms") / 1_000)
+
+    def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None) -> T:
+        """Run ``work`` in one transaction; events it emitted are published once it is durable."""
+        self.check_open()
+        if deadline_ms is not None:
+            arguments.as_whole(deadline_ms, "deadline_ms")
+        left = remaining_s()
+        if left is not None:
+            if not left and deadline_ms != 0:  # 0 asks to write now or not at all
+                raise deadline_passed("the write was prepared; nothing was written")
+            left_ms = int(left * 1_000)
+            deadline_ms = left_ms if deadline_ms is None else min(deadline_ms, left_ms)
+        units: list[UnitOfWork] = []
+
+        def run(uow: UnitOfWork) -> T:
+            units[:] = (uow,)  # work that lost a race is done again
+            return work(uow)
+
+        try:
+            result = self.store.write(run, deadline_ms=deadline_ms)
+        except Unavailable as error:
+            self._notice(error)
+            raise
+        for event in units[0].events:
+            try:
+                self.publish(event)
+            except Unavailable:  # closed meanwhile, or its log is full: the write stands all the same
+                self.unrecorded_errors += 1
+                self.bus.publish(event)
+        return result
+
+    def publish(self, event: Event) -> None:
+        """Tell subscribers, and queue a trace event for the log; audit events are in the log already."""
+        if event.family is not EventFamily.AUDIT and self.config.write_behind.trace_enabled:
+            self.behind.put((self.log, None, event))
+        if not self.bus.idle:
+            self.bus.publish(event)
+
+    def publish_later(self, build: Callable[[], Event]) -> None:
+        """As ``publish`` for a trace event of a read; without listeners it is made by the thread that writes it."""
+        if not self.bus.idle:
+            self.publish(build())
+        elif self.config.write_behind.trace_enabled:
+            self.behind.put((self.log, None, build))
+
+    def event(
+        self,
+        event_type: EventType | str,
+        *,
+        principal: str | None = None,
+        trajectory_id: uuid.UUID | None = None,
+        scope_id: uuid.UUID | None = None,
+        subject: tuple[EntityType | str, uuid.UUID] | None = None,
+        payload: dict[str, Any] | None = None,
+        duration_ms: int | None = None,
+        family: EventFamily = EventFamily.TRACE,
+        at_us: int | None = None,
+    ) -> Event:
+        """Return a new event."""
+        return Event(
+            event_id=EventId(uuid7()),
+            family=family,
+            event_type=str(event_type),
+            created_at=from_us(self.clock.now_us() if at_us is None else at_us),
+            trajectory_id=trajectory_id,  # type: ignore[arg-type]
+            scope_id=scope_id,  # type: ignore[arg-type]
+            subject_type=None if subject is None else subject[0],
+            subject_id=None if subject is None else subject[1],
+            principal=principal,
+            payload=payload or {},
+            duration_ms=duration_ms,
+        )
+
+    def _committed(self, changes: Sequence[RowChange]) -> None:
+        for worker in self._followers:
+            worker.committed(changes)
+
+    def _missed(self) -> None:
+        """Have those look through the store who may not have heard of a commit of ours: somebody was interrupted."""
+        for worker in self._followers:
+            worker.loaded()
+
+    # --- failures behind the caller's back: recorded, never silent --------------------------------
+
+    def record_error(self, where: str, error: BaseException) -> None:
+        """Log what went wrong where no caller is told, or is told in other words."""
+        if self._state != "open":
+            return
+        kind = error.kind if isinstance(error, CaliberError) else type(error).__name__
+        message = str(error)[:500].encode("utf-8", "backslashreplace").decode()  # it may quote what is no text
+        self.record(self.event(EventType.ERROR, payload={"where": where, "error": kind, "message": message}))
+
+    def record(self, event: Event) -> None:
+        """Queue an event for the log without ever waiting."""
+        if not self.behind.offer((self.log, None, event)):
+            # The log itself is full or closed, which its own callers are told; here only the count can be kept.
+            self.unrecorded_errors += 1
+
+    def _subscriber_failed(self, event: Event, error: Exception) -> None:
+        self.record_error(f"subscriber of {event.event_type}", error)
+
+    # --- ending ----------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Return once everything behind is done: vectors and summaries made, counts, events and windows on disk."""
+        self.check_open()
+        with contextlib.ExitStack() as stack:  # a provider that fails does not keep the others from being drained
+            stack.callback(self.behind.flush)
+            for worker in reversed(self._followers):
+                stack.callback(worker.drain)
+
+    def close(self) -> None:
+        """Drain what is queued within ``shutdown_ms`` and release everything; closing twice changes nothing.
+
+        Interrupted (Ctrl-C, a time limit), it goes on where it was when it is called again.
+        """
+        with self._closing:
+            if self._released or self._state == "forked":
+                return
+            # First of all: calls of other threads would keep what is drained from ever running dry.
+            self._state = "closed"
+            self._stopped.set()
+            for task in self._background:
+                task.stop()
+            self._close_followers()
+            try:
+                self._close_behind()
+            except Exception as error:
+                if not waiting.is_of_handler(error):
+                    self._release()
+                raise
+            self._release()
+
+    def _release(self) -> None:
+        try:
+            self.store.close()
+        except Exception as error:
+            if waiting.is_of_handler(error):
+                raise
+            _engines.discard(self)
+            self._released = True
+            raise
+        _engines.discard(self)
+        self._released = True
+
+    def _close_behind(self) -> None:
+        """Drain what reads left behind; where the tenant has moved away, nobody takes it any more."""
+        try:
+            self.behind.close(0 if self._moved is not None else self.config.write_behind.shutdown_ms)
+        except Unavailable as error:
+            cause = error.__cause__
+            if self._moved is None and not (isinstance(cause, Unavailable) and cause.context["reason"] == MOVED[0]):
+                raise
+
+    def forked(self) -> None:
+        """Take note that this process is a child of the one that opened the store."""
+        if self._state == "open":
+            self._state = "forked"
+
+
+def _after_fork_in_child() -> None:
+    for engine in list(_engines):
+        engine.forked()
+        _inherited.append(engine)
+    _engines.clear()
+
+
+def _at_exit() -> None:
+    with contextlib.ExitStack() as stack:  # one that fails to close does not keep the others from draining
+        for engine in list(_engines):
+            stack.callback(engine.close)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+atexit.register(_at_exit)

@@ -1,0 +1,29 @@
+"""Events on their way to the log: made by the thread that writes them, where a reader left that to it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from typing import Any
+
+from caliber.engine.write_behind import Deferred
+from caliber.model.entities import Event
+from caliber.model.enums import EventType
+from caliber.schema.relations import EVENT
+from caliber.storage.unit_of_work import UnitOfWork
+
+
+class EventLog(Deferred):
+    """Items are events, or functions without arguments that make one."""
+
+    def make(self, items: dict[Hashable, Any]) -> None:
+        for key, event in items.items():
+            if not isinstance(event, Event):
+                items[key] = event()
+
+    def write(self, uow: UnitOfWork, items: Iterable[Event]) -> None:
+        for event in items:
+            uow.insert_new(EVENT, event)
+
+    def reports(self, item: Any) -> bool:
+        # An error that cannot be recorded is not recorded as another.
+        return not (isinstance(item, Event) and item.event_type == EventType.ERROR)

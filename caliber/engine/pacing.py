@@ -1,0 +1,38 @@
+"""Pacing of workers behind commits: waits, rests and retries."""
+
+from __future__ import annotations
+
+from typing import Final
+
+FOREIGN_S: Final = 30.0
+"""The time that another program has to finish its work, before a worker here looks for the rest."""
+
+LOOK_SHARE: Final = 0.01
+"""Most of the time that such looks may take, in a large store that others write to all the time."""
+
+REST_PARTS: Final = 4.0
+"""The rest after a small piece of work, as a multiple of the time that the work took.
+
+Writers take turns, and the worker's turn is nobody's call: what others write meanwhile shares one transaction of it.
+"""
+
+REST_MAX_S: Final = 0.05
+"""The longest rest, however slow a provider is."""
+
+
+def foreign_wait_s(looked_s: float) -> float:
+    """Return how long to wait before looking for what others left; ``looked_s`` is how long the last look took."""
+    return max(FOREIGN_S, looked_s / LOOK_SHARE)
+
+
+def rest_s(took_s: float) -> float:
+    """Return how long to rest after a piece of work."""
+    return min(REST_PARTS * took_s, REST_MAX_S)
+
+
+def retry_wait_s(failures: int, idle_s: float, longest_s: float) -> float:
+    """Return how long to wait after one more failure: each time twice as long, up to ``longest_s``.
+
+    A service that is down for hours, or refuses its key, is not asked all day.
+    """
+    return min(idle_s * 2.0 ** min(failures, 32), longest_s)

@@ -1,0 +1,111 @@
+"""The providers of one open tenant: those a caller brought or the configuration names, asked again when they fail.
+
+What is made here is closed here; what a caller brought is his.
+
+Source: design section 4, C-245, C-291, C-497, K-101.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from caliber.config import CaliberConfig
+from caliber.engine.refusals import PREVIOUS
+from caliber.llm.protocols import Closable, EmbeddingProvider, SummarizationProvider
+from caliber.llm.registry import build_embedding_provider, build_summarization_provider, is_costly
+from caliber.llm.retry import Retry, retrying_summarization
+from caliber.model.errors import DTypeError, IncompatibleOptions, MultipleErrors
+from caliber.storage.waiting import Event
+
+Provider = TypeVar("Provider")
+
+
+def check_provider(provider: object, field: str) -> None:
+    """Raise DTypeError for what is no embedding provider."""
+    if not isinstance(provider, EmbeddingProvider):
+        raise DTypeError(field=field, expected="an EmbeddingProvider", got=type(provider).__name__)
+
+
+def check_dimensions(config: CaliberConfig, provider: EmbeddingProvider) -> None:
+    """Raise MultipleErrors when a provider's vectors do not fit the configured space."""
+    if config.vector is not None and provider.dimensions != config.vector.dimensions:
+        reason = f"the provider gives {provider.dimensions}, the space has {config.vector.dimensions}"
+        clash = IncompatibleOptions(option_a="vector.dimensions", option_b="embedding_provider", reason=reason)
+        raise MultipleErrors(errors=[clash])
+
+
+class Providers:
+    """The providers that embed and sum up a tenant's texts; ``embedding`` and the others are those of the caller."""
+
+    def __init__(
+        self,
+        config: CaliberConfig,
+        stopped: Event,
+        *,
+        count_text: Callable[[str], int],
+        embedding: EmbeddingProvider | None,
+        previous: EmbeddingProvider | None,
+        summarization: SummarizationProvider | None,
+    ) -> None:
+        self._config = config
+        self._count_text = count_text
+        self._given = embedding
+        self._given_previous = previous
+        self._given_summarization = summarization
+        self.retry = Retry(config.llm_retry_config, stopped)
+        self._owned: list[Closable] = []
+        self._embedding: EmbeddingProvider | None = None
+
+    def embedding(self) -> tuple[EmbeddingProvider | None, bool]:
+        """Return the embedding provider, if there is one, and whether its vectors are worth keeping in the store.
+
+        Raises: DTypeError for what is none, MultipleErrors for one of other dimensions.
+        """
+        given, settings = self._given, self._config.embedding_provider
+        # A small model on this machine is quicker than a look into the store.
+        durable = given is not None or (settings is not None and is_costly(settings))
+        if given is None and settings is not None:
+            given = self._own(build_embedding_provider(settings, self._count_text))
+        if given is not None:
+            check_provider(given, "embedding_provider")
+            check_dimensions(self._config, given)
+        self._embedding = given
+        return given, durable
+
+    def previous(self) -> tuple[EmbeddingProvider | None, bool]:
+        """As ``embedding``, of the provider before this one. Raises: DTypeError for what is none."""
+        given, settings = self._given_previous, self._config.previous_embedding_provider
+        durable = given is not None or (settings is not None and is_costly(settings))
+        if given is None and settings is not None:
+            given = self._own(build_embedding_provider(settings, self._count_text, field=PREVIOUS))
+        if given is not None:
+            check_provider(given, PREVIOUS)
+        return given, durable
+
+    def summarization(self) -> SummarizationProvider | None:
+        """Return the summarization provider, if there is one; that of ``embedding`` compares sentences for it.
+
+        Raises: DTypeError for what is none.
+        """
+        given, settings = self._given_summarization, self._config.summarization_provider
+        if given is None and settings is not None:
+            given = self._own(build_summarization_provider(settings, self._embedding, self._count_text))
+        if given is None:
+            return None
+        if not isinstance(given, SummarizationProvider):
+            raise DTypeError(
+                field="summarization_provider", expected="a SummarizationProvider", got=type(given).__name__
+            )
+        return retrying_summarization(given, self.retry)
+
+    def _own(self, provider: Provider) -> Provider:
+        """Remember to close a provider that was made here; one that was passed in is its maker's."""
+        if isinstance(provider, Closable):
+            self._owned.append(provider)
+        return provider
+
+    def close(self) -> None:
+        """Release what was made here."""
+        for provider in self._owned:
+            provider.close()

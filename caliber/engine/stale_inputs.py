@@ -1,0 +1,35 @@
+"""Inputs that others changed, or that were forgotten, while something was being made of them.
+
+A provider takes seconds to sum up what it is given. The writer of a summary asks in the same transaction whether
+anything was erased since the sources were read; if so, it is made again of what is left. Source: decisions 0135, 0172.
+"""
+
+from __future__ import annotations
+
+from caliber.engine.engine import Engine
+from caliber.model.errors import Conflict
+from caliber.schema.relations import ERASURE
+from caliber.storage.unit_of_work import UnitOfWork
+
+
+class StaleInputs(Conflict):
+    """Prepared work no longer fits the store: prepare it again."""
+
+
+def erasures(engine: Engine) -> int:
+    """Return how often something was erased from the store; asked before the sources are read. Raises: Unavailable."""
+    engine.check_open()
+    with engine.store.read() as session:
+        count: int = session.run(engine.store.plans[ERASURE.name].count, ())[0][0]
+    return count
+
+
+def check_erasures(uow: UnitOfWork, before: int | None, now: int | None = None) -> None:
+    """Refuse to write what was made of sources that were read before an erasure; ``now`` is how many there are.
+
+    Raises: StaleInputs.
+    """
+    if before is not None and (uow.count(ERASURE) if now is None else now) != before:
+        raise StaleInputs(
+            entity_type=ERASURE.name, reason="something was forgotten while a provider was asked about it"
+        )

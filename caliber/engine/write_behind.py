@@ -1,0 +1,337 @@
+"""The write-behind queue: writes that a read leaves behind reach the disk a little later, in batches.
+
+The queue knows no kind of write: each kind is an object of the room that it comes from. Usage counts, trace events and
+persisted windows go through here; knowledge, turns, artifacts, locks and audit records never do. The queue is bounded:
+when it is full, the reader waits for the writer. While the store cannot be written, all is kept and tried again;
+``flush`` and ``close`` say so, and readers hear once there is no room left. One entry that cannot be written is set
+aside and recorded as an error once: it stops nothing else.
+
+Source: O-10, O-12, design section 4.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from caliber.model.errors import (
+    CaliberError,
+    InternalError,
+    SchemaMismatch,
+    StorageError,
+    TransactionFailed,
+    Unavailable,
+    ValidationError,
+)
+from caliber.storage.protocol import Store
+from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.waiting import Condition, Worker
+
+_RETRY_S = 0.05
+_BATCH = 512
+
+
+_OF_THE_STORE: Final = (Unavailable, SchemaMismatch, TransactionFailed)
+_OF_AN_ENTRY: Final = (StorageError, ValidationError, ValueError, TypeError, ArithmeticError)
+"""Errors of a value that is none, too large, or against a rule of the schema."""
+
+
+class Deferred:
+    """One kind of deferred writes of one tenant. The queue keeps their items as they are given."""
+
+    def merge(self, old: Any, new: Any) -> Any:  # noqa: ARG002
+        """Return the item that stands for two of one key."""
+        return new
+
+    def make(self, items: dict[Hashable, Any]) -> None:
+        """Make in place what callers left to be made; called by the writing thread, before each attempt to write."""
+
+    def write(self, uow: UnitOfWork, items: Iterable[Any]) -> None:
+        """Write items in a transaction that they share with other kinds."""
+        raise NotImplementedError
+
+    def written(self, items: Iterable[Any]) -> None:
+        """Take note that items are on disk."""
+
+    def reports(self, item: Any) -> bool:  # noqa: ARG002
+        """Return whether an item that cannot be written is recorded as an error."""
+        return True
+
+
+Entry = tuple[Deferred, Hashable, Any]
+"""A kind, a key or None, and an item. Items of one kind and key are merged; None merges with nothing."""
+
+
+class _Alone:
+    """The key of an item without one."""
+
+    __slots__ = ()
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Entries that are written together: items by key, by kind."""
+
+    kinds: dict[Deferred, dict[Hashable, Any]] = field(default_factory=dict)
+    size: int = 0
+
+    def put(self, entries: Iterable[Entry]) -> None:
+        for kind, key, item in entries:
+            items = self.kinds.get(kind)
+            if items is None:
+                items = self.kinds[kind] = {}
+            if key is None:
+                items[_Alone()] = item
+                self.size += 1
+            elif key in items:
+                items[key] = kind.merge(items[key], item)
+            else:
+                items[key] = item
+                self.size += 1
+
+    def entries(self) -> list[Entry]:
+        """Return each entry."""
+        return [(kind, key, item) for kind, items in self.kinds.items() for key, item in items.items()]
+
+
+class WriteBehind:
+    """A bounded queue and the thread that empties it.
+
+    ``failed`` hears of each entry that was set aside.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        queue_max: int,
+        flush_interval_ms: int,
+        failed: Callable[[str, CaliberError], None],
+    ) -> None:
+        self._failed = failed
+        self._store = store
+        self._queue_max = queue_max
+        self._interval_s = flush_interval_ms / 1000
+        self._batch = min(_BATCH, queue_max)
+        self._condition = Condition()
+        self._queue = _Batch()
+        self._writing = _Batch()
+        self._busy = False
+        self._stop = False
+        self._urgent = False
+        self._failure: CaliberError | None = None
+        self._attempts = 0
+        self._taken = 0  # batches
+        self._kept = 0  # the newest of them that is on disk, and with it all that was queued before it was taken
+        self._asleep = False  # whether the thread waits for the first entry
+        self._worker = Worker(self._run, "caliber-behind")
+        self.set_aside = 0
+        """Entries that could not be written, and were given up."""
+
+    # --- putting in ------------------------------------------------------------------------------
+
+    def put(self, *entries: Entry) -> None:
+        """Queue entries, all in one transaction unless one of them cannot be written."""
+        with self._condition:
+            before = self._make_room()
+            self._queue.put(entries)
+            self._wake(before)
+
+    def offer(self, *entries: Entry) -> bool:
+        """Queue entries if there is room, without ever waiting; return whether they were taken.
+
+        For failures, which are recorded on threads that may hold the writer: waiting there would wait for itself.
+        """
+        with self._condition:
+            before = self._queue.size
+            if self._stop or before >= self._queue_max:
+                return False
+            self._queue.put(entries)
+            self._wake(before)
+            return True
+
+    def find(self, kind: Deferred, key: Hashable) -> Any | None:
+        """Return the item under a key that may not be on disk yet, or None."""
+        with self._condition:
+            for batch in (self._queue, self._writing):
+                items = batch.kinds.get(kind)
+                if items is not None and key in items:
+                    return items[key]
+        return None
+
+    def _make_room(self) -> int:
+        """Wait until there is room; return how many entries wait.
+
+        What fails is tried again and kept meanwhile; only when there is no room left for more does the reader hear.
+        """
+        if self._stop:
+            raise Unavailable("the handle is closed", reason="closed", retryable=False)
+        while (size := self._queue.size) >= self._queue_max:
+            # The reader waits: losing what it leaves behind is worse than being slow.
+            self._urgent = True
+            self._condition.notify_all()
+            self._condition.wait(0.1)
+            self._raise_failure()
+        return size
+
+    def _wake(self, before: int) -> None:
+        self._worker.start()
+        # The thread sleeps on an empty queue, or until a batch is full: in between it is left alone, so that
+        # readers do not hand the interpreter to it at every call.
+        if self._asleep or before < self._batch <= self._queue.size:
+            self._condition.notify_all()
+
+    def _raise_failure(self) -> None:
+        failure = self._failure
+        if failure is not None:
+            raise Unavailable(
+                f"what reads leave behind could not be written: {failure.message}",
+                reason="write-behind",
+                retryable=failure.retryable,
+            ) from failure
+
+    # --- writing out -----------------------------------------------------------------------------
+
+    def flush(self, timeout_ms: int | None = None) -> None:
+        """Return once everything queued before this call is on disk, whatever others go on queueing.
+
+        Raises: Unavailable when writing failed, or when ``timeout_ms`` passed.
+        """
+        self._drain(timeout_ms, to_the_end=False)
+
+    def _drain(self, timeout_ms: int | None, *, to_the_end: bool) -> None:
+        until = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
+        with self._condition:
+            attempts = self._attempts
+            wanted = self._taken + 1 if self._queue.size else self._taken
+            while self._kept < wanted or (to_the_end and (self._queue.size or self._busy)):
+                if self._taken < wanted or to_the_end or not self._busy:
+                    self._urgent = True
+                    self._condition.notify_all()
+                if self._stop and not self._worker.alive:
+                    self._raise_failure()
+                    raise Unavailable("the handle is closed", reason="closed", retryable=False)
+                left = None if until is None else until - time.monotonic()
+                if left is not None and left <= 0:
+                    self._raise_failure()
+                    raise Unavailable(f"{self._queue.size} entries are still waiting to be written", reason="timeout")
+                self._condition.wait(0.2 if left is None else min(0.2, left))
+                if until is None and self._attempts > attempts + 1:
+                    self._raise_failure()  # tried again since this call began, and failed again
+
+    def close(self, timeout_ms: int) -> None:
+        """Write out what is queued, within ``timeout_ms``, and stop."""
+        try:
+            self._drain(timeout_ms, to_the_end=True)
+        finally:
+            with self._condition:
+                self._stop = True
+                self._condition.notify_all()
+            self._worker.join(max(timeout_ms / 1000, 0.1))
+
+    def waiting(self) -> int:
+        """Return how many entries wait."""
+        with self._condition:
+            return self._queue.size
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                while not self._queue.size and not self._stop:
+                    self._asleep = True
+                    self._condition.wait()
+                self._asleep = False
+                if not self._queue.size:
+                    return
+                if not self._urgent and not self._stop:
+                    # Company makes batches; a flush, a full queue or the end does not wait for it.
+                    self._condition.wait_for(
+                        lambda: self._urgent or self._stop or self._queue.size >= self._batch,
+                        self._interval_s,
+                    )
+                self._writing, self._queue = self._queue, _Batch()
+                self._busy = True
+                self._taken += 1
+                self._urgent = False
+                self._condition.notify_all()
+            left, failure = self._write(self._writing)
+            with self._condition:
+                self._attempts += 1
+                self._failure = failure
+                if failure is None:
+                    self._kept = self._taken
+                else:
+                    # Nothing is lost by a failure: it goes back to the front and is tried again.
+                    left.put(self._queue.entries())
+                    self._queue = left
+                self._writing = _Batch()
+                self._busy = False
+                self._condition.notify_all()
+                if failure is not None:
+                    if self._stop:
+                        return
+                    self._condition.wait(_RETRY_S)
+
+    def _write(self, batch: _Batch) -> tuple[_Batch, CaliberError | None]:
+        """Write a batch; return what of it is still to be written, and why.
+
+        Where it is not the store that fails, each entry is written alone, and those that cannot be are set aside.
+        """
+        failure = self._written(batch)
+        if failure is None:
+            return _Batch(), None
+        if _of_the_store(failure):
+            return batch, failure
+        left = batch.entries()
+        while left:
+            entry = _Batch()
+            entry.put(left[:1])
+            failure = self._written(entry)
+            if failure is not None and _of_the_store(failure):
+                rest = _Batch()
+                rest.put(entry.entries())
+                rest.put(left[1:])
+                return rest, failure
+            if failure is not None:
+                self._put_aside(left[0], failure)
+            left.pop(0)
+        return _Batch(), None
+
+    def _put_aside(self, entry: Entry, failure: CaliberError) -> None:
+        self.set_aside += 1
+        kind, _, item = entry
+        if kind.reports(item):
+            with contextlib.suppress(Exception):  # it is counted; a clock that cannot be read must not end the thread
+                self._failed("write-behind: an entry was set aside", failure)
+
+    def _written(self, batch: _Batch) -> CaliberError | None:
+        """Write a batch in one transaction; return what failed."""
+
+        def work(uow: UnitOfWork) -> None:
+            for kind, items in batch.kinds.items():
+                kind.write(uow, items.values())
+
+        try:
+            for kind, items in batch.kinds.items():
+                kind.make(items)
+            self._store.write(work)
+        except CaliberError as error:
+            return error
+        except Exception as error:
+            # Whatever it was, the thread goes on and who waits for it hears of it.
+            failure = InternalError(f"what reads leave behind could not be made: {type(error).__name__}")
+            failure.__cause__ = error
+            return failure
+        for kind, items in batch.kinds.items():
+            kind.written(items.values())
+        return None
+
+
+def _of_the_store(failure: CaliberError) -> bool:
+    """Return whether it may be that nothing can be written, rather than one entry; only then does trying again help."""
+    cause = failure.__cause__ if isinstance(failure, InternalError) else failure
+    damaged = failure.context.get("reason") == "corrupt"
+    return failure.retryable or damaged or isinstance(cause, _OF_THE_STORE) or not isinstance(cause, _OF_AN_ENTRY)

@@ -1,0 +1,207 @@
+"""Reading everything afterwards: what is left of a subject, and where.
+
+Records are read first and decoded, what is packed in them included; then values of every table and files byte by byte,
+by means that share nothing with the walk that erased. A name that is a part of a longer word is none: such words are
+noted while records are read, and only in them does it count as theirs when bytes are read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caliber.erasure.digests import digests_of
+from caliber.erasure.subject import Subject, folded
+from caliber.model.erasure import NOT_OURS, Searched
+from caliber.model.errors import StorageError
+from caliber.resident.memory import ResidentMemory
+from caliber.schema.relation import Relation
+from caliber.schema.relations import CHECKPOINT, CONTEXT_WINDOW
+from caliber.storage.codec import codec_of
+from caliber.storage.erasing import Place
+from caliber.storage.paging import pages
+from caliber.storage.protocol import Store
+
+Heads = NDArray[np.bool_]
+
+_PAGE: Final = 500
+_DIGEST_BYTES: Final = 32
+_PIECE_BYTES: Final = 1 << 20
+_BETWEEN: Final = b"\0\xff\xfe\0"
+_UNPACKED_MAX: Final = 1 << 26
+_PACKED: Final = {CONTEXT_WINDOW.name: "record", CHECKPOINT.name: "state"}
+"""The column of a relation that holds packed text."""
+
+
+class Proof:
+    """One reading of a store. ``hashes`` are digests of contents that went."""
+
+    def __init__(self, subject: Subject, hashes: Iterable[bytes]) -> None:
+        self._subject = subject
+        self._hashes = {digest for digest in hashes if len(digest) == _DIGEST_BYTES}
+        for text in subject.texts:
+            variants = {text, text.lower(), text.upper(), text.casefold(), folded(text)}
+            self._hashes |= {hashlib.sha256(variant.encode()).digest() for variant in variants}
+        forms = {form for encoded in subject.byte_forms.values() for form in encoded}
+        self._forms = tuple(sorted(forms, key=len, reverse=True))
+        self._heads = _heads(self._forms)
+        self._longer: set[bytes] = set()
+        self.inside_words = 0
+        self.places: list[Searched] = []
+
+    def read(self, store: Store, memory: ResidentMemory) -> None:
+        """Read records, memory, tables and files."""
+        for relation in store.catalog.relations:
+            self._note(f"relation {relation.name}", "column", self._values(store, relation), self._in_value)
+        counted = self.inside_words
+        self._note("resident memory", "memory", memory.held(), self._in_value)
+        self.inside_words = counted  # the same words again
+        digests = _heads(self._hashes)
+        for place in store.eraser.places():
+            found, size = self._in_parts(place, digests)
+            self.places.append(Searched(place.name, place.kind, size, found))
+
+    @property
+    def findings(self) -> int:
+        """The number of findings in places that are this store's alone."""
+        return sum(place.findings for place in self.places if place.kind not in NOT_OURS)
+
+    # --- records ---------------------------------------------------------------------------------
+
+    def _note(self, name: str, kind: str, values: Iterator[Any], look: Any) -> None:
+        found = size = 0
+        for value in values:
+            size += len(value)
+            found += look(value)
+        self.places.append(Searched(name, kind, size, found))
+
+    def _values(self, store: Store, relation: Relation) -> Iterator[str | bytes]:
+        """Yield what a relation's records say, and take note of the digests that they have a right to."""
+        codec = codec_of(relation)
+        packed = _PACKED.get(relation.name)
+        packed_at = -1 if packed is None else codec.index(packed)
+        # Vectors, digests and ids are no texts: they are read with the tables, byte by byte.
+        said = {codec.index(name) for name in relation.content_columns}
+        with store.read() as session:
+            for row in chain.from_iterable(pages(session, store.plans[relation.name], _PAGE)):
+                self._hashes -= digests_of(codec.decode(row))
+                for place, value in enumerate(row):
+                    if place == packed_at and isinstance(value, bytes):
+                        yield _unpacked(value)
+                    elif isinstance(value, str) or (isinstance(value, bytes) and place in said):
+                        yield value
+
+    def _in_value(self, value: str | bytes) -> int:
+        subject = self._subject
+        if isinstance(value, bytes):
+            try:
+                value = value.decode("utf-8")
+            except UnicodeDecodeError:
+                return subject.mentioned_in(value)  # type: ignore[arg-type]
+        found = subject.mentioned(value)
+        if not found:
+            self._take_longer(value)
+        return found
+
+    def _take_longer(self, text: str) -> None:
+        """Take note of longer words that hold a name."""
+        plain = text.lower() if text.isascii() else folded(text)
+        for spelling in self._subject.spellings:
+            at = plain.find(spelling)
+            while at >= 0:
+                start, end = at, at + len(spelling)
+                while start and plain[start - 1].isalnum():
+                    start -= 1
+                while end < len(plain) and plain[end].isalnum():
+                    end += 1
+                self._longer.add(plain[start:end].encode("utf-8", "surrogatepass").lower())
+                self.inside_words += 1
+                at = plain.find(spelling, end)
+
+    # --- bytes -----------------------------------------------------------------------------------
+
+    def _in_parts(self, place: Place, digests: Heads | None) -> tuple[int, int]:
+        longest = max((len(form) for form in (*self._forms, *self._longer)), default=0)
+        reach = 2 * max(longest, _DIGEST_BYTES)
+        found = size = 0
+        tail = b""
+        for part in _together(place.parts) if place.apart else place.parts:
+            size += len(part)
+            piece = part if place.apart else tail + part
+            found += self._in_piece(piece, len(tail), digests)
+            tail = b"" if place.apart else piece[-reach:]
+        return found, size
+
+    def _in_piece(self, piece: bytes, known: int, digests: Heads | None) -> int:
+        """Count what ends beyond the first ``known`` bytes, which were read before."""
+        plain = piece.lower()
+        ends: set[int] = set()
+        for at in _starts(plain, self._heads):
+            for form in self._forms:
+                end = at + len(form)
+                if end > known and plain.startswith(form, at) and not self._is_longer(plain, at, form):
+                    ends.add(end)
+        return len(ends) + self._digests_in(piece, known, digests)
+
+    def _is_longer(self, plain: bytes, at: int, form: bytes) -> bool:
+        for word in self._longer:
+            inside = word.find(form)
+            if inside >= 0 and plain[max(0, at - inside) : at - inside + len(word)] == word:
+                return True
+        return False
+
+    def _digests_in(self, piece: bytes, known: int, digests: Heads | None) -> int:
+        if digests is None or len(piece) < _DIGEST_BYTES:
+            return 0
+        return sum(
+            at + _DIGEST_BYTES > known and piece[at : at + _DIGEST_BYTES] in self._hashes
+            for at in _starts(piece, digests)
+        )
+
+
+def _heads(needles: Iterable[bytes]) -> Heads | None:
+    """Return which two bytes needles begin with, or None when there are no needles."""
+    heads = {needle[0] << 8 | needle[1] for needle in needles if len(needle) > 1}
+    if not heads:
+        return None
+    table = np.zeros(1 << 16, np.bool_)
+    table[list(heads)] = True
+    return table
+
+
+def _together(values: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield many small values as fewer large pieces, with what no name has between them."""
+    waiting: list[bytes] = []
+    size = 0
+    for value in values:
+        waiting.append(value)
+        size += len(value)
+        if size >= _PIECE_BYTES:
+            yield _BETWEEN.join(waiting)
+            waiting, size = [], 0
+    yield _BETWEEN.join(waiting)
+
+
+def _starts(piece: bytes, heads: Heads | None) -> list[int]:
+    """Return where something may begin that has one of the heads: files are long, and needles many."""
+    if heads is None or len(piece) < 2:
+        return []
+    raw = np.frombuffer(piece, np.uint8).astype(np.uint16)
+    return np.flatnonzero(heads[raw[:-1] << np.uint16(8) | raw[1:]]).tolist()
+
+
+def _unpacked(raw: bytes) -> bytes:
+    """Return what is packed in a window's record or a checkpoint; nothing where nothing is."""
+    start = 4 if raw[:3] == b"CWR" else 0
+    if not start and raw[:1] != b"\x78":
+        return b""
+    try:
+        return zlib.decompressobj().decompress(raw[start:], _UNPACKED_MAX)
+    except zlib.error as error:
+        raise StorageError("a packed record cannot be read; run `caliber doctor`") from error

@@ -1,0 +1,279 @@
+"""``forget`` and ``purge_trajectory``: erase in one transaction, rid the files of it, read everything, report.
+
+What is to be forgotten is never written down. What is written down is that an erasure is under way: when a process dies
+after its transaction, records are gone already, and ``resume`` does the rest without knowing whom it was about.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import threading
+import uuid
+from collections.abc import Sequence
+from typing import Any, Final
+
+from caliber.engine.engine import Engine
+from caliber.erasure.erasing import Outcome, Walk, Wanted
+from caliber.erasure.proving import Proof
+from caliber.erasure.subject import Subject
+from caliber.erasure.unfinished import (
+    LOG_TO_SCRUB,
+    REWRITTEN,
+    drop_from_memory,
+    unfinished_erasures,
+)
+from caliber.kernels import uuid7
+from caliber.model import arguments
+from caliber.model.access import Principal
+from caliber.model.entities import EntityRef, Erasure
+from caliber.model.enums import EntityType, ErasureKind, EventFamily, EventType
+from caliber.model.erasure import ForgetReport
+from caliber.model.errors import NotFound, PermissionDenied
+from caliber.model.time import from_us
+from caliber.schema.relations import ERASURE, TRAJECTORY
+from caliber.storage.unit_of_work import UnitOfWork
+
+_ROUNDS: Final = 3
+"""Times that what others wrote meanwhile (a vector, a window in a queue) is looked for and erased too."""
+_WAIT_MS: Final = 10_000
+_one_at_a_time = threading.Lock()
+
+
+def _after_fork_in_child() -> None:
+    global _one_at_a_time
+    _one_at_a_time = threading.Lock()  # a thread of the parent may have held it
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+class _OnlyCounted(Exception):
+    """Ends the transaction of a rehearsal, so that nothing of it stands."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__("rehearsal")
+        self.outcome = outcome
+
+
+class Forgetting:
+    """Forgetting on behalf of one principal."""
+
+    def __init__(self, engine: Engine, principal: Principal) -> None:
+        self._engine = engine
+        self._principal = principal
+
+    def forget(
+        self,
+        entity: EntityRef | None,
+        texts: Sequence[str],
+        *,
+        dry_run: bool,
+        even_if_shared: bool,
+        wait_ms: int | None,
+        scrub_log: bool = False,
+    ) -> ForgetReport:
+        """Erase a subject. Raises: as ``Caliber.forget``."""
+        self._check_rights("forget")
+        if entity is not None:
+            entity = arguments.as_reference(entity, "entity")
+        wanted = Wanted(Subject.of(entity, texts), even_if_shared=even_if_shared)
+        if entity is not None and entity.entity_type is EntityType.TRAJECTORY:
+            wanted = dataclasses.replace(wanted, trajectories=frozenset({entity.id.bytes}))
+        return self._run(ErasureKind.SUBJECT, wanted, dry_run, wait_ms, scrub_log)
+
+    def purge_trajectory(
+        self, trajectory_id: uuid.UUID, *, dry_run: bool, wait_ms: int | None, scrub_log: bool = False
+    ) -> ForgetReport:
+        """Erase a task and the tasks it started. Raises: as ``Caliber.purge_trajectory``."""
+        self._check_rights("purge")
+        ids = self._family(trajectory_id)
+        wanted = Wanted(Subject(ids), frozenset(item.bytes for item in ids), even_if_shared=True)
+        return self._run(ErasureKind.TRAJECTORY, wanted, dry_run, wait_ms, scrub_log)
+
+    def resume(self, *, wait_ms: int | None = None) -> list[ForgetReport]:
+        """Finish erasures that were cut short; return a report of each."""
+        self._check_rights("forget")
+        return finish_erasures(self._engine, _WAIT_MS if wait_ms is None else wait_ms, log_too=True)
+
+    def _check_rights(self, action: str) -> None:
+        self._engine.check_open()
+        if not self._principal.admin:
+            raise PermissionDenied(agent_id=self._principal.label, action=action, resource="the store")
+
+    def _family(self, trajectory_id: uuid.UUID) -> list[uuid.UUID]:
+        plans = self._engine.store.plans[TRAJECTORY.name]
+        out, waiting = [trajectory_id], [trajectory_id]
+        with self._engine.store.read() as session:
+            if not session.run(plans.get, (trajectory_id.bytes,)):
+                raise NotFound(entity_type="trajectory", id=trajectory_id)
+            while waiting:
+                rows = session.run(plans.lists["list_children"], (waiting.pop().bytes,))
+                children = [plans.codec.decode(row).trajectory_id for row in rows]
+                waiting += children
+                out += children
+        return out
+
+    def _run(
+        self, kind: ErasureKind, wanted: Wanted, dry_run: bool, wait_ms: int | None, scrub_log: bool
+    ) -> ForgetReport:
+        engine = self._engine
+        wait = _WAIT_MS if wait_ms is None else arguments.as_whole(wait_ms, "wait_ms")
+        with _one_at_a_time:
+            engine.behind.flush()
+            if dry_run:
+                outcome = self._rehearse(wanted)
+                return ForgetReport(kind, True, outcome.erased, outcome.redacted, outcome.windows_closed)
+            erasure_id = uuid7()
+            outcome = self._erase(kind, wanted, erasure_id, scrub_log)
+            for number in range(_ROUNDS):
+                if number:
+                    engine.behind.flush()
+                    outcome.add(self._erase(kind, wanted, erasure_id, scrub_log))
+                drop_from_memory(engine)
+                remaining = engine.store.eraser.scrub(wait / 1_000)
+                if scrub_log and not remaining:
+                    remaining = engine.store.eraser.scrub_log(wait / 1_000)
+                    if remaining:
+                        mark_rewritten(engine, erasure_id)
+                proof = Proof(wanted.subject, outcome.hashes)
+                proof.read(engine.store, engine.memory)
+                if not proof.findings or remaining:
+                    break
+            remaining += self._still_named(wanted.subject)
+            if not remaining and not proof.findings:
+                _finish(engine, erasure_id)
+            if scrub_log and not remaining:
+                for earlier in unfinished_erasures(engine):
+                    if REWRITTEN in earlier.counts:  # it waited for the same log
+                        _finish(engine, earlier.erasure_id)
+            return ForgetReport(
+                kind=kind,
+                dry_run=False,
+                erased=outcome.erased,
+                redacted=outcome.redacted,
+                windows_closed=outcome.windows_closed,
+                erasure_id=erasure_id,
+                searched=tuple(proof.places),
+                inside_words=proof.inside_words,
+                remaining=tuple(remaining),
+                out_of_reach=(*engine.store.eraser.out_of_reach(), *_elsewhere(engine)),
+            )
+
+    def _walk(self, uow: UnitOfWork, wanted: Wanted) -> Outcome:
+        engine = self._engine
+        if engine.store.eraser.hold is not None:
+            uow.run(engine.store.eraser.hold)
+        return Walk(uow, wanted, engine.count_text, engine.count_bytes).run()
+
+    def _rehearse(self, wanted: Wanted) -> Outcome:
+        def work(uow: UnitOfWork) -> None:
+            raise _OnlyCounted(self._walk(uow, wanted))
+
+        try:
+            self._engine.write(work)
+        except _OnlyCounted as rehearsal:
+            return rehearsal.outcome
+        raise AssertionError  # work always raises
+
+    def _erase(self, kind: ErasureKind, wanted: Wanted, erasure_id: uuid.UUID, scrub_log: bool) -> Outcome:
+        engine = self._engine
+
+        def work(uow: UnitOfWork) -> Outcome:
+            outcome = self._walk(uow, wanted)
+            found: Erasure | None = uow.find(ERASURE, erasure_id.bytes)
+            if found is None:
+                asked = {LOG_TO_SCRUB: 1} if scrub_log else {}
+                erasure = Erasure(erasure_id, kind, outcome.counts | asked, from_us(uow.now_us))
+                uow.announce(ERASURE, erasure, uow.insert(ERASURE, erasure))
+                uow.audit(self._event(erasure, wanted.subject))
+            elif not outcome.is_empty:
+                counts = dict(found.counts)
+                for name, count in outcome.counts.items():
+                    counts[name] = counts.get(name, 0) + count
+                uow.announce(ERASURE, uow.update(ERASURE, dataclasses.replace(found, counts=counts)), None)
+            return outcome
+
+        return engine.write(work)
+
+    def _event(self, erasure: Erasure, subject: Subject) -> Any:
+        label = self._principal.label
+        return self._engine.event(
+            EventType.FORGET,
+            principal=None if subject.mentioned(label) else label,
+            payload={"erasure_id": str(erasure.erasure_id), "kind": erasure.kind.value, "counts": erasure.counts},
+            family=EventFamily.AUDIT,
+        )
+
+    def _still_named(self, subject: Subject) -> list[str]:
+        if subject.mentioned(self._engine.config.canonical_json()):
+            return ["the configuration in use names it: change its file, reopen the store, and forget again"]
+        return []
+
+
+def finish_erasures(engine: Engine, wait_ms: int, *, log_too: bool) -> list[ForgetReport]:
+    """Do what is left of erasures whose process ended in between, whomever they were about.
+
+    What is to be done to the log of a server is done for whoever asks for it (``log_too``), not by upkeep.
+    """
+    unfinished = unfinished_erasures(engine)
+    if not log_too:
+        unfinished = [erasure for erasure in unfinished if REWRITTEN not in erasure.counts]
+    if not unfinished:
+        return []
+    eraser, wait_s = engine.store.eraser, wait_ms / 1_000
+    with _one_at_a_time:
+        remaining: list[str] = []
+        if any(REWRITTEN not in erasure.counts for erasure in unfinished):
+            drop_from_memory(engine)
+            remaining = eraser.scrub(wait_s)
+        of_log = remaining
+        if not remaining and any(LOG_TO_SCRUB in erasure.counts for erasure in unfinished):
+            of_log = eraser.scrub_log(wait_s) if log_too else ["the server's log: `caliber forget --resume` scrubs it"]
+        left = {item.erasure_id: of_log if LOG_TO_SCRUB in item.counts else remaining for item in unfinished}
+        for erasure_id, lines in left.items():
+            if not lines:
+                _finish(engine, erasure_id)
+            elif not remaining:
+                mark_rewritten(engine, erasure_id)
+    unknown = "whom it was about is kept nowhere, so nothing was looked for: forget again to have it proven"
+    reached = (unknown, *eraser.out_of_reach(), *_elsewhere(engine))
+    return [
+        ForgetReport(
+            erasure.kind,
+            False,
+            erasure_id=erasure.erasure_id,
+            remaining=tuple(left[erasure.erasure_id]),
+            out_of_reach=reached,
+        )
+        for erasure in unfinished
+    ]
+
+
+def mark_rewritten(engine: Engine, erasure_id: uuid.UUID) -> None:
+    """Take note that the store's own files are done: who goes on need not rewrite them once more."""
+
+    def work(uow: UnitOfWork) -> None:
+        erasure: Erasure = uow.get(ERASURE, erasure_id.bytes)
+        if REWRITTEN not in erasure.counts:
+            uow.update(ERASURE, dataclasses.replace(erasure, counts={**erasure.counts, REWRITTEN: 1}))
+
+    engine.write(work)
+
+
+def _finish(engine: Engine, erasure_id: uuid.UUID) -> None:
+    def work(uow: UnitOfWork) -> None:
+        erasure: Erasure = uow.get(ERASURE, erasure_id.bytes)
+        if erasure.finished_at is None:
+            uow.update(ERASURE, dataclasses.replace(erasure, finished_at=from_us(uow.now_us)))
+
+    engine.write(work)
+
+
+def _elsewhere(engine: Engine) -> list[str]:
+    behind = engine.config.write_behind.flush_interval_ms
+    others = (
+        f"what other processes had read and not yet written (windows, events, up to {behind} ms): forget again then"
+    )
+    return [others, "providers that were asked for vectors or summaries, and whatever was printed, logged or exported"]

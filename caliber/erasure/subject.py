@@ -1,0 +1,267 @@
+"""Whom to forget: the names and ids that are looked for, and how they are recognised in texts and bytes.
+
+Texts are compared as people read them: whatever the case, the Unicode form, the white space between words, invisible
+characters inside; also under escapes of JSON, HTML and URLs (``notations``). A name counts only as a whole word:
+forgetting Ann leaves Annual alone. Scripts that put no space between words have no such ends.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import unicodedata
+import urllib.parse
+import uuid
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from functools import cached_property
+from typing import Final
+
+from caliber.erasure.notations import Reading, readings
+from caliber.model import enums
+from caliber.model.entities import EntityRef
+from caliber.model.errors import AmbiguousSubject, DTypeError, RequiredFieldMissing
+
+MARK: Final = "[forgotten]"
+"""The mark where something was taken out."""
+
+_LEAST_LETTERS: Final = 3
+_LEAST_DIGITS: Final = 6
+_TEXTS_MAX: Final = 200
+_ALIKE: Final = str.maketrans(dict.fromkeys("‘’ʼ‛′", "'") | dict.fromkeys("‐‑‒–—−", "-"))
+_MARKS: Final = "\u0300-\u036f"
+_MARKS_MOST: Final = 30
+"""Marks that one character has at most: ordering takes time by their square (Unicode's Stream-Safe Text Format)."""
+_UNSPACED: Final = (
+    (0x0E00, 0x0EFF),
+    (0x1000, 0x109F),
+    (0x1780, 0x17FF),
+    (0x3040, 0x30FF),
+    (0x3400, 0x9FFF),
+    (0xAC00, 0xD7AF),
+    (0xF900, 0xFAFF),
+    (0x20000, 0x3FFFF),
+)
+"""Scripts that put no space between words: Thai, Burmese, Khmer, Japanese, Chinese, Korean particles."""
+_INVISIBLE: Final = frozenset(
+    chr(number)
+    for first, last in (
+        (0xAD, 0xAD), (0x34F, 0x34F), (0x61C, 0x61C), (0x115F, 0x1160), (0x17B4, 0x17B5), (0x180B, 0x180F),
+        (0x200B, 0x200F), (0x202A, 0x202E), (0x2060, 0x206F), (0x3164, 0x3164), (0xFE00, 0xFE0F), (0xFEFF, 0xFEFF),
+        (0xFFA0, 0xFFA0), (0xFFF0, 0xFFF8), (0x1BCA0, 0x1BCA3), (0x1D173, 0x1D17A), (0xE0000, 0xE0FFF),
+    )
+    for number in range(first, last + 1)
+)  # fmt: skip
+"""What Unicode lists as Default_Ignorable_Code_Point. Control characters are none: they part words."""
+_WORD: Final = r"[^\W_" + "".join(f"{chr(low)}-{chr(high)}" for low, high in _UNSPACED) + "]"
+_ENCODINGS: Final = ("utf-8", "utf-16-le", "utf-16-be", "latin-1")
+_OWN_WORDS: Final = frozenset(
+    member.value
+    for kind in vars(enums).values()
+    if isinstance(kind, type) and issubclass(kind, StrEnum)
+    for member in kind
+)
+"""Words of the model itself, which stand in every store."""
+
+
+def folded(text: str) -> str:
+    """Return a text as it is compared."""
+    return "".join(piece for piece, _, _ in _pieces(text))
+
+
+def _pieces(text: str) -> Iterator[tuple[str, int, int]]:
+    """Yield what each character, with the marks that belong to it, is compared as, and where it stands."""
+    at, size = 0, len(text)
+    while at < size:
+        end = at + 1
+        last = min(size, end + _MARKS_MOST)
+        while end < last and (unicodedata.combining(text[end]) or 0x1160 <= ord(text[end]) <= 0x11FF):
+            end += 1
+        unit = text[at:end]
+        if not _INVISIBLE.isdisjoint(unit):
+            unit = "".join(character for character in unit if character not in _INVISIBLE)
+        if not unit:
+            pass
+        elif unit.isascii():
+            yield unit.lower(), at, end
+        elif unicodedata.category(unit[0]) != "Cf":
+            plain = unicodedata.normalize("NFKC", unit).casefold().translate(_ALIKE)
+            yield unicodedata.normalize("NFKC", plain), at, end
+        at = end
+
+
+def _unspaced(character: str) -> bool:
+    return any(low <= ord(character) <= high for low, high in _UNSPACED)
+
+
+def _pattern(text: str) -> str:
+    """Return what finds a folded text as whole words, whatever white space stands between them."""
+    body = r"\s+".join(re.escape(word) for word in text.split())
+    before = rf"(?<!{_WORD})" if text[0].isalnum() and not _unspaced(text[0]) else ""
+    after = rf"(?!{_WORD}|[{_MARKS}])" if text[-1].isalnum() and not _unspaced(text[-1]) else ""
+    return before + body + after
+
+
+def _spellings(text: str) -> set[str]:
+    """Return a text as other notations spell it; what it is in none of them is itself."""
+    escaped = json.dumps(text)[1:-1]
+    out = {text, escaped, json.dumps(escaped)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1], html.escape(text)}
+    out.add("+".join(text.split()))
+    for form in ("NFC", "NFD"):
+        out |= {urllib.parse.quote(unicodedata.normalize(form, text), safe=""),
+                urllib.parse.quote_plus(unicodedata.normalize(form, text)),
+                urllib.parse.quote(unicodedata.normalize(form, text), safe="@/:")}  # fmt: skip
+        out.add(json.dumps(unicodedata.normalize(form, text))[1:-1])
+    return out
+
+
+class Subject:
+    """Whom to forget. ``ids`` are looked for in columns and texts, ``texts`` in everything that is said.
+
+    Raises: RequiredFieldMissing for nobody at all; AmbiguousSubject for texts that say too little; DTypeError.
+    """
+
+    def __init__(self, ids: Sequence[uuid.UUID] = (), texts: Sequence[str] = ()) -> None:
+        self.ids = frozenset(item.bytes for item in ids)
+        self.texts = tuple(dict.fromkeys(_checked(text) for text in texts))
+        if not self.ids and not self.texts:
+            raise RequiredFieldMissing(field="entity or texts")
+        self.names = frozenset(" ".join(folded(text).split()) for text in self.texts) | {
+            form for item in ids for form in (str(item), item.hex)
+        }
+        spelt = [spelling for text in self.texts for spelling in _spellings(text)]
+        spelt += [form for item in ids for form in (str(item), item.hex)]
+        found = {" ".join(folded(spelling).split()) for spelling in spelt}
+        self.spellings = tuple(sorted(found, key=lambda text: (-len(text), text)))
+        self._pattern = re.compile("|".join(_pattern(text) for text in self.spellings))
+        self._first_words = tuple(dict.fromkeys(text.split()[0] for text in self.spellings))
+        self._none_is_ascii = not any(text.isascii() for text in self.spellings)
+
+    @classmethod
+    def of(cls, entity: EntityRef | None, texts: Sequence[str]) -> Subject:
+        """Return the subject that a caller names."""
+        if isinstance(texts, str) or not isinstance(texts, Sequence):
+            raise DTypeError(field="texts", expected="a sequence of str", got=type(texts).__name__)
+        return cls(() if entity is None else (entity.id,), texts)
+
+    # --- texts -----------------------------------------------------------------------------------
+
+    def mentioned(self, text: str) -> bool:
+        """Return whether a text names the subject, in any of its ``readings``."""
+        return any(self._found(reading.text) for reading in readings(text))
+
+    def _found(self, text: str) -> bool:
+        if text.isascii():
+            if self._none_is_ascii:
+                return False
+            plain = text.lower()
+        else:
+            plain = folded(text)
+        # Most texts name nobody, and looking for a plain word is ten times as quick.
+        return any(word in plain for word in self._first_words) and self._pattern.search(plain) is not None
+
+    def named(self, text: str) -> bool:
+        """Return whether a text is a name or the id of the subject, and nothing else."""
+        return " ".join(folded(text).split()) in self.names
+
+    def without(self, text: str) -> str:
+        """Return a text with ``MARK`` in the place of each name."""
+        spans = sorted(span for reading in readings(text) if self._found(reading.text) for span in self._spans(reading))
+        out: list[str] = []
+        last = 0
+        for start, end in spans:
+            if end <= last:
+                continue  # two readings have the same name, or the one has more of it
+            if start >= last:
+                out += [text[last:start], MARK]
+            last = end
+        return "".join([*out, text[last:]])
+
+    def _spans(self, reading: Reading) -> Iterator[tuple[int, int]]:
+        """Yield where names of a reading stand in the text itself."""
+        starts: list[int] = []
+        ends: list[int] = []
+        plain: list[str] = []
+        for piece, start, end in _pieces(reading.text):
+            plain.append(piece)
+            starts.extend([reading.starts[start]] * len(piece))
+            ends.extend([reading.ends[end - 1]] * len(piece))
+        for match in self._pattern.finditer("".join(plain)):
+            yield starts[match.start()], ends[match.end() - 1]
+
+    # --- bytes -----------------------------------------------------------------------------------
+
+    @cached_property
+    def byte_forms(self) -> dict[str, tuple[bytes, ...]]:
+        """The subject as bytes by encoding, lower-case in ASCII: what is compared must be lowered too."""
+        texts = {*self.texts, *self.spellings}
+        for text in self.texts:
+            texts |= {text.lower(), text.upper(), text.title(), text.casefold(), text.swapcase()}
+        texts |= {unicodedata.normalize(form, text) for text in tuple(texts) for form in ("NFC", "NFD", "NFKC")}
+        out = {}
+        for encoding in _ENCODINGS:
+            forms = {text.encode(encoding, "ignore").lower() for text in texts if _encodable(text, encoding)}
+            out[encoding] = tuple(sorted(form for form in forms if form))
+        out["utf-8"] = (*out["utf-8"], *(raw.lower() for raw in self.ids))
+        return out
+
+    @cached_property
+    def _bytes_patterns(self) -> dict[str, re.Pattern[bytes]]:
+        return {
+            encoding: re.compile(b"|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True)), re.I)
+            for encoding, forms in self.byte_forms.items()
+            if forms
+        }
+
+    def mentioned_in(self, raw: bytes) -> bool:
+        """Return whether content that may be no text names the subject."""
+        return self.without_in(raw) != raw
+
+    def without_in(self, raw: bytes) -> bytes:
+        """Return content with ``MARK`` in the place of each name, in the encoding that it stands in."""
+        left = self._bytes_patterns
+        try:
+            text = raw.decode("utf-8")
+        except UnicodeDecodeError:
+            pass
+        else:
+            raw = self.without(text).encode("utf-8")
+            if "\0" not in text:
+                return raw
+            # What is UTF-16 may look like this: only so it stands in between zeros.
+            left = {encoding: pattern for encoding, pattern in left.items() if encoding.startswith("utf-16")}
+        for encoding, pattern in left.items():
+            raw = pattern.sub(MARK.encode(encoding), raw)
+        return raw
+
+
+def _encodable(text: str, encoding: str) -> bool:
+    if encoding == "latin-1" and text.isascii():
+        return False  # it is that of UTF-8
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _checked(text: object) -> str:
+    """Return a text that is clear enough to be looked for."""
+    if not isinstance(text, str):
+        raise DTypeError(field="texts", expected="str", got=type(text).__name__)
+    # A mark at the beginning would belong to whatever stands before the name.
+    while text and (text[0].isspace() or unicodedata.combining(text[0])):
+        text = text[1:]
+    plain = " ".join(folded(text).split())
+    letters = [character for character in plain if character.isalnum()]
+    least = 2 if any(_unspaced(character) for character in letters) else _LEAST_LETTERS
+    if len(letters) < least:
+        raise AmbiguousSubject(reason=f"a text of fewer than {least} letters stands in too many words")
+    if all(character.isdigit() for character in letters) and len(letters) < _LEAST_DIGITS:
+        raise AmbiguousSubject(reason=f"a number of fewer than {_LEAST_DIGITS} digits may be any; give more of it")
+    if len(text) > _TEXTS_MAX:
+        raise AmbiguousSubject(reason=f"a text of more than {_TEXTS_MAX} characters is no name")
+    if plain in _OWN_WORDS or plain in folded(MARK):
+        raise AmbiguousSubject(reason="a text is a word of the store's own, and stands in records of everybody")
+    return text.strip()

@@ -1,0 +1,215 @@
+"""Notes that policies and ``consolidate_notes`` draw from a trajectory: prepared outside, written inside a transaction.
+
+Source: C-232, C-233, K-067, K-111.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from caliber.access.visibility import author_of, default_visible_to, may_change
+from caliber.embedding.service import Embeddings
+from caliber.embedding.space_provider import Vectors, attach, embedded_text
+from caliber.engine.engine import Engine
+from caliber.engine.stale_inputs import StaleInputs
+from caliber.knowledge import inheriting
+from caliber.knowledge import notes as note_ops
+from caliber.knowledge.notes import NewNote
+from caliber.model.access import Principal
+from caliber.model.entities import Artifact, Note, Scope, Trajectory, Turn
+from caliber.model.enums import EntityType, EventType, TrustLabel, TurnRole
+from caliber.model.providers import ExtractedArtifact, GeneratedNote, TrajectoryDigest
+from caliber.resident.memory import ResidentSnapshot
+from caliber.schema.relations import ARTIFACT, NOTE
+from caliber.search.opening import SearchEngine
+from caliber.storage.unit_of_work import UnitOfWork
+
+
+@dataclass(slots=True)
+class PreparedNote:
+    """A note to add, or a note of version ``version`` to change."""
+
+    new: NewNote | None
+    note_id: uuid.UUID | None
+    version: int
+    content: str
+    confidence: float
+    vector: Vectors | None
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The sources of notes."""
+
+    trajectory: Trajectory
+    scopes: list[Scope]
+    turns: list[Turn]
+    outcome_summary: str | None
+
+
+class NoteMaker:
+    """Makes notes for one principal."""
+
+    def __init__(self, engine: Engine, principal: Principal) -> None:
+        self._engine = engine
+        self._principal = principal
+        self._search = engine.part(SearchEngine)
+        self._embeddings = engine.part(Embeddings)
+
+    def prepare(self, source: Source, earlier: Iterable[PreparedNote] = ()) -> list[PreparedNote]:
+        """Generate notes and merge each into what is known about the same thing (C-233, K-111).
+
+        ``earlier`` are notes prepared for the same transaction: a note that one of them changes is changed further.
+        """
+        engine, trajectory = self._engine, source.trajectory
+        snapshot = self._search.around(engine.memory.snapshot, trajectory.trajectory_id, ())
+        digest = TrajectoryDigest(trajectory.goal, source.outcome_summary)
+        speakers = {turn.name for turn in source.turns if turn.name} | {role.value for role in TurnRole}
+        summaries = [
+            inheriting.Source(without_speakers(scope.summary, speakers), scope.trust)
+            for scope in source.scopes
+            if scope.summary
+        ]
+        artifacts = self._artifacts_of(snapshot, trajectory)
+        generated = engine.summarizer.generate_notes(
+            digest, [summary.text for summary in summaries], [_extracted(item) for item in artifacts]
+        )
+        made_of = inheriting.NoteSources(digest, summaries, artifacts, engine.config.trust.notes)
+        things = [(note.entity, note.entity_type) for note in generated]
+        snapshot = self._search.around(engine.memory.snapshot, trajectory.trajectory_id, (), things)
+        changed = {note.note_id: note for note in earlier if note.note_id is not None}
+        out = []
+        for made in generated:
+            trust = made_of.trust_of(made, engine.summarizer)
+            note = self._prepare_note(snapshot, trajectory, made, trust, changed)
+            if note.note_id is not None:
+                changed[note.note_id] = note
+            out.append(note)
+        texts = [
+            embedded_text(made.entity if note.new is None else note.new.entity, note.content)
+            for note, made in zip(out, generated, strict=True)
+        ]
+        for note, vector in zip(out, self._embeddings.vectors("note", texts, apart=True), strict=True):
+            note.vector = vector
+        return out
+
+    def _artifacts_of(self, snapshot: ResidentSnapshot, trajectory: Trajectory) -> list[Artifact]:
+        artifacts = snapshot[ARTIFACT.name]
+        out = []
+        for row in artifacts.group("trajectory_id", trajectory.trajectory_id.bytes).tolist():
+            artifact: Artifact = self._engine.memory.entity(artifacts, row)
+            if artifact.superseded_by is None and artifact.rolled_back_at is None and artifact.retired_at is None:
+                out.append(artifact)
+        return out
+
+    def _prepare_note(
+        self,
+        snapshot: ResidentSnapshot,
+        trajectory: Trajectory,
+        made: GeneratedNote,
+        trust: TrustLabel,
+        changed: dict[uuid.UUID, PreparedNote],
+    ) -> PreparedNote:
+        known = self._mergeable(snapshot, made, trust)
+        config = self._engine.config
+        if known is not None:
+            content, confidence = known.content, known.confidence
+            if known.note_id in changed:
+                content, confidence = changed[known.note_id].content, changed[known.note_id].confidence
+            old = GeneratedNote(known.entity, known.entity_type, known.note_type, content, confidence)
+            merged = self._engine.summarizer.merge_notes(old, made)
+            return PreparedNote(None, known.note_id, known.version, merged.content, merged.confidence, None)
+        visibility = config.access.default_visibility
+        roles = None if self._principal.role is None else visibility.for_role(self._principal.role)
+        new = NewNote(
+            entity=made.entity,
+            entity_type=made.entity_type,
+            note_type=made.note_type,
+            content=made.content,
+            confidence=min(made.confidence, config.notes.initial_confidence),
+            token_count=self._engine.count_text(made.content),
+            visible_to=default_visible_to(self._principal, roles),
+            created_by=author_of(self._principal),
+            source_trajectory_ids=(trajectory.trajectory_id,),
+            trust=trust,
+        )
+        return PreparedNote(new, None, 0, made.content, new.confidence, None)
+
+    def _mergeable(self, snapshot: ResidentSnapshot, made: GeneratedNote, trust: TrustLabel) -> Note | None:
+        """Return the oldest active note of a label about the same thing that this principal may change.
+
+        What is trusted less than a note neither changes what it says, nor draws it down to its own label.
+        """
+        notes = snapshot[NOTE.name]
+        wanted = {"entity": made.entity, "entity_type": made.entity_type}
+        mask = notes.live_mask & (notes.column("superseded_by") == 0)
+        for column, value in wanted.items():
+            values = notes.interned(column)
+            if value not in values:
+                return None
+            mask = mask & (notes.column(column) == values.index(value))
+        mask = mask & (notes.column("note_type") == notes.enum_code("note_type", made.note_type.value))
+        mask = mask & (notes.column("trust") == notes.enum_code("trust", trust.value))
+        ownership = self._engine.config.access.ownership
+        for row in np.flatnonzero(mask).tolist():
+            note: Note = self._engine.memory.entity(notes, row)
+            if note.active and may_change(note, self._principal, ownership=ownership):
+                return note
+        return None
+
+    def apply(
+        self,
+        uow: UnitOfWork,
+        trajectory: Trajectory,
+        prepared: PreparedNote,
+        versions: dict[uuid.UUID, int],
+        told: Callable[[EventType, tuple[EntityType, uuid.UUID]], None],
+    ) -> Note:
+        """Write one prepared note; ``versions`` are those of notes that this transaction has changed already.
+
+        Raises: StaleInputs when the note was changed by somebody else meanwhile.
+        """
+        engine = self._engine
+        if prepared.new is not None:
+            note, created = note_ops.add_note(uow, prepared.new)
+            kind = EventType.NOTE_CREATE if created else EventType.NOTE_UPDATE
+        else:
+            assert prepared.note_id is not None
+            known: Note = uow.get(NOTE, prepared.note_id.bytes)
+            if known.version != versions.get(prepared.note_id, prepared.version):
+                raise StaleInputs(
+                    entity_type="note", id=known.note_id, reason="it was changed while notes were prepared"
+                )
+            source, sources = trajectory.trajectory_id, known.source_trajectory_ids
+            note = note_ops.change_note(
+                uow,
+                known,
+                engine.count_bytes,
+                content=prepared.content,
+                confidence=prepared.confidence,
+                source_trajectory_ids=sources if source in sources else (*sources, source),
+            )
+            versions[prepared.note_id] = note.version
+            kind = EventType.NOTE_UPDATE
+        attach(uow, "note", note.note_id, embedded_text(note.entity, note.content), prepared.vector)
+        told(kind, (EntityType.NOTE, note.note_id))
+        return note
+
+
+def _extracted(artifact: Artifact) -> ExtractedArtifact:
+    confidence = 1.0 if artifact.confidence is None else artifact.confidence
+    return ExtractedArtifact(artifact.artifact_type, artifact.text, confidence, artifact.source_turn)
+
+
+def without_speakers(summary: str, speakers: Iterable[str]) -> str:
+    """Return a summary without the names that ``transcript`` put before each paragraph: they are no knowledge."""
+    prefixes = tuple(f"{speaker}: " for speaker in speakers)
+    lines = []
+    for line in summary.split("\n"):
+        prefix = next((item for item in prefixes if line.startswith(item)), "")
+        lines.append(line[len(prefix) :])
+    return "\n".join(lines)

@@ -1,0 +1,1 @@
+"""Records of one memory, built in or declared: find, count, search, write."""

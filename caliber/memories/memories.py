@@ -1,0 +1,292 @@
+"""``Caliber.memory(name)``: the records of one memory, as one principal reads and writes them.
+
+Every store has the memories of ``schema.memories.BUILT_IN``, which are written by calls of their own; here they are
+read by fields, conditions and an order. While they are in memory no SQL runs.
+
+Source: design, section 7; docs/decisions/0170.
+"""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caliber.access.visibility import may_see
+from caliber.memories import conditions
+from caliber.memories.written import Written
+from caliber.model import arguments
+from caliber.model.access import Principal
+from caliber.model.errors import DTypeError, InvalidValue, NotFound
+from caliber.model.windows import SearchResult
+from caliber.resident.memory import ResidentSnapshot
+from caliber.resident.mirror import RelationSnapshot
+from caliber.resident.predicates import mask
+from caliber.schema.in_force import in_force
+from caliber.schema.memories import BuiltIn
+from caliber.schema.predicate import Predicate
+from caliber.schema.relation import Column, ColumnType, Residence
+from caliber.search.compiled_filters import variables
+from caliber.search.opening import SearchEngine
+from caliber.storage.codec import Row, codec_of, decoder_of
+from caliber.storage.conditions import PAGE_ROWS
+from caliber.storage.listing import Behind
+from caliber.storage.reading import reading
+
+if TYPE_CHECKING:
+    from caliber.engine.engine import Engine
+    from caliber.search.service import Searching
+
+
+class Memory(Written):
+    """The records of one memory. Safe to share between threads."""
+
+    def __init__(self, engine: Engine, principal: Principal, searching: Searching, name: str, bound: BuiltIn) -> None:
+        self._engine, self._principal, self._searching = engine, principal, searching
+        self._bound, self._relation = bound, bound.relation
+        self._shared = engine.part(SearchEngine)
+        self._notes = searching.notes
+        self._name = name
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields that filters and keywords may name."""
+        return tuple(name for name in dict.fromkeys(self._bound.fields) if name not in self._bound.vectors)
+
+    @property
+    def Record(self) -> type[Any]:  # noqa: N802  (a class)
+        """The class of its records."""
+        return self._relation.entity
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def get(self, id: uuid.UUID | str) -> Any:  # noqa: A002  (as ``Caliber.get``)
+        """Return one record. Raises: NotFound, also for a record of another memory."""
+        return self._searching.get(arguments.as_uuid(id, "id"), only=self._relation.name)
+
+    def find(
+        self,
+        filter: str | Mapping[str, Any] | None = None,  # noqa: A002  (the pinned name)
+        *,
+        order_by: str | None = None,
+        descending: bool = False,
+        limit: int | None = None,
+        after: Any = None,
+        in_force: bool = True,
+        **equal: Any,
+    ) -> list[Any]:
+        """Return the records that a filter holds for and whose fields have given values, in the order of their ids.
+
+        ``filter`` is a condition in words, or a mapping of fields to values, as the keywords are; of a list of values
+        one must do. ``order_by`` names a number or an instant: records without one come last, equal ones by id. A page
+        begins behind ``after``, a record or its id. Records that were taken back or do not hold now are left out,
+        unless ``in_force`` is False.
+
+        Raises: InvalidValue, DTypeError; NotFound for the id of a record that there is not.
+        """
+        self._engine.check_open()
+        order = conditions.order_of(self._bound, order_by)
+        arguments.as_flag(descending, "descending")
+        most = None if limit is None else arguments.as_whole(limit, "limit", 1)
+        predicate = self._predicate(filter, equal, in_force)
+        behind = None if after is None else self._behind(after, order)
+        snapshot = self._snapshot()
+        if snapshot is None:
+            return self._find_stored(predicate, order, descending, most, behind)
+        rows = _in_order(snapshot, self._meeting(snapshot, predicate), order, descending, behind, most)
+        return [self._engine.memory.entity(snapshot, row) for row in rows]
+
+    def count(
+        self,
+        filter: str | Mapping[str, Any] | None = None,  # noqa: A002  (as ``find``)
+        *,
+        in_force: bool = True,
+        **equal: Any,
+    ) -> int:
+        """Return how many records ``find`` would return. Raises: as ``find``."""
+        self._engine.check_open()
+        predicate = self._predicate(filter, equal, in_force)
+        snapshot = self._snapshot()
+        if snapshot is not None:
+            return int(np.count_nonzero(self._meeting(snapshot, predicate)))
+        listing = self._engine.store.listing(self._relation, predicate)
+        known = variables(self._principal, self._engine.clock.now_us())
+        with reading(self._engine.store, self._relation) as session:
+            count = None if self._hides() else listing.count(session, known)
+            return sum(map(self._may_see, listing.rows(session, known))) if count is None else count
+
+    def search(
+        self,
+        query: str,
+        filter: str | Mapping[str, Any] | None = None,  # noqa: A002  (as ``Caliber.search``)
+        *,
+        limit: int | None = None,
+        as_of: datetime | None = None,
+        deadline_ms: int | None = None,
+    ) -> SearchResult:
+        """Search this memory alone, as ``Caliber.search`` does. Raises: as that; InvalidValue if it has no texts."""
+        kind = self._relation.name
+        called = next((name for name, relation in self._shared.kinds.items() if relation == kind), None)
+        if called is None:
+            raise InvalidValue(field="memory", reason=f"{self._name} {self._unsearched()}; use find")
+        return self._searching.search_many(
+            [arguments.as_text(query, "query", allow_empty=True)],
+            kinds=(called,),
+            limit=limit,
+            conditions=filter,
+            as_of=arguments.as_instant(as_of, "as_of"),
+            consistency=None,
+            deadline_ms=deadline_ms,
+        )[0]
+
+    # --- how ---------------------------------------------------------------------------------------
+
+    def _predicate(
+        self, given: str | Mapping[str, Any] | None, equal: Mapping[str, Any], counting: bool
+    ) -> Predicate | None:
+        kind = self._relation.name
+        arguments.as_flag(counting, "in_force")
+        asked = None
+        if isinstance(given, str):
+            asked = self._shared.filters.of(given, (kind,), named=True)[kind]
+        elif given is not None:
+            asked = conditions.equalities(self._bound, arguments.as_mapping(given, "filter"))
+        return conditions.joined(
+            self._in_force() if counting else None, asked, conditions.equalities(self._bound, equal)
+        )
+
+    def _in_force(self) -> Predicate | None:
+        return in_force(self._relation.name)
+
+    def _unsearched(self) -> str:
+        return "is not searched by words"
+
+    def _snapshot(self) -> RelationSnapshot | None:
+        """Return the records in memory, or None where the database is asked."""
+        whole: ResidentSnapshot = self._engine.snapshot()
+        return whole.relations.get(self._relation.name)
+
+    def _hides(self) -> bool:
+        return self._relation.name == "note" and not self._principal.admin
+
+    def _may_see(self, row: Row) -> bool:
+        if not self._hides():
+            return True
+        column = self._relation.column("visible_to")
+        readers, decode = row[codec_of(self._relation).index("visible_to")], decoder_of(column)
+        return may_see(None if readers is None or decode is None else decode(readers), self._principal)
+
+    def _sees(self, note: Any) -> bool:
+        return may_see(note.visible_to, self._principal)
+
+    def _meeting(self, snapshot: RelationSnapshot, predicate: Predicate | None) -> NDArray[np.bool_]:
+        among = snapshot.live_mask
+        seen = self._notes.over(snapshot) if self._relation.name == "note" else None
+        if seen is not None:
+            among = among & seen.verdicts[seen.codes]
+        if predicate is None:
+            return among
+        known = variables(self._principal, self._engine.clock.now_us())
+        return mask(predicate, snapshot, known, self._engine.memory.texts, among)
+
+    def _find_stored(
+        self,
+        predicate: Predicate | None,
+        order: Column | None,
+        descending: bool,
+        most: int | None,
+        behind: Behind | None,
+    ) -> list[Any]:
+        engine, decode = self._engine, codec_of(self._relation).decode
+        listing = engine.store.listing(self._relation, predicate, order, descending=descending)
+        known = variables(self._principal, engine.clock.now_us())
+        with reading(engine.store, self._relation) as session:
+            pages = PAGE_ROWS if most is None else min(PAGE_ROWS, most)
+            rows = (row for row in listing.rows(session, known, behind, page_rows=pages) if self._may_see(row))
+            return [decode(row) for row in itertools.islice(rows, most)]
+
+    def _behind(self, after: Any, order: Column | None) -> Behind:
+        """Return what a page begins behind; the values of a record that was passed in count as they stand there."""
+        codec = codec_of(self._relation)
+        if isinstance(after, self._relation.entity):
+            row = codec.encode(after)
+        elif isinstance(after, uuid.UUID | str):
+            key = arguments.as_uuid(after, "after")
+            if order is None:
+                return Behind(key.bytes)
+            _, snapshot, number = self._searching.locate(key)
+            if snapshot.relation.name != self._relation.name:
+                raise NotFound(entity_type=self._name, id=key)
+            row = snapshot.packed(number)
+        else:
+            raise DTypeError(field="after", expected="a record or its id", got=type(after).__name__)
+        return Behind(row[codec.key_places[0]], None if order is None else row[codec.index(order.name)])
+
+    def __repr__(self) -> str:
+        return f"Memory({self._name})"
+
+
+def _in_order(
+    snapshot: RelationSnapshot,
+    meeting: NDArray[np.bool_],
+    order: Column | None,
+    descending: bool,
+    behind: Behind | None,
+    most: int | None,
+) -> list[int]:
+    """Return the rows that meet a condition, in order, those behind a record, at most so many."""
+    rows = np.flatnonzero(meeting)
+    high, low = snapshot.ties()[rows].T
+    values, unset = _values(snapshot, order, rows)
+    if behind is not None:
+        kept = _beyond(high, low, None if order is None else (values, unset), behind, descending)
+        rows, high, low, values, unset = rows[kept], high[kept], low[kept], values[kept], unset[kept]
+    if descending:
+        # Each turned round by itself: what has no value comes last either way.
+        high, low, values = ~high, ~low, (-values if values.dtype.kind == "f" else ~values)
+    places = np.lexsort((low, high, values, unset))
+    found: list[int] = rows[places[:most]].tolist()
+    return found
+
+
+def _values(
+    snapshot: RelationSnapshot, order: Column | None, rows: NDArray[np.int64]
+) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """Return what rows have in a column, 0 for nothing, and which have nothing."""
+    if order is None:
+        return np.zeros(len(rows), np.int64), np.zeros(len(rows), np.bool_)
+    dtype = np.float64 if order.type is ColumnType.FLOAT else np.int64
+    if order.residence is Residence.COLUMN:
+        array = snapshot.column(order.name)[rows]
+        null = order.resident_null if order.nullable else None
+        unset = np.zeros(len(rows), np.bool_) if null is None else array == array.dtype.type(null)
+        return np.where(unset, 0, array).astype(dtype), unset
+    stored = snapshot.packed_values(order.name, rows.tolist())
+    unset = np.fromiter((value is None for value in stored), np.bool_, len(stored))
+    return np.array([0 if value is None else value for value in stored], dtype), unset
+
+
+def _beyond(
+    high: NDArray[np.uint64],
+    low: NDArray[np.uint64],
+    ordered: tuple[NDArray[Any], NDArray[np.bool_]] | None,
+    behind: Behind,
+    descending: bool,
+) -> NDArray[np.bool_]:
+    """Return which rows come after a record in an order; as ``Listing`` asks it of a database."""
+    before = np.less if descending else np.greater
+    first, second = np.frombuffer(behind.key, ">u8").astype(np.uint64)
+    after: NDArray[np.bool_] = before(high, first) | ((high == first) & before(low, second))
+    if ordered is None:
+        return after
+    values, unset = ordered
+    if behind.value is None:
+        return unset & after
+    value = values.dtype.type(behind.value)
+    found: NDArray[np.bool_] = unset | before(values, value) | ((values == value) & after)
+    return found

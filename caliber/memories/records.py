@@ -1,0 +1,409 @@
+"""Records of declared memories: inserted, changed, archived and deleted, each call in one transaction.
+
+Whoever may use a tenant may write its records; ``created_by`` says who did.
+
+Source: C-130 to C-148; docs/decisions/0171.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from caliber.access.visibility import author_of
+from caliber.embedding.service import Embeddings
+from caliber.embedding.space_provider import Vectors, attach
+from caliber.kernels import uuid7
+from caliber.memories import checks as record_checks
+from caliber.memories.memories import Memory
+from caliber.model import arguments
+from caliber.model.entities import LockToken, Scope, Session, Trajectory
+from caliber.model.enums import EventType, TrustLabel, least_trusted
+from caliber.model.errors import (
+    Conflict,
+    ConstraintViolation,
+    InputError,
+    InvalidValue,
+    NotFound,
+    RequiredFieldMissing,
+)
+from caliber.model.time import from_us
+from caliber.resident.snapshot import ENTITY_RELATIONS
+from caliber.schema.in_force import OWN
+from caliber.schema.memory_types import RetentionKind
+from caliber.schema.own_memories import KEY, OwnMemory
+from caliber.schema.predicate import Predicate
+from caliber.schema.relation import ColumnType, Relation
+from caliber.schema.relations import SCOPE, SESSION, TRAJECTORY
+from caliber.storage.memory_records import derived_of
+from caliber.storage.unit_of_work import UnitOfWork
+
+if TYPE_CHECKING:
+    from caliber.engine.engine import Engine
+    from caliber.model.access import Principal
+    from caliber.search.service import Searching
+
+_WORDS = (ColumnType.TEXT, ColumnType.JSON)
+_PLACES = {"trajectory": "trajectory_id", "scope": "scope_id", "session": "session_id", "parent": "parent_id"}
+
+
+@dataclass(frozen=True, slots=True)
+class _New:
+    """A record as checked, before it is stored; what it belongs to may still say more."""
+
+    record: Any
+    labelled: bool
+    keyed: bool
+    text: str
+    vectors: Vectors | None = None
+
+
+class Records(Memory):
+    """The records of one declared memory."""
+
+    def __init__(self, engine: Engine, principal: Principal, searching: Searching, own: OwnMemory) -> None:
+        super().__init__(engine, principal, searching, own.type.name, own)
+        self._embeddings = engine.part(Embeddings)
+        self._own = own
+
+    # --- inserting -------------------------------------------------------------------------------
+
+    def insert(
+        self,
+        record: Mapping[str, Any] | None = None,
+        *,
+        trajectory: uuid.UUID | str | None = None,
+        scope: uuid.UUID | str | None = None,
+        session: uuid.UUID | str | None = None,
+        parent: uuid.UUID | str | None = None,
+        occurred_at: datetime | None = None,
+        trust: TrustLabel | str | None = None,
+        idempotency_key: str | None = None,
+        guard: LockToken | None = None,
+        deadline_ms: int | None = None,
+        **fields: Any,
+    ) -> Any:
+        """See ``Memory.insert``."""
+        said = {
+            "trajectory": trajectory,
+            "scope": scope,
+            "session": session,
+            "parent": parent,
+            "occurred_at": occurred_at,
+            "trust": trust,
+            "idempotency_key": idempotency_key,
+        }
+        merged = _merged(arguments.as_mapping(record, "record"), fields)
+        return self._store([self._new(merged, said)], guard, deadline_ms)[0]
+
+    def insert_many(
+        self,
+        records: Iterable[Mapping[str, Any]],
+        *,
+        trajectory: uuid.UUID | str | None = None,
+        scope: uuid.UUID | str | None = None,
+        session: uuid.UUID | str | None = None,
+        parent: uuid.UUID | str | None = None,
+        trust: TrustLabel | str | None = None,
+        guard: LockToken | None = None,
+        deadline_ms: int | None = None,
+    ) -> list[Any]:
+        """See ``Memory.insert_many``."""
+        each = arguments.as_items(records, "records", "a sequence of mappings")
+        said = {"trajectory": trajectory, "scope": scope, "session": session, "parent": parent, "trust": trust}
+        new: list[_New] = []
+        faults: list[InputError] = []
+        for at, record in enumerate(each):
+            try:
+                new.append(self._new(arguments.as_mapping(record, f"records[{at}]"), said, f"records[{at}]."))
+            except InputError as error:
+                faults.append(error)
+        if faults:
+            raise faults[0] if len(faults) == 1 else record_checks.several(faults)
+        return self._store(new, guard, deadline_ms) if new else []
+
+    def _new(self, fields: Mapping[str, Any], said: Mapping[str, Any], within: str = "") -> _New:
+        """Return a checked record. Raises: InputError kinds."""
+        engine, relation = self._engine, self._relation
+        placed = {_PLACES.get(name, name): value for name, value in said.items() if value is not None}
+        if "parent_id" in placed and not relation.has("parent_id"):
+            raise InvalidValue(field=f"{within}parent", reason=f"records of {self._name} belong to no other record")
+        clash = next((name for name in placed if fields.get(name) not in (None, placed[name])), None)
+        if clash is not None:
+            raise InvalidValue(field=f"{within}{clash}", reason="is said twice, and differs")
+        values = record_checks.checked(self._own, {**fields, **placed}, within=within)
+        labelled = values.get("trust") is not None
+        now = from_us(engine.clock.now_us())
+        blank = dict.fromkeys(column.name for column in relation.columns if column.nullable)
+        system = {
+            KEY: uuid7(),
+            "created_at": now,
+            "updated_at": now,
+            "created_by": author_of(self._principal),
+            "trust": engine.config.trust.notes,
+            "token_count": 0,
+            "content_hash": b"",
+            "version": 1,
+        }
+        known = {name: value for name, value in values.items() if value is not None}
+        record = self._derived(relation.entity(**{**blank, **system, **known}))
+        return _New(record, labelled, KEY in known, self._text(record))
+
+    def _derived(self, record: Any) -> Any:
+        """Return a record with what follows from its fields."""
+        return dataclasses.replace(record, **derived_of(self._relation, record, self._engine.count_text))
+
+    def _text(self, record: Any) -> str:
+        """Return the text whose vectors are kept."""
+        return "" if self._own.embedded is None else (getattr(record, self._own.embedded) or "")
+
+    def _with_vectors(self, new: Sequence[_New]) -> list[_New]:
+        """Prepare vectors where they are committed with their records. Raises: LlmError kinds."""
+        made = zip(new, self._embeddings.vectors(self._relation.name, [item.text for item in new]), strict=True)
+        return [item if vectors is None else dataclasses.replace(item, vectors=vectors) for item, vectors in made]
+
+    def _store(self, new: Sequence[_New], guard: LockToken | None, deadline_ms: int | None) -> list[Any]:
+        with self._engine.within(deadline_ms):
+            ready = self._with_vectors(new)
+
+            def work(uow: UnitOfWork) -> list[Any]:
+                uow.guard(guard)
+                return [self._insert(uow, item) for item in ready]
+
+            return self._engine.write(work, deadline_ms=deadline_ms)
+
+    def _insert(self, uow: UnitOfWork, new: _New) -> Any:
+        record, relation = new.record, self._relation
+        if record.idempotency_key is not None:
+            found = uow.find_again(relation, record.idempotency_key)
+            if found is not None:
+                same = found.content_hash == record.content_hash and (not new.labelled or found.trust is record.trust)
+                if not same:
+                    raise Conflict(
+                        entity_type=self._name,
+                        id=found.record_id,
+                        reason="its idempotency key was used for other content or trust",
+                    )
+                return found
+        now = from_us(uow.now_us)
+        record = dataclasses.replace(self._placed(uow, record), created_at=now, updated_at=now)
+        if new.keyed and self._is_taken(uow, record.record_id):
+            raise Conflict(entity_type=self._name, id=record.record_id, reason="there is a record with this id")
+        uow.insert(relation, record)
+        attach(uow, relation.name, record.record_id, new.text, new.vectors)
+        self._tell(uow, EventType.MEMORY_INSERT, record)
+        return record
+
+    def _is_taken(self, uow: UnitOfWork, key: uuid.UUID) -> bool:
+        """Return whether a record of any kind has an id: records, and their vectors, are found by it alone."""
+        by_name = uow.catalog.by_name
+        names = (*ENTITY_RELATIONS, *(relation.name for relation in uow.catalog.own))
+        return any(uow.find(by_name[name], key.bytes) is not None for name in names)
+
+    # --- where a record belongs ------------------------------------------------------------------
+
+    def _placed(self, uow: UnitOfWork, record: Any) -> Any:
+        """Return a record with all that it belongs to: what is above it says where it is.
+
+        Raises: NotFound; RequiredFieldMissing, InvalidValue, ConstraintViolation for what its memory asks for.
+        """
+        own = self._own.type
+        places = {name: getattr(record, name) for name in ("trajectory_id", "scope_id", "session_id")}
+        if own.parent is not None:
+            if record.parent_id is None:
+                raise RequiredFieldMissing(
+                    f"parent is required: records of {own.name} belong to a record of {own.parent}", field="parent"
+                )
+            self._take(places, self._above(uow, own.parent, record.parent_id), "parent")
+        scope: Scope | None = None
+        if places["scope_id"] is not None:
+            scope = uow.get(SCOPE, places["scope_id"].bytes)
+            self._take(places, {"trajectory_id": scope.trajectory_id}, "scope")
+        trajectory: Trajectory | None = None
+        if places["trajectory_id"] is not None:
+            trajectory = uow.get(TRAJECTORY, places["trajectory_id"].bytes)
+            if trajectory.session_id is not None:
+                self._take(places, {"session_id": trajectory.session_id}, "trajectory")
+        session: Session | None = None
+        if places["session_id"] is not None:
+            session = uow.get(SESSION, places["session_id"].bytes)
+        self._check_retained(scope, session)
+        if trajectory is not None and own.retention.kind in (RetentionKind.SCOPE, RetentionKind.SESSION):
+            # Who ends its scope or task writes the trajectory too: one of us comes first, and the other sees it.
+            uow.update(TRAJECTORY, dataclasses.replace(trajectory, last_activity_at=from_us(uow.now_us)))
+        return dataclasses.replace(record, **places)
+
+    def _above(self, uow: UnitOfWork, parent: str, key: uuid.UUID) -> dict[str, uuid.UUID]:
+        """Return where the record above another belongs."""
+        bound = self._engine.store.catalog.named(parent)
+        assert bound is not None  # a memory without its parent is not opened
+        entity = uow.find(bound.relation, key.bytes)
+        if entity is None or (parent == "note" and not self._sees(entity)):
+            raise NotFound(entity_type=parent, id=key)
+        names = [name for name in ("trajectory_id", "scope_id", "session_id") if bound.relation.has(name)]
+        return {name: getattr(entity, name) for name in names if getattr(entity, name) is not None}
+
+    def _take(self, places: dict[str, Any], above: Mapping[str, uuid.UUID], what: str) -> None:
+        for name, key in above.items():
+            if places[name] not in (None, key):
+                raise InvalidValue(field=name, reason=f"is not that of its {what}")
+            places[name] = key
+
+    def _check_retained(self, scope: Scope | None, session: Session | None) -> None:
+        """Raise unless there is what a record lives as long as."""
+        kind = self._own.type.retention.kind
+        if kind is RetentionKind.SCOPE:
+            if scope is None:
+                raise RequiredFieldMissing(
+                    f"scope is required: records of {self._name} live as long as their scope", field="scope"
+                )
+            if not scope.is_open:
+                raise ConstraintViolation(
+                    constraint="scope_open", reason=f"scope {scope.scope_id} is closed; open another one"
+                )
+        elif kind is RetentionKind.SESSION:
+            if session is None:
+                raise RequiredFieldMissing(
+                    f"session is required: records of {self._name} live as long as their session; name it, or a"
+                    " trajectory of it",
+                    field="session",
+                )
+            if session.ended_at is not None:
+                raise ConstraintViolation(
+                    constraint="session_open", reason=f"session {session.session_id} has ended; start another one"
+                )
+
+    # --- changing --------------------------------------------------------------------------------
+
+    def update(
+        self,
+        id: uuid.UUID | str,  # noqa: A002  (as ``Memory.get``)
+        changes: Mapping[str, Any] | None = None,
+        *,
+        version: int | None = None,
+        guard: LockToken | None = None,
+        deadline_ms: int | None = None,
+        **fields: Any,
+    ) -> Any:
+        """See ``Memory.update``."""
+        key, expected = _which(id, version)
+        merged = _merged(arguments.as_mapping(changes, "changes"), fields)
+        values = record_checks.checked(self._own, merged, whole=False)
+        if values.get("trust", self) is None:
+            raise RequiredFieldMissing(field="trust")
+        said = self._own.embedded is not None and self._own.embedded in values
+        text = (values[self._own.embedded] or "") if said else ""  # type: ignore[index]
+        with self._engine.within(deadline_ms):
+            vectors = self._embeddings.vector(self._relation.name, text) if said else None
+
+            def work(uow: UnitOfWork) -> Any:
+                uow.guard(guard)
+                record = self._read(uow, key, expected)
+                changed = self._derived(self._relabelled(record, dataclasses.replace(record, **values), values))
+                if changed == record:
+                    return record
+                stored = uow.update(self._relation, dataclasses.replace(changed, updated_at=from_us(uow.now_us)))
+                if self._text(record) != text:
+                    attach(uow, self._relation.name, key, text, vectors)
+                self._tell(uow, EventType.MEMORY_UPDATE, stored)
+                return stored
+
+            return self._engine.write(work, deadline_ms=deadline_ms)
+
+    def _relabelled(self, record: Any, changed: Any, values: Mapping[str, Any]) -> Any:
+        """Return a changed record; other words whose label nobody states are trusted no more than new ones."""
+        columns = [column.name for column in self._relation.columns if column.declared and column.type in _WORDS]
+        if "trust" in values or all(getattr(record, name) == getattr(changed, name) for name in columns):
+            return changed
+        return dataclasses.replace(changed, trust=least_trusted(record.trust, self._engine.config.trust.notes))
+
+    def archive(
+        self,
+        id: uuid.UUID | str,  # noqa: A002  (as ``Memory.get``)
+        *,
+        version: int | None = None,
+        guard: LockToken | None = None,
+        deadline_ms: int | None = None,
+    ) -> Any:
+        """See ``Memory.archive``."""
+        key, expected = _which(id, version)
+
+        def work(uow: UnitOfWork) -> Any:
+            uow.guard(guard)
+            record = self._read(uow, key, expected)
+            if record.archived_at is not None:
+                return record
+            now = from_us(uow.now_us)
+            stored = uow.update(self._relation, dataclasses.replace(record, archived_at=now, updated_at=now))
+            self._tell(uow, EventType.MEMORY_ARCHIVE, stored)
+            return stored
+
+        return self._engine.write(work, deadline_ms=deadline_ms)
+
+    def delete(
+        self,
+        id: uuid.UUID | str,  # noqa: A002  (as ``Memory.get``)
+        *,
+        version: int | None = None,
+        guard: LockToken | None = None,
+        deadline_ms: int | None = None,
+    ) -> None:
+        """See ``Memory.delete``."""
+        key, expected = _which(id, version)
+
+        def work(uow: UnitOfWork) -> None:
+            uow.guard(guard)
+            record = self._read(uow, key, expected)
+            uow.delete(self._relation, record)
+            self._tell(uow, EventType.MEMORY_DELETE, record)
+
+        self._engine.write(work, deadline_ms=deadline_ms)
+
+    # --- how -------------------------------------------------------------------------------------
+
+    def _read(self, uow: UnitOfWork, key: uuid.UUID, expected: int | None) -> Any:
+        record = uow.find(self._relation, key.bytes)
+        if record is None:
+            raise NotFound(entity_type=self._name, id=key)
+        if expected is not None and record.version != expected:
+            raise Conflict(entity_type=self._name, id=key, reason=f"its version is {record.version} by now")
+        return record
+
+    def _tell(self, uow: UnitOfWork, kind: EventType, record: Any) -> None:
+        uow.emit(
+            self._engine.event(
+                kind,
+                principal=self._principal.label,
+                trajectory_id=record.trajectory_id,
+                scope_id=record.scope_id,
+                subject=(self._relation.name, record.record_id),
+                payload={"id": str(record.record_id), "memory": self._name},
+            )
+        )
+
+    def _in_force(self) -> Predicate | None:
+        return OWN
+
+    def _unsearched(self) -> str:
+        return "has no embedding and no text that is indexed by words (gin)"
+
+    @property
+    def relation(self) -> Relation:
+        """The relation that holds the records."""
+        return self._relation
+
+
+def _which(key: uuid.UUID | str, version: int | None) -> tuple[uuid.UUID, int | None]:
+    """Return the key of the record a caller means, and the version that it must still have, if one was given."""
+    return arguments.as_uuid(key, "id"), None if version is None else arguments.as_whole(version, "version", 1)
+
+
+def _merged(record: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    twice = sorted(record.keys() & fields.keys())
+    if twice:
+        raise InvalidValue(field=twice[0], reason="is given in the record and by keyword")
+    return {**record, **fields}

@@ -1,0 +1,1 @@
+"""Policies: actions at triggers and on schedules."""

@@ -1,0 +1,1 @@
+"""Retention: the time that records stay, and compression."""

@@ -1,0 +1,190 @@
+"""Retention of the records of declared memories: with a scope or a session, by age, and by number.
+
+What goes with something goes in the transaction that ends it; age and number are looked after by a sweep, in batches,
+by whoever holds the lease of schedules. Each time that something was taken leaves an event that says how much.
+Source: C-136 to C-138, K-063; decision 0173, docs/retention.md.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from caliber.config.memories import MemoryConfig
+from caliber.engine.engine import Engine
+from caliber.model.entities import LockToken, Scope, Session, Trajectory
+from caliber.model.enums import EventType, MemoryCategory
+from caliber.retention.pruning import archive_notes, drop, records_of, retire_artifacts
+from caliber.schema.memories import BUILT_IN
+from caliber.schema.memory_types import RetentionKind
+from caliber.schema.relation import Relation
+from caliber.schema.relations import ARTIFACT, NOTE, SCOPE, TRAJECTORY, TURN
+from caliber.storage.plan import Plan
+from caliber.storage.unit_of_work import UnitOfWork
+
+_PRINCIPAL = "system:retention"
+_SWEPT = (RetentionKind.DURATION, RetentionKind.MAX)
+_BATCHES = 20
+"""Transactions' worth of records that are looked for at once: a large table is not read again for each."""
+_OF_TENANT = (MemoryCategory.SEMANTIC, MemoryCategory.PROCEDURAL)
+"""Categories of knowledge: the newest records are those of the tenant, not of each trajectory (C-137)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A declared memory, the relation of its records, and what becomes of those whose time is over."""
+
+    memory: MemoryConfig
+    relation: Relation
+    take: Callable[[UnitOfWork, Iterable[Any]], int]
+
+    @property
+    def kind(self) -> RetentionKind:
+        """The kind of retention."""
+        return self.memory.retention.kind
+
+    @property
+    def of_tenant(self) -> bool:
+        """True when its newest records are counted in the tenant."""
+        return self.relation is NOTE or (self.memory.name not in BUILT_IN and self.memory.type in _OF_TENANT)
+
+
+class Retaining:
+    """Applies what the memories of the configuration say of retention."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        ending = (RetentionKind.SCOPE, RetentionKind.SESSION, *_SWEPT)
+        self._memories = [memory for memory in engine.config.memories if memory.retention.kind in ending]
+        self.sweeps = any(memory.retention.kind in _SWEPT for memory in self._memories)
+        """True when anything is to be looked after by age or number."""
+
+    def _kept(self, *kinds: RetentionKind) -> list[Kept]:
+        """Return the memories with these kinds; one that the store does not have yet has no records."""
+        found = []
+        for memory in self._memories:
+            if memory.retention.kind not in kinds:
+                continue
+            bound = self._engine.store.catalog.named(memory.name)
+            if bound is not None:
+                found.append(Kept(memory, bound.relation, _taker(bound.relation)))
+        return found
+
+    # --- with what they belong to ------------------------------------------------------------------
+
+    def scope_closed(self, uow: UnitOfWork, scope: Scope) -> None:
+        """Take what stays as long as its scope, in the transaction that closes it."""
+        for kept in self._kept(RetentionKind.SCOPE):
+            taken = kept.take(uow, records_of(uow, kept.relation, "scope", scope.scope_id))
+            record_taken(
+                self._engine, uow, kept.memory, taken, trajectory_id=scope.trajectory_id, scope_id=scope.scope_id
+            )
+
+    def session_ended(self, uow: UnitOfWork, session: Session) -> None:
+        """Take what stays as long as its session, in the transaction that ends it."""
+        found = self._kept(RetentionKind.SESSION)
+        if not found:
+            return
+        trajectories: list[Trajectory] = uow.select_path(TRAJECTORY, "list_by_session", session.session_id.bytes)
+        for kept in found:
+            taken = kept.take(uow, self._of_session(uow, kept.relation, session, trajectories))
+            record_taken(self._engine, uow, kept.memory, taken, session_id=session.session_id)
+
+    def _of_session(
+        self, uow: UnitOfWork, relation: Relation, session: Session, trajectories: Sequence[Trajectory]
+    ) -> list[Any]:
+        if relation is TURN:
+            scopes = [
+                scope
+                for trajectory in trajectories
+                for scope in uow.select_path(SCOPE, "list_by_trajectory", trajectory.trajectory_id.bytes)
+            ]
+            return [turn for scope in scopes for turn in records_of(uow, TURN, "scope", scope.scope_id)]
+        return records_of(uow, relation, "session", session.session_id)
+
+    # --- by age and number -------------------------------------------------------------------------
+
+    def sweep(self, token: LockToken) -> int:
+        """Take what is too old or too much, in batches of a transaction each; return how many records.
+
+        Raises: LockExpired when the lease behind ``token`` went to somebody else.
+        """
+        return sum(self._sweep(kept, token) for kept in self._kept(*_SWEPT))
+
+    def _sweep(self, kept: Kept, token: LockToken) -> int:
+        rows = self._engine.config.retention.sweep_rows
+        total = 0
+        while True:
+            # Looked for outside the transaction: nobody waits to write while a large table is read.
+            keys = self._over(kept, rows * _BATCHES)
+            taken = 0
+            for at in range(0, len(keys), rows):
+                work = functools.partial(self._take, kept, keys[at : at + rows], token, time.monotonic())
+                taken += self._engine.write(work)
+            total += taken
+            if len(keys) < rows * _BATCHES or not taken:
+                return total
+
+    def _over(self, kept: Kept, limit: int) -> list[bytes]:
+        plan, bound = self._plan(kept)
+        with self._engine.store.read() as session:
+            return [row[0] for row in session.run(plan, (bound, limit))]
+
+    def _plan(self, kept: Kept) -> tuple[Plan, int]:
+        plans, retention = self._engine.store.plans[kept.relation.name], kept.memory.retention
+        if retention.duration_ms is not None:
+            plan, bound = plans.expired, self._engine.clock.now_us() - retention.duration_ms * 1_000
+        else:
+            assert retention.count is not None  # the configuration requires it
+            plan, bound = plans.surplus if kept.of_tenant else plans.surplus_by_trajectory, retention.count
+        assert plan is not None  # every memory's relation has what retention asks
+        return plan, bound
+
+    def _take(self, kept: Kept, keys: Sequence[bytes], token: LockToken, begun: float, uow: UnitOfWork) -> int:
+        uow.guard(token)
+        found = [entity for key in keys if (entity := uow.find(kept.relation, key)) is not None]
+        taken = kept.take(uow, found)
+        record_taken(self._engine, uow, kept.memory, taken, duration_ms=int((time.monotonic() - begun) * 1_000))
+        return taken
+
+
+def record_taken(
+    engine: Engine,
+    uow: UnitOfWork,
+    memory: MemoryConfig,
+    taken: int,
+    *,
+    trajectory_id: uuid.UUID | None = None,
+    scope_id: uuid.UUID | None = None,
+    session_id: uuid.UUID | None = None,
+    duration_ms: int | None = None,
+) -> None:
+    """Write in this very transaction that retention took records; nothing where there were none."""
+    if not taken:
+        return
+    payload = {"memory": memory.name, "rule": memory.retention.shown, "taken": taken}
+    if session_id is not None:
+        payload["session_id"] = str(session_id)
+    event = engine.event(
+        EventType.RETENTION_APPLY,
+        principal=_PRINCIPAL,
+        trajectory_id=trajectory_id,
+        scope_id=scope_id,
+        payload=payload,
+        duration_ms=duration_ms,
+        at_us=uow.now_us,
+    )
+    uow.log(event, engine.bus.publish)
+
+
+def _taker(relation: Relation) -> Callable[[UnitOfWork, Iterable[Any]], int]:
+    """Return what ends records of a relation: artifacts are retired, notes archived, all else is deleted."""
+    if relation is ARTIFACT:
+        return retire_artifacts
+    if relation is NOTE:
+        return archive_notes
+    return lambda uow, records: drop(uow, relation, records)

@@ -1,1 +1,0 @@
-"""The orchestrator: one open tenant, and what works behind it."""

@@ -1,1 +1,0 @@
-"""Records of memories: their conditions, checks, reads and writes; ``Caliber.memory(name)``."""

@@ -1,1 +1,0 @@
-"""Summaries of blocks of turns, made behind the commit."""

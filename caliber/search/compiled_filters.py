@@ -1,0 +1,115 @@
+"""Filters of the language as callers write them: compiled once for each kind they are asked of, and kept.
+
+The parser is imported with the first text: whoever asks without one does not wait for it.
+
+Source: C-161 to C-165; docs/decisions/0169.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from caliber.dsl.variables import variables_of
+from caliber.model.access import Principal
+from caliber.model.errors import CaliberError, ConfigError, InvalidValue, MultipleErrors
+from caliber.schema.memories import BuiltIn
+from caliber.schema.predicate import Predicate, Variable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from caliber.dsl import ast
+
+_KEPT: Final = 256
+_KEPT_CHARS: Final = 4_096
+"""Longer texts are compiled each time: what is kept stays small."""
+
+
+class Filters:
+    """The compiled filters of one store. ``memory_of`` gives the fields of a kind. Safe to share between threads."""
+
+    def __init__(self, memory_of: Callable[[str], BuiltIn]) -> None:
+        self._memory_of = memory_of
+        self._lock = threading.Lock()
+        self._kept: dict[tuple[str, tuple[str, ...], bool], dict[str, Predicate]] = {}
+
+    def clear(self) -> None:
+        """Forget every text: one may name who was forgotten."""
+        with self._lock:
+            self._kept.clear()
+
+    def of(self, text: str, kinds: Sequence[str], *, named: bool) -> Mapping[str, Predicate]:
+        """Return what a text asks of each kind that it can be asked of.
+
+        ``named`` kinds, those that the caller asked for by name, are never left out.
+
+        Raises: InvalidValue, with all that is wrong in the text.
+        """
+        key = (text, tuple(kinds), named)
+        with self._lock:
+            known = self._kept.get(key)
+        if known is None:
+            known = self._compiled(text, kinds, named)
+            if len(text) <= _KEPT_CHARS:
+                with self._lock:
+                    if len(self._kept) >= _KEPT:
+                        self._kept.clear()
+                    self._kept[key] = known
+        return known
+
+    def _compiled(self, text: str, kinds: Sequence[str], named: bool) -> dict[str, Predicate]:
+        from caliber.dsl.filters import compile_condition
+        from caliber.dsl.parser import read_condition
+        from caliber.dsl.source import Source
+
+        source = Source(text, "<filter>")
+        try:
+            condition = read_condition(source)
+        except MultipleErrors as error:
+            raise _wrong(error.context["errors"]) from error
+        if not kinds:
+            return {}
+        wanted = dict.fromkeys(_fields(condition))
+        lacking = {kind: [name for name in wanted if not self._has(kind, name)] for kind in kinds}
+        fitting = [kind for kind in kinds if not lacking[kind]]
+        if named and fitting and len(fitting) < len(kinds):
+            what = "; ".join(f"{kind} has no {', '.join(lacking[kind])}" for kind in kinds if lacking[kind])
+            raise InvalidValue(field="filter", reason=f"{what}; search only {', '.join(fitting)}, or name no kinds")
+        out: dict[str, Predicate] = {}
+        faults: list[ConfigError] = []
+        # What fits none is compiled for the nearest, which says what is wrong.
+        for kind in fitting or [min(kinds, key=lambda kind: len(lacking[kind]))]:
+            predicate, found, _ = compile_condition(source, condition, self._memory_of(kind))
+            faults += found
+            if predicate is not None:
+                out[kind] = predicate
+        if faults and (named or not out):
+            raise _wrong(faults)
+        return out
+
+    def _has(self, kind: str, name: str) -> bool:
+        memory = self._memory_of(kind)
+        return name in memory.vectors or memory.column(name) is not None
+
+
+def _fields(condition: ast.Value) -> Iterator[str]:
+    """Yield the fields that a condition compares."""
+    from caliber.dsl import ast
+
+    if isinstance(condition, ast.Joined):
+        for part in condition.conditions:
+            yield from _fields(part)
+    elif isinstance(condition, ast.Compared) and isinstance(condition.left, ast.Word):
+        yield condition.left.text
+
+
+def _wrong(faults: Sequence[CaliberError]) -> InvalidValue:
+    said = dict.fromkeys(map(str, faults))
+    return InvalidValue(field="filter", reason="\n".join(said))
+
+
+def variables(principal: Principal, now_us: int) -> Mapping[Variable, object]:
+    """Return what the variables of a filter stand for outside a task: there is no trajectory and no scope."""
+    return variables_of(None, None, principal.label, now_us)

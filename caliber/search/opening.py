@@ -1,0 +1,59 @@
+"""Searches of one open tenant: the parts that all its principals share."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+
+from caliber.engine.engine import Engine
+from caliber.resident.memory import ResidentSnapshot
+from caliber.schema.memories import OF_RELATION, BuiltIn
+from caliber.search.compiled_filters import Filters
+from caliber.search.filters import kinds_of
+from caliber.search.in_database.opening import open_stored_search
+from caliber.search.in_database.records import StoredRecords
+from caliber.search.searcher import Searcher
+from caliber.search.usage import UsageCounts
+
+
+class SearchEngine:
+    """The searcher of resident memory, compiled filters, and the search in the database where that is configured.
+
+    ``stored`` and ``records`` are None for a tenant whose records are in memory.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.kinds = kinds_of(engine.store.catalog)
+        self.searcher = self._fresh()
+        self.filters = Filters(self._fields_of)
+        self.usage = UsageCounts()
+        self.stored = open_stored_search(engine.store, engine.memory, engine.config)
+        self.records = None if self.stored is None else StoredRecords(engine.store, self.stored, engine.config)
+
+    def _fresh(self) -> Searcher:
+        return Searcher(self._engine.memory, self._engine.config.search, tuple(self.kinds.values()))
+
+    def _fields_of(self, kind: str) -> BuiltIn:
+        return OF_RELATION.get(kind) or self._engine.store.catalog.memory_of(kind) or OF_RELATION[kind]
+
+    def around(
+        self,
+        snapshot: ResidentSnapshot,
+        trajectory_id: uuid.UUID,
+        scopes: Iterable[uuid.UUID],
+        things: Sequence[tuple[str, str]] = (),
+    ) -> ResidentSnapshot:
+        """Return a snapshot that holds what a call about a trajectory needs: the given one, while memory holds all."""
+        return snapshot if self.records is None else self.records.around(snapshot, trajectory_id, scopes, things)
+
+    def warm(self, stopped: Callable[[], bool]) -> None:
+        """Make what the first search would have to make: it need not wait for it then."""
+        self.searcher.warm(self._engine.memory.snapshot, stopped)
+
+    def forget_words(self) -> None:
+        """Empty what was made of texts: words, their stems, and filters."""
+        self.filters.clear()
+        self.searcher = self._fresh()
+        if self.stored is not None:
+            self.stored.forget_words()

@@ -1,0 +1,378 @@
+"""Reads of one principal by content and by id: searches, their hits as callers see them, and single records.
+
+While what they touch is in memory, ``search`` and ``get`` run no SQL on the calling path.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from datetime import datetime
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caliber.access.visibility import NoteMask
+from caliber.embedding.embedder import Embedder
+from caliber.embedding.service import Embeddings
+from caliber.engine.deadlines import TIMEOUT, Deadline, bounded, for_embedding
+from caliber.engine.engine import Engine
+from caliber.model import arguments
+from caliber.model.access import Principal
+from caliber.model.entities import Artifact, EmbeddingSpace, Note
+from caliber.model.enums import EntityType, EventType, ReadConsistency, ResultStatus, SpaceState, ValidationMode
+from caliber.model.errors import (
+    CaliberError,
+    ConstraintViolation,
+    InvalidValue,
+    LlmError,
+    NotFound,
+    Unavailable,
+    VectorError,
+)
+from caliber.model.ids import SpaceId, uuid_from_bytes
+from caliber.model.time import to_us
+from caliber.model.windows import Position, SearchHit, SearchResult, Understood
+from caliber.resident.memory import ResidentSnapshot
+from caliber.resident.mirror import RelationSnapshot
+from caliber.search import filters
+from caliber.search.compiled_filters import variables
+from caliber.search.filters import Found
+from caliber.search.in_database.stored import NOT_RESIDENT
+from caliber.search.opening import SearchEngine
+from caliber.search.request import Asked, Outcome, Request
+from caliber.search.where import Where
+
+T = TypeVar("T")
+
+NO_PROVIDER = "no_embedding_provider"
+NO_VECTOR = "query_not_embedded"
+NO_SPACE = "space_being_filled"
+OTHER_SPACE = "space_of_another_model"
+
+
+Embedded = tuple[NDArray[np.float32] | None, str | None]
+"""The vector of a query, or None and why; without a reason where none is wanted."""
+
+
+def in_one_space(
+    engine: Engine, consistency: ReadConsistency | str | None, ask: Callable[[ResidentSnapshot], T]
+) -> tuple[ResidentSnapshot, T]:
+    """Return a snapshot to read from, and what ``ask`` got for the embedding space that this very snapshot searches.
+
+    Embedding a query takes a while; when another space comes into use meanwhile, it is asked again.
+    """
+    before = engine.memory.snapshot
+    while True:
+        answer = ask(before)
+        snapshot = engine.snapshot(consistency)
+        if snapshot.space_in_use == before.space_in_use:
+            return snapshot, answer
+        before = snapshot
+
+
+def query_vector(
+    embedder: Embedder | None, query: str | None, given: Any, snapshot: ResidentSnapshot
+) -> NDArray[np.float32] | None:
+    """Return the vector of a query: the caller's, or the provider's; None where there is nothing to embed it with.
+
+    Raises: InputError kinds for the caller's, LlmError kinds of the provider.
+    """
+    if query is not None:
+        arguments.as_text(query, "query", allow_empty=True)
+    space_id = snapshot.space_in_use
+    if given is not None:
+        known = None if embedder is None or space_id is None else snapshot.spaces[space_id].dimensions
+        return filters.check_vector(given, "query_embedding", known)
+    lane = None if embedder is None else embedder.answering(space_id)
+    if query is None or not query.strip() or lane is None:
+        return None
+    vector: NDArray[np.float32] = lane.query(query)
+    return vector
+
+
+_RETRIEVED = {"note": EventType.NOTE_RETRIEVE, "artifact": EventType.ARTIFACT_RETRIEVE}
+
+Search = Callable[[Asked], tuple[Outcome, Position]]
+
+
+def _not_ours(snapshot: ResidentSnapshot, configured: EmbeddingSpace) -> str:
+    """Return why nobody here can embed a question for the space that is searched."""
+    own = snapshot.spaces.get(configured.space_id)
+    if own is not None and own.state is SpaceState.BUILDING:
+        return f"{NO_SPACE}: {own.name}"
+    in_use = None if snapshot.space_in_use is None else snapshot.spaces[snapshot.space_in_use]
+    return f"{OTHER_SPACE}: {'none' if in_use is None else in_use.name}"
+
+
+class Searching:
+    """Searches and single records, as one principal reads them."""
+
+    def __init__(self, engine: Engine, principal: Principal) -> None:
+        self._engine = engine
+        self._principal = principal
+        self._shared = engine.part(SearchEngine)
+        self._embeddings = engine.part(Embeddings)
+        self._names = {relation: name for name, relation in self._shared.kinds.items()}
+        self.notes = NoteMask(principal)
+
+    @bounded
+    def search_many(
+        self,
+        queries: Sequence[str],
+        *,
+        kinds: Sequence[str] | None,
+        limit: int | None,
+        conditions: Mapping[str, Any] | str | None,
+        as_of: datetime | None,
+        consistency: ReadConsistency | str | None,
+        deadline_ms: int | None,
+        floor: bool = True,
+    ) -> list[SearchResult]:
+        """Search for each query; an empty one asks for what is recent and important.
+
+        All are embedded together, read from one snapshot, and seen from one instant. Without ``floor`` all that a leg
+        finds is a hit.
+        """
+        engine = self._engine
+        engine.check_open()
+        deadline = Deadline(deadline_ms)
+        settings = engine.config.search
+        wanted = filters.check_kinds(kinds, self._shared.kinds)
+        count = settings.default_limit if limit is None else arguments.as_whole(limit, "limit", 1)
+        if count > settings.limit_max:
+            raise InvalidValue(field="limit", reason=f"must be at most search.limit_max = {settings.limit_max}")
+        with engine.within(for_embedding(deadline_ms)):
+            snapshot, vectors = in_one_space(engine, consistency, lambda at: self.embedded_many(queries, at))
+        deadline.check("the query was embedded")
+        now = engine.clock.now_us()
+        at_us = now if as_of is None else to_us(as_of, "as_of")
+        given: dict[str, Any] = {}
+        where = None
+        if isinstance(conditions, str):
+            predicates = self._shared.filters.of(conditions, wanted, named=kinds is not None)
+            where = Where(predicates, variables(self._principal, at_us))
+            wanted = tuple(predicates)
+        else:
+            given = arguments.as_mapping(conditions, "filter")
+        space = self._embeddings.searched(snapshot)
+        out = []
+        within = functools.partial(deadline.check, "the database was searched")
+        with self._boundary(snapshot) as search:
+            for query, (vector, without) in zip(queries, vectors, strict=True):
+                asked = Asked(
+                    text=query,
+                    vector=vector,
+                    without_vector=without,
+                    space=space,
+                    kinds=wanted,
+                    limit=count,
+                    conditions=given,
+                    notes=self.notes,
+                    as_of_us=at_us,
+                    now_us=now,
+                    check=within,
+                    where=where,
+                    floor=floor,
+                )
+                out.append(self._answered(asked, search, deadline))
+        return out
+
+    def _boundary(self, snapshot: ResidentSnapshot) -> AbstractContextManager[Search]:
+        """Return what searches at one boundary: that of the snapshot, or the database's own."""
+        stored = self._shared.stored
+        if stored is not None:
+            return stored.at_one_boundary()
+        return nullcontext(lambda asked: self._in_memory(asked, snapshot))
+
+    def _answered(self, asked: Asked, search: Search, deadline: Deadline) -> SearchResult:
+        engine = self._engine
+        outcome, position = search(asked)
+        reason = outcome.degraded
+        if self._shared.stored is not None:
+            reason = ", ".join(filter(None, (NOT_RESIDENT, reason)))
+        deadline.check("memory was searched")
+        hits = self._hits(outcome)
+        if outcome.traversed and engine.config.write_behind.usage_enabled:
+            engine.behind.put(*self._shared.usage.of(EntityType.EDGE.value, outcome.traversed, asked.now_us))
+        status = ResultStatus.DEGRADED if reason else ResultStatus.OK if hits else ResultStatus.EMPTY
+        embedder = self._embeddings.embedder
+        pending = 0 if embedder is None else embedder.waiting()
+        return SearchResult(hits, status, reason, position, pending, _understood(outcome), outcome.below)
+
+    def _in_memory(self, asked: Asked, snapshot: ResidentSnapshot) -> tuple[Outcome, Position]:
+        if asked.conditions:
+            filters.check_filter([snapshot[kind] for kind in asked.kinds], asked.conditions)
+        request = Request(
+            snapshot=snapshot,
+            text=asked.text,
+            vector=asked.vector,
+            without_vector=asked.without_vector,
+            space_id=None if asked.space is None else asked.space.space_id,
+            kinds=asked.kinds,
+            limit=asked.limit,
+            conditions=asked.conditions,
+            notes=asked.notes,
+            as_of_us=asked.as_of_us,
+            now_us=asked.now_us,
+            where=asked.where,
+            floor=asked.floor,
+            texts=self._engine.memory.texts,
+        )
+        return self._shared.searcher.search(request), snapshot.position
+
+    def embedded(self, query: str, snapshot: ResidentSnapshot) -> Embedded:
+        """Return the query's vector, or why there is none: an outage costs one leg, not the search (M-040)."""
+        return self.embedded_many((query,), snapshot)[0]
+
+    def embedded_many(self, queries: Sequence[str], snapshot: ResidentSnapshot) -> list[Embedded]:
+        """Return the vector of each query, or why it has none; all are asked for at once."""
+        embedder = self._embeddings.embedder
+        if embedder is None:
+            return [(None, NO_PROVIDER)] * len(queries)
+        if not self._engine.config.search.weights.vector:
+            return [(None, None)] * len(queries)
+        lane = embedder.answering(snapshot.space_in_use)
+        if lane is None:
+            return [(None, _not_ours(snapshot, embedder.space))] * len(queries)
+        spoken = [query for query in queries if query.strip()]
+        found: list[Embedded] = []
+        try:
+            found = [self._vector_or_why(vector) for vector in lane.queries(spoken)] if spoken else []
+        except (LlmError, VectorError, Unavailable) as error:
+            found = [self._vector_or_why(error)] * len(spoken)
+        left = iter(found)
+        return [next(left) if query.strip() else (None, None) for query in queries]
+
+    def _vector_or_why(self, answer: NDArray[np.float32] | CaliberError) -> Embedded:
+        if not isinstance(answer, CaliberError):
+            return answer, None
+        timed_out = isinstance(answer, Unavailable) and answer.reason == TIMEOUT
+        if not timed_out and not isinstance(answer, LlmError | VectorError):
+            raise answer
+        self._engine.record_error("embedding of a query", answer)
+        return None, f"{NO_VECTOR}: {TIMEOUT if timed_out else answer.kind}"
+
+    def _hits(self, outcome: Outcome) -> tuple[SearchHit, ...]:
+        found = outcome.found
+        if not found:
+            return ()
+        words = () if outcome.query is None else outcome.query.surfaces
+        first = found[0].relation
+        if all(item.relation is first for item in found):
+            return tuple(self._hits_of(first, found, words))
+        places: dict[str, list[int]] = {}
+        for place, item in enumerate(found):
+            places.setdefault(item.relation.relation.name, []).append(place)
+        hits: dict[int, SearchHit] = {}
+        for some in places.values():
+            of_kind = [found[place] for place in some]
+            hits.update(zip(some, self._hits_of(of_kind[0].relation, of_kind, words), strict=True))
+        return tuple(hits[place] for place in range(len(found)))
+
+    def texts(self, snapshot: RelationSnapshot, rows: Sequence[int]) -> Sequence[Any]:
+        """Return what hits say: of a declared memory all that they were searched by, a field a line."""
+        memory, searched = self._engine.memory, snapshot.relation.searched
+        if not searched:
+            return memory.texts(snapshot, rows)
+        apart = snapshot.layout.codec.names[snapshot.layout.text_place]
+        fields = [
+            memory.texts(snapshot, rows) if name == apart else snapshot.packed_values(name, rows) for name in searched
+        ]
+        return ["\n".join(filter(None, said)) for said in zip(*fields, strict=True)]
+
+    def _hits_of(self, snapshot: RelationSnapshot, found: Sequence[Found], words: tuple[str, ...]) -> list[SearchHit]:
+        """Return hits of one kind, their texts read at once."""
+        rows = [item.row for item in found]
+        kind = self._names.get(snapshot.relation.name, snapshot.relation.name)
+        texts = self.texts(snapshot, rows)
+        whole = snapshot.ties().take(rows, axis=0).astype(">u8").tobytes()
+        ids = [uuid_from_bytes(whole[at : at + 16]) for at in range(0, len(whole), 16)]
+        return [
+            SearchHit(key, kind, _text(raw), item.score, item.breakdown, item.found_by, words)
+            for item, raw, key in zip(found, texts, ids, strict=True)
+        ]
+
+    # --- single records --------------------------------------------------------------------------
+
+    def locate(self, record_id: uuid.UUID) -> tuple[ResidentSnapshot, RelationSnapshot, int]:
+        """Return where a visible record is. Raises: NotFound, also for what the principal may not see."""
+        snapshot = self._engine.snapshot()
+        found = snapshot.locate(record_id.bytes)
+        if found is None or (found[0].relation.name == "note" and not self.notes.allows(*found)):
+            raise NotFound(entity_type="record", id=record_id)
+        return snapshot, *found
+
+    def get(self, record_id: uuid.UUID, only: str | None = None) -> Any:
+        """Return one record, of relation ``only`` if that is given, counting its use."""
+        engine = self._engine
+        _, relation, row = self.locate(record_id)
+        if only is not None and relation.relation.name != only:
+            raise NotFound(entity_type=only, id=record_id)
+        entity = engine.memory.entity(relation, row)
+        if engine.config.validation_mode is ValidationMode.ALWAYS:
+            check_stored(entity)
+        kind = _RETRIEVED.get(relation.relation.name)
+        if kind is not None:
+            now = engine.clock.now_us()
+            if engine.config.write_behind.usage_enabled:
+                used = (relation.relation.name, record_id, 1, now)
+                engine.behind.put((self._shared.usage, record_id, used))
+            about = (EntityType(relation.relation.name), record_id)
+            engine.publish_later(
+                functools.partial(engine.event, kind, principal=self._principal.label, subject=about, at_us=now)
+            )
+        return entity
+
+    def similarity(self, record_id: uuid.UUID, space_id: SpaceId, query: NDArray[np.float32]) -> float | None:
+        """Return the similarity of a record's present vector to a query, or None when it has none."""
+        snapshot = self._engine.memory.snapshot
+        found = snapshot.locate(record_id.bytes)
+        if found is None:
+            return None
+        owners, row = found
+        vectors = snapshot.vectors.get((owners.relation.name, space_id))
+        if vectors is None:
+            return None
+        scores, present = vectors.scores(query, owners, np.array([row], np.int64))
+        return float(scores[0]) if present[0] else None
+
+    def sees_note(self, note_id: uuid.UUID) -> bool:
+        """Return whether a note is there and may be read."""
+        found = self._engine.memory.snapshot.locate(note_id.bytes)
+        return found is not None and self.notes.allows(*found)
+
+
+def check_stored(entity: Any) -> None:
+    """Raise ConstraintViolation when what was read is not what was written (C-240)."""
+    if isinstance(entity, Artifact | Note):
+        content = entity.content if isinstance(entity.content, bytes) else entity.content.encode()
+        if hashlib.sha256(content).digest() != entity.content_hash:
+            raise ConstraintViolation(
+                constraint="content_hash", reason="the stored content is damaged; run `caliber doctor`"
+            )
+
+
+def _text(raw: Any) -> str:
+    return raw.decode("utf-8", "replace") if isinstance(raw, bytes) else (raw or "")
+
+
+def _understood(outcome: Outcome) -> Understood:
+    query = outcome.query
+    if query is None:
+        return Understood()
+    return Understood(
+        words=query.terms,
+        left_out=query.left_out,
+        phrases=tuple(" ".join(phrase) for phrase in query.phrases),
+        beginnings=query.beginnings,
+        names=outcome.names,
+        days=None if query.when is None else (query.when.first, query.when.last),
+        asks_time=query.asks_time,
+        cut=query.cut,
+        weights=outcome.weights,
+    )

@@ -1,0 +1,326 @@
+"""Methods of the handle about tasks: sessions, trajectories, scopes, turns and artifacts."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from caliber.embedding.service import Embeddings
+from caliber.embedding.space_provider import attach, embedded_text
+from caliber.engine.deadlines import bounded
+from caliber.engine.engine import Engine
+from caliber.model import arguments
+from caliber.model.access import Principal
+from caliber.model.entities import (
+    TTL,
+    Artifact,
+    EntityRef,
+    Event,
+    LockToken,
+    Note,
+    PendingTrigger,
+    Scope,
+    Session,
+    ToolCall,
+    Trajectory,
+    TrajectoryOutcome,
+    Turn,
+)
+from caliber.model.enums import (
+    ArtifactType,
+    EntityType,
+    EventType,
+    ExtractionMethod,
+    OutcomeStatus,
+    TrajectoryStatus,
+    TrustLabel,
+    TurnRole,
+)
+from caliber.model.ids import Id, ScopeId
+from caliber.storage.steps import Steps, in_steps
+from caliber.storage.unit_of_work import UnitOfWork
+from caliber.trajectory import artifacts as artifact_ops
+from caliber.trajectory import lifecycle
+from caliber.trajectory import turns as turn_ops
+from caliber.trajectory.service import Tasks
+
+
+class TaskMethods:
+    """Methods of ``Caliber`` that write sessions, tasks, scopes, turns and artifacts."""
+
+    def __init__(self, engine: Engine, principal: Principal, tasks: Tasks[Any]) -> None:
+        self._engine = engine
+        self._principal = principal
+        self._tasks = tasks
+        self._embeddings = engine.part(Embeddings)
+
+    # --- sessions and trajectories -----------------------------------------------------------------
+
+    def start_session(self, *, initiator: EntityRef, deadline_ms: int | None = None) -> Session:
+        """Start a session, which artifacts with ``ttl='session'`` live as long as."""
+        who = arguments.as_reference(initiator, "initiator")
+
+        def work(uow: UnitOfWork) -> Session:
+            session = lifecycle.start_session(uow, who)
+            uow.emit(self._event(EventType.SESSION_START, (EntityType.SESSION, session.session_id)))
+            return session
+
+        return self._engine.write(work, deadline_ms=deadline_ms)
+
+    def end_session(self, session_id: Id, *, deadline_ms: int | None = None) -> Session:
+        """End a session and retire what lived only as long as it; ending it again changes nothing. Raises: NotFound."""
+        engine, wanted = self._engine, arguments.as_uuid(session_id, "session_id")
+
+        def work(uow: UnitOfWork) -> Session:
+            session, ended = lifecycle.end_session(uow, wanted)
+            if ended:
+                self._tasks.retention.session_ended(uow, session)
+                uow.emit(self._event(EventType.SESSION_END, (EntityType.SESSION, session.session_id)))
+            return session
+
+        return engine.write(work, deadline_ms=deadline_ms)
+
+    def start_trajectory(
+        self,
+        goal: str,
+        *,
+        initiator: EntityRef,
+        parent: Id | None = None,
+        session: Id | None = None,
+        tags: Sequence[str] = (),
+        deadline_ms: int | None = None,
+    ) -> Trajectory:
+        """Start a task; its scope 0 is open at once.
+
+        Raises: InputError kinds, NotFound (parent, session), ConstraintViolation (an ended parent or session,
+            nesting beyond ``pcp.context_dag.max_depth``).
+        """
+        return self._tasks.start(
+            arguments.as_text(goal, "goal"),
+            initiator=arguments.as_reference(initiator, "initiator"),
+            parent=None if parent is None else arguments.as_uuid(parent, "parent"),
+            session=None if session is None else arguments.as_uuid(session, "session"),
+            tags=arguments.as_names(tags, "tags"),
+            deadline_ms=deadline_ms,
+        )
+
+    @bounded
+    def complete_trajectory(
+        self,
+        trajectory_id: Id,
+        *,
+        status: OutcomeStatus | str,
+        summary: str,
+        guard: LockToken | None = None,
+        deadline_ms: int | None = None,
+    ) -> TrajectoryOutcome:
+        """End a task: close its open scopes, run the policies on task_end, store the outcome.
+
+        Raises: NotFound, InvalidStateTransition, ConstraintViolation (sub-trajectories still alive), LockExpired.
+        """
+        return self._tasks.complete(
+            arguments.as_uuid(trajectory_id, "trajectory_id"),
+            status=arguments.as_enum(status, OutcomeStatus, "status"),
+            summary=arguments.as_text(summary, "summary", allow_empty=True),
+            guard=guard,
+            deadline_ms=deadline_ms,
+        )
+
+    def suspend_trajectory(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> Trajectory:
+        """Pause a task. Raises: NotFound, InvalidStateTransition."""
+        wanted = arguments.as_uuid(trajectory_id, "trajectory_id")
+        return self._tasks.move(wanted, TrajectoryStatus.SUSPENDED, deadline_ms)
+
+    def resume_trajectory(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> Trajectory:
+        """Go on with a paused task. Raises: NotFound, InvalidStateTransition."""
+        wanted = arguments.as_uuid(trajectory_id, "trajectory_id")
+        return self._tasks.move(wanted, TrajectoryStatus.ACTIVE, deadline_ms)
+
+    # --- scopes ------------------------------------------------------------------------------------
+
+    def open_scope(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> Scope:
+        """Open the next scope; earlier ones may stay open. Raises: NotFound, InvalidStateTransition."""
+        return self._tasks.open_scope(arguments.as_uuid(trajectory_id, "trajectory_id"), deadline_ms)
+
+    @bounded
+    def close_scope(self, scope_id: Id, *, guard: LockToken | None = None, deadline_ms: int | None = None) -> Scope:
+        """Close a scope as the policies on scope_close say; a closed one is returned as it is.
+
+        Raises: NotFound, LockExpired; what a provider raised, when ``close.on_llm_failure`` is fail.
+        """
+        return self._tasks.close_scope(arguments.as_uuid(scope_id, "scope_id"), guard, deadline_ms)
+
+    def current_scope(self, trajectory_id: Id) -> Scope | None:
+        """Return the newest open scope of a trajectory, or None. Raises: NotFound."""
+        return self._tasks.current_scope(self._engine.snapshot(), arguments.as_uuid(trajectory_id, "trajectory_id"))
+
+    # --- turns -------------------------------------------------------------------------------------
+
+    @bounded
+    def append_turn(
+        self,
+        scope_id: Id,
+        *,
+        role: TurnRole | str,
+        content: str | bytes,
+        name: str | None = None,
+        tool_calls: Sequence[ToolCall | Mapping[str, Any]] = (),
+        tool_call_id: str | None = None,
+        occurred_at: datetime | None = None,
+        idempotency_key: str | None = None,
+        model_id: str | None = None,
+        token_count: int | None = None,
+        trust: TrustLabel | str | None = None,
+        guard: LockToken | None = None,
+        deadline_ms: int | None = None,
+    ) -> Turn:
+        """Append a message to an open scope; durable when this returns.
+
+        Content may be empty, and bytes are kept as they are. The same idempotency key gives the same turn. ``trust``
+        says where the content came from; left out, section ``trust`` of the configuration says it.
+
+        Raises: InputError kinds, NotFound, ConstraintViolation (closed scope, ended trajectory), Conflict (the key
+            came with other content or another label), LockExpired.
+        """
+        new = turn_ops.check_turn(
+            self._engine.count_bytes,
+            self._engine.config.trust.of_turn,
+            role=role,
+            content=content,
+            name=name,
+            tool_calls=tool_calls,
+            tool_call_id=tool_call_id,
+            occurred_at=occurred_at,
+            idempotency_key=idempotency_key,
+            model_id=model_id,
+            token_count=token_count,
+            trust=trust,
+        )
+        return self._append(arguments.as_uuid(scope_id, "scope_id"), [new], guard, deadline_ms)[0]
+
+    @bounded
+    def append_turns(
+        self,
+        scope_id: Id,
+        turns: Iterable[Mapping[str, Any]],
+        *,
+        guard: LockToken | None = None,
+        deadline_ms: int | None = None,
+    ) -> list[Turn]:
+        """Append messages in order, all or none; each is a mapping of ``append_turn``'s keywords. Raises: as it."""
+        new = turn_ops.check_turns(self._engine.count_bytes, self._engine.config.trust.of_turn, turns)
+        wanted = arguments.as_uuid(scope_id, "scope_id")
+        return self._append(wanted, new, guard, deadline_ms) if new else []
+
+    def _append(
+        self, scope_id: uuid.UUID, new: list[turn_ops.NewTurn], guard: LockToken | None, deadline_ms: int | None
+    ) -> list[Turn]:
+        engine = self._engine
+        vectors = None
+        embedder = self._embeddings.embedder
+        if embedder is not None:
+            texts = [embedded_text(turn.name, turn.content.decode("utf-8", "replace")) for turn in new]
+            vectors = embedder.prepare("turn", texts)
+
+        def work(uow: UnitOfWork) -> Steps[tuple[list[Turn], bool, PendingTrigger | None]]:
+            uow.guard(guard)
+            stored = yield from turn_ops.append_turns(uow, scope_id, new)
+            appended = bool(uow.changes)  # turns that were there already change nothing
+            if vectors is not None:
+                for turn, text, vector in zip(stored, texts, vectors, strict=True):
+                    attach(uow, "turn", turn.turn_id, text, vector)
+            if not appended:
+                return stored, False, None
+            # Of several, the first may have been there already, in another scope.
+            return stored, True, self._tasks.appended(uow, stored[0].trajectory_id, ScopeId(scope_id))
+
+        stored, appended, waiting = engine.write(in_steps(work), deadline_ms=deadline_ms)
+        if appended:
+            self._tasks.after_append(stored[0], waiting)
+        return stored
+
+    # --- artifacts ---------------------------------------------------------------------------------
+
+    @bounded
+    def create_artifact(
+        self,
+        scope_id: Id,
+        *,
+        artifact_type: ArtifactType | str,
+        content: str | bytes,
+        extraction_method: ExtractionMethod | str,
+        confidence: float | None = None,
+        ttl: TTL | str | int | None = None,
+        source_turn: int | None = None,
+        schema_version: str | None = None,
+        occurred_at: datetime | None = None,
+        idempotency_key: str | None = None,
+        trust: TrustLabel | str | None = None,
+        guard: LockToken | None = None,
+        deadline_ms: int | None = None,
+    ) -> Artifact:
+        """Keep a typed output; equal content of one type and label is kept once a trajectory, whoever comes first.
+
+        ``ttl`` is ``persistent`` (as None), ``session``, ``scope``, a duration such as ``1h``, or milliseconds.
+        ``trust`` left out is the label of the turn ``source_turn``, or else ``trust.artifacts``; it is never higher
+        than that of ``source_turn``.
+
+        Raises: InputError kinds, NotFound, ConstraintViolation (closed scope), Conflict (the idempotency key came
+            with other content or another label), LockExpired.
+        """
+        engine = self._engine
+        new = artifact_ops.check_artifact(
+            engine.count_bytes,
+            artifact_type=artifact_type,
+            content=content,
+            extraction_method=extraction_method,
+            confidence=confidence,
+            ttl=ttl,
+            source_turn=source_turn,
+            schema_version=schema_version,
+            occurred_at=occurred_at,
+            idempotency_key=idempotency_key,
+            trust=trust,
+        )
+        wanted = arguments.as_uuid(scope_id, "scope_id")
+        text = new.content.decode("utf-8", "replace")
+        vector = self._embeddings.vector("artifact", text)
+
+        def work(uow: UnitOfWork) -> Artifact:
+            uow.guard(guard)
+            artifact, created = artifact_ops.create_artifact(uow, wanted, new, unlabelled=engine.config.trust.artifacts)
+            if created:
+                attach(uow, "artifact", artifact.artifact_id, text, vector)
+                about = (EntityType.ARTIFACT, artifact.artifact_id)
+                uow.emit(self._event(EventType.ARTIFACT_CREATE, about, artifact.trajectory_id, artifact.scope_id))
+            return artifact
+
+        return engine.write(work, deadline_ms=deadline_ms)
+
+    # --- notes drawn from a task -------------------------------------------------------------------
+
+    @bounded
+    def consolidate_notes(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> list[Note]:
+        """Draw knowledge from a trajectory and merge it into what is known about the same things.
+
+        Raises: NotFound, ProviderNotConfigured, LlmError kinds.
+        """
+        return self._tasks.consolidate(arguments.as_uuid(trajectory_id, "trajectory_id"), deadline_ms)
+
+    def _event(
+        self,
+        kind: EventType,
+        about: tuple[EntityType, uuid.UUID],
+        trajectory_id: uuid.UUID | None = None,
+        scope_id: uuid.UUID | None = None,
+    ) -> Event:
+        return self._engine.event(
+            kind,
+            principal=self._principal.label,
+            trajectory_id=trajectory_id,
+            scope_id=scope_id,
+            subject=about,
+            payload={"id": str(about[1])},
+        )

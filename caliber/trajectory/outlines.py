@@ -1,0 +1,108 @@
+"""Outlines of a task's open scopes, their turns and summaries: from memory, or from the store without it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caliber.model.enums import TurnRole
+from caliber.resident.memory import ResidentMemory, ResidentSnapshot
+from caliber.resident.mirror import RelationSnapshot
+from caliber.schema.relations.trajectory import NEVER_US
+from caliber.storage.protocol import Store
+from caliber.storage.session import StatementSession
+from caliber.trajectory.turn_blocks import Outline, callers
+
+_NO_CALLS = "[]"
+
+
+class Outlines:
+    """Reads the outlines of open scopes from resident memory. ``size`` is the number of turns of a block."""
+
+    def __init__(self, memory: ResidentMemory, size: int) -> None:
+        self._memory = memory
+        self._size = size
+
+    def tasks(self) -> list[bytes]:
+        """Return the keys of the trajectories with an open scope and enough turns for a block."""
+        snapshot = self._memory.snapshot
+        scopes, trajectories = snapshot["scope"], snapshot["trajectory"]
+        still_open = np.flatnonzero(scopes.live_mask & (scopes.column("closed_at") == NEVER_US))
+        owners: list[bytes] = scopes.interned("trajectory_id")
+        keys = [owners[code] for code in np.unique(scopes.column("trajectory_id")[still_open]).tolist()]
+        return [key for key in keys if _next_number(trajectories, key) > self._size]
+
+    def of(self, trajectory: bytes, *, whole: bool) -> Iterator[tuple[bytes, Outline]]:
+        """Yield the key and the outline of each open scope of a trajectory.
+
+        ``whole``: all of it, with the source turns of summaries; else what is cheap, for turns that were appended.
+        """
+        snapshot = self._memory.snapshot
+        next_number = _next_number(snapshot["trajectory"], trajectory)
+        if next_number <= self._size:
+            return
+        scopes = snapshot["scope"]
+        rows = scopes.group("trajectory_id", trajectory)
+        for row in rows[scopes.column("closed_at")[rows] == NEVER_US].tolist():
+            scope = scopes.entity_id(row).bytes
+            yield scope, self._outline(snapshot, scope, next_number, whole=whole)
+
+    def _outline(self, snapshot: ResidentSnapshot, scope: bytes, next_number: int, *, whole: bool) -> Outline:
+        turns = snapshot["turn"]
+        rows = turns.group("scope_id", scope)
+        numbers = turns.column("turn_number")[rows]
+        if (numbers[1:] < numbers[:-1]).any():  # a turn was changed after others had been appended
+            order = np.argsort(numbers, kind="stable")
+            rows, numbers = rows[order], numbers[order]
+        results = turns.column("role")[rows] == turns.enum_code("role", TurnRole.TOOL)
+        calls = np.zeros(len(rows), np.bool_)
+        asked = callers(numbers, results, self._size)
+        values = turns.packed_values("tool_calls", rows[asked].tolist())
+        calls[asked] = [value != _NO_CALLS for value in values]
+        return Outline(numbers, results, calls, _summaries(snapshot["turn_summary"], scope, whole=whole), next_number)
+
+
+class StoredOutlines(Outlines):
+    """Reads outlines from the store, where turns and their summaries are not in memory."""
+
+    def __init__(self, store: Store, memory: ResidentMemory, size: int) -> None:
+        super().__init__(memory, size)
+        self._store = store
+
+    def _outline(
+        self,
+        snapshot: ResidentSnapshot,  # noqa: ARG002
+        scope: bytes,
+        next_number: int,
+        *,
+        whole: bool,
+    ) -> Outline:
+        with self._store.read() as session:
+            ranges = self._run(session, "turn_summary.ranges", scope)
+            # What was summarized before is passed over: appending does not change it.
+            begin = 0 if whole or not ranges else max(last for _, last, _ in ranges) + 1
+            turns = np.array(self._run(session, "turn.outline", scope, begin), np.int64).reshape(-1, 3)
+        summaries = np.array(ranges, np.int64).reshape(-1, 3)
+        return Outline(turns[:, 0], turns[:, 1] != 0, turns[:, 2] != 0, summaries, next_number)
+
+    def _run(self, session: StatementSession, statement: str, *parameters: Any) -> Sequence[tuple[Any, ...]]:
+        return session.run(self._store.statements[statement], parameters)
+
+
+def _next_number(trajectories: RelationSnapshot, key: bytes) -> int:
+    """Return the number that the next turn of a trajectory gets; 0 where there is none."""
+    row = trajectories.find(key)
+    return 0 if row < 0 else int(trajectories.packed_values("turn_count", [row])[0])
+
+
+def _summaries(summaries: RelationSnapshot, scope: bytes, *, whole: bool) -> NDArray[np.int64]:
+    """Return first number, last number and count of source turns of a scope's summaries; without ``whole`` no count."""
+    rows = summaries.group("scope_id", scope)
+    out = np.full((len(rows), 3), -1, np.int64)
+    out[:, 0], out[:, 1] = summaries.column("first_turn")[rows], summaries.column("last_turn")[rows]
+    if whole:
+        out[:, 2] = [len(sources) // 16 for sources in summaries.packed_values("source_turns", rows.tolist())]
+    return out

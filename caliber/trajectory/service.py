@@ -1,0 +1,460 @@
+"""Trajectories and scopes as callers drive them: start, close, complete, consolidate.
+
+Source: C §4.2, K-043 to K-049, K-093.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import uuid
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from caliber.embedding.space_provider import attach
+from caliber.engine.engine import Engine
+from caliber.engine.stale_inputs import StaleInputs, check_erasures, erasures
+from caliber.model import states
+from caliber.model.access import Principal
+from caliber.model.entities import (
+    EntityRef,
+    LockToken,
+    Note,
+    PendingTrigger,
+    Scope,
+    Trajectory,
+    TrajectoryOutcome,
+    Turn,
+)
+from caliber.model.enums import EntityType, EventType, OutcomeStatus, RecoveryFrequency, TrajectoryStatus, Trigger
+from caliber.model.errors import (
+    CaliberError,
+    Conflict,
+    ConstraintViolation,
+    InvalidStateTransition,
+    NotFound,
+    Unavailable,
+)
+from caliber.model.ids import ScopeId, TrajectoryId
+from caliber.resident.memory import ResidentSnapshot
+from caliber.schema.relations import SCOPE, TRAJECTORY, TURN
+from caliber.search.opening import SearchEngine
+from caliber.storage.unit_of_work import UnitOfWork
+from caliber.trajectory import lifecycle
+from caliber.trajectory.triggers import SCOPE_CLOSED, WAITING, Overtaken, P, Policies, Retention, Subject
+
+T = TypeVar("T")
+
+
+class Tasks(Generic[P]):
+    """The lifecycle of trajectories and scopes for one principal."""
+
+    def __init__(self, engine: Engine, principal: Principal, policies: Policies[P], retention: Retention) -> None:
+        self._engine = engine
+        self._principal = principal
+        self._search = engine.part(SearchEngine)
+        self._frequency = engine.config.pcp.recovery_points.frequency
+        self.policies = policies
+        self.retention = retention
+
+    # --- reading what is needed ------------------------------------------------------------------
+
+    def _snapshot(self) -> ResidentSnapshot:
+        # What is prepared is checked again inside the transaction; starting from the newest saves a second round.
+        return self._engine.snapshot("latest")
+
+    def _erased(self, trigger: Trigger) -> int | None:
+        """Return how often something was erased so far, where actions of a trigger make something of what is read."""
+        return erasures(self._engine) if self.policies.actions(trigger) else None
+
+    def find(self, snapshot: ResidentSnapshot, relation: str, record_id: uuid.UUID) -> object:
+        """Return an entity of one relation. Raises: NotFound."""
+        row = snapshot[relation].find(record_id.bytes)
+        if row < 0:
+            raise NotFound(entity_type=relation, id=record_id)
+        return self._engine.memory.entity(snapshot[relation], row)
+
+    def scopes_of(self, snapshot: ResidentSnapshot, trajectory_id: uuid.UUID) -> list[Scope]:
+        """Return a trajectory's scopes in their order."""
+        scopes = snapshot["scope"]
+        rows = scopes.group("trajectory_id", trajectory_id.bytes).tolist()
+        found: list[Scope] = [self._engine.memory.entity(scopes, row) for row in rows]
+        return sorted(found, key=lambda scope: scope.sequence_number)
+
+    def turns_of(self, snapshot: ResidentSnapshot, scope_id: uuid.UUID) -> list[Turn]:
+        """Return a scope's turns in their order."""
+        turns = snapshot["turn"]
+        rows = turns.group("scope_id", scope_id.bytes).tolist()
+        found: list[Turn] = [self._engine.memory.entity(turns, row) for row in rows]
+        return sorted(found, key=lambda turn: turn.sequence)
+
+    def current_scope(self, snapshot: ResidentSnapshot, trajectory_id: uuid.UUID) -> Scope | None:
+        """Return the open scope with the highest sequence number (C-472)."""
+        self.find(snapshot, "trajectory", trajectory_id)
+        return max(
+            (scope for scope in self.scopes_of(snapshot, trajectory_id) if scope.is_open),
+            key=lambda scope: scope.sequence_number,
+            default=None,
+        )
+
+    def subject(
+        self,
+        snapshot: ResidentSnapshot,
+        trajectory_id: uuid.UUID,
+        scope: Scope | None,
+        *,
+        all_turns: bool,
+        erased: int | None = None,
+    ) -> Subject:
+        """Return what a trigger's actions work on; ``erased`` was asked for before the snapshot."""
+        wanted = None if all_turns else [] if scope is None else [scope.scope_id]
+        if wanted is None:
+            wanted = [each.scope_id for each in self.scopes_of(snapshot, trajectory_id)]
+        snapshot = self._search.around(snapshot, trajectory_id, wanted)
+        trajectory = self.find(snapshot, "trajectory", trajectory_id)
+        assert isinstance(trajectory, Trajectory)
+        scopes = self.scopes_of(snapshot, trajectory_id)
+        if all_turns:
+            turns = [turn for each in scopes for turn in self.turns_of(snapshot, each.scope_id)]
+        else:
+            turns = [] if scope is None else self.turns_of(snapshot, scope.scope_id)
+        return Subject(trajectory, scopes, scope, turns, erased=erased)
+
+    def _retry(self, attempt: Callable[[], T]) -> T:
+        """Run ``attempt`` again while what it prepared was overtaken by others."""
+        for _ in range(self._engine.config.storage.serialization_retries):
+            try:
+                return attempt()
+            except StaleInputs:
+                continue
+        try:
+            return attempt()
+        except StaleInputs as error:
+            raise Conflict(error.message, retryable=True, **error.context) from error
+
+    # --- starting --------------------------------------------------------------------------------
+
+    def start(
+        self,
+        goal: str,
+        *,
+        initiator: EntityRef,
+        parent: uuid.UUID | None,
+        session: uuid.UUID | None,
+        tags: tuple[str, ...],
+        deadline_ms: int | None,
+    ) -> Trajectory:
+        """Open a trajectory with scope 0 and run the task_start policies."""
+        dag = self._engine.config.pcp.context_dag
+
+        def work(uow: UnitOfWork) -> tuple[Trajectory, PendingTrigger | None]:
+            trajectory, scope = lifecycle.start_trajectory(
+                uow,
+                goal=goal,
+                initiator=initiator,
+                parent=parent,
+                session=session,
+                tags=tags,
+                keep_goal=self._engine.config.trajectory.store_goal_text,
+                max_depth=dag.max_depth if dag.enabled else None,
+            )
+            self._emit(uow, EventType.TRAJECTORY_START, trajectory.trajectory_id)
+            self._emit(uow, EventType.SCOPE_OPEN, trajectory.trajectory_id, scope)
+            return trajectory, self._set_off(uow, Trigger.TASK_START, trajectory.trajectory_id)
+
+        trajectory, waiting = self._engine.write(work, deadline_ms=deadline_ms)
+        if waiting is not None:
+            self.carry_out(waiting)
+        return trajectory
+
+    def _emit(
+        self, uow: UnitOfWork, kind: EventType, trajectory_id: uuid.UUID, scope: Scope | None = None, **payload: object
+    ) -> None:
+        about = (
+            (EntityType.TRAJECTORY, trajectory_id)
+            if scope is None
+            else (EntityType.SCOPE, uuid.UUID(int=scope.scope_id.int))
+        )
+        event = self._engine.event(
+            kind,
+            principal=self._principal.label,
+            trajectory_id=trajectory_id,
+            scope_id=None if scope is None else scope.scope_id,
+            subject=about,
+            payload={"id": str(about[1]), **payload},
+        )
+        uow.emit(event)
+
+    def _set_off(
+        self, uow: UnitOfWork, trigger: Trigger, trajectory_id: TrajectoryId, scope_id: ScopeId | None = None
+    ) -> PendingTrigger | None:
+        """Let a trigger's policies wait for the end of this transaction; nothing is written where there are none."""
+        if not self.policies.actions(trigger):
+            return None
+        return self.policies.set_off(uow, trigger, trajectory_id, scope_id)
+
+    def carry_out(self, waiting: PendingTrigger) -> int:
+        """Run a trigger's policies in a transaction of their own; return how many actions were done.
+
+        What stops the store for longer leaves them waiting: whoever looks for what is due takes them up.
+        """
+        done = 0
+
+        def attempt() -> None:
+            nonlocal done
+            done = self._run(waiting)
+
+        with self.policies.in_hand(waiting), contextlib.suppress(Overtaken):
+            self._after(f"policies on {waiting.trigger.value}", lambda: self._retry(attempt))
+        return done
+
+    def _run(self, waiting: PendingTrigger) -> int:
+        """Run a trigger's policies on what is there now, in its scope or the current one. Raises: Overtaken.
+
+        By then there may be no open scope; then the last one has what is made of the task, as when it ends.
+        """
+        trigger, trajectory_id = waiting.trigger, waiting.trajectory_id
+        erased, snapshot = self._erased(trigger), self._snapshot()
+        scopes = self.scopes_of(snapshot, trajectory_id)
+        named = next((scope for scope in scopes if scope.scope_id == waiting.scope_id), None)
+        scope = named or self.current_scope(snapshot, trajectory_id) or next(reversed(scopes), None)
+        subject = self.subject(snapshot, trajectory_id, scope, all_turns=False, erased=erased)
+        prepared = self.policies.prepare(trigger, subject, waiting)
+        self.policies.write(prepared, subject, lambda uow: self.policies.apply(uow, subject, prepared))
+        return sum(step.error is None for step in prepared.steps)
+
+    def _after(self, what: str, task: Callable[[], object]) -> None:
+        """Do what follows a write that stands: it may not make the call raise, as if nothing had been written.
+
+        What stopped the store and may pass is tried once more; providers were asked again already.
+        """
+        try:
+            try:
+                task()
+            except (Conflict, Unavailable) as error:
+                if not error.retryable:
+                    raise
+                task()
+        except CaliberError as error:
+            self._engine.record_error(what, error)
+
+    def appended(self, uow: UnitOfWork, trajectory_id: TrajectoryId, scope_id: ScopeId) -> PendingTrigger | None:
+        """Let the turn policies wait, in the transaction that appends."""
+        return self._set_off(uow, Trigger.TURN, trajectory_id, scope_id)
+
+    def after_append(self, turn: Turn, waiting: PendingTrigger | None) -> None:
+        """Run the turn policies on the turn's scope, and checkpoint when every turn is to have one (C-235, C-253)."""
+        if waiting is not None:
+            self.carry_out(waiting)
+        if self._frequency is RecoveryFrequency.PER_TURN:
+            self._after("the checkpoint of a turn", lambda: self.checkpoint(turn.trajectory_id))
+
+    def checkpoint(self, trajectory_id: uuid.UUID) -> uuid.UUID:
+        """Store a checkpoint of a trajectory as it is now; return its id."""
+        snapshot = self._snapshot()
+        scope = self.current_scope(snapshot, trajectory_id)
+        subject = self.subject(snapshot, trajectory_id, scope, all_turns=False)
+        state = self.policies.prepare_checkpoint(subject)
+        return self._engine.write(lambda uow: self.policies.apply_checkpoint(uow, subject, state))
+
+    # --- scopes ----------------------------------------------------------------------------------
+
+    def open_scope(self, trajectory_id: uuid.UUID, deadline_ms: int | None) -> Scope:
+        """Open the next scope."""
+
+        def work(uow: UnitOfWork) -> Scope:
+            scope = lifecycle.open_scope(uow, trajectory_id)
+            self._emit(uow, EventType.SCOPE_OPEN, trajectory_id, scope)
+            return scope
+
+        return self._engine.write(work, deadline_ms=deadline_ms)
+
+    def close_scope(self, scope_id: uuid.UUID, guard: LockToken | None, deadline_ms: int | None) -> Scope:
+        """Close a scope: prepare what the policies ask for, then one short transaction (C-212 to C-216).
+
+        Closing a closed scope returns it as it is.
+        """
+
+        def attempt() -> Scope:
+            erased, snapshot = self._erased(Trigger.SCOPE_CLOSE), self._snapshot()
+            scope = self.find(snapshot, "scope", scope_id)
+            assert isinstance(scope, Scope)
+            if not scope.is_open:
+                return scope
+            subject = self.subject(snapshot, scope.trajectory_id, scope, all_turns=False, erased=erased)
+            prepared = self.policies.prepare(Trigger.SCOPE_CLOSE, subject)
+            if not prepared.has_checkpoint and self._frequency is RecoveryFrequency.PER_SCOPE:
+                prepared.checkpoint = self.policies.prepare_checkpoint(subject)
+            return self.policies.write(
+                prepared, subject, lambda uow: self._close(uow, subject, prepared, guard), deadline_ms=deadline_ms
+            )
+
+        return self._retry(attempt)
+
+    def _close(self, uow: UnitOfWork, subject: Subject, prepared: P, guard: LockToken | None) -> Scope:
+        uow.guard(guard)
+        assert subject.scope is not None
+        current: Scope = uow.get(SCOPE, subject.scope.scope_id.bytes)
+        if not current.is_open:
+            return current
+        _check_turns(current, subject.scope)
+        # What is made of turns is trusted as they are, also when they are gone by the end of this.
+        turns: list[Turn] = uow.select_path(TURN, "list_by_scope", current.scope_id.bytes)
+        applied = self.policies.apply(uow, subject, prepared)
+        summarized = prepared.summarized
+        summary = None if summarized is None else summarized.summary
+        try:
+            closed = lifecycle.close_scope(
+                uow,
+                current.scope_id,
+                summary=summary,
+                summary_tokens=0 if summary is None else self._engine.count_text(summary),
+                artifact_ids=[artifact.artifact_id for artifact in applied.artifacts],
+                checkpoint_id=applied.checkpoint_id,
+                turns=turns,
+            )
+        except InvalidStateTransition as error:  # since it was looked at above; nothing of this stays
+            raise StaleInputs(entity_type="scope", id=current.scope_id, reason="somebody else closed it") from error
+        if self.policies.actions(Trigger.TURN):
+            self.policies.end(uow, "list_by_scope", closed.scope_id.bytes, SCOPE_CLOSED)
+        _check_turns(closed, subject.scope)  # as it was when it was written: writers may not wait for each other
+        vector = None if summarized is None else summarized.summary_vector
+        if summary is not None:
+            attach(uow, "scope", closed.scope_id, summary, vector)
+        self.retention.scope_closed(uow, closed)
+        counts = {"pruned": applied.pruned, "artifacts": len(applied.artifacts)}
+        self._emit(uow, EventType.SCOPE_CLOSE, closed.trajectory_id, closed, **counts)
+        return closed
+
+    # --- ending ----------------------------------------------------------------------------------
+
+    def complete(
+        self,
+        trajectory_id: uuid.UUID,
+        *,
+        status: OutcomeStatus,
+        summary: str,
+        guard: LockToken | None,
+        deadline_ms: int | None,
+    ) -> TrajectoryOutcome:
+        """Close what is open, run the task_end policies, store the outcome and flip the status last (K-093).
+
+        Interrupted half way it leaves the trajectory active; completing it again goes on from there.
+        """
+
+        def attempt() -> TrajectoryOutcome:
+            snapshot = self._snapshot()
+            trajectory = self.find(snapshot, "trajectory", trajectory_id)
+            assert isinstance(trajectory, Trajectory)
+            states.TRAJECTORY.check(trajectory.status, lifecycle.status_of(status))
+            self._settle_children(snapshot, trajectory, deadline_ms)
+            for scope in self.scopes_of(snapshot, trajectory_id):
+                if scope.is_open:
+                    self.close_scope(scope.scope_id, guard, deadline_ms)
+            erased, now = self._erased(Trigger.TASK_END), self._snapshot()
+            scopes = self.scopes_of(now, trajectory_id)
+            last = scopes[-1] if scopes else None
+            subject = dataclasses.replace(
+                self.subject(now, trajectory_id, last, all_turns=True, erased=erased),
+                outcome=status,
+                outcome_summary=summary,
+            )
+            prepared = self.policies.prepare(Trigger.TASK_END, subject)
+
+            def work(uow: UnitOfWork) -> TrajectoryOutcome:
+                uow.guard(guard)
+                current: Trajectory = uow.get(TRAJECTORY, trajectory_id.bytes)
+                states.TRAJECTORY.check(current.status, lifecycle.status_of(status))
+                if uow.select_path(SCOPE, "list_open", trajectory_id.bytes):
+                    raise StaleInputs(
+                        entity_type="trajectory", id=trajectory_id, reason="a scope was opened while it was completing"
+                    )
+                children = uow.select_path(TRAJECTORY, "list_children", trajectory_id.bytes)
+                if any(not states.TRAJECTORY.is_terminal(child.status) for child in children):
+                    raise StaleInputs(
+                        entity_type="trajectory", id=trajectory_id, reason="a sub-trajectory was started meanwhile"
+                    )
+                if any(self.policies.actions(trigger) for trigger in WAITING):
+                    self.policies.end(uow, "list_by_trajectory", trajectory_id.bytes, "the task ended")
+                notes = self.policies.apply(uow, subject, prepared).notes
+                done, session = lifecycle.finish_trajectory(
+                    uow, trajectory_id, status=status, summary=summary, notes=[note.note_id for note in notes]
+                )
+                if session is not None:
+                    self.retention.session_ended(uow, session)
+                self._emit(uow, EventType.TRAJECTORY_COMPLETE, trajectory_id, None, status=status.value)
+                assert done.outcome is not None
+                return done.outcome
+
+            return self.policies.write(prepared, subject, work, deadline_ms=deadline_ms)
+
+        return self._retry(attempt)
+
+    def _settle_children(self, snapshot: ResidentSnapshot, trajectory: Trajectory, deadline_ms: int | None) -> None:
+        trajectories = snapshot["trajectory"]
+        rows = trajectories.group("parent_trajectory_id", trajectory.trajectory_id.bytes).tolist()
+        children: list[Trajectory] = [self._engine.memory.entity(trajectories, row) for row in rows]
+        alive = [child for child in children if not states.TRAJECTORY.is_terminal(child.status)]
+        if not alive:
+            return
+        rule = self._engine.config.trajectory.children_on_complete
+        if rule == "reject":
+            raise ConstraintViolation(
+                constraint="children_ended",
+                reason=f"{len(alive)} sub-trajectories are still alive; complete them first",
+            )
+        for child in alive:
+            if rule == "cascade_fail":
+                self.complete(
+                    child.trajectory_id,
+                    status=OutcomeStatus.FAILURE,
+                    summary="the parent trajectory was completed",
+                    guard=None,
+                    deadline_ms=deadline_ms,
+                )
+            else:
+                self._detach(child.trajectory_id, deadline_ms)
+
+    def _detach(self, trajectory_id: uuid.UUID, deadline_ms: int | None) -> None:
+        def work(uow: UnitOfWork) -> None:
+            child: Trajectory = uow.get(TRAJECTORY, trajectory_id.bytes)
+            uow.update(TRAJECTORY, dataclasses.replace(child, parent_trajectory_id=None))
+
+        self._engine.write(work, deadline_ms=deadline_ms)
+
+    def move(self, trajectory_id: uuid.UUID, status: TrajectoryStatus, deadline_ms: int | None) -> Trajectory:
+        """Suspend or resume."""
+
+        def work(uow: UnitOfWork) -> Trajectory:
+            moved = lifecycle.move_trajectory(uow, trajectory_id, status)
+            suspended = status is TrajectoryStatus.SUSPENDED
+            kind = EventType.TRAJECTORY_SUSPEND if suspended else EventType.TRAJECTORY_RESUME
+            self._emit(uow, kind, trajectory_id)
+            return moved
+
+        return self._engine.write(work, deadline_ms=deadline_ms)
+
+    def consolidate(self, trajectory_id: uuid.UUID, deadline_ms: int | None) -> list[Note]:
+        """Draw notes from a trajectory and merge them into what is known (C-233)."""
+
+        def attempt() -> list[Note]:
+            erased, snapshot = erasures(self._engine), self._snapshot()
+            scopes = self.scopes_of(snapshot, trajectory_id)
+            subject = self.subject(snapshot, trajectory_id, scopes[-1] if scopes else None, all_turns=True)
+            outcome = subject.trajectory.outcome
+            subject = dataclasses.replace(subject, outcome_summary=None if outcome is None else outcome.summary)
+            prepared = self.policies.prepare_notes(subject)
+
+            def work(uow: UnitOfWork) -> list[Note]:
+                check_erasures(uow, erased)
+                return self.policies.apply_notes(uow, subject, prepared, {})
+
+            return self._engine.write(work, deadline_ms=deadline_ms)
+
+        return self._retry(attempt)
+
+
+def _check_turns(now: Scope, prepared: Scope) -> None:
+    """Refuse to close a scope that has other turns than those it was prepared with. Raises: StaleInputs."""
+    if now.turn_count != prepared.turn_count:
+        raise StaleInputs(entity_type="scope", id=now.scope_id, reason="turns were appended while it was closing")

@@ -1,0 +1,151 @@
+"""Triggers as the services of tasks see them: policies and retention, which act when a task, scope or turn changes."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, TypeVar
+
+from caliber.embedding.space_provider import Vectors
+from caliber.model.entities import Artifact, Note, PendingTrigger, Scope, Session, Trajectory, Turn
+from caliber.model.enums import OutcomeStatus, Trigger
+from caliber.model.ids import ScopeId, TrajectoryId
+from caliber.storage.unit_of_work import UnitOfWork
+
+T = TypeVar("T")
+
+WAITING: Final = (Trigger.TASK_START, Trigger.TURN)
+"""The triggers whose actions come after the transaction that sets them off."""
+
+SCOPE_CLOSED: Final = "the scope was closed"
+"""Why what waits for a scope's turns is not done."""
+
+
+class Overtaken(Exception):
+    """Somebody else has done it or taken it up, or what it was about has ended: nothing of it is to be written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The subject of a trigger: a trajectory, and the scope that is closing or the last one.
+
+    ``erased`` is how often something had been erased before all this was read; None where nobody is told of it.
+    """
+
+    trajectory: Trajectory
+    scopes: list[Scope]
+    scope: Scope | None
+    turns: list[Turn]
+    outcome: OutcomeStatus | None = None
+    outcome_summary: str | None = None
+    erased: int | None = None
+
+
+@dataclass(slots=True)
+class Applied:
+    """Everything that the actions of one trigger wrote."""
+
+    artifacts: list[Artifact] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+    checkpoint_id: uuid.UUID | None = None
+    pruned: int = 0
+    versions: dict[uuid.UUID, int] = field(default_factory=dict)
+
+
+class Summarized(Protocol):
+    """A summary of the closing scope."""
+
+    summary: str | None
+    summary_vector: Vectors | None
+
+
+class Prepared(Protocol):
+    """The actions of one trigger, prepared; ``checkpoint`` is one that no policy asked for."""
+
+    checkpoint: tuple[str, bytes] | None
+
+    @property
+    def steps(self) -> Sequence[Any]:
+        """The actions, in their order; ``error`` is None for one that was done."""
+        ...
+
+    @property
+    def summarized(self) -> Summarized | None:
+        """The summary of the closing scope, if one was made."""
+        ...
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """True when a checkpoint is made."""
+        ...
+
+
+P = TypeVar("P", bound=Prepared)
+
+
+class Policies(Protocol[P]):
+    """The policies of the configuration, for one principal."""
+
+    def actions(self, trigger: Trigger) -> Sequence[object]:
+        """Return the actions of a trigger in the order they were declared."""
+        ...
+
+    def prepare(self, trigger: Trigger, subject: Subject, waiting: PendingTrigger | None = None) -> P:
+        """Do all that needs a provider, outside any transaction."""
+        ...
+
+    def write(
+        self, prepared: P, subject: Subject, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None
+    ) -> T:
+        """Run work that applies what was prepared."""
+        ...
+
+    def apply(self, uow: UnitOfWork, subject: Subject, prepared: P) -> Applied:
+        """Write what was prepared. Raises: StaleInputs, Overtaken."""
+        ...
+
+    def prepare_checkpoint(self, subject: Subject) -> tuple[str, bytes]:
+        """Return codec and state of a checkpoint of the trajectory as it is now."""
+        ...
+
+    def apply_checkpoint(self, uow: UnitOfWork, subject: Subject, state: tuple[str, bytes]) -> uuid.UUID:
+        """Store a prepared checkpoint."""
+        ...
+
+    def prepare_notes(self, subject: Subject) -> list[Any]:
+        """Draw notes from a trajectory, outside any transaction."""
+        ...
+
+    def apply_notes(
+        self, uow: UnitOfWork, subject: Subject, prepared: Sequence[Any], versions: dict[uuid.UUID, int]
+    ) -> list[Note]:
+        """Write prepared notes. Raises: StaleInputs."""
+        ...
+
+    def set_off(
+        self, uow: UnitOfWork, trigger: Trigger, trajectory_id: TrajectoryId, scope_id: ScopeId | None
+    ) -> PendingTrigger:
+        """Let the actions of a trigger wait from the commit of this transaction on."""
+        ...
+
+    def in_hand(self, waiting: PendingTrigger) -> AbstractContextManager[None]:
+        """Say for as long as it takes that this process is at it."""
+        ...
+
+    def end(self, uow: UnitOfWork, path: str, key: bytes, reason: str) -> None:
+        """Remove what waits for something that ends in this transaction; ``path`` lists it by ``key``."""
+        ...
+
+
+class Retention(Protocol):
+    """Records that stay as long as a scope or a session."""
+
+    def scope_closed(self, uow: UnitOfWork, scope: Scope) -> None:
+        """Take what stays as long as its scope, in the transaction that closes it."""
+        ...
+
+    def session_ended(self, uow: UnitOfWork, session: Session) -> None:
+        """Take what stays as long as its session, in the transaction that ends it."""
+        ...
