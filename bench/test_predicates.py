@@ -20,8 +20,7 @@ from harness.report import amount
 
 from caliber.dsl.filters import compile_filter
 from caliber.kernels.patterns import matches
-from caliber.model.entities import Note
-from caliber.model.enums import NoteType
+from caliber.model.knowledge import Note, NoteType
 from caliber.model.time import to_us
 from caliber.resident.mirror import Generation, Layout, RelationSnapshot
 from caliber.resident.predicates import mask

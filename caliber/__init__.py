@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from caliber.config import CaliberConfig, profiles
     from caliber.dsl.loading import load_config
     from caliber.model.access import Principal
-    from caliber.model.entities import EntityRef, LockToken, ToolCall
-    from caliber.model.enums import EntityType
+    from caliber.model.agents import LockToken
     from caliber.model.errors import CaliberError
+    from caliber.model.references import EntityRef, EntityType
+    from caliber.model.trajectory import ToolCall
     from caliber.model.windows import ContextWindow, SearchResult
 
 __version__ = "0.1.0"
@@ -37,13 +38,13 @@ _HOME = {
     "CaliberConfig": "caliber.config",
     "CaliberError": "caliber.model.errors",
     "ContextWindow": "caliber.model.windows",
-    "EntityRef": "caliber.model.entities",
-    "EntityType": "caliber.model.enums",
-    "LockToken": "caliber.model.entities",
+    "EntityRef": "caliber.model.references",
+    "EntityType": "caliber.model.references",
+    "LockToken": "caliber.model.agents",
     "Principal": "caliber.model.access",
     "SearchResult": "caliber.model.windows",
     "Tenants": "caliber.api.tenants",
-    "ToolCall": "caliber.model.entities",
+    "ToolCall": "caliber.model.trajectory",
     "create": "caliber.api.opening",
     "load_config": "caliber.dsl.loading",
     "migrate": "caliber.api.opening",

@@ -22,7 +22,8 @@ from caliber.config.policies import OWN_TARGETS, TARGETS, PolicyAction
 from caliber.config.render import about, limits_of
 from caliber.config.tree import DECLARED_IN_LISTS
 from caliber.dsl import adapters, compiler, files, injection, memories, parser, scan
-from caliber.model.enums import MemoryCategory, Trigger
+from caliber.model.memories import MemoryCategory
+from caliber.model.policies import Trigger
 from caliber.schema.indexing import INDEXES, OWN_INDEXES, SYSTEM
 from caliber.schema.memories import BUILT_IN
 from caliber.schema.memory_types import FieldType, IndexType

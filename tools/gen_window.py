@@ -17,7 +17,7 @@ from typing import Any
 
 import caliber
 from caliber.cli.show import label, peek, shortened
-from caliber.model.entities import Note
+from caliber.model.knowledge import Note
 from caliber.model.time import FixedClock
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -10,8 +10,8 @@ import uuid
 from collections.abc import Callable
 
 from caliber.model.access import Principal
-from caliber.model.entities import Event
-from caliber.model.enums import EntityType, EventFamily
+from caliber.model.events import Event, EventFamily
+from caliber.model.references import EntityType
 
 
 def hearing_of(principal: Principal, sees_note: Callable[[uuid.UUID], bool]) -> Callable[[Event], Event | None] | None:

@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.kernels.evaluator import Allowed
-from caliber.model.access import Principal
-from caliber.model.entities import Note
-from caliber.model.enums import PrincipalKind
+from caliber.model.access import Principal, PrincipalKind
+from caliber.model.knowledge import Note
 from caliber.resident.mirror import RelationSnapshot
 
 

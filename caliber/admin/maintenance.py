@@ -6,7 +6,7 @@ from typing import Any
 
 from caliber.engine.engine import Engine
 from caliber.erasure.unfinished import unfinished_erasures
-from caliber.model.entities import Artifact
+from caliber.model.trajectory import Artifact
 from caliber.policies.schedules import Scheduler
 from caliber.schema.relations import ARTIFACT
 from caliber.storage.unit_of_work import UnitOfWork

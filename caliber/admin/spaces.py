@@ -24,9 +24,9 @@ from caliber.embedding.vector_index import build_index
 from caliber.engine.engine import Engine
 from caliber.llm.cache import content_hash
 from caliber.model import arguments
-from caliber.model.entities import Embedding, EmbeddingSpace
-from caliber.model.enums import EventType, SpaceState
+from caliber.model.embedding import Embedding, EmbeddingSpace, SpaceState
 from caliber.model.errors import Conflict, ConstraintViolation, InvalidValue, NotFound, ProviderNotConfigured
+from caliber.model.events import EventType
 from caliber.schema.relations import EMBEDDING, EMBEDDING_SPACE
 from caliber.search.in_database.full_text import WordIndexer
 from caliber.search.opening import SearchEngine

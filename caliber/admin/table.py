@@ -17,8 +17,7 @@ import numpy as np
 from caliber.engine.engine import Engine
 from caliber.knowledge.notes import change_note
 from caliber.model import arguments, states
-from caliber.model.entities import Artifact, Embedding, EmbeddingSpace, Scope, Trajectory, Turn
-from caliber.model.enums import ScopeStatus, TrajectoryStatus
+from caliber.model.embedding import Embedding, EmbeddingSpace
 from caliber.model.errors import (
     Conflict,
     ConstraintViolation,
@@ -28,6 +27,7 @@ from caliber.model.errors import (
     InvalidVector,
 )
 from caliber.model.time import to_us
+from caliber.model.trajectory import Artifact, Scope, ScopeStatus, Trajectory, TrajectoryStatus, Turn
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.schema.relations import EMBEDDING_SPACE, SCOPE
 from caliber.storage.damage import is_of_type, last_of
@@ -102,7 +102,7 @@ def check_update(entity: Any, changes: dict[str, Any]) -> None:
 
 
 _PLAIN = (str, int, float, bool)
-"""What memory keeps as it is: a subclass that offers a buffer (NumPy's) would be kept as that buffer's bytes."""
+"""Types that memory keeps as they are: a subclass that offers a buffer (NumPy's) would be kept as its bytes."""
 
 
 class Table:

@@ -24,9 +24,10 @@ from caliber.embedding.service import Embeddings
 from caliber.engine.engine import Engine
 from caliber.kernels import estimate_tokens
 from caliber.model import arguments
-from caliber.model.entities import Artifact, Checkpoint, Scope, Turn
 from caliber.model.errors import InvalidValue, NotFound, ProviderNotConfigured
+from caliber.model.pcp import Checkpoint
 from caliber.model.time import from_us
+from caliber.model.trajectory import Artifact, Scope, Turn
 from caliber.policies import triggers
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.validity import valid_artifact_mask, valid_notes

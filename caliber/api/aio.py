@@ -24,35 +24,31 @@ from caliber.api.caliber import Caliber
 from caliber.dsl.loading import ConfigSource
 from caliber.llm.protocols import EmbeddingProvider, SummarizationProvider
 from caliber.model.access import Principal
-from caliber.model.entities import (
+from caliber.model.agents import LockToken
+from caliber.model.erasure import ForgetReport
+from caliber.model.errors import DTypeError, Unavailable
+from caliber.model.events import Event, EventType
+from caliber.model.ids import Id
+from caliber.model.knowledge import Note, NoteType
+from caliber.model.references import EntityRef
+from caliber.model.schedules import ScheduledRule
+from caliber.model.search import ReadConsistency
+from caliber.model.time import Clock
+from caliber.model.trajectory import (
     TTL,
     Artifact,
-    EntityRef,
-    Event,
-    LockToken,
-    Note,
+    ArtifactType,
+    ExtractionMethod,
+    OutcomeStatus,
     Scope,
     Session,
     ToolCall,
     Trajectory,
     TrajectoryOutcome,
     Turn,
-)
-from caliber.model.enums import (
-    ArtifactType,
-    EventType,
-    ExtractionMethod,
-    NoteType,
-    OutcomeStatus,
-    ReadConsistency,
-    TrustLabel,
     TurnRole,
 )
-from caliber.model.erasure import ForgetReport
-from caliber.model.errors import DTypeError, Unavailable
-from caliber.model.ids import Id
-from caliber.model.schedules import ScheduledRule
-from caliber.model.time import Clock
+from caliber.model.trust import TrustLabel
 from caliber.model.windows import ContextWindow, SearchResult
 from caliber.storage.protocol import ConnectionPool
 

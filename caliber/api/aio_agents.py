@@ -9,8 +9,7 @@ from typing import Any
 
 from caliber.engine.leases import WAIT_STEP_S, LockService
 from caliber.model import arguments
-from caliber.model.entities import Lock, LockToken
-from caliber.model.enums import LockMode
+from caliber.model.agents import Lock, LockMode, LockToken
 from caliber.model.errors import LockAcquisitionFailed
 
 

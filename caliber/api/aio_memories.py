@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any
 
 from caliber.memories.memories import Memory
-from caliber.model.entities import LockToken
-from caliber.model.enums import TrustLabel
+from caliber.model.agents import LockToken
+from caliber.model.trust import TrustLabel
 from caliber.model.windows import SearchResult
 
 

@@ -21,18 +21,13 @@ from caliber.memories.memories import Memory
 from caliber.memories.names import memory
 from caliber.model import arguments
 from caliber.model.access import Principal
-from caliber.model.entities import (
-    EntityRef,
-    Event,
-)
-from caliber.model.enums import (
-    EventType,
-    ReadConsistency,
-)
 from caliber.model.erasure import ForgetReport
 from caliber.model.errors import DTypeError, PermissionDenied
+from caliber.model.events import Event, EventType
 from caliber.model.ids import Id
+from caliber.model.references import EntityRef
 from caliber.model.schedules import ScheduledRule
+from caliber.model.search import ReadConsistency
 from caliber.model.windows import ContextWindow, SearchResult
 from caliber.policies.policy_engine import tasks_of
 from caliber.policies.schedules import Scheduler

@@ -20,7 +20,7 @@ from caliber.cli.failures import DONE, PROBLEM, Mistake
 from caliber.cli.output import Output, bytes_text, plural, printable
 from caliber.cli.settings import DEFAULT_STORE, Settings, with_settings
 from caliber.cli.show import print_window, shortened, window_document
-from caliber.model.enums import SourceType
+from caliber.model.context import SourceType
 
 if TYPE_CHECKING:
     from caliber.api.caliber import Caliber

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from caliber.cli.importing import sections
 from caliber.cli.output import printable
-from caliber.model.enums import ArtifactType, SectionType, TurnRole
+from caliber.model.context import SectionType
+from caliber.model.trajectory import ArtifactType, TurnRole
 
 if TYPE_CHECKING:
     from caliber.api.caliber import Caliber

@@ -18,8 +18,9 @@ from caliber.cli.output import Output, plural, printable
 from caliber.cli.settings import DEFAULT_STORE
 from caliber.cli.setup import write_whole
 from caliber.cli.show import peek
-from caliber.model.entities import EntityRef
-from caliber.model.enums import AssemblyAction, EntityType, SourceType, TurnRole
+from caliber.model.context import AssemblyAction, SourceType
+from caliber.model.references import EntityRef, EntityType
+from caliber.model.trajectory import TurnRole
 
 if TYPE_CHECKING:
     from caliber.api.caliber import Caliber

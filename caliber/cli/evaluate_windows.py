@@ -14,7 +14,7 @@ from caliber.cli import show
 from caliber.cli.failures import DONE, PROBLEM, Mistake
 from caliber.cli.output import Output, plural, printable
 from caliber.cli.query import trajectory_id_of
-from caliber.model.enums import TrajectoryStatus
+from caliber.model.trajectory import TrajectoryStatus
 
 if TYPE_CHECKING:
     from caliber.api.caliber import Caliber
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from caliber.cli.evaluating.windows import Asked
     from caliber.cli.settings import Settings
     from caliber.config import CaliberConfig
-    from caliber.model.entities import EntityRef
+    from caliber.model.references import EntityRef
 
 
 def evaluate_windows(

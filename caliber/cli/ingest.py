@@ -16,12 +16,13 @@ from caliber.cli.failures import DONE, PROBLEM, Mistake
 from caliber.cli.output import Output, printable
 from caliber.cli.references import owner_option
 from caliber.cli.settings import Settings, with_settings
-from caliber.model.enums import TrustLabel
+from caliber.model.trust import TrustLabel
 
 if TYPE_CHECKING:
     from caliber.api.caliber import Caliber
     from caliber.cli.importing.source import Imported
-    from caliber.model.entities import EntityRef, Trajectory
+    from caliber.model.references import EntityRef
+    from caliber.model.trajectory import Trajectory
 
 _BAD_SHOWN: Final = 20
 _LABELS: Final = tuple(label.value for label in TrustLabel)

@@ -10,7 +10,7 @@ from caliber.cli.failures import Mistake
 if TYPE_CHECKING:
     import click
 
-    from caliber.model.entities import EntityRef
+    from caliber.model.references import EntityRef
 
 _USER: Final = "user"
 _OWNERS: Final = (_USER, "agent")
@@ -27,8 +27,7 @@ def as_id(text: str) -> uuid.UUID:
 
 def as_reference(text: str, option: str) -> EntityRef:
     """Return the entity that ``TYPE:ID`` or ``user:NAME`` names. Raises: Mistake."""
-    from caliber.model.entities import EntityRef
-    from caliber.model.enums import EntityType
+    from caliber.model.references import EntityRef, EntityType
 
     kind, _, rest = text.partition(":")
     if kind not in [member.value for member in EntityType]:
@@ -40,7 +39,7 @@ def as_reference(text: str, option: str) -> EntityRef:
 
 def as_user(name: str, option: str) -> EntityRef:
     """Return the user of a name. Raises: Mistake."""
-    from caliber.model.entities import EntityRef
+    from caliber.model.references import EntityRef
 
     if not name.strip():
         raise Mistake(f"{option}: the name is empty", "such as --for maria")

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from caliber.cli.output import plural, printable
-from caliber.model.entities import Artifact, Note, Scope, Turn, TurnSummary
-from caliber.model.enums import AssemblyAction, SectionType, TrustLabel
+from caliber.model.context import AssemblyAction, SectionType
+from caliber.model.knowledge import Note
+from caliber.model.trajectory import Artifact, Scope, Turn, TurnSummary
+from caliber.model.trust import TrustLabel
 from caliber.model.windows import ContextSection, ContextWindow, Evidence, SourceRef
 
 if TYPE_CHECKING:

@@ -22,7 +22,9 @@ from caliber.config.injection import InjectionRule, rule_names
 from caliber.config.search import WEIGHT_TOLERANCE
 from caliber.config.secret import readable
 from caliber.config.tenancy import TenancyConfig
-from caliber.model.enums import ContextPersistence, EmbedMode, PrincipalKind, VectorIndexType
+from caliber.model.access import PrincipalKind
+from caliber.model.context import ContextPersistence
+from caliber.model.embedding import EmbedMode, VectorIndexType
 from caliber.model.errors import ConfigError, IncompatibleOptions, InternalError, InvalidConfigValue, MissingRequired
 
 HALFVEC_MAX: Final = 4_000  # pgvector indexes up to here; above it only exact search is possible (C-493)

@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from caliber.config.knobs import AsList, Duration, Flag, FrozenMap, Int, Name, Real, Section, Text, knob
 from caliber.config.secret import readable
-from caliber.model.enums import ContextPersistence
+from caliber.model.context import ContextPersistence
 
 SECTION_NAMES: Final = ("system", "persona", "user", "artifacts", "notes", "history", "recall", "current")
 PRIORITIZED: Final = SECTION_NAMES[:6]

@@ -20,9 +20,9 @@ from caliber.config.knobs import Section
 from caliber.config.memories import MemoryConfig, memory_name
 from caliber.config.policies import PolicyAction, PolicyConfig, PolicyTarget
 from caliber.config.secret import LiteralDsn
-from caliber.model.enums import Trigger
 from caliber.model.errors import ConfigError
 from caliber.model.hints import did_you_mean
+from caliber.model.policies import Trigger
 from caliber.schema.memory_types import FieldType, RetentionKind
 
 S = TypeVar("S", bound=Section)

@@ -8,8 +8,8 @@ from pydantic import AfterValidator
 
 from caliber.config.cron import check_time_zone
 from caliber.config.knobs import AsList, Duration, Flag, Int, Name, Real, Section, knob
-from caliber.model.access import Principal
-from caliber.model.enums import AgentRole, PrincipalKind
+from caliber.model.access import Principal, PrincipalKind
+from caliber.model.agents import AgentRole
 
 Roles = Annotated[tuple[AgentRole, ...], AsList]
 

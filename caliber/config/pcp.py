@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from caliber.config.knobs import AsList, Duration, Flag, Int, Name, Real, Section, knob
-from caliber.model.enums import ConflictResolution, PruneStrategy, RecoveryFrequency
+from caliber.model.pcp import ConflictResolution, PruneStrategy, RecoveryFrequency
 
 
 class ContextDagConfig(Section):

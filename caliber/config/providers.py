@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from caliber.config.knobs import Duration, Flag, FrozenMap, Int, Name, Option, Real, Section, knob
 from caliber.config.secret import SecretRef, has_credentials, is_reference, is_secret_name, readable
-from caliber.model.enums import DistanceMetric, EmbedMode, VectorIndexType
+from caliber.model.embedding import DistanceMetric, EmbedMode, VectorIndexType
 
 
 def _endpoint(value: str) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from pydantic import create_model
 
 from caliber.config.knobs import Int, Real, Section, knob
-from caliber.model.enums import TrustLabel
+from caliber.model.trust import TrustLabel
 
 Reach = Literal["trajectory", "session", "owner", "tenant"]
 

@@ -62,8 +62,8 @@ from caliber.config.storage import (
 )
 from caliber.config.tenancy import TenancyConfig
 from caliber.config.trust import TrustConfig
-from caliber.model.enums import ValidationMode
 from caliber.model.errors import ConfigError, MultipleErrors
+from caliber.model.storage import ValidationMode
 
 DECLARED_IN_LISTS: Final = ("policies", "memories", "injection_rules")
 """Knobs that are lists of definitions, each a section of its own."""

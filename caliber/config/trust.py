@@ -7,7 +7,8 @@ from typing import Annotated
 from pydantic import Field
 
 from caliber.config.knobs import AsList, Name, Section, knob
-from caliber.model.enums import TrustLabel, TurnRole
+from caliber.model.trajectory import TurnRole
+from caliber.model.trust import TrustLabel
 
 _ORDER = "system, user, tool, web: the most trusted first"
 

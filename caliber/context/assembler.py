@@ -49,7 +49,7 @@ from caliber.context.texts import (
 from caliber.context.trace import Decided
 from caliber.context.turns import PassageReader, TurnReader
 from caliber.context.window import build_window, count_sections, cut_texts, excess
-from caliber.model.enums import SectionType
+from caliber.model.context import SectionType
 from caliber.model.errors import InvalidValue
 from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.mirror import RelationSnapshot

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from caliber.context.plan import ARTIFACT, INT32_MAX, NOTE, OWN, RELATION_OF, SUMMARY, TURN_SUMMARY, AssemblyPlan
 from caliber.kernels import RankColumns, rank_and_fill
-from caliber.model.enums import DecisionCode
+from caliber.model.context import DecisionCode
 
 SOURCE, SECTION, ORDINAL, VERSION, AGE_US, STORED_TOKENS, ROW, TURN_NUMBER, GROUP, ERROR, LENGTH = range(11)
 MARK, VALUE, TWIN, PASSAGE_ID, READING, DAY, LEAD = range(11, 18)

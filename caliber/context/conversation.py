@@ -15,7 +15,7 @@ from caliber.context.columns import MUST, PAST, RECENT
 from caliber.context.inputs import AssemblyInputs
 from caliber.context.plan import AssemblyPlan
 from caliber.context.turns import Keep, TurnFacts, TurnReader
-from caliber.model.enums import TurnRole
+from caliber.model.trajectory import TurnRole
 from caliber.resident.mirror import RelationSnapshot
 from caliber.schema.relations.trajectory import ALWAYS_US
 

@@ -23,9 +23,11 @@ from caliber.context.replayer import decide_again, decided_again, identity_of, p
 from caliber.context.sources import Absence, why_absent
 from caliber.context.trace import Decided, trace
 from caliber.context.window import FilledSection, filled_sections, status_of, used_tokens
-from caliber.model.entities import Note
-from caliber.model.enums import AssemblyAction, EntityType, TrustLabel
+from caliber.model.context import AssemblyAction
+from caliber.model.knowledge import Note
+from caliber.model.references import EntityType
 from caliber.model.time import from_us
+from caliber.model.trust import TrustLabel
 from caliber.model.windows import AssemblyDecision, CutOff
 
 ScoreNow = Callable[[uuid.UUID, WindowFacts], "ScoredNow | None"]

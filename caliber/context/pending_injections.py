@@ -20,7 +20,7 @@ from typing import Final
 from caliber.config.injection import CONVERSATION, InjectionKind, InjectionMode
 from caliber.context.rules import OneShot
 from caliber.engine.write_behind import Deferred
-from caliber.model.entities import PendingInjection
+from caliber.model.context import PendingInjection
 from caliber.model.errors import Conflict, NotFound
 from caliber.model.ids import TrajectoryId
 from caliber.model.time import from_us

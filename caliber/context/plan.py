@@ -20,7 +20,7 @@ from caliber.config.injection import CONVERSATION
 from caliber.context.rules import OneShot, RulePlan, rule_plans
 from caliber.engine.refusals import estimator_of
 from caliber.kernels import Estimator
-from caliber.model.enums import SectionType, SourceType
+from caliber.model.context import SectionType, SourceType
 
 if TYPE_CHECKING:
     from caliber.schema.own_memories import OwnMemory

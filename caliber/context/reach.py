@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any, Final
 
-from caliber.model.enums import TrustLabel
+from caliber.model.trust import TrustLabel
 from caliber.schema.relation import Relation
 from caliber.schema.relations.memory import FIRST_CODE
 

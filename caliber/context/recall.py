@@ -21,7 +21,8 @@ from caliber.context.duplicates import Recalled, find_twins
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import ARTIFACT, NOTE, PASSAGE, SUMMARY, AssemblyPlan
 from caliber.context.scores import Scored, compared, without_vector
-from caliber.model.enums import EntityType, TrustLabel
+from caliber.model.references import EntityType
+from caliber.model.trust import TrustLabel
 from caliber.resident.conversation import neighbours
 from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.mirror import Generation, RelationSnapshot

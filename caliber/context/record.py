@@ -56,7 +56,7 @@ from caliber.context.recorded_rules import (
 from caliber.context.texts import Cut, Said
 from caliber.context.trace import Decided
 from caliber.kernels import sha256_batch
-from caliber.model.enums import DecisionCode
+from caliber.model.context import DecisionCode
 from caliber.model.errors import StorageError
 from caliber.model.ids import ScopeId, SpaceId, TrajectoryId, WindowId
 from caliber.model.windows import Position

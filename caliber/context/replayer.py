@@ -25,7 +25,7 @@ from caliber.context.taking import FILTER
 from caliber.context.texts import Said, TurnText, record_text, text_of_content, turn_of_content
 from caliber.context.trace import Decided
 from caliber.context.window import build_window, cut_texts
-from caliber.model.enums import DecisionCode
+from caliber.model.context import DecisionCode
 from caliber.model.errors import InvalidValue, NotFound, StorageError
 from caliber.model.windows import ContextWindow, CutOff
 

@@ -23,11 +23,10 @@ from caliber.kernels.evaluator import open_evaluator
 from caliber.llm import build_embedding_provider
 from caliber.model import arguments
 from caliber.model.access import Principal
-from caliber.model.entities import Trajectory
-from caliber.model.enums import TrajectoryStatus
 from caliber.model.errors import InvalidValue, NotFound
 from caliber.model.ids import SpaceId, TrajectoryId, WindowId
 from caliber.model.time import Clock, SystemClock
+from caliber.model.trajectory import Trajectory, TrajectoryStatus
 from caliber.resident.memory import ResidentMemory, ResidentSnapshot
 from caliber.search.filters import kinds_of
 from caliber.search.searcher import Searcher

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from caliber.config import CaliberConfig
 from caliber.config.injection import CONVERSATION, InjectionKind, InjectionMode, InjectionRule, rule_names
-from caliber.model.enums import SectionType
+from caliber.model.context import SectionType
 from caliber.schema.memory_types import MemoryType
 from caliber.schema.predicate import All, Comparison, Either, Predicate, Variable, holds
 from caliber.schema.relation import Relation

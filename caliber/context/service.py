@@ -43,17 +43,13 @@ from caliber.engine.engine import Engine
 from caliber.kernels import uuid7
 from caliber.model import arguments
 from caliber.model.access import Principal
-from caliber.model.entities import EmbeddingSpace, Event, StoredWindow
-from caliber.model.enums import (
-    ContextPersistence,
-    EntityType,
-    EventType,
-    ReadConsistency,
-    SectionType,
-    WindowDurability,
-)
+from caliber.model.context import ContextPersistence, SectionType, StoredWindow, WindowDurability
+from caliber.model.embedding import EmbeddingSpace
 from caliber.model.errors import InvalidValue, NotFound
+from caliber.model.events import Event, EventType
 from caliber.model.ids import TrajectoryId, WindowId
+from caliber.model.references import EntityType
+from caliber.model.search import ReadConsistency
 from caliber.model.time import from_us, to_us
 from caliber.model.windows import ContextWindow
 from caliber.resident.memory import ResidentSnapshot

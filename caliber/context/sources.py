@@ -16,8 +16,9 @@ from caliber.context.facts import WindowFacts
 from caliber.context.plan import NOTE, PASSAGE, RELATION_OF, AssemblyPlan, source_type_of
 from caliber.context.rules import RulePlan, failing, values_of
 from caliber.dsl.variables import variables_of
-from caliber.model.entities import Artifact, Note, Scope, Turn
+from caliber.model.knowledge import Note
 from caliber.model.time import from_us
+from caliber.model.trajectory import Artifact, Scope, Turn
 from caliber.model.windows import CutOff
 from caliber.schema.relation import Relation
 from caliber.schema.relations import BY_NAME

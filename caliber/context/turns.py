@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from caliber.context.inputs import TextSource
 from caliber.context.plan import AssemblyPlan
 from caliber.context.texts import TurnText, turn_text
-from caliber.model.enums import TurnRole
+from caliber.model.trajectory import TurnRole
 from caliber.resident.memory import ResidentSnapshot
 
 _VERSION_SHIFT: Final = 33

@@ -35,8 +35,9 @@ from caliber.context.plan import PASSAGE, TURN, AssemblyPlan, SectionPlan, sourc
 from caliber.context.texts import Cut, Said, TurnText, byte_length, passage_lead
 from caliber.context.trace import Decided, trace
 from caliber.kernels.tokens import ELLIPSIS, truncate_to_length, truncate_to_tokens
-from caliber.model.enums import ContextPersistence, ResultStatus
+from caliber.model.context import ContextPersistence
 from caliber.model.errors import InternalError
+from caliber.model.search import ResultStatus
 from caliber.model.time import from_us
 from caliber.model.windows import ContextSection, ContextWindow, Message, SourceRef
 

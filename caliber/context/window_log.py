@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable
 from typing import Any
 
 from caliber.engine.write_behind import Deferred, WriteBehind
-from caliber.model.entities import StoredWindow
+from caliber.model.context import StoredWindow
 from caliber.schema.relations import CONTEXT_WINDOW, TRAJECTORY
 from caliber.storage.unit_of_work import UnitOfWork
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from caliber.config import CaliberConfig
 from caliber.embedding.space_provider import says_something
-from caliber.model.enums import EmbedMode
+from caliber.model.embedding import EmbedMode
 from caliber.resident.documents import document_of
 from caliber.schema.catalog import Catalog
 from caliber.storage.codec import Row, codec_of

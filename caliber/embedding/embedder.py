@@ -23,8 +23,7 @@ from caliber.embedding.space_provider import Lacking, Rows, SpaceProvider, Vecto
 from caliber.engine import pacing
 from caliber.llm.embedding import Embedded
 from caliber.llm.protocols import EmbeddingProvider
-from caliber.model.entities import EmbeddingSpace
-from caliber.model.enums import SpaceState
+from caliber.model.embedding import EmbeddingSpace, SpaceState
 from caliber.model.errors import (
     AuthenticationFailed,
     CaliberError,

@@ -18,10 +18,12 @@ from caliber.embedding.space_provider import Lacking, SpaceProvider, embedded_te
 from caliber.engine.leases import LockService
 from caliber.kernels import uuid7
 from caliber.llm.protocols import EmbeddingProvider
-from caliber.model.entities import EmbeddingSpace, Event, Lock, LockToken
-from caliber.model.enums import DistanceMetric, EntityType, EventFamily, EventType, SpaceState
+from caliber.model.agents import Lock, LockToken
+from caliber.model.embedding import DistanceMetric, EmbeddingSpace, SpaceState
 from caliber.model.errors import LockAcquisitionFailed
+from caliber.model.events import Event, EventFamily, EventType
 from caliber.model.ids import SpaceId
+from caliber.model.references import EntityType
 from caliber.model.time import from_us
 from caliber.schema.relations import EMBEDDING_SPACE
 from caliber.storage.codec import Row

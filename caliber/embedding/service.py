@@ -13,9 +13,9 @@ from caliber.engine.engine import Engine
 from caliber.engine.refusals import long_text_rule
 from caliber.llm.protocols import EmbeddingProvider
 from caliber.llm.retry import retrying
-from caliber.model.entities import EmbeddingSpace
-from caliber.model.enums import DistanceMetric, EventType
+from caliber.model.embedding import DistanceMetric, EmbeddingSpace
 from caliber.model.errors import CaliberError
+from caliber.model.events import EventType
 from caliber.resident.memory import ResidentSnapshot
 from caliber.schema.relations import EMBEDDING
 

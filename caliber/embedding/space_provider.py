@@ -19,9 +19,9 @@ from caliber.llm.cache import EmbeddingCache, EmbeddingKey, content_hash
 from caliber.llm.embedding import Embedded, batch_error, embed_records
 from caliber.llm.protocols import EmbeddingProvider
 from caliber.llm.texts import LongText, LongTextMode
-from caliber.model.entities import CachedEmbedding, Embedding, EmbeddingSpace
-from caliber.model.enums import SpaceState, kind_named
+from caliber.model.embedding import CachedEmbedding, Embedding, EmbeddingSpace, SpaceState
 from caliber.model.errors import CaliberError
+from caliber.model.references import kind_named
 from caliber.model.time import from_us
 from caliber.resident.documents import headed
 from caliber.schema.relations import EMBEDDING, EMBEDDING_CACHE, EMBEDDING_SPACE

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from caliber.backends import backend
 from caliber.config import CaliberConfig
 from caliber.embedding.reembedding import in_use_of
-from caliber.model.entities import EmbeddingSpace
+from caliber.model.embedding import EmbeddingSpace
 from caliber.model.errors import CaliberError
 from caliber.model.time import SystemClock
 from caliber.schema.relations import EMBEDDING_SPACE

@@ -32,10 +32,12 @@ from caliber.kernels.evaluator import open_evaluator
 from caliber.llm.protocols import EmbeddingProvider, SummarizationProvider
 from caliber.model import arguments
 from caliber.model.deadline import deadline_passed, remaining_s, within
-from caliber.model.entities import ConfigDocument, Event
-from caliber.model.enums import EntityType, EventFamily, EventType, ReadConsistency
 from caliber.model.errors import CaliberError, InvalidConfigValue, ProviderNotConfigured, StorageError, Unavailable
+from caliber.model.events import Event, EventFamily, EventType
 from caliber.model.ids import EventId
+from caliber.model.references import EntityType
+from caliber.model.search import ReadConsistency
+from caliber.model.storage import ConfigDocument
 from caliber.model.time import Clock, from_us
 from caliber.resident.frame import FRAME
 from caliber.resident.memory import ResidentMemory, ResidentSnapshot

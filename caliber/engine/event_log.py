@@ -6,8 +6,7 @@ from collections.abc import Hashable, Iterable
 from typing import Any
 
 from caliber.engine.write_behind import Deferred
-from caliber.model.entities import Event
-from caliber.model.enums import EventType
+from caliber.model.events import Event, EventType
 from caliber.schema.relations import EVENT
 from caliber.storage.unit_of_work import UnitOfWork
 

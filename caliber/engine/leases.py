@@ -11,8 +11,7 @@ from typing import Final
 from caliber.kernels import uuid7
 from caliber.model import arguments
 from caliber.model.access import Principal
-from caliber.model.entities import Lock, LockToken
-from caliber.model.enums import LockMode
+from caliber.model.agents import Lock, LockMode, LockToken
 from caliber.model.errors import DTypeError, LockAcquisitionFailed, LockExpired, PermissionDenied
 from caliber.model.ids import LockId
 from caliber.model.time import EPOCH, from_us, to_us

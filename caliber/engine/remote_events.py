@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from caliber.events.bus import EventBus
-from caliber.model.entities import Event
-from caliber.model.enums import EventType
+from caliber.model.events import Event, EventType
 
 
 class RemoteEvents:

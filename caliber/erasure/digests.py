@@ -9,7 +9,8 @@ import json
 from typing import Any
 
 from caliber.embedding.space_provider import embedded_text
-from caliber.model.entities import Note, Scope, Turn, TurnSummary
+from caliber.model.knowledge import Note
+from caliber.model.trajectory import Scope, Turn, TurnSummary
 
 
 def digests_of(entity: Any) -> set[bytes]:

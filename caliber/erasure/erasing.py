@@ -19,9 +19,11 @@ from caliber.context import erasing as windows
 from caliber.erasure.digests import digests_of, digests_of_body
 from caliber.erasure.redaction import Redactor
 from caliber.erasure.subject import MARK, Subject
-from caliber.model.entities import Artifact, Checkpoint, Note, Scope, Trajectory, Turn
-from caliber.model.enums import EventFamily
 from caliber.model.errors import AmbiguousSubject
+from caliber.model.events import EventFamily
+from caliber.model.knowledge import Note
+from caliber.model.pcp import Checkpoint
+from caliber.model.trajectory import Artifact, Scope, Trajectory, Turn
 from caliber.pcp.checkpoints import CODEC_ZLIB, read_state
 from caliber.schema.relation import ColumnType, Relation, Residence
 from caliber.schema.relations import (

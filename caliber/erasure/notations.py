@@ -43,7 +43,7 @@ _ESCAPE: Final = re.compile(
     )
 )
 _INSIDE: Final = re.compile(_ESCAPE.pattern.replace(_TAG + "|", "", 1))
-"""What may stand inside a tag."""
+"""Everything that may stand inside a tag."""
 _SIGNS: Final = ("&", "<", "\\", "%")
 _LETTERS: Final = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f", "v": "\v", "0": "\0"}
 

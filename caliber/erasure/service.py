@@ -26,10 +26,10 @@ from caliber.erasure.unfinished import (
 from caliber.kernels import uuid7
 from caliber.model import arguments
 from caliber.model.access import Principal
-from caliber.model.entities import EntityRef, Erasure
-from caliber.model.enums import EntityType, ErasureKind, EventFamily, EventType
-from caliber.model.erasure import ForgetReport
+from caliber.model.erasure import Erasure, ErasureKind, ForgetReport
 from caliber.model.errors import NotFound, PermissionDenied
+from caliber.model.events import EventFamily, EventType
+from caliber.model.references import EntityRef, EntityType
 from caliber.model.time import from_us
 from caliber.schema.relations import ERASURE, TRAJECTORY
 from caliber.storage.unit_of_work import UnitOfWork

@@ -5,8 +5,7 @@ from __future__ import annotations
 from caliber.backends import backend
 from caliber.config import CaliberConfig
 from caliber.model import arguments
-from caliber.model.enums import ErasureKind
-from caliber.model.erasure import ForgetReport, Searched
+from caliber.model.erasure import ErasureKind, ForgetReport, Searched
 from caliber.model.time import SystemClock
 
 _WAIT_MS = 10_000

@@ -18,10 +18,10 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Final
 
+from caliber import model
 from caliber.erasure.notations import Reading, readings
-from caliber.model import enums
-from caliber.model.entities import EntityRef
 from caliber.model.errors import AmbiguousSubject, DTypeError, RequiredFieldMissing
+from caliber.model.references import EntityRef
 
 MARK: Final = "[forgotten]"
 """The mark where something was taken out."""
@@ -58,7 +58,7 @@ _WORD: Final = r"[^\W_" + "".join(f"{chr(low)}-{chr(high)}" for low, high in _UN
 _ENCODINGS: Final = ("utf-8", "utf-16-le", "utf-16-be", "latin-1")
 _OWN_WORDS: Final = frozenset(
     member.value
-    for kind in vars(enums).values()
+    for kind in (getattr(model, name) for name in model.__all__)
     if isinstance(kind, type) and issubclass(kind, StrEnum)
     for member in kind
 )

@@ -6,7 +6,7 @@ from typing import Final
 
 from caliber.embedding.service import Embeddings
 from caliber.engine.engine import Engine
-from caliber.model.entities import Erasure
+from caliber.model.erasure import Erasure
 from caliber.model.errors import StorageError
 from caliber.schema.relations import ERASURE
 from caliber.search.opening import SearchEngine

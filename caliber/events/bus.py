@@ -6,9 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from caliber.model.entities import Event
-from caliber.model.enums import EventType
 from caliber.model.errors import DTypeError
+from caliber.model.events import Event, EventType
 from caliber.storage.waiting import is_of_handler
 
 Subscriber = Callable[[Event], None]

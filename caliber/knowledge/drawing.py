@@ -20,9 +20,12 @@ from caliber.knowledge import inheriting
 from caliber.knowledge import notes as note_ops
 from caliber.knowledge.notes import NewNote
 from caliber.model.access import Principal
-from caliber.model.entities import Artifact, Note, Scope, Trajectory, Turn
-from caliber.model.enums import EntityType, EventType, TrustLabel, TurnRole
+from caliber.model.events import EventType
+from caliber.model.knowledge import Note
 from caliber.model.providers import ExtractedArtifact, GeneratedNote, TrajectoryDigest
+from caliber.model.references import EntityType
+from caliber.model.trajectory import Artifact, Scope, Trajectory, Turn, TurnRole
+from caliber.model.trust import TrustLabel
 from caliber.resident.memory import ResidentSnapshot
 from caliber.schema.relations import ARTIFACT, NOTE
 from caliber.search.opening import SearchEngine

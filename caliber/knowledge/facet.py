@@ -14,17 +14,12 @@ from caliber.knowledge import notes as note_ops
 from caliber.knowledge.notes import NewNote
 from caliber.model import arguments
 from caliber.model.access import Principal
-from caliber.model.entities import (
-    LockToken,
-    Note,
-)
-from caliber.model.enums import (
-    EntityType,
-    EventType,
-    NoteType,
-    TrustLabel,
-)
+from caliber.model.agents import LockToken
+from caliber.model.events import EventType
 from caliber.model.ids import Id
+from caliber.model.knowledge import Note, NoteType
+from caliber.model.references import EntityType
+from caliber.model.trust import TrustLabel
 from caliber.storage.unit_of_work import UnitOfWork
 
 

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from caliber.llm.protocols import SummarizationProvider
-from caliber.model.entities import Artifact, Turn
-from caliber.model.enums import TrustLabel, least_trusted
 from caliber.model.providers import ExtractedArtifact, GeneratedNote, TrajectoryDigest
+from caliber.model.trajectory import Artifact, Turn
+from caliber.model.trust import TrustLabel, least_trusted
 from caliber.text.sentences import UnitKind, split_sentences
 from caliber.text.statements import wordings
 

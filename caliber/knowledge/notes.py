@@ -12,11 +12,11 @@ from datetime import datetime
 from typing import Any
 
 from caliber.kernels import sha256_batch, uuid7
-from caliber.model.entities import Note
-from caliber.model.enums import NoteType, TrustLabel
 from caliber.model.errors import Conflict, InvalidValue
 from caliber.model.ids import NoteId, TrajectoryId
+from caliber.model.knowledge import Note, NoteType
 from caliber.model.time import from_us, to_us
+from caliber.model.trust import TrustLabel
 from caliber.schema.relations import NOTE
 from caliber.storage.unit_of_work import UnitOfWork
 

@@ -19,8 +19,8 @@ from caliber.llm.chat import ChatModel, ChatSettings, Question
 from caliber.llm.prompts import load_prompts, prompts_id
 from caliber.llm.retry import Retry
 from caliber.llm.texts import LongText, LongTextMode, chunk_text
-from caliber.model.enums import ArtifactType, NoteType
 from caliber.model.errors import InvalidValue, SummarizationFailed
+from caliber.model.knowledge import NoteType
 from caliber.model.providers import (
     ConsolidationAction,
     ConsolidationDecision,
@@ -33,6 +33,7 @@ from caliber.model.providers import (
     TrajectoryDigest,
 )
 from caliber.model.time import from_us
+from caliber.model.trajectory import ArtifactType
 from caliber.text.naming import MAX_ENTITY_CHARS
 from caliber.text.note_rules import fold_statement, require_mergeable, unite_notes
 

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from caliber.memories.conditions import unknown
 from caliber.model import arguments
-from caliber.model.enums import TrustLabel
 from caliber.model.errors import DTypeError, InputError, InvalidValue, RequiredFieldMissing
 from caliber.model.time import from_us, to_us
+from caliber.model.trust import TrustLabel
 from caliber.schema.memory_types import IndexType
 from caliber.schema.own_memories import INDEXED_TEXT_BYTES, INT_LEAST, KEY, OwnMemory
 from caliber.schema.relation import Column, ColumnType

@@ -21,8 +21,7 @@ from caliber.kernels import uuid7
 from caliber.memories import checks as record_checks
 from caliber.memories.memories import Memory
 from caliber.model import arguments
-from caliber.model.entities import LockToken, Scope, Session, Trajectory
-from caliber.model.enums import EventType, TrustLabel, least_trusted
+from caliber.model.agents import LockToken
 from caliber.model.errors import (
     Conflict,
     ConstraintViolation,
@@ -31,7 +30,10 @@ from caliber.model.errors import (
     NotFound,
     RequiredFieldMissing,
 )
+from caliber.model.events import EventType
 from caliber.model.time import from_us
+from caliber.model.trajectory import Scope, Session, Trajectory
+from caliber.model.trust import TrustLabel, least_trusted
 from caliber.resident.snapshot import ENTITY_RELATIONS
 from caliber.schema.in_force import OWN
 from caliber.schema.memory_types import RetentionKind

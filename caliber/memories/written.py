@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from caliber.model.entities import LockToken
-from caliber.model.enums import TrustLabel
+from caliber.model.agents import LockToken
 from caliber.model.errors import InvalidValue
+from caliber.model.trust import TrustLabel
 
 _BY: Final[Mapping[str, str]] = {
     "trajectory": "start_trajectory",

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
-from caliber.model.enums import AgentRole, PrincipalKind
+from caliber.model.agents import AgentRole
+
+
+class PrincipalKind(StrEnum):
+    HUMAN = "human"
+    AGENT = "agent"
+    SYSTEM = "system"
 
 
 @dataclass(frozen=True, slots=True)

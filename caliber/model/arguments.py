@@ -11,11 +11,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from caliber.model.access import Principal
-from caliber.model.entities import TTL, EntityRef, LockToken, ToolCall
-from caliber.model.enums import AgentRole, EntityType, PrincipalKind, TTLKind
+from caliber.model.access import Principal, PrincipalKind
+from caliber.model.agents import AgentRole, LockToken
 from caliber.model.errors import DTypeError, InvalidValue, RequiredFieldMissing
+from caliber.model.references import EntityRef, EntityType
 from caliber.model.time import Clock, SystemClock, from_us, parse_duration_ms, to_us
+from caliber.model.trajectory import TTL, ToolCall, TTLKind
 
 MAX_CONTENT_BYTES = 256 << 20
 """Longest content of one record; far above any prompt, below what SQLite holds in a value."""

@@ -6,9 +6,30 @@ import dataclasses
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
 from typing import Any, Final
 
-from caliber.model.enums import ErasureKind
+
+class ErasureKind(StrEnum):
+    """What was erased: whoever was to be forgotten, a task, or a whole store."""
+
+    SUBJECT = "subject"
+    TRAJECTORY = "trajectory"
+    STORE = "store"
+
+
+@dataclass(frozen=True, slots=True)
+class Erasure:
+    """One act of forgetting: how far it is, and how much it took. It holds nothing of what was erased."""
+
+    erasure_id: uuid.UUID
+    kind: ErasureKind
+    counts: dict[str, int]
+    begun_at: datetime
+    finished_at: datetime | None = None
+    version: int = 1
+
 
 NOT_OURS: Final = ("shared", "log")
 """Kinds of places that findings are reported of, and not held against an erasure."""

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from caliber.model.enums import ArtifactType, NoteType, TurnRole
+from caliber.model.knowledge import NoteType
+from caliber.model.trajectory import ArtifactType, TurnRole
 
 TokenCounter: TypeAlias = Callable[[str], int]
 

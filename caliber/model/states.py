@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Generic, TypeVar
 
-from caliber.model.enums import ScopeStatus, TrajectoryStatus
 from caliber.model.errors import InvalidStateTransition
+from caliber.model.trajectory import ScopeStatus, TrajectoryStatus
 
 S = TypeVar("S", bound=StrEnum)
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Any
 
-from caliber.model.enums import AssemblyAction, ResultStatus, SectionType, SourceType
+from caliber.model.context import AssemblyAction, SectionType, SourceType
 from caliber.model.ids import ScopeId, TrajectoryId, WindowId
+from caliber.model.search import ResultStatus
 from caliber.model.snippets import snippet
 
 _UNFIT = re.compile(r"[^A-Za-z0-9_-]+")

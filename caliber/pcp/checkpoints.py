@@ -8,10 +8,11 @@ import zlib
 from typing import Any
 
 from caliber.kernels import uuid7
-from caliber.model.entities import Checkpoint, Scope, Trajectory
 from caliber.model.errors import StorageError
 from caliber.model.ids import CheckpointId
+from caliber.model.pcp import Checkpoint
 from caliber.model.time import from_us
+from caliber.model.trajectory import Scope, Trajectory
 from caliber.model.windows import ContextWindow
 from caliber.schema.relations import CHECKPOINT
 from caliber.storage.codec import dump_json

@@ -12,9 +12,11 @@ from collections.abc import Callable
 from caliber.context.service import Reader
 from caliber.engine.engine import Engine
 from caliber.model import states
-from caliber.model.entities import LockToken, PendingTrigger, Scope, Trajectory
-from caliber.model.enums import EventType
+from caliber.model.agents import LockToken
+from caliber.model.events import EventType
+from caliber.model.policies import PendingTrigger
 from caliber.model.time import from_us, to_us
+from caliber.model.trajectory import Scope, Trajectory
 from caliber.policies.policy_engine import tasks_of
 from caliber.policies.steps import declared_actions
 from caliber.policies.triggers import drop, is_in_hand, principal_of

@@ -22,18 +22,15 @@ from caliber.engine.stale_inputs import StaleInputs, check_erasures
 from caliber.knowledge.drawing import NoteMaker, PreparedNote
 from caliber.knowledge.inheriting import trust_of_all, trust_of_extracted
 from caliber.model.access import Principal
-from caliber.model.entities import Artifact, Event, Note, PendingTrigger
-from caliber.model.enums import (
-    ArtifactType,
-    EntityType,
-    EventType,
-    ExtractionMethod,
-    Trigger,
-    TrustLabel,
-)
 from caliber.model.errors import CaliberError, Conflict, LockExpired, Unavailable
+from caliber.model.events import Event, EventType
 from caliber.model.ids import ScopeId, TrajectoryId
+from caliber.model.knowledge import Note
+from caliber.model.policies import PendingTrigger, Trigger
 from caliber.model.providers import ExtractionTurn
+from caliber.model.references import EntityType
+from caliber.model.trajectory import Artifact, ArtifactType, ExtractionMethod
+from caliber.model.trust import TrustLabel
 from caliber.model.windows import ContextWindow
 from caliber.pcp.checkpoints import build_state, insert_checkpoint
 from caliber.policies.steps import (

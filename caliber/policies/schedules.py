@@ -23,9 +23,10 @@ from caliber.engine.engine import Engine
 from caliber.engine.leases import LockService
 from caliber.engine.stale_inputs import StaleInputs
 from caliber.kernels import uuid7
-from caliber.model.entities import Event, LockToken, PolicyRun
-from caliber.model.enums import EventType, Trigger
+from caliber.model.agents import LockToken
 from caliber.model.errors import CaliberError, LockAcquisitionFailed, LockExpired, Unavailable
+from caliber.model.events import Event, EventType
+from caliber.model.policies import PolicyRun, Trigger
 from caliber.model.schedules import ScheduledRule
 from caliber.model.time import from_us, to_us
 from caliber.policies.left_triggers import LeftTriggers

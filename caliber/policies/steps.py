@@ -10,9 +10,8 @@ from caliber.config.injection import InjectionKind, InjectionMode
 from caliber.config.policies import ActionConfig, PolicyAction
 from caliber.embedding.space_provider import Vectors
 from caliber.knowledge.drawing import PreparedNote, Source
-from caliber.model.entities import PendingTrigger
-from caliber.model.enums import Trigger
 from caliber.model.errors import CaliberError
+from caliber.model.policies import PendingTrigger, Trigger
 from caliber.retention.compressing import Compression, Group, compressions
 from caliber.trajectory.artifacts import NewArtifact
 from caliber.trajectory.triggers import Subject

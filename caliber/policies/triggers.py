@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from caliber.engine.engine import Engine
 from caliber.kernels import uuid7
 from caliber.model.access import Principal
-from caliber.model.entities import PendingTrigger
-from caliber.model.enums import EventType, Trigger
+from caliber.model.events import EventType
 from caliber.model.ids import ScopeId, TrajectoryId
+from caliber.model.policies import PendingTrigger, Trigger
 from caliber.model.time import from_us
 from caliber.schema.relations import PENDING_TRIGGER, TRAJECTORY
 from caliber.storage.unit_of_work import UnitOfWork

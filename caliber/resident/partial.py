@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 
 from caliber.kernels.evaluator import Evaluator
-from caliber.model.entities import EmbeddingSpace
+from caliber.model.embedding import EmbeddingSpace
 from caliber.resident.mirror import Generation, Layout, RelationSnapshot
 from caliber.resident.vectors import VectorIndex, VectorSnapshot
 from caliber.schema.catalog import Catalog

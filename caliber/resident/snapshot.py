@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from caliber.kernels.evaluator import Evaluator
-from caliber.model.entities import EmbeddingSpace
+from caliber.model.embedding import EmbeddingSpace
 from caliber.model.windows import Position
 from caliber.resident.frame import not_resident
 from caliber.resident.indexes import IndexKey

@@ -8,8 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable
 
-from caliber.model.entities import EmbeddingSpace
-from caliber.model.enums import SpaceState
+from caliber.model.embedding import EmbeddingSpace, SpaceState
 from caliber.schema.relations import EMBEDDING_SPACE
 from caliber.storage.codec import Row, codec_of
 

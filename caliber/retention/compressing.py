@@ -21,9 +21,11 @@ from caliber.kernels import uuid7
 from caliber.knowledge import notes as note_ops
 from caliber.knowledge.inheriting import trust_of_all
 from caliber.knowledge.notes import NewNote
-from caliber.model.entities import TTL, Artifact, Note, Scope, Trajectory, Turn
-from caliber.model.enums import ArtifactType, ExtractionMethod, Trigger, TrustLabel, TTLKind
+from caliber.model.knowledge import Note
+from caliber.model.policies import Trigger
 from caliber.model.time import from_us
+from caliber.model.trajectory import TTL, Artifact, ArtifactType, ExtractionMethod, Scope, Trajectory, TTLKind, Turn
+from caliber.model.trust import TrustLabel
 from caliber.retention.pruning import ALL_ROWS, BY_SCOPE, drop
 from caliber.schema.memory_types import FieldType, RetentionKind
 from caliber.schema.relation import Relation

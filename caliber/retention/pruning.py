@@ -14,10 +14,11 @@ from typing import Any
 
 from caliber.config.policies import ActionConfig, PolicyTarget
 from caliber.knowledge import notes as note_ops
-from caliber.model.entities import Artifact, Note
-from caliber.model.enums import Trigger
 from caliber.model.errors import NotFound
+from caliber.model.knowledge import Note
+from caliber.model.policies import Trigger
 from caliber.model.time import from_us, to_us
+from caliber.model.trajectory import Artifact
 from caliber.schema.catalog import Catalog
 from caliber.schema.memories import BUILT_IN
 from caliber.schema.relation import Relation

@@ -16,8 +16,10 @@ from typing import Any
 
 from caliber.config.memories import MemoryConfig
 from caliber.engine.engine import Engine
-from caliber.model.entities import LockToken, Scope, Session, Trajectory
-from caliber.model.enums import EventType, MemoryCategory
+from caliber.model.agents import LockToken
+from caliber.model.events import EventType
+from caliber.model.memories import MemoryCategory
+from caliber.model.trajectory import Scope, Session, Trajectory
 from caliber.retention.pruning import archive_notes, drop, records_of, retire_artifacts
 from caliber.schema.memories import BUILT_IN
 from caliber.schema.memory_types import RetentionKind

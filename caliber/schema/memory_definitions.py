@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from caliber.model.enums import ArtifactType, MemoryCategory, Trigger
 from caliber.model.errors import StorageError
+from caliber.model.memories import MemoryCategory
+from caliber.model.policies import Trigger
+from caliber.model.trajectory import ArtifactType
 from caliber.schema.memory_types import (
     Field,
     FieldType,

@@ -10,7 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from caliber.model.enums import ArtifactType, MemoryCategory, Trigger
+from caliber.model.memories import MemoryCategory
+from caliber.model.policies import Trigger
+from caliber.model.trajectory import ArtifactType
 
 
 class FieldType(StrEnum):

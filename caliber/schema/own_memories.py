@@ -23,8 +23,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
-from caliber.model.enums import MemoryCategory, TrustLabel
 from caliber.model.errors import InternalError, InvalidValue
+from caliber.model.memories import MemoryCategory
+from caliber.model.trust import TrustLabel
 from caliber.schema.indexing import OWN_INDEXES, index_faults
 from caliber.schema.memories import BUILT_IN, BuiltIn
 from caliber.schema.memory_definitions import definition_of, memory_from

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from caliber.model.enums import EntityType, EventFamily, NoteType
 from caliber.model.errors import InternalError
+from caliber.model.events import EventFamily
+from caliber.model.knowledge import NoteType
+from caliber.model.references import EntityType
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.schema.relations import BY_NAME, RELATIONS
 

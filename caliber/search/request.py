@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.access.visibility import NoteMask
-from caliber.model.entities import EmbeddingSpace
+from caliber.model.embedding import EmbeddingSpace
 from caliber.model.windows import Evidence
 from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.predicates import Texts

@@ -23,8 +23,7 @@ from caliber.engine.deadlines import TIMEOUT, Deadline, bounded, for_embedding
 from caliber.engine.engine import Engine
 from caliber.model import arguments
 from caliber.model.access import Principal
-from caliber.model.entities import Artifact, EmbeddingSpace, Note
-from caliber.model.enums import EntityType, EventType, ReadConsistency, ResultStatus, SpaceState, ValidationMode
+from caliber.model.embedding import EmbeddingSpace, SpaceState
 from caliber.model.errors import (
     CaliberError,
     ConstraintViolation,
@@ -34,8 +33,14 @@ from caliber.model.errors import (
     Unavailable,
     VectorError,
 )
+from caliber.model.events import EventType
 from caliber.model.ids import SpaceId, uuid_from_bytes
+from caliber.model.knowledge import Note
+from caliber.model.references import EntityType
+from caliber.model.search import ReadConsistency, ResultStatus
+from caliber.model.storage import ValidationMode
 from caliber.model.time import to_us
+from caliber.model.trajectory import Artifact
 from caliber.model.windows import Position, SearchHit, SearchResult, Understood
 from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.mirror import RelationSnapshot

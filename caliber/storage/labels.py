@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from caliber.model.enums import TrustLabel
 from caliber.model.errors import ConstraintViolation
+from caliber.model.trust import TrustLabel
 from caliber.schema.relation import Relation
 from caliber.schema.relations import SCOPE, TURN
 from caliber.storage.codec import Row, codec_of

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from caliber.model.errors import SchemaMismatch
 from caliber.model.time import from_us
 from caliber.schema.relations import SCHEMA_MIGRATION
-from caliber.schema.relations.runtime import Migration
+from caliber.schema.relations.storage import Migration
 from caliber.storage.plan import RelationPlans
 from caliber.storage.session import StatementSession
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from caliber.model.entities import Event
+from caliber.model.events import Event
 from caliber.schema.catalog import Catalog
 from caliber.schema.predicate import Predicate
 from caliber.schema.relation import Column, Relation

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from caliber.model.enums import TrustLabel
+from caliber.model.trust import TrustLabel
 
 TRUST_ORDER = " ".join(TrustLabel)
 """Every label, the most trusted first: of two, the one that stands further on is trusted less."""

@@ -14,8 +14,9 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from caliber.model.entities import Event, LockToken
+from caliber.model.agents import LockToken
 from caliber.model.errors import Conflict, DTypeError, InsertFailed, InternalError, InvalidValue, LockExpired, NotFound
+from caliber.model.events import Event
 from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relation import Relation
 from caliber.schema.relations import CONTENT_VERSION, EMBEDDING, EVENT, SCOPE, TRAJECTORY, TURN, TURN_SUMMARY

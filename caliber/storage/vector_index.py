@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from caliber.model.entities import EmbeddingSpace
+from caliber.model.embedding import EmbeddingSpace
 from caliber.storage.codec import Row
 from caliber.storage.session import StatementSession
 

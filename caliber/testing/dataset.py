@@ -9,9 +9,11 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from caliber.model.entities import EntityRef, ToolCall
-from caliber.model.enums import ArtifactType, EntityType, EventFamily, NoteType, TurnRole
+from caliber.model.events import EventFamily
+from caliber.model.knowledge import NoteType
+from caliber.model.references import EntityRef, EntityType
 from caliber.model.time import from_us
+from caliber.model.trajectory import ArtifactType, ToolCall, TurnRole
 from caliber.schema.relation import Relation
 from caliber.schema.relations import (
     ARTIFACT,

@@ -11,11 +11,10 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any, Final
 
-from caliber.model.entities import TTL, ToolCall, TrajectoryOutcome
-from caliber.model.enums import OutcomeStatus, TTLKind
 from caliber.model.errors import InternalError
 from caliber.model.ids import ArtifactId, NoteId
 from caliber.model.time import from_us
+from caliber.model.trajectory import TTL, OutcomeStatus, ToolCall, TrajectoryOutcome, TTLKind
 from caliber.schema.relation import Column, ColumnType, Relation
 
 INT64_MIN: Final = -(2**63)

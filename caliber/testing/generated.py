@@ -8,10 +8,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from caliber.model.entities import TTL, ToolCall, TrajectoryOutcome
-from caliber.model.enums import OutcomeStatus, TTLKind
 from caliber.model.errors import InternalError
 from caliber.model.time import from_us
+from caliber.model.trajectory import TTL, OutcomeStatus, ToolCall, TrajectoryOutcome, TTLKind
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.testing.entities import FIRST_US, INT64_MAX, INT64_MIN, LAST_US, json_edges, part_columns
 

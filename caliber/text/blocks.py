@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from caliber.model.enums import ArtifactType
+from caliber.model.trajectory import ArtifactType
 from caliber.text.sentences import closes_fence, lines, opens_fence
 
 # Only this much of a line is looked at, so that no pattern can meet a long string.

@@ -11,9 +11,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from caliber.model.enums import ArtifactType, NoteType, TurnRole
 from caliber.model.errors import InvalidValue
+from caliber.model.knowledge import NoteType
 from caliber.model.providers import ExtractedArtifact, GeneratedNote, MergedNote, TrajectoryDigest
+from caliber.model.trajectory import ArtifactType, TurnRole
 from caliber.text.naming import MAX_ENTITY_CHARS, name_entity
 from caliber.text.sentences import UnitKind, split_sentences
 from caliber.text.statements import MAX_STATEMENT_CHARS, find_statements

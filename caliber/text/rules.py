@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from caliber.model.enums import ArtifactType, TurnRole
 from caliber.model.providers import ExtractedArtifact, ExtractionTurn
+from caliber.model.trajectory import ArtifactType, TurnRole
 from caliber.text.blocks import Block, find_blocks
 from caliber.text.statements import find_statements
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from caliber.model.enums import ArtifactType, TurnRole
+from caliber.model.trajectory import ArtifactType, TurnRole
 from caliber.text.sentences import UnitKind, iter_sentences
 
 # A longer sentence is not a statement but data; a shorter one says nothing by itself.

@@ -15,18 +15,22 @@ from typing import Any
 
 from caliber.kernels import uuid7
 from caliber.model import arguments
-from caliber.model.entities import TTL, Artifact, Scope, Session, Trajectory, Turn
-from caliber.model.enums import (
-    ArtifactType,
-    ExtractionMethod,
-    TrajectoryStatus,
-    TrustLabel,
-    TTLKind,
-    least_trusted,
-)
 from caliber.model.errors import Conflict, ConstraintViolation, InvalidValue
 from caliber.model.ids import ArtifactId
 from caliber.model.time import from_us
+from caliber.model.trajectory import (
+    TTL,
+    Artifact,
+    ArtifactType,
+    ExtractionMethod,
+    Scope,
+    Session,
+    Trajectory,
+    TrajectoryStatus,
+    TTLKind,
+    Turn,
+)
+from caliber.model.trust import TrustLabel, least_trusted
 from caliber.schema.relations import ARTIFACT, SCOPE, SESSION, TRAJECTORY, TURN
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory.lifecycle import retire_artifact

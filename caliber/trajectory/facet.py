@@ -13,32 +13,28 @@ from caliber.engine.deadlines import bounded
 from caliber.engine.engine import Engine
 from caliber.model import arguments
 from caliber.model.access import Principal
-from caliber.model.entities import (
+from caliber.model.agents import LockToken
+from caliber.model.events import Event, EventType
+from caliber.model.ids import Id, ScopeId
+from caliber.model.knowledge import Note
+from caliber.model.policies import PendingTrigger
+from caliber.model.references import EntityRef, EntityType
+from caliber.model.trajectory import (
     TTL,
     Artifact,
-    EntityRef,
-    Event,
-    LockToken,
-    Note,
-    PendingTrigger,
+    ArtifactType,
+    ExtractionMethod,
+    OutcomeStatus,
     Scope,
     Session,
     ToolCall,
     Trajectory,
     TrajectoryOutcome,
-    Turn,
-)
-from caliber.model.enums import (
-    ArtifactType,
-    EntityType,
-    EventType,
-    ExtractionMethod,
-    OutcomeStatus,
     TrajectoryStatus,
-    TrustLabel,
+    Turn,
     TurnRole,
 )
-from caliber.model.ids import Id, ScopeId
+from caliber.model.trust import TrustLabel
 from caliber.storage.steps import Steps, in_steps
 from caliber.storage.unit_of_work import UnitOfWork
 from caliber.trajectory import artifacts as artifact_ops

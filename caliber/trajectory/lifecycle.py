@@ -9,11 +9,23 @@ from collections.abc import Sequence
 
 from caliber.kernels import uuid7
 from caliber.model import states
-from caliber.model.entities import Artifact, EntityRef, Scope, Session, Trajectory, TrajectoryOutcome, Turn
-from caliber.model.enums import OutcomeStatus, ScopeStatus, TrajectoryStatus, TrustLabel, TTLKind
 from caliber.model.errors import CircularReference, ConstraintViolation, InvalidStateTransition
 from caliber.model.ids import ArtifactId, CheckpointId, ScopeId, SessionId, TrajectoryId
+from caliber.model.references import EntityRef
 from caliber.model.time import from_us, to_us
+from caliber.model.trajectory import (
+    Artifact,
+    OutcomeStatus,
+    Scope,
+    ScopeStatus,
+    Session,
+    Trajectory,
+    TrajectoryOutcome,
+    TrajectoryStatus,
+    TTLKind,
+    Turn,
+)
+from caliber.model.trust import TrustLabel
 from caliber.schema.relations import ARTIFACT, SCOPE, SESSION, TRAJECTORY, TURN
 from caliber.storage.unit_of_work import UnitOfWork
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.model.enums import TurnRole
+from caliber.model.trajectory import TurnRole
 from caliber.resident.memory import ResidentMemory, ResidentSnapshot
 from caliber.resident.mirror import RelationSnapshot
 from caliber.schema.relations.trajectory import NEVER_US

@@ -16,17 +16,7 @@ from caliber.engine.engine import Engine
 from caliber.engine.stale_inputs import StaleInputs, check_erasures, erasures
 from caliber.model import states
 from caliber.model.access import Principal
-from caliber.model.entities import (
-    EntityRef,
-    LockToken,
-    Note,
-    PendingTrigger,
-    Scope,
-    Trajectory,
-    TrajectoryOutcome,
-    Turn,
-)
-from caliber.model.enums import EntityType, EventType, OutcomeStatus, RecoveryFrequency, TrajectoryStatus, Trigger
+from caliber.model.agents import LockToken
 from caliber.model.errors import (
     CaliberError,
     Conflict,
@@ -35,7 +25,13 @@ from caliber.model.errors import (
     NotFound,
     Unavailable,
 )
+from caliber.model.events import EventType
 from caliber.model.ids import ScopeId, TrajectoryId
+from caliber.model.knowledge import Note
+from caliber.model.pcp import RecoveryFrequency
+from caliber.model.policies import PendingTrigger, Trigger
+from caliber.model.references import EntityRef, EntityType
+from caliber.model.trajectory import OutcomeStatus, Scope, Trajectory, TrajectoryOutcome, TrajectoryStatus, Turn
 from caliber.resident.memory import ResidentSnapshot
 from caliber.schema.relations import SCOPE, TRAJECTORY, TURN
 from caliber.search.opening import SearchEngine

@@ -21,11 +21,11 @@ from caliber.engine import pacing
 from caliber.engine.engine import Engine
 from caliber.kernels import uuid7
 from caliber.llm.protocols import SummarizationProvider
-from caliber.model.entities import Turn, TurnSummary
-from caliber.model.enums import least_trusted
 from caliber.model.errors import AuthenticationFailed, CaliberError, ConfigError, SummarizationFailed
 from caliber.model.ids import TurnSummaryId
 from caliber.model.time import from_us
+from caliber.model.trajectory import Turn, TurnSummary
+from caliber.model.trust import least_trusted
 from caliber.resident.memory import ResidentMemory
 from caliber.schema.relations import TURN, TURN_SUMMARY
 from caliber.storage.changes import DELETE

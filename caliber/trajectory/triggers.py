@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
 from caliber.embedding.space_provider import Vectors
-from caliber.model.entities import Artifact, Note, PendingTrigger, Scope, Session, Trajectory, Turn
-from caliber.model.enums import OutcomeStatus, Trigger
 from caliber.model.ids import ScopeId, TrajectoryId
+from caliber.model.knowledge import Note
+from caliber.model.policies import PendingTrigger, Trigger
+from caliber.model.trajectory import Artifact, OutcomeStatus, Scope, Session, Trajectory, Turn
 from caliber.storage.unit_of_work import UnitOfWork
 
 T = TypeVar("T")

@@ -10,11 +10,11 @@ from typing import Any
 
 from caliber.kernels import uuid7
 from caliber.model import arguments
-from caliber.model.entities import Scope, ToolCall, Turn
-from caliber.model.enums import TrajectoryStatus, TrustLabel, TurnRole, least_trusted
 from caliber.model.errors import Conflict, ConstraintViolation, DTypeError, InvalidValue, NotFound
 from caliber.model.ids import ScopeId, TrajectoryId, TurnId, uuid_from_bytes
 from caliber.model.time import from_us
+from caliber.model.trajectory import Scope, ToolCall, TrajectoryStatus, Turn, TurnRole
+from caliber.model.trust import TrustLabel, least_trusted
 from caliber.schema.relations import SCOPE, TRAJECTORY, TURN
 from caliber.storage.codec import codec_of
 from caliber.storage.damage import damaged

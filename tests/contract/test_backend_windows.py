@@ -26,9 +26,9 @@ from caliber.model import (
     PrincipalKind,
     ResultStatus,
 )
-from caliber.model.entities import TurnSummary
-from caliber.model.enums import TrustLabel
 from caliber.model.errors import NotFound
+from caliber.model.trajectory import TurnSummary
+from caliber.model.trust import TrustLabel
 
 pytestmark = pytest.mark.usefixtures("full_text")
 

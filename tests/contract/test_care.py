@@ -13,10 +13,10 @@ import psycopg
 import pytest
 
 import caliber
-from caliber.model.entities import Edge, EntityRef
-from caliber.model.enums import EdgeRelation, EntityType
 from caliber.model.errors import Conflict
 from caliber.model.ids import EdgeId
+from caliber.model.knowledge import Edge, EdgeRelation
+from caliber.model.references import EntityRef, EntityType
 from caliber.model.time import from_us
 from caliber.schema.relation import Column, ColumnType
 from caliber.schema.relations import BY_NAME, RELATIONS

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import caliber
-from caliber.model.entities import Edge, EntityRef, Usage
-from caliber.model.enums import EdgeRelation, EntityType
 from caliber.model.ids import EdgeId
+from caliber.model.knowledge import Edge, EdgeRelation, Usage
+from caliber.model.references import EntityRef, EntityType
 from caliber.storage.soundness import EXAMPLES, Finding
 
 AT_ONCE = {f"embedding__embed_{kind}": "commit" for kind in ("turns", "notes", "artifacts", "summaries")}

@@ -14,8 +14,8 @@ from support.configs import USER
 from support.talks import TALK
 
 from caliber import Principal
-from caliber.model.entities import PendingInjection
-from caliber.model.enums import PrincipalKind
+from caliber.model.access import PrincipalKind
+from caliber.model.context import PendingInjection
 
 UNKNOWN = "0190f3c2-7c00-7000-8000-000000000000"
 MAKER = Principal(PrincipalKind.HUMAN, "maker", admin=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from support.configs import USER
 
-from caliber.model.enums import OutcomeStatus
+from caliber.model.trajectory import OutcomeStatus
 from caliber.trajectory import lifecycle
 
 

@@ -34,7 +34,7 @@ from caliber.backends import backend as backend_module
 from caliber.erasure import service
 from caliber.erasure.erasing import Walk
 from caliber.model import EntityRef, EntityType, Principal, ToolCall
-from caliber.model.enums import PrincipalKind
+from caliber.model.access import PrincipalKind
 from caliber.model.errors import AmbiguousSubject, NotFound, PermissionDenied, RequiredFieldMissing, Unavailable
 from caliber.search.in_database.full_text import WordIndexer
 from caliber.search.opening import SearchEngine

@@ -21,9 +21,9 @@ from support.crowds import until
 
 import caliber
 from caliber.model import TrustLabel, TurnRole
-from caliber.model.entities import Turn
-from caliber.model.enums import least_trusted
 from caliber.model.errors import CaliberError, ConstraintViolation
+from caliber.model.trajectory import Turn
+from caliber.model.trust import least_trusted
 from caliber.schema.relations import TURN
 from caliber.storage.unit_of_work import UnitOfWork
 

@@ -22,7 +22,7 @@ from support.evidence import scale
 
 import caliber
 from caliber.model import FixedClock
-from caliber.model.enums import AssemblyAction, SourceType
+from caliber.model.context import AssemblyAction, SourceType
 from caliber.model.errors import CaliberError, ConstraintViolation, InvalidStateTransition, NotFound
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30).filter(str.strip)

@@ -14,7 +14,7 @@ import caliber
 from caliber import EntityRef, EntityType
 from caliber.api.caliber import Caliber
 from caliber.embedding.service import Embeddings
-from caliber.model.entities import CachedEmbedding
+from caliber.model.embedding import CachedEmbedding
 from caliber.model.errors import (
     DimensionMismatch,
     InputError,

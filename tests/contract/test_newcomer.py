@@ -18,7 +18,7 @@ from support.configs import USER
 
 from caliber import Caliber, ContextWindow
 from caliber.config import CaliberConfig, profiles
-from caliber.model.enums import AssemblyAction, SourceType
+from caliber.model.context import AssemblyAction, SourceType
 from caliber.model.time import FixedClock
 
 PROFILES = ("reference", "coding-agent", "chat-companion", "ops-agent")

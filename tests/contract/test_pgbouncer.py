@@ -20,7 +20,7 @@ from support.pgbouncer import PROGRAM, free_port, until_it_answers
 
 import caliber
 from caliber.localserver.server import LocalServer
-from caliber.model.entities import LockToken
+from caliber.model.agents import LockToken
 from caliber.model.errors import CaliberError, InvalidConfigValue
 
 VARIABLE = "CALIBER_TEST_BOUNCED_DSN"

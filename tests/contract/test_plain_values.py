@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from caliber.model import EntityRef, EntityType, Principal, PrincipalKind
-from caliber.model.entities import LockToken
+from caliber.model.agents import LockToken
 from caliber.model.errors import InputError
 
 

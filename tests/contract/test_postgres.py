@@ -25,7 +25,7 @@ from caliber.backends.postgres.feed import Snapshot
 from caliber.backends.postgres.statements import ADVISORY_CLASS
 from caliber.config.secret import LiteralDsn
 from caliber.localserver.server import LocalServer
-from caliber.model.entities import LockToken
+from caliber.model.agents import LockToken
 from caliber.model.errors import (
     CaliberError,
     Conflict,

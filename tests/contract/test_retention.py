@@ -198,7 +198,7 @@ def test_a_sweep_that_is_due_runs_once_whoever_is_open(opened: Any, start: Any) 
     memory.run_due()
     assert memory.maintain()["memories"] == 0
     assert left(memory)["note"] == ["old"], "another process is at it"
-    from caliber.model.entities import LockToken
+    from caliber.model.agents import LockToken
 
     memory._engine.locks.release(LockToken(lock.resource, lock.token), holder="somebody else")
     memory.run_due()

@@ -12,9 +12,9 @@ import pytest
 from support.configs import policy
 
 from caliber.model import EntityRef, EntityType
-from caliber.model.access import Principal
-from caliber.model.enums import PrincipalKind, Trigger
+from caliber.model.access import Principal, PrincipalKind
 from caliber.model.errors import BudgetTooSmall, NotFound, Unavailable
+from caliber.model.policies import Trigger
 
 LATE = {"write_behind__flush_interval_ms": 600_000}
 """Nothing is written behind but by a flush."""

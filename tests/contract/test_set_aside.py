@@ -10,8 +10,8 @@ import pytest
 from support.configs import USER
 
 from caliber.context.window_log import WindowLog
-from caliber.model.enums import EventType
 from caliber.model.errors import InvalidValue, Unavailable
+from caliber.model.events import EventType
 from caliber.search.opening import SearchEngine
 
 LONE = "caf\ud83d"

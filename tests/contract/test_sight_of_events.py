@@ -13,10 +13,11 @@ from support.memories import STEP
 
 from caliber.api.aio import AsyncCaliber
 from caliber.engine.remote_events import RemoteEvents
-from caliber.model.access import Principal
-from caliber.model.entities import Event
-from caliber.model.enums import AgentRole, EntityType, EventFamily, EventType, PrincipalKind
+from caliber.model.access import Principal, PrincipalKind
+from caliber.model.agents import AgentRole
 from caliber.model.errors import Unavailable
+from caliber.model.events import Event, EventFamily, EventType
+from caliber.model.references import EntityType
 
 WRITER = Principal(PrincipalKind.AGENT, "planner", AgentRole.ORCHESTRATOR)
 READER = Principal(PrincipalKind.AGENT, "worker", AgentRole.EXECUTOR)

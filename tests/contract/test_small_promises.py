@@ -10,7 +10,8 @@ import pytest
 import caliber
 from caliber import EntityRef, EntityType, Principal
 from caliber.config import CaliberConfig
-from caliber.model.enums import AgentRole, PrincipalKind
+from caliber.model.access import PrincipalKind
+from caliber.model.agents import AgentRole
 from caliber.model.errors import Conflict
 
 ME = EntityRef(EntityType.AGENT, uuid.UUID(int=5))

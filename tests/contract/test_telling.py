@@ -15,10 +15,10 @@ from support.configs import USER
 
 import caliber
 from caliber.backends.postgres.telling import named_channel, prefix_of
-from caliber.model.access import Principal
-from caliber.model.entities import Event, LockToken
-from caliber.model.enums import AgentRole, PrincipalKind
+from caliber.model.access import Principal, PrincipalKind
+from caliber.model.agents import AgentRole, LockToken
 from caliber.model.errors import DTypeError, IncompatibleOptions, LockExpired, MissingRequired
+from caliber.model.events import Event
 
 from .conftest import DSN, PostgresBackend
 from .test_listening import FEED, cut, feed, listening, note, until

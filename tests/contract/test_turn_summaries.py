@@ -25,10 +25,11 @@ from support.providers import CountingEmbeddings, ScriptedSummarizer, outage
 
 import caliber
 from caliber.model import Principal, ToolCall, TrustLabel
-from caliber.model.entities import TurnSummary
-from caliber.model.enums import EventType, PrincipalKind
+from caliber.model.access import PrincipalKind
 from caliber.model.errors import CaliberError, Conflict, NotFound, SummarizationFailed
+from caliber.model.events import EventType
 from caliber.model.ids import TurnSummaryId
+from caliber.model.trajectory import TurnSummary
 from caliber.schema.relations import TURN, TURN_SUMMARY
 from caliber.search.opening import SearchEngine
 from caliber.storage.unit_of_work import UnitOfWork

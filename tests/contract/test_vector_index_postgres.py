@@ -26,8 +26,7 @@ from caliber.backends.postgres import vector_index as module
 from caliber.backends.postgres.vector_plans import Space, index_name, nearest_plan
 from caliber.kernels import VectorMatrix
 from caliber.model import EventType, Principal, PrincipalKind
-from caliber.model.entities import EmbeddingSpace
-from caliber.model.enums import DistanceMetric, SpaceState
+from caliber.model.embedding import DistanceMetric, EmbeddingSpace, SpaceState
 from caliber.model.ids import SpaceId
 from caliber.schema.relations import EMBEDDING_SPACE, NOTE
 from caliber.search.filters import encoded_filter

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from caliber.model.enums import EventType
 from caliber.model.errors import StorageError
+from caliber.model.events import EventType
 from caliber.resident.keywords import Keywords
 from caliber.search.searcher import Searcher
 

@@ -13,10 +13,10 @@ import pytest
 import caliber
 from caliber import EntityRef, EntityType, Principal, ToolCall
 from caliber.model import FixedClock
-from caliber.model.entities import TTL
-from caliber.model.enums import PrincipalKind, TTLKind
+from caliber.model.access import PrincipalKind
 from caliber.model.errors import BudgetTooSmall, InputError
 from caliber.model.time import from_us
+from caliber.model.trajectory import TTL, TTLKind
 
 ME = EntityRef(EntityType.USER, uuid.UUID(int=11))
 SMALLEST = 11

@@ -19,8 +19,9 @@ from support.configs import USER
 from support.workload import settings_for
 
 import caliber
-from caliber.model.entities import Event, LockToken
+from caliber.model.agents import LockToken
 from caliber.model.errors import LockExpired
+from caliber.model.events import Event
 
 
 def main() -> None:

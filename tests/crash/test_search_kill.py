@@ -24,8 +24,8 @@ from support.workload import settings_for
 
 import caliber
 from caliber.embedding.service import Embeddings
-from caliber.model.entities import Embedding
-from caliber.model.enums import EntityType
+from caliber.model.embedding import Embedding
+from caliber.model.references import EntityType
 from caliber.model.time import from_us
 from caliber.schema.relations import BY_NAME
 from caliber.search.opening import SearchEngine

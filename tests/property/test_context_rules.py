@@ -16,9 +16,12 @@ from caliber.context import explain, replay
 from caliber.context.assembler import plan_of
 from caliber.context.rules import OneShot, failing, values_of
 from caliber.dsl.variables import variables_of
-from caliber.model.entities import EntityRef
-from caliber.model.enums import ArtifactType, AssemblyAction, EntityType, NoteType, SourceType, TrustLabel, TurnRole
+from caliber.model.context import AssemblyAction, SourceType
 from caliber.model.errors import BudgetTooSmall
+from caliber.model.knowledge import NoteType
+from caliber.model.references import EntityRef, EntityType
+from caliber.model.trajectory import ArtifactType, TurnRole
+from caliber.model.trust import TrustLabel
 from caliber.schema.relations import BY_NAME
 
 EXAMPLES = 3_000 if os.environ.get("CALIBER_SOAK") else 40

@@ -16,9 +16,11 @@ from caliber.context.assembler import plan_of
 from caliber.context.record import FORMAT, MAGIC, unpack_body
 from caliber.kernels import estimate_tokens
 from caliber.kernels.dispatch import available_paths, forced_path
-from caliber.model.entities import EntityRef, ToolCall
-from caliber.model.enums import AssemblyAction, DecisionCode, EntityType, SourceType, TrustLabel, TurnRole
+from caliber.model.context import AssemblyAction, DecisionCode, SourceType
 from caliber.model.errors import BudgetTooSmall, StorageError
+from caliber.model.references import EntityRef, EntityType
+from caliber.model.trajectory import ToolCall, TurnRole
+from caliber.model.trust import TrustLabel
 from caliber.schema.relations import NOTE
 
 words = st.text("ab é漢😀\n.", max_size=60)

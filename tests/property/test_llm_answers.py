@@ -16,8 +16,8 @@ from support.services import embeddings, language_model
 from caliber.llm.answers import Answer, parse_json
 from caliber.llm.chat import ChatModel
 from caliber.llm.remote_embedding import RemoteEmbeddingProvider
-from caliber.model.enums import NoteType
 from caliber.model.errors import CaliberError, InvalidResponse, SummarizationFailed
+from caliber.model.knowledge import NoteType
 
 MARK = "quoted-by-nobody"
 

@@ -14,8 +14,8 @@ from support.evidence import scale
 from caliber.llm import static
 from caliber.llm.hash_provider import HashEmbeddingProvider
 from caliber.llm.static import StaticEmbeddingProvider
-from caliber.model.enums import ArtifactType, NoteType, TurnRole
 from caliber.model.errors import SummarizationFailed
+from caliber.model.knowledge import NoteType
 from caliber.model.providers import (
     ConsolidationAction,
     ConsolidationMember,
@@ -23,6 +23,7 @@ from caliber.model.providers import (
     GeneratedNote,
     TrajectoryDigest,
 )
+from caliber.model.trajectory import ArtifactType, TurnRole
 from caliber.text.comparison import decide_consolidation, verify_contradiction
 from caliber.text.naming import MAX_ENTITY_CHARS, name_entity
 from caliber.text.note_rules import fold_statement, generate_notes, merge_notes

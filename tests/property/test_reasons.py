@@ -14,7 +14,7 @@ from caliber import EntityRef, EntityType, ToolCall
 from caliber.context import assembler
 from caliber.context.columns import GROUP, LEAD, MARK, MUST, ORDINAL, PASSAGE_ID, SECTION, SOURCE, TURN_NUMBER, TWIN
 from caliber.context.plan import ARTIFACT, NOTE, PASSAGE, SUMMARY, TURN, TURN_SUMMARY
-from caliber.model.enums import DecisionCode
+from caliber.model.context import DecisionCode
 
 STORES = 300 if os.environ.get("CALIBER_SOAK") else 8
 WINDOWS = 34 if os.environ.get("CALIBER_SOAK") else 25

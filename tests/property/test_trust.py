@@ -18,9 +18,9 @@ from support.providers import ScriptedSummarizer
 
 import caliber
 from caliber.model import NoteType, TrustLabel, TurnRole
-from caliber.model.enums import least_trusted
 from caliber.model.errors import InvalidValue
 from caliber.model.providers import ExtractedArtifact, GeneratedNote, TrajectoryDigest
+from caliber.model.trust import least_trusted
 
 EXAMPLES = 1_000 if os.environ.get("CALIBER_SOAK") else 25
 RULES = {"system": "system", "user": "user", "assistant": "tool", "tool": "tool"}

@@ -13,8 +13,7 @@ from typing import Any
 
 import caliber
 from caliber import EntityRef, EntityType
-from caliber.model.access import Principal
-from caliber.model.enums import PrincipalKind
+from caliber.model.access import Principal, PrincipalKind
 
 sys.path.insert(0, str(Path(__file__).parent))
 import fillers

@@ -24,33 +24,25 @@ from caliber.context import (
     score_now,
 )
 from caliber.kernels.evaluator import NUMPY, Allowed, Evaluator
-from caliber.model.entities import (
+from caliber.model.embedding import DistanceMetric, Embedding, EmbeddingSpace, SpaceState
+from caliber.model.knowledge import Note, NoteType, Usage
+from caliber.model.references import EntityRef, EntityType
+from caliber.model.time import FixedClock, from_us
+from caliber.model.trajectory import (
     TTL,
     Artifact,
-    Embedding,
-    EmbeddingSpace,
-    EntityRef,
-    Note,
+    ArtifactType,
+    ExtractionMethod,
     Scope,
     ToolCall,
     Trajectory,
-    Turn,
-    TurnSummary,
-    Usage,
-)
-from caliber.model.enums import (
-    ArtifactType,
-    DistanceMetric,
-    EntityType,
-    ExtractionMethod,
-    NoteType,
-    SpaceState,
     TrajectoryStatus,
-    TrustLabel,
     TTLKind,
+    Turn,
     TurnRole,
+    TurnSummary,
 )
-from caliber.model.time import FixedClock, from_us
+from caliber.model.trust import TrustLabel
 from caliber.resident.memory import ResidentMemory
 from caliber.schema.relation import Relation
 from caliber.schema.relations import (

@@ -14,9 +14,9 @@ import psycopg
 
 import caliber
 from caliber.config import CaliberConfig
-from caliber.model.entities import Edge, EntityRef, Usage
-from caliber.model.enums import EdgeRelation, EntityType
 from caliber.model.ids import EdgeId
+from caliber.model.knowledge import Edge, EdgeRelation, Usage
+from caliber.model.references import EntityRef, EntityType
 from support.configs import USER, config
 from support.memories import FACT
 

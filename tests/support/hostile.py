@@ -14,8 +14,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 import caliber
-from caliber.model.entities import EntityRef, LockToken, ToolCall
-from caliber.model.enums import EntityType
+from caliber.model.agents import LockToken
+from caliber.model.references import EntityRef, EntityType
+from caliber.model.trajectory import ToolCall
 
 
 class Mute:

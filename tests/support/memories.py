@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from caliber.kernels import uuid7
-from caliber.model.enums import TrustLabel
+from caliber.model.trust import TrustLabel
 from caliber.schema.catalog import Catalog
 
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -11,9 +11,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from caliber.model.entities import TTL, TrajectoryOutcome
-from caliber.model.enums import OutcomeStatus, TTLKind
 from caliber.model.time import from_us
+from caliber.model.trajectory import TTL, OutcomeStatus, TrajectoryOutcome, TTLKind
 from caliber.schema.memories import BUILT_IN
 from caliber.schema.predicate import All, Comparison, Either, Operator, Predicate, Variable
 from caliber.schema.relation import Column, ColumnType, Relation

@@ -9,7 +9,7 @@ from typing import Any
 from caliber.embedding.service import Embeddings
 from caliber.knowledge import notes
 from caliber.knowledge.notes import NewNote
-from caliber.model.enums import NoteType
+from caliber.model.knowledge import NoteType
 from caliber.schema.relations import BY_NAME
 from caliber.storage.changes import unpack_changes
 from support.search_checks import language_of

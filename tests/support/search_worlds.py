@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from caliber.model import Edge, EdgeRelation, EntityRef, EntityType
-from caliber.model.entities import Usage
 from caliber.model.errors import Conflict, ConstraintViolation, InvalidValue, NotFound
+from caliber.model.knowledge import Usage
 from caliber.model.time import from_us
 from support.configs import USER
 

@@ -19,8 +19,7 @@ from caliber.api.caliber import Caliber
 from caliber.config import CaliberConfig
 from caliber.engine.leases import LockService
 from caliber.memories.memories import Memory
-from caliber.model.access import Principal
-from caliber.model.enums import PrincipalKind
+from caliber.model.access import Principal, PrincipalKind
 from caliber.model.errors import InputError, LockAcquisitionFailed, NotFound, PermissionDenied, Unavailable
 
 ME = EntityRef(EntityType.AGENT, uuid.UUID(int=7))

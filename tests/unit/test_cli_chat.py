@@ -11,7 +11,7 @@ import pytest
 from support.cli_runs import caliber, caliber_json
 
 import caliber as package
-from caliber.model.entities import Turn
+from caliber.model.trajectory import Turn
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Bern"}'}}
 TALK: list[dict[str, Any]] = [

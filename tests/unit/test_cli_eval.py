@@ -16,7 +16,7 @@ from support.configs import USER, config
 
 import caliber
 from caliber import Principal
-from caliber.model.enums import PrincipalKind
+from caliber.model.access import PrincipalKind
 
 UNKNOWN = "0190f3c2-7c00-7000-8000-000000000000"
 SPRING = datetime(2024, 3, 1, tzinfo=UTC)

@@ -19,7 +19,8 @@ from caliber.config import CaliberConfig, FrozenMap, StorageConfig, checks, prof
 from caliber.config.faults import section_in
 from caliber.config.knobs import Section
 from caliber.config.tree import DECLARED_IN_LISTS
-from caliber.model.enums import AgentRole, Durability, PrincipalKind
+from caliber.model.access import PrincipalKind
+from caliber.model.agents import AgentRole
 from caliber.model.errors import (
     ConfigError,
     IncompatibleOptions,
@@ -28,6 +29,7 @@ from caliber.model.errors import (
     MultipleErrors,
     ProviderNotSupported,
 )
+from caliber.model.storage import Durability
 
 PROVIDER = {"provider_type": "hash", "model": "hash", "dimensions": 64, "options": {"seed": 7}, "http": services.http()}
 MODEL = services.SUMMARIZATION["anthropic"]

@@ -13,15 +13,11 @@ from support import context_world as kit
 from support.context_world import content, decisions, section
 
 from caliber.context.assembler import extra_texts
-from caliber.model.enums import (
-    AssemblyAction,
-    EntityType,
-    ResultStatus,
-    SectionType,
-    SourceType,
-    TurnRole,
-)
+from caliber.model.context import AssemblyAction, SectionType, SourceType
 from caliber.model.errors import InvalidValue, InvalidVector, NotFound
+from caliber.model.references import EntityType
+from caliber.model.search import ResultStatus
+from caliber.model.trajectory import TurnRole
 from caliber.schema.relations import ARTIFACT, NOTE, SCOPE
 
 

@@ -11,9 +11,9 @@ from support import context_world as kit
 
 from caliber.context.blocks import Run, block_start
 from caliber.kernels import BytesEstimator, estimate_tokens
-from caliber.model.entities import ToolCall
-from caliber.model.enums import AssemblyAction, SourceType, TurnRole
+from caliber.model.context import AssemblyAction, SourceType
 from caliber.model.errors import BudgetTooSmall, InvalidValue
+from caliber.model.trajectory import ToolCall, TurnRole
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from support import context_world as kit
 from caliber.context import explain, replay, unpack_record
 from caliber.context.plan import plan_of
 from caliber.kernels import estimate_tokens, tokenizer
-from caliber.model.enums import AssemblyAction
+from caliber.model.context import AssemblyAction
 from caliber.model.errors import BudgetTooSmall, ExtraNotInstalled, StorageError
 
 NAMES = ["bytes", "calibrated"] + (["exact"] if find_spec("quicktok") else [])

@@ -10,13 +10,9 @@ import pytest
 from support import context_world as kit
 from support.context_world import content, decisions, section
 
-from caliber.model.enums import (
-    AssemblyAction,
-    DecisionCode,
-    SourceType,
-    TurnRole,
-)
+from caliber.model.context import AssemblyAction, DecisionCode, SourceType
 from caliber.model.time import from_us
+from caliber.model.trajectory import TurnRole
 
 
 @pytest.fixture

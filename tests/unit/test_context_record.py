@@ -19,8 +19,11 @@ from caliber.context import explain, principal_of, replay, unpack_record
 from caliber.context.lazy import LazyTuple
 from caliber.context.record import FORMAT, MAGIC
 from caliber.kernels.dispatch import available_paths, forced_path
-from caliber.model.enums import DecisionCode, EntityType, SourceType, TrustLabel, TurnRole
+from caliber.model.context import DecisionCode, SourceType
 from caliber.model.errors import InvalidValue, NotFound, StorageError
+from caliber.model.references import EntityType
+from caliber.model.trajectory import TurnRole
+from caliber.model.trust import TrustLabel
 from caliber.schema.relations import ARTIFACT, EMBEDDING, NOTE, SCOPE, TURN
 from caliber.testing.entities import plain
 

@@ -16,8 +16,9 @@ from support.context_world import decisions, section
 from caliber.context import explain, replay
 from caliber.kernels.dispatch import available_paths, forced_path
 from caliber.kernels.evaluator import NUMPY, Evaluator
-from caliber.model.enums import ResultStatus, SourceType
+from caliber.model.context import SourceType
 from caliber.model.errors import InvalidVector
+from caliber.model.search import ResultStatus
 
 NEAR, FAR = [1, 0, 0, 0], [0, 1, 0, 0]
 

@@ -15,10 +15,13 @@ from support.context_world import Contents, content, section
 from caliber.config.injection import InjectionKind
 from caliber.context import explain, replay
 from caliber.context.rules import OneShot
-from caliber.model.entities import EntityRef
-from caliber.model.enums import AssemblyAction, EntityType, NoteType, SectionType, TrustLabel, TurnRole
+from caliber.model.context import AssemblyAction, SectionType
 from caliber.model.errors import MultipleErrors
+from caliber.model.knowledge import NoteType
+from caliber.model.references import EntityRef, EntityType
 from caliber.model.time import from_us
+from caliber.model.trajectory import TurnRole
+from caliber.model.trust import TrustLabel
 from caliber.schema.relations import NOTE
 
 

@@ -26,7 +26,6 @@ from caliber.dsl import check, check_text, compile_text, format_text, load_confi
 from caliber.dsl.scan import scan
 from caliber.dsl.source import Source
 from caliber.dsl.writing import render_caliber
-from caliber.model.enums import MemoryCategory
 from caliber.model.errors import (
     ConfigError,
     InvalidConfigValue,
@@ -36,6 +35,7 @@ from caliber.model.errors import (
     ProgramFault,
     ProviderNotSupported,
 )
+from caliber.model.memories import MemoryCategory
 from caliber.schema.memory_types import (
     Field,
     FieldType,

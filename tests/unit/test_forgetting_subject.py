@@ -18,8 +18,7 @@ from caliber.erasure.proving import Proof
 from caliber.erasure.redaction import Redactor
 from caliber.erasure.subject import MARK, Subject
 from caliber.model import EntityRef, EntityType
-from caliber.model.enums import ErasureKind
-from caliber.model.erasure import ForgetReport, Searched
+from caliber.model.erasure import ErasureKind, ForgetReport, Searched
 from caliber.model.errors import AmbiguousSubject, DTypeError
 from caliber.schema import relation as declared
 from caliber.schema.relation import Relation, blob, integer, json_, text_array, uuid_, uuid_array

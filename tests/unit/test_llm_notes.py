@@ -6,9 +6,10 @@ import pytest
 
 from caliber.llm.extractive import ExtractiveProvider
 from caliber.llm.protocols import SummarizationProvider
-from caliber.model.enums import ArtifactType, NoteType, TurnRole
 from caliber.model.errors import InvalidValue
+from caliber.model.knowledge import NoteType
 from caliber.model.providers import ExtractedArtifact, ExtractionTurn, GeneratedNote, MergedNote, TrajectoryDigest
+from caliber.model.trajectory import ArtifactType, TurnRole
 from caliber.text.naming import name_entity
 from caliber.text.note_rules import generate_notes, merge_notes
 

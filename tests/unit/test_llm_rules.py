@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from caliber.model.enums import ArtifactType, TurnRole
 from caliber.model.providers import ExtractedArtifact, ExtractionTurn
+from caliber.model.trajectory import ArtifactType, TurnRole
 from caliber.text import rules
 from caliber.text.blocks import find_blocks
 from caliber.text.rules import extract_artifacts

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from caliber.model import states
-from caliber.model.enums import ScopeStatus, TrajectoryStatus
 from caliber.model.errors import InvalidStateTransition
+from caliber.model.trajectory import ScopeStatus, TrajectoryStatus
 
 # For each machine: its states, what may follow what, and the terminal states, as C-436 to C-443 say it.
 MACHINES: dict[str, tuple[states.StateMachine[Any], type[StrEnum], dict[str, set[str]], set[str]]] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import importlib
 import inspect
 import pickle
 import uuid
@@ -13,17 +14,42 @@ from types import ModuleType
 import pytest
 
 import caliber.model
-from caliber.model import access, entities, enums, ids, time, windows
-from caliber.model.entities import EntityRef
-from caliber.model.enums import EntityType
+from caliber.model import ids, time
 from caliber.model.errors import DTypeError, InvalidValue
+from caliber.model.references import EntityRef, EntityType
 
-RECORD_MODULES: tuple[ModuleType, ...] = (entities, windows, access)
+SUBSYSTEMS: tuple[ModuleType, ...] = tuple(
+    importlib.import_module(f"caliber.model.{name}")
+    for name in [
+        "access",
+        "agents",
+        "context",
+        "embedding",
+        "erasure",
+        "events",
+        "knowledge",
+        "memories",
+        "pcp",
+        "policies",
+        "references",
+        "search",
+        "storage",
+        "trajectory",
+        "trust",
+        "windows",
+    ]
+)
+ENUMS = [
+    value
+    for module in SUBSYSTEMS
+    for value in vars(module).values()
+    if inspect.isclass(value) and issubclass(value, enum.Enum) and value.__module__ == module.__name__
+]
 RECORDS = [
     value
-    for module in RECORD_MODULES
+    for module in SUBSYSTEMS
     for value in vars(module).values()
-    if inspect.isclass(value) and value.__module__ == module.__name__
+    if inspect.isclass(value) and value.__module__ == module.__name__ and value not in ENUMS
 ]
 
 
@@ -115,9 +141,7 @@ def test_parse_uuid_accepts_uuids_and_text_only() -> None:
             ids.parse_uuid(wrong)
 
 
-@pytest.mark.parametrize(
-    "kind", [value for value in vars(enums).values() if isinstance(value, type) and issubclass(value, enum.StrEnum)]
-)
+@pytest.mark.parametrize("kind", [kind for kind in ENUMS if issubclass(kind, enum.StrEnum)])
 def test_enum_members_equal_their_lower_case_text(kind: type[enum.StrEnum]) -> None:
     # design section 7: "enums compare equal to their lower-case text"
     for member in kind:
@@ -127,19 +151,22 @@ def test_enum_members_equal_their_lower_case_text(kind: type[enum.StrEnum]) -> N
 @pytest.mark.parametrize(
     ("kind", "values"),
     [
-        (enums.TTLKind, "persistent session scope duration"),  # C-012
-        (enums.TrajectoryStatus, "active completed failed suspended"),
-        (enums.OutcomeStatus, "success partial failure system_abort"),  # K-010
-        (enums.SectionType, "system persona notes history artifacts recall user current custom"),  # C-053, design 5
-        (enums.AssemblyAction, "include exclude compress truncate"),  # C-056
-        (enums.ContextPersistence, "ephemeral ttl permanent"),  # C-100
-        (enums.ValidationMode, "on_mutation always"),  # C-101
-        (enums.PruneStrategy, "lru relevance hybrid"),  # C-250
-        (enums.RecoveryFrequency, "per_scope per_turn manual"),  # C-252
-        (enums.ConflictResolution, "newest highest_confidence manual"),  # C-256
-        (enums.DistanceMetric, "cosine l2 inner_product"),  # C-488
-        (enums.Trigger, "task_start task_end scope_close turn schedule"),  # C-147
-        (enums.AgentRole, "orchestrator optimizer reviewer executor"),  # M-118
+        (caliber.model.TTLKind, "persistent session scope duration"),  # C-012
+        (caliber.model.TrajectoryStatus, "active completed failed suspended"),
+        (caliber.model.OutcomeStatus, "success partial failure system_abort"),  # K-010
+        (
+            caliber.model.SectionType,
+            "system persona notes history artifacts recall user current custom",
+        ),  # C-053, design 5
+        (caliber.model.AssemblyAction, "include exclude compress truncate"),  # C-056
+        (caliber.model.ContextPersistence, "ephemeral ttl permanent"),  # C-100
+        (caliber.model.ValidationMode, "on_mutation always"),  # C-101
+        (caliber.model.PruneStrategy, "lru relevance hybrid"),  # C-250
+        (caliber.model.RecoveryFrequency, "per_scope per_turn manual"),  # C-252
+        (caliber.model.ConflictResolution, "newest highest_confidence manual"),  # C-256
+        (caliber.model.DistanceMetric, "cosine l2 inner_product"),  # C-488
+        (caliber.model.Trigger, "task_start task_end scope_close turn schedule"),  # C-147
+        (caliber.model.AgentRole, "orchestrator optimizer reviewer executor"),  # M-118
     ],
 )
 def test_closed_sets_hold_exactly_the_specified_values(kind: type[enum.StrEnum], values: str) -> None:
@@ -156,13 +183,13 @@ def test_records_are_frozen_and_slotted(record: type) -> None:
 
 def test_bytes_that_are_not_utf8_are_kept_and_shown_with_replacement() -> None:
     now = datetime.now(UTC)
-    turn = entities.Turn(
+    turn = caliber.model.Turn(
         turn_id=ids.TurnId(uuid.uuid4()),
         trajectory_id=ids.TrajectoryId(uuid.uuid4()),
         scope_id=ids.ScopeId(uuid.uuid4()),
         sequence=0,
         turn_number=0,
-        role=enums.TurnRole.USER,
+        role=caliber.model.TurnRole.USER,
         content=b"a\xffb",
         token_count=1,
         created_at=now,
@@ -177,9 +204,8 @@ def test_public_names_are_listed_exist_and_are_ours() -> None:
     for name in caliber.model.__all__:
         value = getattr(caliber.model, name)
         assert getattr(value, "__module__", "caliber.model").startswith(("caliber.model", "types", "typing")), name
-    for kind in vars(enums).values():
-        if isinstance(kind, type) and issubclass(kind, enum.Enum) and kind.__module__ == enums.__name__:
-            assert kind.__name__ in caliber.model.__all__
+    for kind in ENUMS:
+        assert kind.__name__ in caliber.model.__all__
 
 
 def test_a_user_of_a_name_is_the_same_everywhere() -> None:

@@ -16,7 +16,7 @@ from caliber.config import profiles, services
 from caliber.engine.refusals import provider_refusals
 from caliber.llm import embedding_provider_types, summarization_provider_types
 from caliber.model import errors
-from caliber.model.enums import EventType
+from caliber.model.events import EventType
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caliber.kernels import VectorMatrix
-from caliber.model.entities import Note
-from caliber.model.enums import NoteType
 from caliber.model.ids import NoteId
+from caliber.model.knowledge import Note, NoteType
 from caliber.model.time import from_us
 from caliber.resident.mirror import Generation, Layout, RelationSnapshot
 from caliber.resident.vectors import VectorIndex, VectorSnapshot

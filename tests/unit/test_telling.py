@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from caliber.backends.postgres.telling import PAYLOAD_MAX_BYTES, Teller, channel_of, named_channel, prefix_of, read
 from caliber.kernels import uuid7
-from caliber.model.entities import Event
-from caliber.model.enums import EntityType, EventFamily
 from caliber.model.errors import InvalidValue
+from caliber.model.events import Event, EventFamily
 from caliber.model.ids import EventId, ScopeId, TrajectoryId
+from caliber.model.references import EntityType
 from caliber.model.time import from_us
 
 WRITER = bytes(range(16))

@@ -28,10 +28,11 @@ from caliber.knowledge.inheriting import (
 from caliber.llm.extractive import ExtractiveProvider
 from caliber.llm.retry import RetryingSummarization
 from caliber.model import ArtifactType, NoteType, TrustLabel, TurnRole
-from caliber.model.entities import Artifact, Note, Scope, Turn
-from caliber.model.enums import least_trusted
 from caliber.model.errors import MultipleErrors
+from caliber.model.knowledge import Note
 from caliber.model.providers import ExtractedArtifact, ExtractionTurn, GeneratedNote, TrajectoryDigest
+from caliber.model.trajectory import Artifact, Scope, Turn
+from caliber.model.trust import least_trusted
 from caliber.schema.memories import BUILT_IN
 from caliber.schema.predicate import Comparison, Operator
 from caliber.testing.entities import plain

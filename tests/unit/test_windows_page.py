@@ -10,7 +10,7 @@ import pytest
 
 from caliber.config import explaining
 from caliber.context import trace
-from caliber.model.entities import _USERS
+from caliber.model.references import _USERS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "windows.md"

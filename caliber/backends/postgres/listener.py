@@ -22,8 +22,8 @@ from psycopg.pq import ConnStatus
 from caliber.backends.postgres.connection import PgConnection, Shared, connect
 from caliber.backends.postgres.errors import lost
 from caliber.backends.postgres.telling import head_of, read
-from caliber.model.entities import Event
 from caliber.model.errors import CaliberError, InvalidConfigValue
+from caliber.model.events import Event
 from caliber.storage import waiting
 from caliber.storage.plan import quote
 from caliber.storage.protocol import Ear

@@ -16,7 +16,7 @@ from caliber.model.time import from_us
 from caliber.schema.catalog import BUILT_IN
 from caliber.schema.memory_types import MemoryType
 from caliber.schema.relations import MEMORY_TYPE, RELATIONS, SCHEMA_MIGRATION, TENANT
-from caliber.schema.relations.runtime import Migration
+from caliber.schema.relations.storage import Migration
 from caliber.storage.memory_migrations import first_memories
 from caliber.storage.migrations import MIGRATIONS, baseline_of, check_migratable, check_versions, checksum_of
 from caliber.storage.plan import RelationPlans, compile_relation, plans_of, quote

@@ -28,7 +28,7 @@ from caliber.backends.postgres.statements import holding, irregular, own, reserv
 from caliber.backends.postgres.telling import Teller, channel_of, prefix_of
 from caliber.backends.postgres.vector_index import PostgresVectorIndex
 from caliber.backends.postgres.writer import Limits, PostgresWriter
-from caliber.model.enums import ContextPersistence
+from caliber.model.context import ContextPersistence
 from caliber.model.errors import InternalError, InvalidConfigValue, MissingRequired, TransactionFailed
 from caliber.schema.memory_types import MemoryType
 from caliber.schema.predicate import Predicate

@@ -17,10 +17,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from caliber.model.entities import Event
-from caliber.model.enums import EventFamily, EventType, kind_named
 from caliber.model.errors import InvalidValue
+from caliber.model.events import Event, EventFamily, EventType
 from caliber.model.ids import EventId, ScopeId, TrajectoryId
+from caliber.model.references import kind_named
 from caliber.model.time import from_us, to_us
 from caliber.storage.codec import dump_json
 

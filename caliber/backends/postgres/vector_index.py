@@ -30,8 +30,7 @@ from caliber.backends.postgres.vector_plans import (
     nearest_plan,
     vector_plans,
 )
-from caliber.model.entities import EmbeddingSpace
-from caliber.model.enums import VectorIndexType
+from caliber.model.embedding import EmbeddingSpace, VectorIndexType
 from caliber.schema.relation import Relation
 from caliber.storage.codec import Row
 from caliber.storage.session import StatementSession

@@ -16,8 +16,7 @@ from typing import Final
 
 from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.backends.postgres.full_text_statements import filters, in_sight, looked_up
-from caliber.model.entities import EmbeddingSpace
-from caliber.model.enums import DistanceMetric
+from caliber.model.embedding import DistanceMetric, EmbeddingSpace
 from caliber.model.errors import InternalError
 from caliber.schema.relation import Relation
 from caliber.storage.full_text import filter_names, text_table

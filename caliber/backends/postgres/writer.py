@@ -29,8 +29,8 @@ from caliber.backends.postgres.lent import LentPool
 from caliber.backends.postgres.pool import Pool
 from caliber.backends.postgres.telling import Teller
 from caliber.model.deadline import at_least, deadline_passed, earliest, within
-from caliber.model.enums import Durability
 from caliber.model.errors import CaliberError, Conflict, StorageError, TransactionFailed, Unavailable
+from caliber.model.storage import Durability
 from caliber.schema.catalog import Catalog
 from caliber.storage.changes import pack_changes
 from caliber.storage.codec import Row

@@ -24,7 +24,7 @@ from caliber.model.errors import Conflict, InternalError, SchemaMismatch, Unavai
 from caliber.model.time import from_us
 from caliber.schema.catalog import BUILT_IN
 from caliber.schema.relations import MEMORY_TYPE, RELATIONS, SCHEMA_MIGRATION
-from caliber.schema.relations.runtime import Migration
+from caliber.schema.relations.storage import Migration
 from caliber.storage.changes import UPSERT, pack_changes
 from caliber.storage.memory_migrations import declared_in, first_memories, stored_memories
 from caliber.storage.migrations import (

@@ -32,7 +32,7 @@ from caliber.backends.sqlite.schema import (
 )
 from caliber.backends.sqlite.statements import STATEMENTS
 from caliber.backends.sqlite.writer import SqliteWriter
-from caliber.model.enums import ContextPersistence
+from caliber.model.context import ContextPersistence
 from caliber.model.errors import IncompatibleOptions
 from caliber.schema.predicate import Predicate
 from caliber.schema.relation import Column, Relation

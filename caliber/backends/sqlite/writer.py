@@ -17,8 +17,8 @@ from caliber.backends.sqlite.file_names import GONE, REPLACED
 from caliber.backends.sqlite.full_text import FullTextWriter
 from caliber.backends.sqlite.schema import check_allowed
 from caliber.model.deadline import unbounded
-from caliber.model.enums import Durability
 from caliber.model.errors import CaliberError, Conflict, Unavailable
+from caliber.model.storage import Durability
 from caliber.schema.catalog import Catalog
 from caliber.storage.changes import pack_changes
 from caliber.storage.codec import Row

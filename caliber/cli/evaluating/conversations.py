@@ -16,7 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from caliber.model.entities import EntityRef, Scope
+from caliber.model.references import EntityRef
+from caliber.model.trajectory import Scope
 
 if TYPE_CHECKING:
     from caliber.api.caliber import Caliber

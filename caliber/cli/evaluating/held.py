@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from caliber.cli.evaluating.questions import folded
-from caliber.model.enums import AssemblyAction
+from caliber.model.context import AssemblyAction
 from caliber.model.errors import BudgetTooSmall, NotFound
 from caliber.model.windows import AssemblyDecision, ContextWindow
 

@@ -15,9 +15,10 @@ from caliber.cli.evaluating.judging import ask, ask_without_floor, matches, rank
 from caliber.cli.evaluating.questions import Expected, Question
 from caliber.embedding.embedded_kinds import knob_of
 from caliber.embedding.service import Embeddings
-from caliber.model.entities import Artifact, Note, Scope
 from caliber.model.errors import NotFound
+from caliber.model.knowledge import Note
 from caliber.model.time import to_us
+from caliber.model.trajectory import Artifact, Scope
 from caliber.model.windows import SearchHit, SearchResult
 from caliber.resident.mirror import RelationSnapshot
 from caliber.search import filters

@@ -22,7 +22,7 @@ from caliber.cli.evaluating.reasons import Reasons
 
 if TYPE_CHECKING:
     from caliber.api.caliber import Caliber
-    from caliber.model.entities import EntityRef
+    from caliber.model.references import EntityRef
 
 BUDGETS: Final = (500, 1_000, 2_000, 4_000, 8_000)
 

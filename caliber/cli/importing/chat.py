@@ -20,9 +20,10 @@ from caliber.cli.failures import Mistake
 from caliber.cli.importing.source import Imported, open_scope_of, start_trajectory_of, trajectories_of
 from caliber.cli.json_lines import json_object
 from caliber.config.trust import TrustConfig
-from caliber.model.entities import EntityRef, ToolCall, Trajectory
-from caliber.model.enums import TrajectoryStatus, TrustLabel, TurnRole, least_trusted
 from caliber.model.errors import CaliberError
+from caliber.model.references import EntityRef
+from caliber.model.trajectory import ToolCall, Trajectory, TrajectoryStatus, TurnRole
+from caliber.model.trust import TrustLabel, least_trusted
 from caliber.trajectory.turns import check_turn
 
 MAX_LINE_BYTES: Final = 64 << 20

@@ -19,9 +19,11 @@ from caliber.api.caliber import Caliber
 from caliber.cli.importing import sections
 from caliber.cli.importing.source import Imported, open_scope_of
 from caliber.model.arguments import MAX_NAME_CHARS
-from caliber.model.entities import Artifact, Note, Trajectory
-from caliber.model.enums import ArtifactType, EntityType, NoteType, TrustLabel
+from caliber.model.knowledge import Note, NoteType
+from caliber.model.references import EntityType
 from caliber.model.time import SystemClock, from_us
+from caliber.model.trajectory import Artifact, ArtifactType, Trajectory
+from caliber.model.trust import TrustLabel
 
 ARTIFACT_CHARS: Final = 6_000
 """Longest artifact made of a file that is no document: a screen or two of code."""

@@ -13,8 +13,8 @@ from typing import Any, Final
 from caliber.api.caliber import Caliber
 from caliber.cli.importing.git import Commit, Repository
 from caliber.cli.importing.source import Imported, open_scope_of
-from caliber.model.entities import Scope, Trajectory
-from caliber.model.enums import TrustLabel, TurnRole
+from caliber.model.trajectory import Scope, Trajectory, TurnRole
+from caliber.model.trust import TrustLabel
 
 SCOPE_COMMITS: Final = 100
 """Most commits of one scope: what a window can hold as turns, and a summary can do justice to."""

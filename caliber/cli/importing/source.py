@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from caliber.api.caliber import Caliber
-from caliber.model.entities import EntityRef, Scope, Trajectory
-from caliber.model.enums import EntityType, TrajectoryStatus
+from caliber.model.references import EntityRef, EntityType
+from caliber.model.trajectory import Scope, Trajectory, TrajectoryStatus
 
 _NAMESPACE = uuid.UUID("6f0e2c1a-54f5-5b0a-9a0c-0d6f3a6f7b11")
 _LEASE_MS = 60_000
@@ -113,7 +113,7 @@ def importing(memory: Caliber, identity: str) -> Iterator[None]:
     resource = f"import:{_id(identity)}"
     holder = f"{socket.gethostname()}:{os.getpid()}"
     lock = memory.agents.acquire(resource, holder=holder, lease_ms=_LEASE_MS, wait_ms=_WAIT_MS)
-    from caliber.model.entities import LockToken
+    from caliber.model.agents import LockToken
 
     try:
         # What another process imported until it let go of the lock must be seen here, whatever read_consistency says.

@@ -22,8 +22,8 @@ from caliber.context.plan import NOTE, OWN, PASSAGE, AssemblyPlan, SectionPlan
 from caliber.context.reach import conditions_of
 from caliber.context.turns import TurnReader
 from caliber.model.access import Principal
-from caliber.model.entities import EmbeddingSpace
-from caliber.model.enums import TurnRole
+from caliber.model.embedding import EmbeddingSpace
+from caliber.model.trajectory import TurnRole
 from caliber.model.windows import Position
 from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.partial import PartialMirrors

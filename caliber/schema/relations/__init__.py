@@ -3,22 +3,18 @@
 from collections.abc import Iterable
 
 from caliber.schema.relation import Relation
+from caliber.schema.relations.agents import LOCK
 from caliber.schema.relations.context import CONTENT_VERSION, CONTEXT_WINDOW, PENDING_INJECTION
 from caliber.schema.relations.embedding import EMBEDDING, EMBEDDING_CACHE, EMBEDDING_SPACE
+from caliber.schema.relations.erasure import ERASURE
+from caliber.schema.relations.events import EVENT
 from caliber.schema.relations.knowledge import EDGE, NOTE, USAGE
 from caliber.schema.relations.memory import FIRST_CODE, MEMORY_TYPE
-from caliber.schema.relations.runtime import (
-    CHANGE,
-    CONFIG_DOCUMENT,
-    ERASURE,
-    EVENT,
-    LOCK,
-    PENDING_TRIGGER,
-    POLICY_RUN,
-    SCHEMA_MIGRATION,
-)
+from caliber.schema.relations.pcp import CHECKPOINT
+from caliber.schema.relations.policies import PENDING_TRIGGER, POLICY_RUN
+from caliber.schema.relations.storage import CHANGE, CONFIG_DOCUMENT, SCHEMA_MIGRATION
 from caliber.schema.relations.tenancy import TENANT
-from caliber.schema.relations.trajectory import ARTIFACT, CHECKPOINT, SCOPE, SESSION, TRAJECTORY, TURN, TURN_SUMMARY
+from caliber.schema.relations.trajectory import ARTIFACT, SCOPE, SESSION, TRAJECTORY, TURN, TURN_SUMMARY
 
 RELATIONS: tuple[Relation, ...] = (
     SESSION,

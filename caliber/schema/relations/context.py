@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from caliber.model.entities import ContentVersion, PendingInjection, StoredWindow
-from caliber.model.enums import EntityType
+from caliber.model.context import ContentVersion, PendingInjection, StoredWindow
+from caliber.model.references import EntityType
 from caliber.schema.relation import (
     AccessPath,
     ForeignKey,

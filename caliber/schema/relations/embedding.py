@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from caliber.model.entities import CachedEmbedding, Embedding, EmbeddingSpace
-from caliber.model.enums import DistanceMetric, EntityType, SpaceState
+from caliber.model.embedding import CachedEmbedding, DistanceMetric, Embedding, EmbeddingSpace, SpaceState
+from caliber.model.references import EntityType
 from caliber.schema.relation import (
     AccessPath,
     ForeignKey,

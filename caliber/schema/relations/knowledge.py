@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from caliber.model.entities import Edge, EntityRef, Note, Usage
-from caliber.model.enums import EdgeRelation, EntityType, NoteType, TrustLabel
+from caliber.model.knowledge import Edge, EdgeRelation, Note, NoteType, Usage
+from caliber.model.references import EntityRef, EntityType
+from caliber.model.trust import TrustLabel
 from caliber.schema.relation import (
     AccessPath,
     Composite,

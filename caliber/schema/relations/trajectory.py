@@ -8,30 +8,26 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from caliber.model.entities import (
+from caliber.model.ids import ArtifactId, NoteId
+from caliber.model.references import EntityRef, EntityType
+from caliber.model.trajectory import (
     TTL,
     Artifact,
-    Checkpoint,
-    EntityRef,
+    ArtifactType,
+    ExtractionMethod,
+    OutcomeStatus,
     Scope,
     Session,
     ToolCall,
     Trajectory,
     TrajectoryOutcome,
+    TrajectoryStatus,
+    TTLKind,
     Turn,
+    TurnRole,
     TurnSummary,
 )
-from caliber.model.enums import (
-    ArtifactType,
-    EntityType,
-    ExtractionMethod,
-    OutcomeStatus,
-    TrajectoryStatus,
-    TrustLabel,
-    TTLKind,
-    TurnRole,
-)
-from caliber.model.ids import ArtifactId, NoteId
+from caliber.model.trust import TrustLabel
 from caliber.schema.relation import (
     AccessPath,
     Composite,
@@ -40,7 +36,6 @@ from caliber.schema.relation import (
     Residence,
     Unique,
     blob,
-    boolean,
     enum,
     instant,
     integer,
@@ -347,32 +342,5 @@ ARTIFACT = Relation(
         AccessPath(
             "list_superseded_by", ("superseded_by",), ("created_at", "ordinal"), where=(("superseded_by", False),)
         ),
-    ),
-)
-
-CHECKPOINT = Relation(
-    name="checkpoint",
-    plural="checkpoints",
-    entity=Checkpoint,
-    code=6,
-    comment="A point a trajectory can be recovered from.",
-    ordinal=True,
-    key=("checkpoint_id",),
-    columns=(
-        uuid_("checkpoint_id"),
-        uuid_("trajectory_id"),
-        integer("turn_number", check=(0, None)),
-        text("codec"),
-        blob("state"),
-        boolean("recoverable"),
-        instant("created_at"),
-        uuid_("scope_id", nullable=True),
-    ),
-    foreign_keys=(
-        ForeignKey("trajectory_id", "trajectory", "trajectory_id", "cascade"),
-        ForeignKey("scope_id", "scope", "scope_id", "cascade"),
-    ),
-    paths=(
-        AccessPath("list_by_trajectory", ("trajectory_id",), ("created_at", "ordinal"), descending=True, limited=True),
     ),
 )

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from caliber.config.search import SearchConfig
 from caliber.kernels import VectorMatrix
-from caliber.model.entities import EmbeddingSpace
+from caliber.model.embedding import EmbeddingSpace
 from caliber.schema.relation import Relation
 from caliber.schema.relations import BY_NAME
 from caliber.search.figures import Figures

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from caliber.config import CaliberConfig
-from caliber.model.entities import EmbeddingSpace
+from caliber.model.embedding import EmbeddingSpace
 from caliber.model.windows import Position
 from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.partial import PartialMirrors

@@ -18,7 +18,7 @@ from typing import Final
 
 from caliber.config.search import SearchConfig
 from caliber.kernels.evaluator import Evaluator
-from caliber.model.entities import EmbeddingSpace
+from caliber.model.embedding import EmbeddingSpace
 from caliber.model.errors import SchemaMismatch
 from caliber.model.windows import Position
 from caliber.resident.memory import ResidentMemory, ResidentSnapshot

@@ -15,8 +15,8 @@ from caliber.kernels import sha256_spans, uuid7_batch
 from caliber.kernels.copy import CopyColumn
 from caliber.kernels.estimators import Estimator
 from caliber.kernels.tokens import estimate_tokens_spans
-from caliber.model.enums import TrustLabel
 from caliber.model.errors import InvalidRow, InvalidValue
+from caliber.model.trust import TrustLabel
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.storage.arrow import field_of
 from caliber.storage.bulk.columns import (

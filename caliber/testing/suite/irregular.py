@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from caliber.model.enums import EntityType, TrustLabel
+from caliber.model.references import EntityType
 from caliber.model.time import from_us
+from caliber.model.trust import TrustLabel
 from caliber.schema.relation import Relation
 from caliber.schema.relations import (
     CHECKPOINT,
@@ -219,7 +220,7 @@ def test_trace_of_a_trajectory_is_dropped_alone(contract_dataset: Filled) -> Non
     store = contract_dataset.store
 
     def work(uow: UnitOfWork) -> None:
-        from caliber.model.enums import EventFamily
+        from caliber.model.events import EventFamily
 
         for number, family, trajectory in ((1, EventFamily.TRACE, T1), (2, EventFamily.AUDIT, T1)):
             uow.insert(EVENT, plain(EVENT, event_id=uid(700 + number), family=family, trajectory_id=trajectory))

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from caliber.model.entities import Event, LockToken
-from caliber.model.enums import EntityType, EventFamily
+from caliber.model.agents import LockToken
 from caliber.model.errors import LockExpired
+from caliber.model.events import Event, EventFamily
+from caliber.model.references import EntityType
 from caliber.model.time import FixedClock, from_us
 from caliber.schema.relations import CONTENT_VERSION, EVENT, LOCK, NOTE, RELATIONS, SCOPE, TRAJECTORY
 from caliber.storage.changes import UPSERT, unpack_changes

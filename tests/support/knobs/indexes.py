@@ -10,9 +10,9 @@ import numpy as np
 
 from caliber.backends.postgres.connection import PgConnection
 from caliber.config import CaliberConfig
-from caliber.model.entities import Embedding, EmbeddingSpace
-from caliber.model.enums import DistanceMetric, EntityType, SpaceState
+from caliber.model.embedding import DistanceMetric, Embedding, EmbeddingSpace, SpaceState
 from caliber.model.ids import SpaceId
+from caliber.model.references import EntityType
 from caliber.model.time import from_us
 from caliber.schema.relations import EMBEDDING, EMBEDDING_SPACE, NOTE
 from caliber.storage.full_text import filter_names

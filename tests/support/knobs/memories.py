@@ -11,9 +11,8 @@ import caliber
 from caliber.backends.sqlite.store import SqliteStore
 from caliber.config import CaliberConfig
 from caliber.kernels import uuid7
-from caliber.model.entities import Event
-from caliber.model.enums import EventFamily
 from caliber.model.errors import NotFound, StorageError, Unavailable
+from caliber.model.events import Event, EventFamily
 from caliber.model.ids import EventId
 from caliber.model.time import FixedClock, from_us
 from caliber.schema.relations import CHANGE, CONTEXT_WINDOW, EVENT, TURN, USAGE

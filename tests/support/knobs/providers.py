@@ -17,9 +17,9 @@ from caliber.llm.prompts import load_prompts
 from caliber.llm.registry import build_embedding_provider, build_summarization_provider
 from caliber.llm.retry import Retry, backoff_ms, retrying, retrying_summarization
 from caliber.model.deadline import within
-from caliber.model.enums import TurnRole
 from caliber.model.errors import CaliberError, InvalidResponse, RequestFailed
 from caliber.model.providers import ExtractionTurn
+from caliber.model.trajectory import TurnRole
 from support.configs import HASH_PROVIDER
 from support.knobs.case import Case, Knobs, Place
 from support.model_server import CERTIFICATE, ModelServer, changed, serving, slow, status

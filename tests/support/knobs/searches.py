@@ -14,9 +14,9 @@ from caliber.config import CaliberConfig
 from caliber.config.search_profiles import search_settings
 from caliber.embedding.service import Embeddings
 from caliber.llm.hash_provider import HashEmbeddingProvider
-from caliber.model.entities import Edge, EntityRef
-from caliber.model.enums import EdgeRelation, EntityType
 from caliber.model.errors import InvalidValue
+from caliber.model.knowledge import Edge, EdgeRelation
+from caliber.model.references import EntityRef, EntityType
 from caliber.model.time import FixedClock, from_us
 from caliber.schema.relations import EDGE
 from caliber.search.filters import KINDS

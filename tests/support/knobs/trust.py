@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from caliber.config import CaliberConfig
-from caliber.model.enums import TrustLabel
+from caliber.model.trust import TrustLabel
 from support.knobs.case import NO_VECTORS, Agent, Case, Place
 
 

@@ -7,10 +7,11 @@ from contextlib import closing, suppress
 from typing import Any
 
 from caliber.config import CaliberConfig
-from caliber.model.entities import EntityRef
-from caliber.model.enums import EntityType, TrustLabel, TurnRole
 from caliber.model.errors import InvalidValue, NotFound
+from caliber.model.references import EntityRef, EntityType
 from caliber.model.time import FixedClock
+from caliber.model.trajectory import TurnRole
+from caliber.model.trust import TrustLabel
 from caliber.schema.relations import BY_NAME
 from caliber.testing.entities import plain
 from support.context_world import ME, PLAIN, World, numbered

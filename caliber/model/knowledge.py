@@ -1,0 +1,97 @@
+"""Knowledge that outlives tasks: notes, edges between records, usage counts. Source: C-026 to C-057."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from caliber.model.ids import EdgeId, NoteId, TrajectoryId
+from caliber.model.references import EntityRef, EntityType
+from caliber.model.trust import TrustLabel
+
+
+class NoteType(StrEnum):
+    CONVENTION = "convention"
+    STRATEGY = "strategy"
+    GOTCHA = "gotcha"
+    FACT = "fact"
+    PREFERENCE = "preference"
+    RELATIONSHIP = "relationship"
+    PROCEDURE = "procedure"
+    META = "meta"
+
+
+class EdgeRelation(StrEnum):
+    SUPPORTS = "supports"
+    CONTRADICTS = "contradicts"
+    SUPERSEDES = "supersedes"
+    RELATED_TO = "related_to"
+    CAUSED_BY = "caused_by"
+    LINK = "link"
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Knowledge kept beyond its trajectory. Units: confidence 0–1, importance 1–10. Source: C-046, K-200."""
+
+    note_id: NoteId
+    entity: str
+    entity_type: str
+    note_type: NoteType
+    content: str
+    content_hash: bytes = field(repr=False)
+    fingerprint: bytes
+    confidence: float
+    token_count: int
+    created_at: datetime
+    updated_at: datetime
+    importance: float | None = None
+    base_importance: float | None = None
+    valid_from: datetime | None = None
+    valid_until: datetime | None = None
+    source_trajectory_ids: tuple[TrajectoryId, ...] = ()
+    occurred_at: datetime | None = None
+    namespace: str | None = None
+    tags: tuple[str, ...] = ()
+    visible_to: tuple[str, ...] | None = None
+    created_by: str | None = None
+    superseded_by: NoteId | None = None
+    archived_at: datetime | None = None
+    idempotency_key: str | None = None
+    trust: TrustLabel = TrustLabel.WEB
+    version: int = 1
+
+    @property
+    def active(self) -> bool:
+        return self.archived_at is None and self.superseded_by is None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Hot counters of a record, written behind (O-10)."""
+
+    owner_type: EntityType | str
+    owner_id: uuid.UUID
+    access_count: int
+    last_accessed_at: datetime
+    version: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A typed link between two records. Units: weight 0–1. Source: K-201."""
+
+    edge_id: EdgeId
+    source: EntityRef
+    target: EntityRef
+    relation: EdgeRelation
+    weight: float
+    base_weight: float
+    created_at: datetime
+    auto_linked: bool = True
+    user_created: bool = False
+    last_traversed_at: datetime | None = None
+    removed_at: datetime | None = None
+    version: int = 1

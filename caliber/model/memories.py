@@ -1,0 +1,14 @@
+"""Declared memories."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class MemoryCategory(StrEnum):
+    EPHEMERAL = "ephemeral"
+    WORKING = "working"
+    EPISODIC = "episodic"
+    SEMANTIC = "semantic"
+    PROCEDURAL = "procedural"
+    META = "meta"

@@ -1,0 +1,74 @@
+"""References to records of any kind."""
+
+from __future__ import annotations
+
+import unicodedata
+import uuid
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from caliber.model.errors import DTypeError, InvalidValue
+
+
+class EntityType(StrEnum):
+    """Kinds of records that errors, references and events can name. Source: C-016, K-011."""
+
+    TRAJECTORY = "trajectory"
+    SCOPE = "scope"
+    TURN = "turn"
+    TURN_SUMMARY = "turn_summary"
+    ARTIFACT = "artifact"
+    NOTE = "note"
+    SESSION = "session"
+    AGENT = "agent"
+    USER = "user"
+    SYSTEM = "system"
+    EDGE = "edge"
+    CHECKPOINT = "checkpoint"
+    CONTEXT_WINDOW = "context_window"
+    EMBEDDING = "embedding"
+    EMBEDDING_SPACE = "embedding_space"
+    EVENT = "event"
+    LOCK = "lock"
+    MESSAGE = "message"
+    DELEGATION = "delegation"
+    HANDOFF = "handoff"
+    CONFLICT = "conflict"
+    JOB = "job"
+    CONFIG = "config"
+
+
+def kind_named(name: str) -> EntityType | str:
+    """Return a kind of record by its name; records of a declared memory are called as their relation.
+
+    Raises: ValueError
+    """
+    return name if name.startswith("memory_") else EntityType(name)
+
+
+_USERS: Final = uuid.UUID("6c1d1f0e-3f0a-5c55-9a53-6a1c7e0b9d42")
+"""The namespace of users' names, as ``uuid.uuid5`` takes it; it never changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class EntityRef:
+    """A typed pointer to any record, agent or user. Source: C-017."""
+
+    entity_type: EntityType
+    id: uuid.UUID
+
+    @classmethod
+    def user(cls, name: str) -> EntityRef:
+        """Return the user of a name: the same reference in every program, and with ``caliber ingest --for``.
+
+        The id is the UUID version 5 of the name, in Unicode form NFC and without white space around it, in the
+        namespace 6c1d1f0e-3f0a-5c55-9a53-6a1c7e0b9d42. ``maria`` and ``Maria`` are two users.
+        Raises: DTypeError; InvalidValue for an empty name.
+        """
+        if not isinstance(name, str):
+            raise DTypeError(field="name", expected="str", got=type(name).__name__)
+        plain = unicodedata.normalize("NFC", name).strip()
+        if not plain:
+            raise InvalidValue(field="name", reason="must not be empty")
+        return cls(EntityType.USER, uuid.uuid5(_USERS, plain))

@@ -1,0 +1,18 @@
+"""Reads of memory: their consistency, and the status of a result."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class ResultStatus(StrEnum):
+    """The outcome of a window or a search; degraded has a reason that says what was missing."""
+
+    OK = "ok"
+    EMPTY = "empty"
+    DEGRADED = "degraded"
+
+
+class ReadConsistency(StrEnum):
+    LOCAL = "local"
+    LATEST = "latest"

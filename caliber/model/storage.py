@@ -1,0 +1,27 @@
+"""Durability of writes, checks of what is stored, and kept configurations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+
+class Durability(StrEnum):
+    COMMIT = "commit"
+    GROUP = "group"
+
+
+class ValidationMode(StrEnum):
+    ON_MUTATION = "on_mutation"
+    ALWAYS = "always"
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigDocument:
+    """A configuration that was accepted, kept under its hash; secrets are references in it."""
+
+    config_hash: bytes
+    kind: str
+    body: str
+    created_at: datetime

@@ -1,0 +1,41 @@
+"""Acts of forgetting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from caliber.model.erasure import Erasure, ErasureKind
+from caliber.schema.relation import (
+    AccessPath,
+    Relation,
+    enum,
+    instant,
+    json_,
+    uuid_,
+    version,
+)
+
+
+def _same(value: dict[str, Any]) -> dict[str, Any]:
+    return value
+
+
+ERASURE = Relation(
+    name="erasure",
+    plural="erasures",
+    entity=Erasure,
+    code=45,
+    comment="What was forgotten, and whether the files are rid of it; nothing of the subject itself.",
+    ordinal=True,
+    versioned=True,
+    key=("erasure_id",),
+    columns=(
+        uuid_("erasure_id"),
+        enum("kind", ErasureKind),
+        json_("counts", _same, _same),
+        instant("begun_at"),
+        instant("finished_at", nullable=True),
+        version(),
+    ),
+    paths=(AccessPath("list_unfinished", (), ("begun_at",), where=(("finished_at", True),)),),
+)

@@ -1,0 +1,66 @@
+"""The event log. Source: C-398."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from caliber.model.events import Event, EventFamily
+from caliber.model.references import EntityType
+from caliber.schema.relation import (
+    AccessPath,
+    Relation,
+    enum,
+    instant,
+    integer,
+    json_,
+    text,
+    uuid_,
+)
+
+
+def _same(value: dict[str, Any]) -> dict[str, Any]:
+    return value
+
+
+EVENT = Relation(
+    name="event",
+    plural="events",
+    entity=Event,
+    code=41,
+    comment="The append-only log of what happened, by family.",
+    ordinal=True,
+    key=("event_id",),
+    columns=(
+        uuid_("event_id"),
+        enum("family", EventFamily),
+        text("event_type"),
+        instant("created_at"),
+        uuid_("trajectory_id", nullable=True),
+        uuid_("scope_id", nullable=True),
+        enum("subject_type", EntityType, nullable=True, open=True),
+        uuid_("subject_id", nullable=True),
+        text("principal", nullable=True),
+        json_("payload", _same, _same),
+        integer("duration_ms", nullable=True, check=(0, None)),
+    ),
+    paths=(
+        AccessPath(
+            "list_by_trajectory",
+            ("trajectory_id",),
+            ("ordinal",),
+            where=(("trajectory_id", False),),
+            descending=True,
+            limited=True,
+        ),
+        AccessPath(
+            "list_by_trajectory_and_type",
+            ("trajectory_id", "event_type"),
+            ("ordinal",),
+            where=(("trajectory_id", False),),
+            descending=True,
+            limited=True,
+        ),
+        AccessPath("list_by_subject", ("subject_id",), ("ordinal",), where=(("subject_id", False),)),
+        AccessPath("list_oldest", ("family",), ("created_at",), limited=True),
+    ),
+)

@@ -1,0 +1,43 @@
+"""Checkpoints."""
+
+from __future__ import annotations
+
+from caliber.model.pcp import Checkpoint
+from caliber.schema.relation import (
+    AccessPath,
+    ForeignKey,
+    Relation,
+    blob,
+    boolean,
+    instant,
+    integer,
+    text,
+    uuid_,
+)
+
+CHECKPOINT = Relation(
+    name="checkpoint",
+    plural="checkpoints",
+    entity=Checkpoint,
+    code=6,
+    comment="A point a trajectory can be recovered from.",
+    ordinal=True,
+    key=("checkpoint_id",),
+    columns=(
+        uuid_("checkpoint_id"),
+        uuid_("trajectory_id"),
+        integer("turn_number", check=(0, None)),
+        text("codec"),
+        blob("state"),
+        boolean("recoverable"),
+        instant("created_at"),
+        uuid_("scope_id", nullable=True),
+    ),
+    foreign_keys=(
+        ForeignKey("trajectory_id", "trajectory", "trajectory_id", "cascade"),
+        ForeignKey("scope_id", "scope", "scope_id", "cascade"),
+    ),
+    paths=(
+        AccessPath("list_by_trajectory", ("trajectory_id",), ("created_at", "ordinal"), descending=True, limited=True),
+    ),
+)

@@ -1,0 +1,97 @@
+"""Records of the store itself: changes, kept configurations, applied schema versions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from caliber.model.storage import ConfigDocument
+from caliber.schema.relation import (
+    AccessPath,
+    Relation,
+    blob,
+    instant,
+    integer,
+    text,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The writes of one transaction, as packed ordinals and versions, never values (design, section 5)."""
+
+    sequence: int
+    writer: bytes
+    entries: bytes
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One applied schema version, and which versions of CALIBER may read and write it."""
+
+    schema_version: int
+    name: str
+    checksum: bytes
+    min_reader_version: int
+    min_writer_version: int
+    epoch: str
+    applied_at: datetime
+
+
+def _same(value: dict[str, Any]) -> dict[str, Any]:
+    return value
+
+
+CHANGE = Relation(
+    name="change",
+    plural="changes",
+    entity=Change,
+    code=42,
+    comment="The feed that mirrors of other processes follow; one row per transaction.",
+    key=("sequence",),
+    auto_key=True,
+    columns=(
+        integer("sequence"),
+        blob("writer", length=16),
+        blob("entries"),
+        instant("created_at"),
+    ),
+)
+
+
+CONFIG_DOCUMENT = Relation(
+    name="config_document",
+    plural="config_documents",
+    entity=ConfigDocument,
+    code=43,
+    comment="Every configuration this store was opened with, by hash; secrets are references.",
+    key=("config_hash",),
+    columns=(
+        blob("config_hash", length=32),
+        text("kind"),
+        text("body"),
+        instant("created_at"),
+    ),
+)
+
+
+SCHEMA_MIGRATION = Relation(
+    name="schema_migration",
+    plural="schema_migrations",
+    entity=Migration,
+    code=44,
+    comment="Applied schema versions, and which versions of CALIBER may read and write them.",
+    key=("schema_version",),
+    columns=(
+        integer("schema_version"),
+        text("name"),
+        blob("checksum", length=32),
+        integer("min_reader_version"),
+        integer("min_writer_version"),
+        text("epoch"),
+        instant("applied_at"),
+    ),
+    paths=(AccessPath("list_all", (), ("schema_version",)),),
+)
