@@ -58,6 +58,7 @@ _allow(
     backends__postgres__writer="PostgresWriter._stands _BACKOFF_S _LEAST_MS _SHARED_LOCK_MS",
     backends__sqlite__care="SqliteCare.copy_to",
     backends__sqlite__erasing="_PAUSE_S",
+    storage__fork_imports="_before",
     llm__limiter="_HELD_MOST_S",
     llm__wire="_LEAST_S",
     engine__write_behind="WriteBehind._make_room _RETRY_S",
@@ -160,7 +161,7 @@ _allow(
     llm__options="EMBEDDING",
     llm__remote_embedding="_OF_THE_CONTENT",
     resident__mirror="_ENTRY_BYTES",
-    erasure__subject="_UNSPACED",
+    erasure__subject="_INVISIBLE _UNSPACED",
     storage__archive="only_one write_archive",
     storage__bulk__checks="-",
 )
