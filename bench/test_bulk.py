@@ -31,7 +31,7 @@ from caliber.kernels.copy import COPY_HEADER, COPY_TRAILER, CopyRows, copy_tuple
 from caliber.localserver.server import LocalServer
 from caliber.model import SystemClock
 from caliber.schema.relations import EMBEDDING, EMBEDDING_SPACE
-from caliber.storage import arrow
+from caliber.storage.bulk import arrow
 from caliber.storage.bulk.columns import ordinal_column
 from caliber.storage.bulk.derived import Maker
 from caliber.storage.bulk.load import batches_of

@@ -27,7 +27,7 @@ from caliber.resident.predicates import mask
 from caliber.schema.memories import BUILT_IN
 from caliber.schema.predicate import Predicate, Variable, holds
 from caliber.schema.relations import NOTE
-from caliber.storage.codec import codec_of
+from caliber.storage.compile.codec import codec_of
 
 numba = pytest.importorskip("numba", reason="the extra jit is not installed")
 

@@ -23,7 +23,7 @@ from caliber.knowledge.notes import NewNote, add_note
 from caliber.llm.protocols import EmbeddingProvider
 from caliber.model.knowledge import NoteType
 from caliber.model.trust import TrustLabel
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory.artifacts import check_artifact, create_artifact
 from harness.report import amount
 

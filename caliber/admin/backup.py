@@ -19,8 +19,8 @@ from caliber.embedding.vector_index import build_index_of
 from caliber.model.errors import CaliberError, InvalidValue, StorageError
 from caliber.model.time import SystemClock
 from caliber.schema.relations import ERASURE
-from caliber.storage.care import Stages
-from caliber.storage.migrations import SCHEMA_VERSION
+from caliber.storage.maintain.care import Stages
+from caliber.storage.migrate.migrations import SCHEMA_VERSION
 from caliber.storage.protocol import Store
 
 ARCHIVE: Final = ".zip"
@@ -66,7 +66,7 @@ def backup(store: Store, path: str | os.PathLike[str], *, replace: bool, progres
     if target.suffix != ARCHIVE:
         reason = "must end in .zip, an archive for every database, or in .db, a copy of a SQLite file"
         raise InvalidValue(field="path", reason=reason)
-    from caliber.storage.archive import check_target, only_one, write_archive
+    from caliber.storage.dump.archive import check_target, only_one, write_archive
 
     check_target(target, replace=replace)
     with only_one(target), store.care.whole() as whole:
@@ -83,7 +83,7 @@ def backup(store: Store, path: str | os.PathLike[str], *, replace: bool, progres
 
 
 def _copied(store: Store, target: Path, replace: bool, progress: Stages) -> BackupReport:
-    from caliber.storage.archive import check_target, finish, only_one, unfinished_of
+    from caliber.storage.dump.archive import check_target, finish, only_one, unfinished_of
 
     if not store.care.copies_files:
         raise InvalidValue(field="path", reason=f"{store.adapter} has no file to copy; name an archive, *{ARCHIVE}")
@@ -111,7 +111,7 @@ def restore(config: CaliberConfig, path: str | os.PathLike[str], *, replace: boo
     if source.suffix == COPY:
         epoch = module.restore(config, source, replace=replace, clock_us=clock_us, progress=progress)
     elif source.suffix == ARCHIVE:
-        from caliber.storage.archive import Archive
+        from caliber.storage.dump.archive import Archive
 
         archive = Archive(source)
         try:

@@ -16,14 +16,14 @@ from caliber.model.errors import InvalidValue
 from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relation import Relation
 from caliber.schema.relations import EMBEDDING_SPACE, NOTE, TURN, TURN_SUMMARY
-from caliber.storage import arrow
-from caliber.storage.arrow import Source
+from caliber.storage.bulk import arrow
+from caliber.storage.bulk.arrow import Source
 from caliber.storage.bulk.columns import Columns, values_of
 from caliber.storage.bulk.derived import Maker
 from caliber.storage.bulk.load import batches_of, loadable
 from caliber.storage.bulk.protocol import BulkReport, OnExisting, Progress
-from caliber.storage.embedding_statements import kinds_of
 from caliber.storage.reading import reading
+from caliber.storage.sql.embedding_statements import kinds_of
 from caliber.trajectory.summarizer import TurnSummarizer
 
 

@@ -17,14 +17,14 @@ from caliber.engine.engine import Engine
 from caliber.model.errors import CaliberError, SchemaMismatch, StorageError, Unavailable
 from caliber.schema.relation import Relation
 from caliber.schema.relations import ARTIFACT, CONFIG_DOCUMENT, EMBEDDING, NOTE, TRAJECTORY
-from caliber.storage.care import Stages
-from caliber.storage.damage import UNREADABLE, faults, key_of, key_text
-from caliber.storage.outdated import check_current
-from caliber.storage.paging import pages
-from caliber.storage.plan import RelationPlans
+from caliber.storage.compile.damage import UNREADABLE, faults, key_of, key_text
+from caliber.storage.compile.paging import pages
+from caliber.storage.compile.plan import RelationPlans
+from caliber.storage.compile.session import StatementSession
+from caliber.storage.maintain.care import Stages
+from caliber.storage.maintain.soundness import EXAMPLES, Finding, FindingKind, Question, ask, out_of_numbers, questions
 from caliber.storage.protocol import Store
-from caliber.storage.session import StatementSession
-from caliber.storage.soundness import EXAMPLES, Finding, FindingKind, Question, ask, out_of_numbers, questions
+from caliber.storage.write.outdated import check_current
 
 _PAGE: Final = 100
 """Rows read at once: contents may be large."""

@@ -9,7 +9,7 @@ from caliber.erasure.unfinished import unfinished_erasures
 from caliber.model.trajectory import Artifact
 from caliber.policies.schedules import Scheduler
 from caliber.schema.relations import ARTIFACT
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory import lifecycle
 
 

@@ -30,8 +30,8 @@ from caliber.model.events import EventType
 from caliber.schema.relations import EMBEDDING, EMBEDDING_SPACE
 from caliber.search.in_database.full_text import WordIndexer
 from caliber.search.opening import SearchEngine
-from caliber.storage.codec import dump_json
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.compile.codec import dump_json
+from caliber.storage.write.unit_of_work import UnitOfWork
 
 _BATCH_ROWS = 2_000
 """Rows of one transaction: writers of the store wait for it."""

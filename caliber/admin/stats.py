@@ -25,7 +25,7 @@ from caliber.schema.relations import (
     TURN,
     TURN_SUMMARY,
 )
-from caliber.storage.damage import last_of
+from caliber.storage.compile.damage import last_of
 from caliber.trajectory.summarizer import TurnSummarizer
 
 _PAGE = 1_000

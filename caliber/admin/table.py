@@ -30,11 +30,11 @@ from caliber.model.time import to_us
 from caliber.model.trajectory import Artifact, Scope, ScopeStatus, Trajectory, TrajectoryStatus, Turn
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.schema.relations import EMBEDDING_SPACE, SCOPE
-from caliber.storage.damage import is_of_type, last_of
-from caliber.storage.embedding_statements import kinds_of
-from caliber.storage.memory_records import KEY, derived_of
+from caliber.storage.compile.damage import is_of_type, last_of
 from caliber.storage.reading import reading
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.sql.embedding_statements import kinds_of
+from caliber.storage.write.memory_records import KEY, derived_of
+from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory import artifacts
 
 _PAGE = 1_000

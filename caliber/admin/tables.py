@@ -47,9 +47,9 @@ from caliber.schema.relations import (
 )
 from caliber.search.filters import check_vector
 from caliber.storage.bulk.protocol import BATCH_ROWS, BulkReport, OnExisting, Progress
-from caliber.storage.care import Care, Stages, Steps, StoreStatus, Vacuumed
-from caliber.storage.soundness import Finding
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.maintain.care import Care, Stages, Steps, StoreStatus, Vacuumed
+from caliber.storage.maintain.soundness import Finding
+from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory import lifecycle
 from caliber.trajectory.triggers import SCOPE_CLOSED
 

@@ -28,12 +28,12 @@ from caliber.model.errors import DTypeError
 from caliber.model.time import Clock, SystemClock
 from caliber.policies.schedules import Scheduler
 from caliber.search.opening import SearchEngine
-from caliber.storage.care import Stages
-from caliber.storage.full_text import Progress
+from caliber.storage.maintain.care import Stages
 from caliber.storage.protocol import ConnectionPool, Store
+from caliber.storage.sql.full_text import Progress
 
 if TYPE_CHECKING:
-    from caliber.storage.memory_steps import MigrationPlan
+    from caliber.storage.migrate.memory_steps import MigrationPlan
 
 
 def _of_tenant(config: CaliberConfig, tenant: str | None) -> CaliberConfig:

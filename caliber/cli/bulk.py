@@ -99,7 +99,7 @@ def _targets(path: Path, relations: tuple[str, ...], own: Sequence[str]) -> list
 
 
 def _export(memory: Caliber, out: Output, relation: str, file: Path) -> int:
-    from caliber.storage.parquet import write_parquet
+    from caliber.storage.dump.parquet import write_parquet
 
     reader = memory.storage.bulk_read(relation, batch_rows=_BATCH_ROWS)
     total = memory.storage.table_of(relation).count()
@@ -174,7 +174,7 @@ def _sources(path: Path, relations: tuple[str, ...], own: Sequence[str]) -> list
 
 
 def _import(memory: Caliber, out: Output, relation: str | None, file: Path, on_existing: str) -> dict[str, Any]:
-    from caliber.storage.parquet import open_parquet
+    from caliber.storage.dump.parquet import open_parquet
 
     with open_parquet(file, batch_rows=_BATCH_ROWS) as opened:
         name = relation or opened.relation

@@ -16,7 +16,7 @@ from caliber.cli.settings import Settings, with_settings
 
 if TYPE_CHECKING:
     from caliber.cli.output import Output
-    from caliber.storage.care import Care, StoreStatus
+    from caliber.storage.maintain.care import Care, StoreStatus
 
 _LARGE: Final = 0.25
 _LONG_S: Final = 300
@@ -219,7 +219,7 @@ def check(settings: Settings) -> int:
     from caliber.admin.checking import check_memory, check_store, not_opened
     from caliber.api.opening import bare_store
     from caliber.model.errors import CaliberError, StorageError
-    from caliber.storage.damage import DAMAGES, UNREADABLE
+    from caliber.storage.compile.damage import DAMAGES, UNREADABLE
 
     config = settings.load()
     try:

@@ -387,7 +387,7 @@ READERS: Final[dict[str, tuple[str, ...]]] = {
         "policies.schedules",
         "policies.steps",
         "retention.retaining",
-        "storage.memory_migrations",
+        "storage.stored_memories",
     ),
     "injection_rules": ("context.plan", "context.rules"),
 }

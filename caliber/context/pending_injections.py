@@ -26,7 +26,7 @@ from caliber.model.ids import TrajectoryId
 from caliber.model.time import from_us
 from caliber.resident.memory import ResidentMemory
 from caliber.schema.relations import PENDING_INJECTION
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.write.unit_of_work import UnitOfWork
 
 _NAME: Final = PENDING_INJECTION.name
 

@@ -58,7 +58,7 @@ from caliber.search.in_database.stored import NOT_RESIDENT
 from caliber.search.opening import SearchEngine
 from caliber.search.request import Asked
 from caliber.search.service import NO_PROVIDER, Searching, in_one_space, query_vector
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.write.unit_of_work import UnitOfWork
 
 _NO_QUERY = DefaultQuery(None, None, "caller")
 _MORE = 4

@@ -9,8 +9,8 @@ from typing import Any
 from caliber.access.visibility import may_see
 from caliber.engine.engine import Engine
 from caliber.model.access import Principal
-from caliber.storage.codec import Row, dump_json
-from caliber.storage.unit_of_work import pack_content, unpack_content
+from caliber.storage.compile.codec import Row, dump_json
+from caliber.storage.write.unit_of_work import pack_content, unpack_content
 
 
 class StoredContents:

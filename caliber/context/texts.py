@@ -17,8 +17,8 @@ from caliber.context.plan import ARTIFACT, NOTE, TURN_SUMMARY
 from caliber.kernels.tokens import ELLIPSIS
 from caliber.model.windows import Message
 from caliber.schema.relation import Column, ColumnType
-from caliber.storage.codec import decoder_of
-from caliber.storage.damage import UNREADABLE, damaged
+from caliber.storage.compile.codec import decoder_of
+from caliber.storage.compile.damage import UNREADABLE, damaged
 
 if TYPE_CHECKING:
     from caliber.schema.own_memories import OwnMemory

@@ -9,7 +9,7 @@ from typing import Any
 from caliber.engine.write_behind import Deferred, WriteBehind
 from caliber.model.context import StoredWindow
 from caliber.schema.relations import CONTEXT_WINDOW, TRAJECTORY
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.write.unit_of_work import UnitOfWork
 
 
 class WindowLog(Deferred):

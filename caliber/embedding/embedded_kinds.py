@@ -7,7 +7,7 @@ from caliber.embedding.space_provider import says_something
 from caliber.model.embedding import EmbedMode
 from caliber.resident.documents import document_of
 from caliber.schema.catalog import Catalog
-from caliber.storage.codec import Row, codec_of
+from caliber.storage.compile.codec import Row, codec_of
 
 MODES = {"turn": "embed_turns", "note": "embed_notes", "artifact": "embed_artifacts", "scope": "embed_summaries"}
 

@@ -34,12 +34,12 @@ from caliber.model.errors import (
 )
 from caliber.resident.memory import ResidentMemory
 from caliber.schema.relations import EMBEDDING
-from caliber.storage.changes import UPSERT
-from caliber.storage.codec import codec_of
+from caliber.storage.compile.codec import codec_of
+from caliber.storage.compile.session import store_closed
 from caliber.storage.protocol import Store
-from caliber.storage.session import store_closed
-from caliber.storage.unit_of_work import RowChange, UnitOfWork
 from caliber.storage.waiting import Event, Worker, is_of_handler
+from caliber.storage.write.changes import UPSERT
+from caliber.storage.write.unit_of_work import RowChange, UnitOfWork
 
 _OWNER = codec_of(EMBEDDING).index("owner_id")
 _SPACE = codec_of(EMBEDDING).index("space_id")

@@ -19,7 +19,7 @@ from caliber.engine.leases import LockService
 from caliber.model.errors import CaliberError, Conflict, EmbeddingFailed
 from caliber.resident.memory import ResidentMemory, ResidentSnapshot
 from caliber.storage.protocol import Store
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.write.unit_of_work import UnitOfWork
 
 Embed = Callable[[SpaceProvider, Sequence[Lacking]], int]
 

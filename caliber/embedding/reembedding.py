@@ -26,10 +26,10 @@ from caliber.model.ids import SpaceId
 from caliber.model.references import EntityType
 from caliber.model.time import from_us
 from caliber.schema.relations import EMBEDDING_SPACE
-from caliber.storage.codec import Row
+from caliber.storage.compile.codec import Row
+from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store
-from caliber.storage.session import StatementSession
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.write.unit_of_work import UnitOfWork
 
 LAST: Final = 2**62
 """Beyond every ordinal."""

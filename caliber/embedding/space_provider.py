@@ -26,7 +26,7 @@ from caliber.model.time import from_us
 from caliber.resident.documents import headed
 from caliber.schema.relations import EMBEDDING, EMBEDDING_CACHE, EMBEDDING_SPACE
 from caliber.storage.protocol import Store
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.write.unit_of_work import UnitOfWork
 
 Vector = NDArray[np.float32]
 Rows = NDArray[np.float32]

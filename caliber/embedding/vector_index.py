@@ -17,7 +17,7 @@ from caliber.model.errors import CaliberError
 from caliber.model.time import SystemClock
 from caliber.schema.relations import EMBEDDING_SPACE
 from caliber.storage.protocol import Store
-from caliber.storage.vector_index import Progress
+from caliber.storage.sql.vector_index import Progress
 
 Failed = Callable[[str, CaliberError], None]
 

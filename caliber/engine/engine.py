@@ -43,9 +43,9 @@ from caliber.resident.frame import FRAME
 from caliber.resident.memory import ResidentMemory, ResidentSnapshot
 from caliber.schema.relations import CONFIG_DOCUMENT
 from caliber.storage import fork_imports, waiting
-from caliber.storage.moved import MOVED
+from caliber.storage.maintain.moved import MOVED
 from caliber.storage.protocol import ConnectionPool
-from caliber.storage.unit_of_work import RowChange, UnitOfWork
+from caliber.storage.write.unit_of_work import RowChange, UnitOfWork
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from typing import Any
 from caliber.engine.write_behind import Deferred
 from caliber.model.events import Event, EventType
 from caliber.schema.relations import EVENT
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.write.unit_of_work import UnitOfWork
 
 
 class EventLog(Deferred):

@@ -17,7 +17,7 @@ from caliber.model.ids import LockId
 from caliber.model.time import EPOCH, from_us, to_us
 from caliber.schema.relations import LOCK
 from caliber.storage.protocol import Store
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.write.unit_of_work import UnitOfWork
 
 WAIT_STEP_S: Final = 0.005
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from caliber.engine.engine import Engine
 from caliber.model.errors import Conflict
 from caliber.schema.relations import ERASURE
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.write.unit_of_work import UnitOfWork
 
 
 class StaleInputs(Conflict):

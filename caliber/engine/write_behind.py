@@ -27,8 +27,8 @@ from caliber.model.errors import (
     ValidationError,
 )
 from caliber.storage.protocol import Store
-from caliber.storage.unit_of_work import UnitOfWork
 from caliber.storage.waiting import Condition, Worker
+from caliber.storage.write.unit_of_work import UnitOfWork
 
 _RETRY_S = 0.05
 _BATCH = 512

@@ -53,9 +53,9 @@ from caliber.schema.relations import (
     TURN_SUMMARY,
     USAGE,
 )
-from caliber.storage.changes import DELETE
-from caliber.storage.codec import codec_of, dump_json
-from caliber.storage.unit_of_work import UnitOfWork, unpack_content
+from caliber.storage.compile.codec import codec_of, dump_json
+from caliber.storage.write.changes import DELETE
+from caliber.storage.write.unit_of_work import UnitOfWork, unpack_content
 
 _WALKED: Final = (SESSION, TRAJECTORY, TURN, TURN_SUMMARY, SCOPE, ARTIFACT, NOTE, USAGE, EDGE, EMBEDDING,
                   CONTENT_VERSION, CONTEXT_WINDOW, CHECKPOINT, EVENT, LOCK, CONFIG_DOCUMENT,

@@ -23,9 +23,9 @@ from caliber.model.errors import StorageError
 from caliber.resident.memory import ResidentMemory
 from caliber.schema.relation import Relation
 from caliber.schema.relations import CHECKPOINT, CONTEXT_WINDOW
-from caliber.storage.codec import codec_of
-from caliber.storage.erasing import Place
-from caliber.storage.paging import pages
+from caliber.storage.compile.codec import codec_of
+from caliber.storage.compile.paging import pages
+from caliber.storage.maintain.erasing import Place
 from caliber.storage.protocol import Store
 
 Heads = NDArray[np.bool_]

@@ -12,7 +12,7 @@ from caliber.erasure.subject import Subject
 from caliber.kernels import uuid7
 from caliber.knowledge import notes
 from caliber.schema.relation import Column, ColumnType, Relation
-from caliber.storage.memory_records import derived_of
+from caliber.storage.write.memory_records import derived_of
 from caliber.trajectory import artifacts
 
 _DERIVED = frozenset({"content_hash", "fingerprint", "goal_hash"})

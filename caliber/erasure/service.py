@@ -32,7 +32,7 @@ from caliber.model.events import EventFamily, EventType
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.time import from_us
 from caliber.schema.relations import ERASURE, TRAJECTORY
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.write.unit_of_work import UnitOfWork
 
 _ROUNDS: Final = 3
 """Times that what others wrote meanwhile (a vector, a window in a queue) is looked for and erased too."""

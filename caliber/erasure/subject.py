@@ -53,7 +53,7 @@ _INVISIBLE: Final = frozenset(
     )
     for number in range(first, last + 1)
 )  # fmt: skip
-"""What Unicode lists as Default_Ignorable_Code_Point. Control characters are none: they part words."""
+"""Code points that Unicode lists as Default_Ignorable_Code_Point. Control characters are none: they part words."""
 _WORD: Final = r"[^\W_" + "".join(f"{chr(low)}-{chr(high)}" for low, high in _UNSPACED) + "]"
 _ENCODINGS: Final = ("utf-8", "utf-16-le", "utf-16-be", "latin-1")
 _OWN_WORDS: Final = frozenset(

@@ -10,7 +10,7 @@ from caliber.model.erasure import Erasure
 from caliber.model.errors import StorageError
 from caliber.schema.relations import ERASURE
 from caliber.search.opening import SearchEngine
-from caliber.storage.codec import codec_of
+from caliber.storage.compile.codec import codec_of
 
 LOG_TO_SCRUB: Final = "log to scrub"
 """Among the counts of an erasure: it was asked for the log of the server too."""

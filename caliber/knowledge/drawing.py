@@ -29,7 +29,7 @@ from caliber.model.trust import TrustLabel
 from caliber.resident.memory import ResidentSnapshot
 from caliber.schema.relations import ARTIFACT, NOTE
 from caliber.search.opening import SearchEngine
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.write.unit_of_work import UnitOfWork
 
 
 @dataclass(slots=True)

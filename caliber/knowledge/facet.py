@@ -20,7 +20,7 @@ from caliber.model.ids import Id
 from caliber.model.knowledge import Note, NoteType
 from caliber.model.references import EntityType
 from caliber.model.trust import TrustLabel
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.write.unit_of_work import UnitOfWork
 
 
 class NoteMethods:

@@ -18,7 +18,7 @@ from caliber.model.knowledge import Note, NoteType
 from caliber.model.time import from_us, to_us
 from caliber.model.trust import TrustLabel
 from caliber.schema.relations import NOTE
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.write.unit_of_work import UnitOfWork
 
 _SAID = ("entity", "entity_type", "note_type", "content", "valid_from", "valid_until", "namespace", "trust")
 FINGERPRINTED = (*_SAID, "visible_to", "created_by", "occurred_at")

@@ -19,7 +19,7 @@ from caliber.model.trust import TrustLabel
 from caliber.schema.memory_types import IndexType
 from caliber.schema.own_memories import INDEXED_TEXT_BYTES, INT_LEAST, KEY, OwnMemory
 from caliber.schema.relation import Column, ColumnType
-from caliber.storage.codec import dump_json
+from caliber.storage.compile.codec import dump_json
 
 JSON_DEPTH: Final = 64
 """Deeper values are refused: whoever reads them would run out of stack."""

@@ -17,7 +17,7 @@ from caliber.model.hints import did_you_mean
 from caliber.schema.memories import BuiltIn
 from caliber.schema.predicate import All, Comparison, Either, Operator, Predicate
 from caliber.schema.relation import Column, ColumnType
-from caliber.storage.listing import ORDERED
+from caliber.storage.compile.listing import ORDERED
 
 
 def joined(*parts: Predicate | None) -> Predicate | None:

@@ -33,9 +33,9 @@ from caliber.schema.predicate import Predicate
 from caliber.schema.relation import Column, ColumnType, Residence
 from caliber.search.compiled_filters import variables
 from caliber.search.opening import SearchEngine
-from caliber.storage.codec import Row, codec_of, decoder_of
-from caliber.storage.conditions import PAGE_ROWS
-from caliber.storage.listing import Behind
+from caliber.storage.compile.codec import Row, codec_of, decoder_of
+from caliber.storage.compile.conditions import PAGE_ROWS
+from caliber.storage.compile.listing import Behind
 from caliber.storage.reading import reading
 
 if TYPE_CHECKING:

@@ -41,8 +41,8 @@ from caliber.schema.own_memories import KEY, OwnMemory
 from caliber.schema.predicate import Predicate
 from caliber.schema.relation import ColumnType, Relation
 from caliber.schema.relations import SCOPE, SESSION, TRAJECTORY
-from caliber.storage.memory_records import derived_of
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.write.memory_records import derived_of
+from caliber.storage.write.unit_of_work import UnitOfWork
 
 if TYPE_CHECKING:
     from caliber.engine.engine import Engine

@@ -15,8 +15,8 @@ from caliber.model.time import from_us
 from caliber.model.trajectory import Scope, Trajectory
 from caliber.model.windows import ContextWindow
 from caliber.schema.relations import CHECKPOINT
-from caliber.storage.codec import dump_json
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.compile.codec import dump_json
+from caliber.storage.write.unit_of_work import UnitOfWork
 
 CODEC_JSON = "json"
 CODEC_ZLIB = "json+zlib"

@@ -22,9 +22,9 @@ from caliber.policies.steps import declared_actions
 from caliber.policies.triggers import drop, is_in_hand, principal_of
 from caliber.schema.relations import PENDING_TRIGGER, SCOPE, TRAJECTORY
 from caliber.search.service import Searching
-from caliber.storage.paging import pages
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.compile.paging import pages
 from caliber.storage.waiting import is_of_handler
+from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory.triggers import SCOPE_CLOSED, WAITING
 
 _PAGE = 500

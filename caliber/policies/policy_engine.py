@@ -47,7 +47,7 @@ from caliber.retention.compressing import Compression, Compressor, Group
 from caliber.retention.pruning import own_relation, prune_in_range
 from caliber.retention.retaining import Retaining, record_taken
 from caliber.schema.relations import TURN
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory import artifacts as artifact_ops
 from caliber.trajectory.artifacts import NewArtifact
 from caliber.trajectory.service import Tasks

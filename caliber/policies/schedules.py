@@ -34,8 +34,8 @@ from caliber.retention.compressing import Compression, Compressor, Group, compre
 from caliber.retention.pruning import prune_everywhere
 from caliber.retention.retaining import Retaining, record_taken
 from caliber.schema.relations import POLICY_RUN
-from caliber.storage.codec import codec_of
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.compile.codec import codec_of
+from caliber.storage.write.unit_of_work import UnitOfWork
 
 LEASE: Final = "caliber:schedule"
 """The resource whose lock the one runner holds."""

@@ -18,7 +18,7 @@ from caliber.model.ids import ScopeId, TrajectoryId
 from caliber.model.policies import PendingTrigger, Trigger
 from caliber.model.time import from_us
 from caliber.schema.relations import PENDING_TRIGGER, TRAJECTORY
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory.triggers import Overtaken
 
 _in_hand: set[tuple[bytes, int]] = set()

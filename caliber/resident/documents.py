@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from caliber.schema.relations import BY_NAME
-from caliber.storage.codec import Row, codec_of
+from caliber.storage.compile.codec import Row, codec_of
 
 SEARCHED = ("note", "artifact", "turn", "scope")
 """The kinds of records that have a text to search."""

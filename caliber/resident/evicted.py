@@ -10,10 +10,10 @@ from typing import Any
 
 from caliber.model.errors import NotFound
 from caliber.resident.mirror import RelationSnapshot
-from caliber.storage.codec import Row, dump_json
+from caliber.storage.compile.codec import Row, dump_json
+from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store
-from caliber.storage.session import StatementSession
-from caliber.storage.unit_of_work import unpack_content
+from caliber.storage.write.unit_of_work import unpack_content
 
 
 def read_back(

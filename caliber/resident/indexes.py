@@ -12,12 +12,12 @@ from caliber.resident.mirror import Generation
 from caliber.resident.spaces import Spaces
 from caliber.resident.vectors import VectorIndex
 from caliber.schema.relations import EMBEDDING
-from caliber.storage.changes import DELETE
-from caliber.storage.codec import Row, codec_of
-from caliber.storage.damage import blaming, damaged, last_of
-from caliber.storage.plan import Plan
-from caliber.storage.session import StatementSession
-from caliber.storage.unit_of_work import RowChange
+from caliber.storage.compile.codec import Row, codec_of
+from caliber.storage.compile.damage import blaming, damaged, last_of
+from caliber.storage.compile.plan import Plan
+from caliber.storage.compile.session import StatementSession
+from caliber.storage.write.changes import DELETE
+from caliber.storage.write.unit_of_work import RowChange
 
 IndexKey = tuple[str, uuid.UUID]
 """A kind of record, and a space."""

@@ -35,17 +35,17 @@ from caliber.resident.vectors import VectorSnapshot
 from caliber.resident.verifier import Difference, differences
 from caliber.schema.relation import Relation
 from caliber.schema.relations import EMBEDDING, EMBEDDING_SPACE, ERASURE
-from caliber.storage.changes import DELETE, RELOAD_RECORD, UPSERT, unpack_changes
-from caliber.storage.codec import Row, dump_json
-from caliber.storage.damage import blaming, last_of
-from caliber.storage.feed import News
-from caliber.storage.migrations import epoch_of
-from caliber.storage.outdated import gone_memories
+from caliber.storage.compile.codec import Row, dump_json
+from caliber.storage.compile.damage import blaming, last_of
+from caliber.storage.compile.session import GRACE_S, StatementSession
+from caliber.storage.migrate.migrations import epoch_of
 from caliber.storage.protocol import Store
 from caliber.storage.reading import reading
-from caliber.storage.session import GRACE_S, StatementSession
-from caliber.storage.unit_of_work import RowChange
 from caliber.storage.waiting import is_of_handler, managed
+from caliber.storage.write.changes import DELETE, RELOAD_RECORD, UPSERT, unpack_changes
+from caliber.storage.write.feed import News
+from caliber.storage.write.outdated import gone_memories
+from caliber.storage.write.unit_of_work import RowChange
 
 _COMPACT_FROM_ROWS = 1_024
 """Below this a compaction costs more than it gives back."""

@@ -23,8 +23,8 @@ from caliber.resident.chain import Chain
 from caliber.resident.columns import SegmentedColumn
 from caliber.resident.tables import KeyTable
 from caliber.schema.relation import ColumnType, Relation, Residence
-from caliber.storage.codec import Row, codec_of
-from caliber.storage.full_text import filterable
+from caliber.storage.compile.codec import Row, codec_of
+from caliber.storage.sql.full_text import filterable
 
 
 class _Evicted:

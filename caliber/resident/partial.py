@@ -14,7 +14,7 @@ from caliber.resident.mirror import Generation, Layout, RelationSnapshot
 from caliber.resident.vectors import VectorIndex, VectorSnapshot
 from caliber.schema.catalog import Catalog
 from caliber.schema.relations import EMBEDDING
-from caliber.storage.codec import Row, codec_of
+from caliber.storage.compile.codec import Row, codec_of
 
 _LEAST_ROWS = 64
 

@@ -23,7 +23,7 @@ from caliber.model.time import to_us
 from caliber.resident.mirror import RelationSnapshot
 from caliber.schema.predicate import All, Comparison, Operator, Predicate, Variable, holds
 from caliber.schema.relation import Column, ColumnType, Residence
-from caliber.storage.codec import decoder_of
+from caliber.storage.compile.codec import decoder_of
 
 Bools: TypeAlias = NDArray[np.bool_]
 Texts: TypeAlias = Callable[[RelationSnapshot, Sequence[int]], Sequence[Any]]

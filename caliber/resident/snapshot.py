@@ -13,7 +13,7 @@ from caliber.resident.frame import not_resident
 from caliber.resident.indexes import IndexKey
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.vectors import VectorSnapshot
-from caliber.storage.outdated import outdated
+from caliber.storage.write.outdated import outdated
 
 ENTITY_RELATIONS = ("turn", "note", "artifact", "scope", "trajectory", "session", "edge", "turn_summary")
 """Where ``get`` looks for an id; most asked first. A store's own memories come after them."""

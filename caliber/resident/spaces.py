@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from caliber.model.embedding import EmbeddingSpace, SpaceState
 from caliber.schema.relations import EMBEDDING_SPACE
-from caliber.storage.codec import Row, codec_of
+from caliber.storage.compile.codec import Row, codec_of
 
 
 class Spaces:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.resident.columns import SegmentedColumn
-from caliber.storage.damage import damaged
+from caliber.storage.compile.damage import damaged
 
 _PAIR: Final = struct.Struct(">QQ")
 _BITS: Final = 64

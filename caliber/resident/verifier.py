@@ -13,10 +13,10 @@ from typing import Final
 from caliber.resident.mirror import EVICTED, Generation
 from caliber.resident.vectors import VectorIndex
 from caliber.schema.relations import EMBEDDING
-from caliber.storage.codec import Row, codec_of
-from caliber.storage.damage import last_of
-from caliber.storage.plan import RelationPlans
-from caliber.storage.session import StatementSession
+from caliber.storage.compile.codec import Row, codec_of
+from caliber.storage.compile.damage import last_of
+from caliber.storage.compile.plan import RelationPlans
+from caliber.storage.compile.session import StatementSession
 
 _ID_BYTES: Final = 16
 

@@ -30,11 +30,11 @@ from caliber.retention.pruning import ALL_ROWS, BY_SCOPE, drop
 from caliber.schema.memory_types import FieldType, RetentionKind
 from caliber.schema.relation import Relation
 from caliber.schema.relations import ARTIFACT, NOTE, SCOPE, TURN
-from caliber.storage.codec import codec_of
-from caliber.storage.damage import last_of
-from caliber.storage.memory_records import derived_of
-from caliber.storage.plan import RelationPlans
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.compile.codec import codec_of
+from caliber.storage.compile.damage import last_of
+from caliber.storage.compile.plan import RelationPlans
+from caliber.storage.write.memory_records import derived_of
+from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory import artifacts as artifact_ops
 
 if TYPE_CHECKING:

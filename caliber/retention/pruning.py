@@ -23,8 +23,8 @@ from caliber.schema.catalog import Catalog
 from caliber.schema.memories import BUILT_IN
 from caliber.schema.relation import Relation
 from caliber.schema.relations import ARTIFACT, NOTE, SCOPE, TURN
-from caliber.storage.codec import codec_of
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.compile.codec import codec_of
+from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory import lifecycle
 
 _ALL_TIME_US = 2**62

@@ -25,8 +25,8 @@ from caliber.schema.memories import BUILT_IN
 from caliber.schema.memory_types import RetentionKind
 from caliber.schema.relation import Relation
 from caliber.schema.relations import ARTIFACT, NOTE, SCOPE, TRAJECTORY, TURN
-from caliber.storage.plan import Plan
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.compile.plan import Plan
+from caliber.storage.write.unit_of_work import UnitOfWork
 
 _PRINCIPAL = "system:retention"
 _SWEPT = (RetentionKind.DURATION, RetentionKind.MAX)

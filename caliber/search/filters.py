@@ -27,8 +27,8 @@ from caliber.schema.catalog import Catalog
 from caliber.schema.relation import Column, ColumnType, Relation, Residence
 from caliber.schema.relations.memory import FIRST_CODE
 from caliber.schema.relations.trajectory import NEVER_US
-from caliber.storage.codec import dump_json
-from caliber.storage.full_text import filterable as stored_filterable
+from caliber.storage.compile.codec import dump_json
+from caliber.storage.sql.full_text import filterable as stored_filterable
 
 KINDS = ("note", "artifact", "turn", "scope")
 """What can be searched; ``scope`` stands for the summaries of closed scopes."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from caliber.engine.write_behind import Deferred, Entry
 from caliber.schema.relations import USAGE
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.write.unit_of_work import UnitOfWork
 
 Owners = Callable[[], Iterable[tuple[str, uuid.UUID]]]
 """Names records, by kind and id, when the thread that writes asks it."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from caliber.storage.plan import RelationPlans
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.compile.plan import RelationPlans
+from caliber.storage.write.unit_of_work import UnitOfWork
 
 T = TypeVar("T")
 

@@ -11,25 +11,25 @@ from caliber.schema.catalog import Catalog
 from caliber.schema.predicate import Predicate
 from caliber.schema.relation import Column, Relation
 from caliber.storage.bulk.protocol import BulkStore
-from caliber.storage.care import Care, Stages
-from caliber.storage.conditions import StoredFilter
-from caliber.storage.erasing import Eraser
-from caliber.storage.feed import Feed
-from caliber.storage.full_text import FullText
-from caliber.storage.listing import Listing
-from caliber.storage.plan import Plan, RelationPlans
-from caliber.storage.session import StatementSession
-from caliber.storage.unit_of_work import RowChange, UnitOfWork
-from caliber.storage.vector_index import VectorIndexes
+from caliber.storage.compile.conditions import StoredFilter
+from caliber.storage.compile.listing import Listing
+from caliber.storage.compile.plan import Plan, RelationPlans
+from caliber.storage.compile.session import StatementSession
+from caliber.storage.maintain.care import Care, Stages
+from caliber.storage.maintain.erasing import Eraser
+from caliber.storage.sql.full_text import FullText
+from caliber.storage.sql.vector_index import VectorIndexes
+from caliber.storage.write.feed import Feed
+from caliber.storage.write.unit_of_work import RowChange, UnitOfWork
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from caliber.config import CaliberConfig
-    from caliber.storage.archive import Archive
     from caliber.storage.directory import Records
-    from caliber.storage.memory_steps import MigrationPlan
-    from caliber.storage.moving import Replica
+    from caliber.storage.dump.archive import Archive
+    from caliber.storage.maintain.moving import Replica
+    from caliber.storage.migrate.memory_steps import MigrationPlan
 
 T = TypeVar("T")
 

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 from caliber.schema.relation import Relation
 from caliber.schema.relations.memory import FIRST_CODE
-from caliber.storage.outdated import check_present
+from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store
-from caliber.storage.session import StatementSession
+from caliber.storage.write.outdated import check_present
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from caliber.model.errors import Conflict, InvalidValue, NotFound, Unavailable
 from caliber.model.tenants import OPEN_STATES, Tenant, TenantPlace, TenantState, check_tenant_name
 from caliber.model.time import from_us
 from caliber.schema.relations import TENANT
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.write.unit_of_work import UnitOfWork
 
 _REFUSED: Final = {
     TenantState.CREATING: ("creating", False, "it was never finished: `caliber db tenant create` goes on with it"),

@@ -23,8 +23,8 @@ from caliber.model.errors import CaliberError, Conflict, InvalidValue
 from caliber.model.tenants import MOVE_STATES, Tenant, TenantPlace, TenantState
 from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relation import Relation
-from caliber.storage.moved import FenceState
-from caliber.storage.moving import (
+from caliber.storage.maintain.moved import FenceState
+from caliber.storage.maintain.moving import (
     Proof,
     Reading,
     Replica,

@@ -33,7 +33,7 @@ from caliber.schema.relations import (
     TURN_SUMMARY,
     USAGE,
 )
-from caliber.storage.codec import Row, codec_of
+from caliber.storage.compile.codec import Row, codec_of
 from caliber.testing.entities import plain
 
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from caliber.config.memories import MemoryConfig
 from caliber.schema.catalog import BUILT_IN, Catalog
-from caliber.storage.memory_migrations import first_memories
+from caliber.storage.stored_memories import first_memories
 
 MEMORIES: Final[list[dict[str, Any]]] = [
     {

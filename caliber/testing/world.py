@@ -13,10 +13,10 @@ from caliber.config import CaliberConfig
 from caliber.model.time import Clock, SystemClock
 from caliber.schema.relation import ColumnType, Relation
 from caliber.schema.relations import CHANGE, MEMORY_TYPE
-from caliber.storage.codec import Row
+from caliber.storage.compile.codec import Row
+from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store
-from caliber.storage.session import StatementSession
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.testing import entities
 from caliber.testing.memories import CATALOG
 from caliber.testing.target import ContractTarget

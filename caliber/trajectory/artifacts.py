@@ -32,7 +32,7 @@ from caliber.model.trajectory import (
 )
 from caliber.model.trust import TrustLabel, least_trusted
 from caliber.schema.relations import ARTIFACT, SCOPE, SESSION, TRAJECTORY, TURN
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory.lifecycle import retire_artifact
 
 DEFAULT_SCHEMA_VERSION = "1"

@@ -35,8 +35,8 @@ from caliber.model.trajectory import (
     TurnRole,
 )
 from caliber.model.trust import TrustLabel
-from caliber.storage.steps import Steps, in_steps
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.write.steps import Steps, in_steps
+from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory import artifacts as artifact_ops
 from caliber.trajectory import lifecycle
 from caliber.trajectory import turns as turn_ops

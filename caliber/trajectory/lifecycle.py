@@ -27,7 +27,7 @@ from caliber.model.trajectory import (
 )
 from caliber.model.trust import TrustLabel
 from caliber.schema.relations import ARTIFACT, SCOPE, SESSION, TRAJECTORY, TURN
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.write.unit_of_work import UnitOfWork
 
 _STATUS_OF_OUTCOME = {
     OutcomeStatus.SUCCESS: TrajectoryStatus.COMPLETED,

@@ -12,8 +12,8 @@ from caliber.model.trajectory import TurnRole
 from caliber.resident.memory import ResidentMemory, ResidentSnapshot
 from caliber.resident.mirror import RelationSnapshot
 from caliber.schema.relations.trajectory import NEVER_US
+from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store
-from caliber.storage.session import StatementSession
 from caliber.trajectory.turn_blocks import Outline, callers
 
 _NO_CALLS = "[]"

@@ -35,7 +35,7 @@ from caliber.model.trajectory import OutcomeStatus, Scope, Trajectory, Trajector
 from caliber.resident.memory import ResidentSnapshot
 from caliber.schema.relations import SCOPE, TRAJECTORY, TURN
 from caliber.search.opening import SearchEngine
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory import lifecycle
 from caliber.trajectory.triggers import SCOPE_CLOSED, WAITING, Overtaken, P, Policies, Retention, Subject
 

@@ -28,12 +28,12 @@ from caliber.model.trajectory import Turn, TurnSummary
 from caliber.model.trust import least_trusted
 from caliber.resident.memory import ResidentMemory
 from caliber.schema.relations import TURN, TURN_SUMMARY
-from caliber.storage.changes import DELETE
-from caliber.storage.codec import Row, codec_of
+from caliber.storage.compile.codec import Row, codec_of
 from caliber.storage.protocol import Store
-from caliber.storage.turn_summaries import OVERLAPPING
-from caliber.storage.unit_of_work import RowChange, UnitOfWork
+from caliber.storage.sql.turn_summaries import OVERLAPPING
 from caliber.storage.waiting import Event, Worker, is_of_handler
+from caliber.storage.write.changes import DELETE
+from caliber.storage.write.unit_of_work import RowChange, UnitOfWork
 from caliber.trajectory.outlines import Outlines, StoredOutlines
 from caliber.trajectory.turn_blocks import Block, missing, outdated
 from caliber.trajectory.turns import transcript

@@ -13,7 +13,7 @@ from caliber.model.ids import ScopeId, TrajectoryId
 from caliber.model.knowledge import Note
 from caliber.model.policies import PendingTrigger, Trigger
 from caliber.model.trajectory import Artifact, OutcomeStatus, Scope, Session, Trajectory, Turn
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.write.unit_of_work import UnitOfWork
 
 T = TypeVar("T")
 

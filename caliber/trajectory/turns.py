@@ -16,10 +16,10 @@ from caliber.model.time import from_us
 from caliber.model.trajectory import Scope, ToolCall, TrajectoryStatus, Turn, TurnRole
 from caliber.model.trust import TrustLabel, least_trusted
 from caliber.schema.relations import SCOPE, TRAJECTORY, TURN
-from caliber.storage.codec import codec_of
-from caliber.storage.damage import damaged
-from caliber.storage.steps import Steps
-from caliber.storage.unit_of_work import Ask, UnitOfWork
+from caliber.storage.compile.codec import codec_of
+from caliber.storage.compile.damage import damaged
+from caliber.storage.write.steps import Steps
+from caliber.storage.write.unit_of_work import Ask, UnitOfWork
 
 LabelOf = Callable[[TurnRole, str | None], TrustLabel]
 """Gives the label of a turn that states none, by its role and name."""

@@ -23,7 +23,7 @@ from caliber.config import CaliberConfig, PostgresConfig, StorageConfig
 from caliber.localserver.server import LocalServer
 from caliber.model import Clock, SystemClock
 from caliber.schema.relations import RELATIONS
-from caliber.storage.migrations import MIGRATIONS, SCHEMA_VERSION
+from caliber.storage.migrate.migrations import MIGRATIONS, SCHEMA_VERSION
 from caliber.storage.protocol import Store
 from caliber.testing import ContractTarget
 

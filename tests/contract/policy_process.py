@@ -29,7 +29,7 @@ def main() -> None:
     from support.providers import ScriptedSummarizer
 
     import caliber
-    from caliber.storage.unit_of_work import UnitOfWork
+    from caliber.storage.write.unit_of_work import UnitOfWork
 
     path, knobs, scope, now_us, where, at = json.loads(sys.argv[1])
     memory = caliber.open(config(path, **knobs), clock=Clock(now_us), summarization_provider=ScriptedSummarizer())

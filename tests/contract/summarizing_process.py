@@ -27,7 +27,7 @@ def main() -> None:
 
     import caliber
     from caliber.schema.relations import TURN_SUMMARY
-    from caliber.storage.unit_of_work import UnitOfWork
+    from caliber.storage.write.unit_of_work import UnitOfWork
 
     path, knobs, scope, turns, where = json.loads(sys.argv[1])
     provider = ScriptedSummarizer()

@@ -25,9 +25,9 @@ from caliber.backends.sqlite.fence import fence
 from caliber.model.erasure import Erasure, ErasureKind
 from caliber.model.errors import CaliberError, Conflict, InvalidValue, StorageError, Unavailable
 from caliber.schema.relations import RELATIONS
-from caliber.storage.archive import Archive, only_one
-from caliber.storage.moved import FenceState
-from caliber.storage.whole import WHOLE
+from caliber.storage.dump.archive import Archive, only_one
+from caliber.storage.dump.whole import WHOLE
+from caliber.storage.maintain.moved import FenceState
 
 AT_ONCE = {f"embedding__embed_{kind}": "commit" for kind in ("turns", "notes", "artifacts", "summaries")}
 """Nothing is written behind, so that two looks at a store that nobody writes to see the same."""

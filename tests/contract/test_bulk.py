@@ -490,7 +490,7 @@ def test_without_the_extra_it_says_what_to_install(store: Any, monkeypatch: pyte
 
 
 def test_a_schema_is_what_the_relation_declares() -> None:
-    from caliber.storage.arrow import schema_of
+    from caliber.storage.bulk.arrow import schema_of
 
     schema = schema_of(BY_NAME["note"])
     assert schema.field("note_id").type == pa.binary(16)

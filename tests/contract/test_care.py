@@ -21,7 +21,7 @@ from caliber.model.time import from_us
 from caliber.schema.relation import Column, ColumnType
 from caliber.schema.relations import BY_NAME, RELATIONS
 from caliber.schema.views import VIEWS, Shown, View
-from caliber.storage.views import MARK
+from caliber.storage.maintain.views import MARK
 
 LONG_AGO = datetime(1969, 7, 20, 20, 17, 40, 123456, tzinfo=UTC)
 

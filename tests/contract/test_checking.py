@@ -12,7 +12,7 @@ import caliber
 from caliber.model.ids import EdgeId
 from caliber.model.knowledge import Edge, EdgeRelation, Usage
 from caliber.model.references import EntityRef, EntityType
-from caliber.storage.soundness import EXAMPLES, Finding
+from caliber.storage.maintain.soundness import EXAMPLES, Finding
 
 AT_ONCE = {f"embedding__embed_{kind}": "commit" for kind in ("turns", "notes", "artifacts", "summaries")}
 

@@ -91,7 +91,7 @@ def test_failed_commit_publishes_nothing(backend: Any, start: Any) -> None:
     heard: list[Any] = []
     memory.on_event(heard.append)
     store = memory._engine.store
-    from caliber.storage.unit_of_work import UnitOfWork
+    from caliber.storage.write.unit_of_work import UnitOfWork
 
     def work(uow: UnitOfWork) -> None:
         uow.emit(memory._engine.event(EventType.NOTIFY, trajectory_id=agent.trajectory_id))

@@ -27,7 +27,7 @@ from caliber.localserver.server import LocalServer
 from caliber.model import SystemClock
 from caliber.model.errors import CaliberError, Conflict, SchemaMismatch, Unavailable
 from caliber.schema.relations import NOTE, TRAJECTORY
-from caliber.storage.migrations import MIGRATIONS, SCHEMA_VERSION, MigrationStep
+from caliber.storage.migrate.migrations import MIGRATIONS, SCHEMA_VERSION, MigrationStep
 
 from .conftest import DSN, PostgresBackend
 

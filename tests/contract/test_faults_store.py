@@ -21,8 +21,8 @@ import caliber
 from caliber.api.opening import plan_migration
 from caliber.model.errors import InvalidValue, MultipleErrors, SchemaMismatch, Unavailable
 from caliber.schema.relations import TRAJECTORY
-from caliber.storage import migrations
-from caliber.storage.migrations import BASELINE_VERSION, MIGRATIONS, SCHEMA_VERSION
+from caliber.storage.migrate import migrations
+from caliber.storage.migrate.migrations import BASELINE_VERSION, MIGRATIONS, SCHEMA_VERSION
 
 NEXT = SCHEMA_VERSION + 1
 OLDER = f"schema version {BASELINE_VERSION - 1} is older than {BASELINE_VERSION}, the oldest"

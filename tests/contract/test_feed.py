@@ -13,7 +13,7 @@ from support.entities import plain
 import caliber
 from caliber.model.errors import Conflict
 from caliber.schema.relations import NOTE, TRAJECTORY
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.write.unit_of_work import UnitOfWork
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ from caliber.model.access import PrincipalKind
 from caliber.model.errors import AmbiguousSubject, NotFound, PermissionDenied, RequiredFieldMissing, Unavailable
 from caliber.search.in_database.full_text import WordIndexer
 from caliber.search.opening import SearchEngine
-from caliber.storage.memory_records import content_hash_of
+from caliber.storage.write.memory_records import content_hash_of
 
 TESTS = str(Path(__file__).resolve().parents[1])
 NAME = "Zaphod Beeblebröx"

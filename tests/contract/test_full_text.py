@@ -19,8 +19,8 @@ from caliber.kernels import Vocabulary
 from caliber.model.errors import CaliberError, InvalidConfigValue, SchemaMismatch, Unavailable
 from caliber.schema.relations import BY_NAME, NOTE
 from caliber.search.in_database.full_text import RULES, WordIndexer, indexer_of
-from caliber.storage.codec import codec_of
-from caliber.storage.full_text import FULL_TEXT, PART_MARK, TEXTS
+from caliber.storage.compile.codec import codec_of
+from caliber.storage.sql.full_text import FULL_TEXT, PART_MARK, TEXTS
 
 pytestmark = pytest.mark.usefixtures("full_text")
 

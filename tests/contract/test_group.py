@@ -23,7 +23,7 @@ from caliber.backends.postgres.connection import PgConnection
 from caliber.embedding.space_provider import StoreVectorCache
 from caliber.model.errors import CaliberError, Unavailable
 from caliber.schema.relations import NOTE, TRAJECTORY
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.write.unit_of_work import UnitOfWork
 
 from .conftest import DSN
 
@@ -164,7 +164,7 @@ def test_error_that_is_no_exception_is_that_of_the_work(backend: Any) -> None:
 @pytest.fixture
 def leading(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let this thread lead others, as if what interrupts it had been thrown into one where no handlers run."""
-    monkeypatch.setattr("caliber.storage.group.may_be_interrupted", lambda: False)
+    monkeypatch.setattr("caliber.storage.write.group.may_be_interrupted", lambda: False)
 
 
 def test_main_thread_runs_nobody_elses_work(backend: Any) -> None:
@@ -194,7 +194,7 @@ def test_interrupt_of_the_main_thread_at_any_line_is_its_own(backend: Any, stand
     store.write(insert)
     stored = count(store, TRAJECTORY)
     step = 1 if backend.adapter == "sqlite" else 3
-    for lines in every_line(in_files("storage/group.py"), step=step):
+    for lines in every_line(in_files("storage/write/group.py"), step=step):
         crowd, mine = Crowd(store), []
 
         def own(uow: UnitOfWork, crowd: Crowd = crowd) -> int | None:

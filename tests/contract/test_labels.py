@@ -25,7 +25,7 @@ from caliber.model.errors import CaliberError, ConstraintViolation
 from caliber.model.trajectory import Turn
 from caliber.model.trust import least_trusted
 from caliber.schema.relations import TURN
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.write.unit_of_work import UnitOfWork
 
 from .conftest import DSN
 

@@ -10,8 +10,8 @@ from support.memories import FACT, STEP, record
 
 import caliber
 from caliber.model.errors import InvalidRow, InvalidValue
-from caliber.storage.archive import Archive
-from caliber.storage.memory_records import content_hash_of
+from caliber.storage.dump.archive import Archive
+from caliber.storage.write.memory_records import content_hash_of
 
 MEMORIES = [FACT, STEP]
 

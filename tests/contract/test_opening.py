@@ -36,8 +36,8 @@ from caliber.model.errors import (
     Unavailable,
 )
 from caliber.schema.relations import NOTE
-from caliber.storage import migrations
-from caliber.storage.migrations import MIGRATIONS, SCHEMA_VERSION, MigrationStep
+from caliber.storage.migrate import migrations
+from caliber.storage.migrate.migrations import MIGRATIONS, SCHEMA_VERSION, MigrationStep
 
 NEXT = SCHEMA_VERSION + 1
 

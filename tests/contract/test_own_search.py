@@ -21,7 +21,7 @@ from caliber.backends import backend as backend_module
 from caliber.model import AgentRole, FixedClock, Principal, PrincipalKind, ResultStatus, SystemClock
 from caliber.model.errors import InvalidValue, SchemaMismatch
 from caliber.search.in_database.full_text import WordIndexer
-from caliber.storage.full_text import contracts_of, text_table, texts_of
+from caliber.storage.sql.full_text import contracts_of, text_table, texts_of
 
 pytestmark = pytest.mark.usefixtures("full_text")
 

@@ -205,7 +205,7 @@ def test_creation_that_fails_leaves_nothing(pg: PostgresBackend, monkeypatch: py
 def test_migration_is_applied_whole_or_not_at_all(pg: PostgresBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     # issue 5, item 1: transactional migrate
     from caliber.backends.postgres import schema
-    from caliber.storage.migrations import MIGRATIONS, SCHEMA_VERSION, MigrationStep
+    from caliber.storage.migrate.migrations import MIGRATIONS, SCHEMA_VERSION, MigrationStep
 
     store = pg.store()
     name = pg.config().storage.schema_name

@@ -16,7 +16,7 @@ from support.providers import CountingEmbeddings
 from caliber.model import FixedClock
 from caliber.model.errors import InvalidValue, NotFound, Unavailable
 from caliber.schema.relations import EMBEDDING
-from caliber.storage.conditions import StoredFilter
+from caliber.storage.compile.conditions import StoredFilter
 
 PLACE = {
     "name": "place",

@@ -27,7 +27,7 @@ from caliber.schema.memories import BUILT_IN
 from caliber.schema.relation import Residence
 from caliber.schema.relations import NOTE, TRAJECTORY
 from caliber.search.opening import SearchEngine
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.write.unit_of_work import UnitOfWork
 
 
 def memory_of(memory: caliber.Caliber) -> Any:

@@ -14,8 +14,8 @@ from support.providers import CountingEmbeddings, outage
 from caliber.knowledge.notes import NewNote, add_note
 from caliber.model import EmbedMode, EventType, Note, NoteType
 from caliber.model.errors import NotFound, StorageError
-from caliber.storage.changes import UPSERT, pack_changes
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.write.changes import UPSERT, pack_changes
+from caliber.storage.write.unit_of_work import UnitOfWork
 
 ONCE = {"llm_retry_config__max_retries": 0}
 BEHIND = {"embedding__embed_notes": EmbedMode.BEHIND.value, "embedding__worker_idle_ms": 20}

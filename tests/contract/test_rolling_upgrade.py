@@ -20,7 +20,7 @@ from support.configs import USER
 
 import caliber
 from caliber.model.errors import SchemaMismatch, Unavailable
-from caliber.storage.migrations import SCHEMA_VERSION
+from caliber.storage.migrate.migrations import SCHEMA_VERSION
 
 CHILD = Path(__file__).parent / "upgrading_process.py"
 QUIET = {

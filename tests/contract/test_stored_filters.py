@@ -19,9 +19,9 @@ from caliber.model.errors import InvalidValue
 from caliber.schema.memories import BUILT_IN
 from caliber.schema.predicate import Comparison, Either, Operator, Predicate, Variable, holds
 from caliber.schema.relations import BY_NAME
-from caliber.storage import conditions
-from caliber.storage.conditions import StoredFilter, compile_stored
-from caliber.storage.plan import Dialect
+from caliber.storage.compile import conditions
+from caliber.storage.compile.conditions import StoredFilter, compile_stored
+from caliber.storage.compile.plan import Dialect
 from caliber.storage.protocol import Store
 
 EXAMPLES, ROWS = (2_000, 200) if os.environ.get("CALIBER_SOAK") else (15, 25)

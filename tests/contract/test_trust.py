@@ -26,7 +26,7 @@ from caliber.model.errors import CaliberError, Conflict, InvalidRow, InvalidValu
 from caliber.resident.predicates import mask
 from caliber.schema.memories import BUILT_IN
 from caliber.schema.predicate import holds
-from caliber.storage.conditions import compile_stored
+from caliber.storage.compile.conditions import compile_stored
 
 SYSTEM, USER, TOOL, WEB = TrustLabel
 

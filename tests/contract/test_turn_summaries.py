@@ -32,7 +32,7 @@ from caliber.model.ids import TurnSummaryId
 from caliber.model.trajectory import TurnSummary
 from caliber.schema.relations import TURN, TURN_SUMMARY
 from caliber.search.opening import SearchEngine
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory.summarizer import TurnSummarizer
 
 CHILD = Path(__file__).parent / "summarizing_process.py"

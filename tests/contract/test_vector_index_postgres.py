@@ -33,7 +33,7 @@ from caliber.search.filters import encoded_filter
 from caliber.search.in_database.candidates import Candidates, Sight, by_vector
 from caliber.search.in_database.full_text import WordIndexer
 from caliber.search.request import Asked
-from caliber.storage.vector_index import Near
+from caliber.storage.sql.vector_index import Near
 
 from .conftest import DSN, PostgresBackend
 

@@ -15,7 +15,7 @@ from support.entities import plain
 from caliber.model.errors import CaliberError, Conflict, InputError, Unavailable
 from caliber.schema.relations import NOTE, TRAJECTORY
 from caliber.storage.protocol import Store
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.write.unit_of_work import UnitOfWork
 
 DURABILITIES = ("commit", "group")
 

@@ -35,7 +35,7 @@ def main() -> None:
 
     import caliber
     from caliber.schema.relations import PENDING_TRIGGER
-    from caliber.storage.unit_of_work import UnitOfWork
+    from caliber.storage.write.unit_of_work import UnitOfWork
     from caliber.trajectory.service import Tasks
 
     path, knobs, now_us, does, scope, where, at = json.loads(sys.argv[1])

@@ -12,7 +12,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from caliber.storage import migrations  # first of all: other modules take the version from it
+from caliber.storage.migrate import migrations  # first of all: other modules take the version from it
 
 OLD = migrations.SCHEMA_VERSION
 migrations.SCHEMA_VERSION = OLD + 1

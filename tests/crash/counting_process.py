@@ -21,7 +21,7 @@ from support.workload import settings_for
 import caliber
 from caliber.model.errors import Conflict
 from caliber.schema.relations import NOTE
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.write.unit_of_work import UnitOfWork
 
 LEAST_TURNS = 10
 PATIENCE_S = 90

@@ -22,7 +22,7 @@ from caliber.admin.full_text import check_full_text, rebuild_full_text
 from caliber.backends import backend
 from caliber.model import SystemClock
 from caliber.model.errors import SchemaMismatch
-from caliber.storage.full_text import FullTextState
+from caliber.storage.sql.full_text import FullTextState
 
 CHILD = Path(__file__).parent / "writing_process.py"
 KILLS = scale(2, 100)

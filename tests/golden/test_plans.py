@@ -17,7 +17,7 @@ from caliber.backends.sqlite.statements import STATEMENTS as SQLITE_STATEMENTS
 from caliber.schema.catalog import BUILT_IN
 from caliber.schema.relation import AccessPath, Relation, Unique, enum, integer, text, uuid_, version
 from caliber.schema.relations import RELATIONS
-from caliber.storage.plan import Dialect, Plan, compile_relation, quote
+from caliber.storage.compile.plan import Dialect, Plan, compile_relation, quote
 
 FOLDER = Path(__file__).parent
 POSTGRES = PostgresDialect("tenant_a", "extensions")

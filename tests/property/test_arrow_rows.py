@@ -14,9 +14,9 @@ from support.entities import entities_of
 from caliber.kernels.copy import CopyReader, CopyRows, copy_chunks
 from caliber.schema.relation import ColumnType, Relation
 from caliber.schema.relations import RELATIONS
-from caliber.storage import arrow
+from caliber.storage.bulk import arrow
 from caliber.storage.bulk.columns import canonical_json, nothing, rows_of
-from caliber.storage.codec import Row, codec_of
+from caliber.storage.compile.codec import Row, codec_of
 
 
 def rows_strategy(relation: Relation) -> st.SearchStrategy[list[Row]]:

@@ -36,10 +36,10 @@ from caliber.schema.memory_types import (
 )
 from caliber.schema.own_memories import faults, own_memory
 from caliber.schema.relations.memory import FIRST_CODE, LAST_CODE, StoredMemory
-from caliber.storage.codec import codec_of
-from caliber.storage.memory_migrations import first_memories
-from caliber.storage.memory_steps import Wanted, memory_steps, next_step
-from caliber.storage.plan import compile_relation
+from caliber.storage.compile.codec import codec_of
+from caliber.storage.compile.plan import compile_relation
+from caliber.storage.migrate.memory_steps import Wanted, memory_steps, next_step
+from caliber.storage.stored_memories import first_memories
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 PARTS = "abcdefghijklmnopqrstuvwxyz_0123456789"

@@ -19,7 +19,7 @@ from caliber.resident.mirror import EVICTED, Generation, Layout, RelationSnapsho
 from caliber.resident.predicates import mask
 from caliber.schema.memories import BUILT_IN
 from caliber.schema.predicate import All, Comparison, Either, Operator, Predicate, holds
-from caliber.storage.codec import codec_of
+from caliber.storage.compile.codec import codec_of
 
 EXAMPLES = 5_000 if os.environ.get("CALIBER_SOAK") else 120
 

@@ -58,8 +58,8 @@ from caliber.schema.relations import (
     USAGE,
 )
 from caliber.search.searcher import Searcher
-from caliber.storage.codec import dump_json
-from caliber.storage.unit_of_work import pack_content, unpack_content
+from caliber.storage.compile.codec import dump_json
+from caliber.storage.write.unit_of_work import pack_content, unpack_content
 
 PLAIN: dict[str, Any] = {
     "embedding_provider": None,

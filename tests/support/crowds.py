@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from caliber.storage.protocol import Store
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.write.unit_of_work import UnitOfWork
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from caliber.schema.relation import Relation
 from caliber.schema.relations import BY_NAME
-from caliber.storage.codec import codec_of
+from caliber.storage.compile.codec import codec_of
 from caliber.storage.protocol import Store
 from caliber.testing.entities import plain, unlike_any
 from caliber.testing.world import session_of

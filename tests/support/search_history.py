@@ -11,7 +11,7 @@ from caliber.knowledge import notes
 from caliber.knowledge.notes import NewNote
 from caliber.model.knowledge import NoteType
 from caliber.schema.relations import BY_NAME
-from caliber.storage.changes import unpack_changes
+from caliber.storage.write.changes import unpack_changes
 from support.search_checks import language_of
 from support.search_twin import World, link_turns, world_of
 

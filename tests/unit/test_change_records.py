@@ -6,9 +6,9 @@ import pytest
 from support.entities import plain
 
 from caliber.schema.relations import SCOPE, TRAJECTORY, TURN
-from caliber.storage.changes import DELETE, UPSERT, pack_changes, unpack_changes
-from caliber.storage.codec import codec_of
-from caliber.storage.unit_of_work import pack_content, unpack_content
+from caliber.storage.compile.codec import codec_of
+from caliber.storage.write.changes import DELETE, UPSERT, pack_changes, unpack_changes
+from caliber.storage.write.unit_of_work import pack_content, unpack_content
 
 
 def test_content_is_packed_whatever_its_bytes() -> None:

@@ -21,7 +21,7 @@ from caliber.admin.backup import backup, unheard
 from caliber.api.opening import bare_store
 from caliber.config.render import render_toml
 from caliber.model.errors import CaliberError, InternalError, StorageError
-from caliber.storage.archive import Archive
+from caliber.storage.dump.archive import Archive
 
 Step = tuple[str, Callable[[], object]]
 

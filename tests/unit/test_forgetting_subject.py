@@ -22,7 +22,7 @@ from caliber.model.erasure import ErasureKind, ForgetReport, Searched
 from caliber.model.errors import AmbiguousSubject, DTypeError
 from caliber.schema import relation as declared
 from caliber.schema.relation import Relation, blob, integer, json_, text_array, uuid_, uuid_array
-from caliber.storage.erasing import Place
+from caliber.storage.maintain.erasing import Place
 
 NAME = "Zoë O'Brien-Łuk"
 

@@ -346,7 +346,7 @@ def test_what_is_allowed_is_not_a_breach(tmp_path: Path) -> None:
     sources = {
         "kernels/x.py": "import numpy\nfrom caliber._native import lib\nfrom caliber.model import enums\n",
         "backends/__init__.py": "NAMES = {'sqlite': 'caliber.backends.sqlite'}\n",
-        "backends/sqlite/x.py": "import apsw\nfrom caliber.storage.plan import Plan\nfrom .y import z\n",
+        "backends/sqlite/x.py": "import apsw\nfrom caliber.storage.compile.plan import Plan\nfrom .y import z\n",
         "api/x.py": "from caliber.backends import backend\nimport json, numpy.typing\n",
         "__init__.py": "import importlib\nHOME = 'caliber.api.opening'\n",
         "model/x.py": "from caliber.model.time import Clock\nTEXT = 'caliber is not a module here'\n",

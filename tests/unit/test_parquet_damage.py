@@ -11,8 +11,8 @@ import pyarrow.parquet as parquet
 import pytest
 
 from caliber.model.errors import InvalidValue
-from caliber.storage.parquet import open_parquet, parquet_batches
-from caliber.storage.whole import WHOLE
+from caliber.storage.dump.parquet import open_parquet, parquet_batches
+from caliber.storage.dump.whole import WHOLE
 
 CONFIG_DOCUMENT = next(relation for relation in WHOLE if relation.name == "config_document")
 

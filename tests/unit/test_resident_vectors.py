@@ -17,7 +17,7 @@ from caliber.model.time import from_us
 from caliber.resident.mirror import Generation, Layout, RelationSnapshot
 from caliber.resident.vectors import VectorIndex, VectorSnapshot
 from caliber.schema.relations import NOTE
-from caliber.storage.codec import codec_of
+from caliber.storage.compile.codec import codec_of
 
 DIMENSIONS = 4
 LAYOUT = Layout(NOTE)

@@ -106,7 +106,7 @@ def test_sql_stands_in_its_rooms_only() -> None:
 
 def test_detector_sees_the_statements_of_the_rooms_that_have_them() -> None:
     """A detector that sees nothing would be content everywhere."""
-    for room in ("storage/plan.py", "backends/sqlite/statements.py", "backends/sqlite/writer.py"):
+    for room in ("storage/compile/plan.py", "backends/sqlite/statements.py", "backends/sqlite/writer.py"):
         assert list(sql_in((PACKAGE / room).read_text("utf-8"))), room
 
 

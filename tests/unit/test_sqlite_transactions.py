@@ -8,7 +8,7 @@ import pytest
 
 from caliber.backends.sqlite.connection import OpenOptions, SqliteConnection
 from caliber.model.errors import StorageError
-from caliber.storage.session import Counter
+from caliber.storage.compile.session import Counter
 
 OPTIONS = OpenOptions(":memory:", 1, 0, 100, 1_000, 10)
 

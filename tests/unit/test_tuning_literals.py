@@ -79,7 +79,7 @@ _allow(
     backends__postgres__patience="_RACES_MAX",
     backends__postgres__vector_index="_CANCEL_S",
     backends__postgres__writer="_OUTCOME_WAIT_S",
-    storage__group="_COMPANION_S",
+    storage__write__group="_COMPANION_S",
     engine__write_behind="WriteBehind._drain WriteBehind.close",
     embedding__embedder="Embedder.close",
     erasure__service="_WAIT_MS",
@@ -114,9 +114,9 @@ _allow(
     search__in_database__full_text="_WORDS_KEPT",
     search__in_database__stored="_WORDS_KEPT",
     storage__bulk__load="KEYS_A_RECORD",
-    storage__conditions="PAGE_ROWS NUMBERS",
-    storage__moving="_AT_ONCE",
-    storage__unit_of_work="UnitOfWork.pages",
+    storage__compile__conditions="PAGE_ROWS NUMBERS",
+    storage__maintain__moving="_AT_ONCE",
+    storage__write__unit_of_work="UnitOfWork.pages",
     tenancy__move="FEW",
 )
 _allow(
@@ -131,8 +131,8 @@ _allow(
     policies__policy_engine="PolicyEngine._record",
     policies__schedules="_Step.fail",
     search__names="_LONGEST",
-    storage__conditions="MOST_VALUES",
-    storage__moving="NAMED_MOST",
+    storage__compile__conditions="MOST_VALUES",
+    storage__maintain__moving="NAMED_MOST",
 )
 _allow(
     PROTOCOL,
@@ -162,7 +162,7 @@ _allow(
     llm__remote_embedding="_OF_THE_CONTENT",
     resident__mirror="_ENTRY_BYTES",
     erasure__subject="_INVISIBLE _UNSPACED",
-    storage__archive="only_one write_archive",
+    storage__dump__archive="only_one write_archive",
     storage__bulk__checks="-",
 )
 _allow(
@@ -178,7 +178,7 @@ _allow(
     search__legs="_idf",
     search__recent="_HALF",
     search__figures="StoredFigures.rarity",
-    storage__codec="_us",
+    storage__compile__codec="_us",
 )
 _allow(
     SHOWN,
@@ -186,7 +186,7 @@ _allow(
     dsl__printer="LINE_CHARS",
     dsl__source="_LINE_CHARS _REASON_CHARS _SUGGESTED_FROM",
     llm__embedding="_SHOWN",
-    storage__soundness="EXAMPLES",
+    storage__maintain__soundness="EXAMPLES",
 )
 _allow(
     METHOD,

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from caliber.config import CaliberConfig
     from caliber.config.storage import PostgresConfig
     from caliber.config.tenancy import PostgresDirectory
-    from caliber.storage.archive import Archive
-    from caliber.storage.care import Stages
-    from caliber.storage.memory_steps import MigrationPlan
+    from caliber.storage.dump.archive import Archive
+    from caliber.storage.maintain.care import Stages
+    from caliber.storage.migrate.memory_steps import MigrationPlan
     from caliber.storage.protocol import ConnectionPool
 
 __all__ = [
@@ -70,7 +70,7 @@ def restore(
     """Make the tenant what an archive says; return its new epoch. Raises: see ``restoring``."""
     _require_driver()
     from caliber.backends.postgres import restoring, store
-    from caliber.storage.archive import Archive
+    from caliber.storage.dump.archive import Archive
 
     settings: Any = config.storage
     if not isinstance(source, Archive):

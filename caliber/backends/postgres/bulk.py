@@ -32,15 +32,15 @@ from caliber.model.errors import CaliberError, Conflict, InvalidRow
 from caliber.model.time import from_us
 from caliber.schema.relation import Column, Relation
 from caliber.schema.relations import SCOPE, TURN
-from caliber.storage import arrow
+from caliber.storage.bulk import arrow
 from caliber.storage.bulk.columns import folded_ids, numbers_of, ordinal_column, rewritten
 from caliber.storage.bulk.integrity import questions
 from caliber.storage.bulk.load import KEYS_A_RECORD, Tally, ahead
 from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting, Progress
-from caliber.storage.changes import pack_upserts
-from caliber.storage.codec import codec_of
-from caliber.storage.migrations import check_needed
-from caliber.storage.plan import quote
+from caliber.storage.compile.codec import codec_of
+from caliber.storage.compile.plan import quote
+from caliber.storage.migrate.migrations import check_needed
+from caliber.storage.write.changes import pack_upserts
 
 _CHUNK_BYTES: Final = 1 << 18
 _RECORDS_AT_ONCE: Final = 200

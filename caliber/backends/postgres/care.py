@@ -14,7 +14,10 @@ from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.backends.postgres.memories import catalog_in
 from caliber.model.errors import InternalError
 from caliber.schema.relation import Relation
-from caliber.storage.care import (
+from caliber.storage.compile.plan import RelationPlans, index_names, quote
+from caliber.storage.compile.session import StatementSession
+from caliber.storage.dump.whole import BATCH_ROWS
+from caliber.storage.maintain.care import (
     FollowerStatus,
     IndexStatus,
     RelationStatus,
@@ -22,9 +25,6 @@ from caliber.storage.care import (
     StoreStatus,
     Vacuumed,
 )
-from caliber.storage.plan import RelationPlans, index_names, quote
-from caliber.storage.session import StatementSession
-from caliber.storage.whole import BATCH_ROWS
 
 _SNAPSHOT: Final = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
@@ -59,7 +59,7 @@ _WAL: Final = "SELECT coalesce(sum(size), 0)::bigint FROM pg_catalog.pg_ls_waldi
 
 
 class PostgresCare:
-    """See ``caliber.storage.care.Care``."""
+    """See ``caliber.storage.maintain.care.Care``."""
 
     copies_files = False
 
@@ -205,7 +205,7 @@ class PostgresCare:
 
 
 class PostgresWhole:
-    """See ``caliber.storage.care.WholeStore``; inside a transaction of the connection."""
+    """See ``caliber.storage.maintain.care.WholeStore``; inside a transaction of the connection."""
 
     def __init__(self, connection: Connection, bulk: PostgresBulk) -> None:
         self._connection = connection

@@ -36,10 +36,10 @@ from caliber.model.deadline import earliest
 from caliber.model.errors import InternalError, InvalidConfigValue, StorageError, Unavailable
 from caliber.schema.relations import BY_NAME
 from caliber.schema.relations.memory import TABLE_PREFIX
-from caliber.storage.codec import Row
-from caliber.storage.migrations import check_needed
-from caliber.storage.plan import Plan
-from caliber.storage.session import GRACE_S, Counter
+from caliber.storage.compile.codec import Row
+from caliber.storage.compile.plan import Plan
+from caliber.storage.compile.session import GRACE_S, Counter
+from caliber.storage.migrate.migrations import check_needed
 from caliber.storage.waiting import Event
 
 BINARY: Final = 1

@@ -15,7 +15,7 @@ from typing import Final
 from caliber.model.errors import InvalidValue
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.schema.relations import RELATIONS, TENANT
-from caliber.storage.plan import quote
+from caliber.storage.compile.plan import quote
 
 NAME_PATTERN: Final = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,62}\Z")
 """What a schema may be called: no name that PostgreSQL would fold, cut short or keep for itself."""

@@ -15,9 +15,9 @@ from caliber.backends.postgres.schema import check_server
 from caliber.backends.postgres.statements import ADVISORY_CLASS
 from caliber.model.errors import SchemaMismatch, Unavailable
 from caliber.schema.relations import DIRECTORY, SCHEMA_MIGRATION, TENANT
-from caliber.storage.migrations import baseline_of, check_versions
-from caliber.storage.plan import RelationPlans, compile_relation, quote
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.compile.plan import RelationPlans, compile_relation, quote
+from caliber.storage.migrate.migrations import baseline_of, check_versions
+from caliber.storage.write.unit_of_work import UnitOfWork
 
 if TYPE_CHECKING:
     from caliber.config.tenancy import PostgresDirectory

@@ -19,8 +19,8 @@ from psycopg.rows import tuple_row
 
 from caliber.backends.postgres.bulk import Connection
 from caliber.backends.postgres.log import LogScrub
-from caliber.storage.erasing import Place
-from caliber.storage.plan import Plan
+from caliber.storage.compile.plan import Plan
+from caliber.storage.maintain.erasing import Place
 
 _PIECE_BYTES: Final = 4 << 20
 _LOG_MOST_BYTES: Final = 32 << 20

@@ -14,7 +14,7 @@ from psycopg.pq import DiagnosticField
 from psycopg.pq.abc import PGresult
 
 from caliber.model.errors import CaliberError, Conflict, SchemaMismatch, StorageError, TransactionFailed, Unavailable
-from caliber.storage.moved import MOVED, MOVING
+from caliber.storage.maintain.moved import MOVED, MOVING
 
 _UNAVAILABLE: Final[dict[str, tuple[str, bool, str]]] = {
     "53100": ("disk full", True, "the server's disk is full: free space there and try again; nothing was written"),

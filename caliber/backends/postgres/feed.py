@@ -13,9 +13,9 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from caliber.storage.feed import News
-from caliber.storage.plan import Plan
-from caliber.storage.session import StatementSession
+from caliber.storage.compile.plan import Plan
+from caliber.storage.compile.session import StatementSession
+from caliber.storage.write.feed import News
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ from caliber.backends.postgres.statements import ADVISORY_CLASS, MOVED
 from caliber.backends.postgres.telling import channel_of
 from caliber.model.errors import Unavailable
 from caliber.schema.relations import MEMORY_TYPE
-from caliber.storage.moved import FenceState
-from caliber.storage.plan import quote
+from caliber.storage.compile.plan import quote
+from caliber.storage.maintain.moved import FenceState
 
 CODES: Final = {FenceState.MOVING: "CBM01", FenceState.MOVED: "CBM02"}
 """SQLSTATEs of ours; ``errors`` has what is made of them."""

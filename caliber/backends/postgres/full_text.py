@@ -21,9 +21,10 @@ from caliber.backends.postgres.full_text_statements import full_text_statements
 from caliber.backends.postgres.patience import Transaction, patiently
 from caliber.kernels import uuid7
 from caliber.schema.relation import Relation
-from caliber.storage.changes import DELETE
-from caliber.storage.codec import Row, dump_json
-from caliber.storage.full_text import (
+from caliber.storage.compile.codec import Row, dump_json
+from caliber.storage.compile.plan import RelationPlans
+from caliber.storage.compile.session import StatementSession
+from caliber.storage.sql.full_text import (
     FullTextState,
     IndexerOf,
     Memories,
@@ -39,10 +40,9 @@ from caliber.storage.full_text import (
     unindexed,
     unpacked_memories,
 )
-from caliber.storage.outdated import check_indexed, indexed_now
-from caliber.storage.plan import RelationPlans
-from caliber.storage.session import StatementSession
-from caliber.storage.unit_of_work import RowChange
+from caliber.storage.write.changes import DELETE
+from caliber.storage.write.outdated import check_indexed, indexed_now
+from caliber.storage.write.unit_of_work import RowChange
 
 T = TypeVar("T")
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.schema.relation import Relation
-from caliber.storage.full_text import text_table
-from caliber.storage.plan import Plan
-from caliber.storage.text_steps import TextStep
+from caliber.storage.compile.plan import Plan
+from caliber.storage.migrate.text_steps import TextStep
+from caliber.storage.sql.full_text import text_table
 
 STATE = "text_state"
 

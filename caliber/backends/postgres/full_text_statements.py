@@ -1,4 +1,4 @@
-"""The statements of full text in PostgreSQL's words; contracts in ``caliber.storage.full_text``.
+"""The statements of full text in PostgreSQL's words; contracts in ``caliber.storage.sql.full_text``.
 
 Each searched relation K has a table ``text_K`` of terms, one row for each text that holds one, and ``text_K_entry``,
 which says what a text was indexed as. Terms are bound values that a B-tree is asked for: there is no ``tsquery``, hence
@@ -13,9 +13,9 @@ from typing import Final
 from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.schema.relation import ColumnType, Relation
 from caliber.schema.relations import BY_NAME
-from caliber.storage.codec import codec_of
-from caliber.storage.full_text import ORDINAL, TEXTS, contracts_of, filter_names, filter_type, may_lack, text_table
-from caliber.storage.plan import Plan, quote
+from caliber.storage.compile.codec import codec_of
+from caliber.storage.compile.plan import Plan, quote
+from caliber.storage.sql.full_text import ORDINAL, TEXTS, contracts_of, filter_names, filter_type, may_lack, text_table
 
 # As in caliber.resident.validity and caliber.search.filters; tests hold both against each other. Each parameter is
 # named for every relation, also for those that have no use for it, so that all take the same ones.

@@ -17,12 +17,12 @@ from caliber.model.time import from_us
 from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relations import MEMORY_TYPE
 from caliber.schema.relations.memory import StoredMemory
-from caliber.storage.full_text import unpacked_memories
-from caliber.storage.memory_migrations import stored_memories
-from caliber.storage.memory_steps import MigrationPlan, Wanted, left_alone, memory_steps, next_step
-from caliber.storage.migrations import MIGRATIONS
-from caliber.storage.plan import quote
-from caliber.storage.text_steps import TextSteps
+from caliber.storage.compile.plan import quote
+from caliber.storage.migrate.memory_steps import MigrationPlan, Wanted, left_alone, memory_steps, next_step
+from caliber.storage.migrate.migrations import MIGRATIONS
+from caliber.storage.migrate.text_steps import TextSteps
+from caliber.storage.sql.full_text import unpacked_memories
+from caliber.storage.stored_memories import stored_memories
 
 Connection = psycopg.Connection[Any]
 

@@ -33,11 +33,11 @@ from caliber.model.time import from_us
 from caliber.schema.catalog import Catalog
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.schema.relations import CHANGE, MEMORY_TYPE, RELATIONS, SCHEMA_MIGRATION
-from caliber.storage import arrow
-from caliber.storage.migrations import baseline_of, checksum_of
-from caliber.storage.moved import FenceState
-from caliber.storage.moving import Key, no_store
-from caliber.storage.plan import compile_relation, plans_of, quote
+from caliber.storage.bulk import arrow
+from caliber.storage.compile.plan import compile_relation, plans_of, quote
+from caliber.storage.maintain.moved import FenceState
+from caliber.storage.maintain.moving import Key, no_store
+from caliber.storage.migrate.migrations import baseline_of, checksum_of
 
 Connection = psycopg.Connection[Any]
 

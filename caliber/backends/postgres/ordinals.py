@@ -6,8 +6,8 @@ import threading
 from collections import deque
 from typing import Final
 
-from caliber.storage.plan import Plan
-from caliber.storage.session import StatementSession
+from caliber.storage.compile.plan import Plan
+from caliber.storage.compile.session import StatementSession
 
 _RESERVED_MAX: Final = 64
 

@@ -11,7 +11,7 @@ from typing import Final
 from caliber.backends.postgres.connection import PgConnection
 from caliber.model.deadline import earliest
 from caliber.model.errors import CaliberError, Unavailable
-from caliber.storage.session import store_closed
+from caliber.storage.compile.session import store_closed
 from caliber.storage.waiting import Places, managed
 
 DOUBT_S: Final = 1.0

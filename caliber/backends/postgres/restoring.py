@@ -23,12 +23,12 @@ from caliber.model.errors import Conflict, InternalError
 from caliber.schema.catalog import Catalog
 from caliber.schema.relation import Relation
 from caliber.schema.relations import MEMORY_TYPE
-from caliber.storage.archive import Archive
 from caliber.storage.bulk.load import ahead
-from caliber.storage.care import Stages
-from caliber.storage.changes import RELOAD_RECORD
-from caliber.storage.plan import compile_relation, quote
-from caliber.storage.whole import RowsDigest, columns_of, emptying_of, records_of, whole_of
+from caliber.storage.compile.plan import compile_relation, quote
+from caliber.storage.dump.archive import Archive
+from caliber.storage.dump.whole import RowsDigest, columns_of, emptying_of, records_of, whole_of
+from caliber.storage.maintain.care import Stages
+from caliber.storage.write.changes import RELOAD_RECORD
 
 _CHUNK_BYTES: Final = 1 << 18
 

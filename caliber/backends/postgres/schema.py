@@ -17,9 +17,9 @@ from caliber.schema.catalog import BUILT_IN
 from caliber.schema.memory_types import MemoryType
 from caliber.schema.relations import MEMORY_TYPE, RELATIONS, SCHEMA_MIGRATION, TENANT
 from caliber.schema.relations.storage import Migration
-from caliber.storage.memory_migrations import first_memories
-from caliber.storage.migrations import MIGRATIONS, baseline_of, check_migratable, check_versions, checksum_of
-from caliber.storage.plan import RelationPlans, compile_relation, plans_of, quote
+from caliber.storage.compile.plan import RelationPlans, compile_relation, plans_of, quote
+from caliber.storage.migrate.migrations import MIGRATIONS, baseline_of, check_migratable, check_versions, checksum_of
+from caliber.storage.stored_memories import first_memories
 
 OLDEST_SERVER: Final = 140_000
 OLDEST_VECTOR: Final = (0, 5)

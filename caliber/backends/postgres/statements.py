@@ -1,4 +1,4 @@
-"""The irregular statements in PostgreSQL's words; contracts in ``caliber.storage.statements``.
+"""The irregular statements in PostgreSQL's words; contracts in ``caliber.storage.compile.statements``.
 
 Nothing newer than PostgreSQL 14. ``{name}`` stands for a relation's table, ``{name_row}`` for its columns.
 """
@@ -11,10 +11,10 @@ from typing import Final
 from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.schema.catalog import Catalog
 from caliber.schema.relations import BY_NAME
-from caliber.storage.codec import codec_of
-from caliber.storage.embedding_statements import embedding_statements
-from caliber.storage.plan import Plan, quote
-from caliber.storage.statements import IRREGULAR, TRUST_CASES, TRUST_ORDER
+from caliber.storage.compile.codec import codec_of
+from caliber.storage.compile.plan import Plan, quote
+from caliber.storage.compile.statements import IRREGULAR, TRUST_CASES, TRUST_ORDER
+from caliber.storage.sql.embedding_statements import embedding_statements
 
 _TEXTS: Final = {
     "append.scope": (

@@ -22,7 +22,7 @@ from caliber.model.events import Event, EventFamily, EventType
 from caliber.model.ids import EventId, ScopeId, TrajectoryId
 from caliber.model.references import kind_named
 from caliber.model.time import from_us, to_us
-from caliber.storage.codec import dump_json
+from caliber.storage.compile.codec import dump_json
 
 PAYLOAD_MAX_BYTES: Final = 7_999
 """The server takes payloads shorter than 8000 bytes."""

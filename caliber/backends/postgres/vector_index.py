@@ -32,9 +32,9 @@ from caliber.backends.postgres.vector_plans import (
 )
 from caliber.model.embedding import EmbeddingSpace, VectorIndexType
 from caliber.schema.relation import Relation
-from caliber.storage.codec import Row
-from caliber.storage.session import StatementSession
-from caliber.storage.vector_index import Near, Progress, SpaceIndex
+from caliber.storage.compile.codec import Row
+from caliber.storage.compile.session import StatementSession
+from caliber.storage.sql.vector_index import Near, Progress, SpaceIndex
 
 if TYPE_CHECKING:
     import psycopg

@@ -19,8 +19,8 @@ from caliber.backends.postgres.full_text_statements import filters, in_sight, lo
 from caliber.model.embedding import DistanceMetric, EmbeddingSpace
 from caliber.model.errors import InternalError
 from caliber.schema.relation import Relation
-from caliber.storage.full_text import filter_names, text_table
-from caliber.storage.plan import Plan, quote
+from caliber.storage.compile.plan import Plan, quote
+from caliber.storage.sql.full_text import filter_names, text_table
 
 VECTOR_MAX: Final = 2_000
 """Most dimensions of an indexed vector; more are indexed in half precision."""

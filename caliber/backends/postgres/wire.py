@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from caliber.model.errors import InternalError, InvalidValue, StorageError
-from caliber.storage.codec import Row, dump_json
+from caliber.storage.compile.codec import Row, dump_json
 
 Value = bytes | None
 

@@ -32,15 +32,15 @@ from caliber.model.deadline import at_least, deadline_passed, earliest, within
 from caliber.model.errors import CaliberError, Conflict, StorageError, TransactionFailed, Unavailable
 from caliber.model.storage import Durability
 from caliber.schema.catalog import Catalog
-from caliber.storage.changes import pack_changes
-from caliber.storage.codec import Row
-from caliber.storage.group import Batch, GroupWriter, Request, copy_for, result_of
-from caliber.storage.plan import Plan, RelationPlans
+from caliber.storage.compile.codec import Row
+from caliber.storage.compile.plan import Plan, RelationPlans
+from caliber.storage.compile.session import GRACE_S
 from caliber.storage.protocol import Follower
-from caliber.storage.session import GRACE_S
-from caliber.storage.steps import Steps, started
-from caliber.storage.unit_of_work import Ask, RowChange, UnitOfWork
 from caliber.storage.waiting import is_of_handler
+from caliber.storage.write.changes import pack_changes
+from caliber.storage.write.group import Batch, GroupWriter, Request, copy_for, result_of
+from caliber.storage.write.steps import Steps, started
+from caliber.storage.write.unit_of_work import Ask, RowChange, UnitOfWork
 
 T = TypeVar("T")
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from caliber.config import CaliberConfig
     from caliber.config.storage import StorageConfig
     from caliber.config.tenancy import SqliteDirectory
-    from caliber.storage.archive import Archive
-    from caliber.storage.care import Stages
+    from caliber.storage.dump.archive import Archive
+    from caliber.storage.maintain.care import Stages
     from caliber.storage.protocol import ConnectionPool
 
 __all__ = [

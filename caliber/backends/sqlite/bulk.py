@@ -14,17 +14,17 @@ from caliber.backends.sqlite.statements import STATEMENTS
 from caliber.model.errors import CaliberError, Conflict, InvalidRow, Unavailable
 from caliber.schema.relation import Relation
 from caliber.schema.relations import SCOPE, TURN
-from caliber.storage import arrow
+from caliber.storage.bulk import arrow
 from caliber.storage.bulk.columns import rows_of
 from caliber.storage.bulk.integrity import questions
 from caliber.storage.bulk.load import ChangeRecords, Tally, row_of_loaded
 from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting, Progress
-from caliber.storage.changes import UPSERT
-from caliber.storage.codec import Row
-from caliber.storage.paging import pages
-from caliber.storage.plan import Plan, RelationPlans, quote
-from caliber.storage.session import StatementSession
-from caliber.storage.unit_of_work import RowChange
+from caliber.storage.compile.codec import Row
+from caliber.storage.compile.paging import pages
+from caliber.storage.compile.plan import Plan, RelationPlans, quote
+from caliber.storage.compile.session import StatementSession
+from caliber.storage.write.changes import UPSERT
+from caliber.storage.write.unit_of_work import RowChange
 
 """Less than every value of the types that keys have, or equal where no key is."""
 

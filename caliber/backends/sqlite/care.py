@@ -18,13 +18,13 @@ from caliber.backends.sqlite.forks import Calls
 from caliber.backends.sqlite.schema import PLANS
 from caliber.model.errors import StorageError
 from caliber.schema.relation import Relation
-from caliber.storage import arrow
-from caliber.storage.care import IndexStatus, RelationStatus, Steps, StoreStatus, Vacuumed
-from caliber.storage.codec import Row
-from caliber.storage.memory_migrations import catalog_of
-from caliber.storage.plan import RelationPlans, index_names, quote
-from caliber.storage.session import StatementSession
-from caliber.storage.whole import BATCH_BYTES, BATCH_ROWS
+from caliber.storage.bulk import arrow
+from caliber.storage.compile.codec import Row
+from caliber.storage.compile.plan import RelationPlans, index_names, quote
+from caliber.storage.compile.session import StatementSession
+from caliber.storage.dump.whole import BATCH_BYTES, BATCH_ROWS
+from caliber.storage.maintain.care import IndexStatus, RelationStatus, Steps, StoreStatus, Vacuumed
+from caliber.storage.stored_memories import catalog_of
 
 _PAGES: Final = 100
 """Pages copied between two reports of progress."""
@@ -33,7 +33,7 @@ Opened = Callable[[], AbstractContextManager[SqliteConnection]]
 
 
 class SqliteCare:
-    """See ``caliber.storage.care.Care``."""
+    """See ``caliber.storage.maintain.care.Care``."""
 
     copies_files = True
 
@@ -166,7 +166,7 @@ class SqliteCare:
 
 
 class SqliteWhole:
-    """See ``caliber.storage.care.WholeStore``."""
+    """See ``caliber.storage.maintain.care.WholeStore``."""
 
     def __init__(self, connection: SqliteConnection, shown: str) -> None:
         self._connection = connection

@@ -14,9 +14,9 @@ from caliber.backends.sqlite.file_names import FileNames
 from caliber.backends.sqlite.first_page import FileState, state_of, undo_first_byte
 from caliber.backends.sqlite.forks import Calls, Inherited, keep
 from caliber.model.errors import CaliberError, SchemaMismatch
-from caliber.storage.codec import Row
-from caliber.storage.plan import Plan
-from caliber.storage.session import Counter
+from caliber.storage.compile.codec import Row
+from caliber.storage.compile.plan import Plan
+from caliber.storage.compile.session import Counter
 from caliber.storage.waiting import managed
 
 APPLICATION_ID = 0x43414C42

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from caliber.schema.relation import Column, ColumnType
-from caliber.storage.plan import quote
+from caliber.storage.compile.plan import quote
 
 _CONTAINS = {
     ColumnType.TEXT: "instr({0}, {1}) > 0",

@@ -11,10 +11,10 @@ from caliber.backends.sqlite.connection import OpenOptions, SqliteConnection, ch
 from caliber.backends.sqlite.dialect import DIALECT
 from caliber.model.errors import SchemaMismatch, Unavailable
 from caliber.schema.relations import DIRECTORY, SCHEMA_MIGRATION
-from caliber.storage.migrations import baseline_of, check_versions
-from caliber.storage.plan import RelationPlans, compile_relation
-from caliber.storage.session import Counter
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.compile.plan import RelationPlans, compile_relation
+from caliber.storage.compile.session import Counter
+from caliber.storage.migrate.migrations import baseline_of, check_versions
+from caliber.storage.write.unit_of_work import UnitOfWork
 
 if TYPE_CHECKING:
     from caliber.config.tenancy import SqliteDirectory

@@ -16,8 +16,8 @@ from typing import Final
 from caliber.backends.sqlite.connection import OpenOptions, SqliteConnection
 from caliber.backends.sqlite.schema import sync_folder
 from caliber.model.errors import StorageError, Unavailable
-from caliber.storage.erasing import Place
-from caliber.storage.plan import Plan, quote
+from caliber.storage.compile.plan import Plan, quote
+from caliber.storage.maintain.erasing import Place
 
 _PIECE_BYTES: Final = 4 << 20
 _PAUSE_S: Final = 0.05

@@ -17,8 +17,8 @@ from caliber.model.errors import (
     TransactionFailed,
     Unavailable,
 )
-from caliber.storage.damage import damaged
-from caliber.storage.moved import MOVED, MOVING
+from caliber.storage.compile.damage import damaged
+from caliber.storage.maintain.moved import MOVED, MOVING
 
 _UNAVAILABLE: tuple[tuple[type[Exception], str, bool, str], ...] = (
     (

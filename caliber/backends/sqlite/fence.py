@@ -13,9 +13,9 @@ from typing import Final
 from caliber.backends.sqlite.connection import SqliteConnection
 from caliber.backends.sqlite.schema import PLANS
 from caliber.schema.catalog import Catalog
-from caliber.storage.memory_migrations import catalog_of
-from caliber.storage.moved import FenceState
-from caliber.storage.plan import quote
+from caliber.storage.compile.plan import quote
+from caliber.storage.maintain.moved import FenceState
+from caliber.storage.stored_memories import catalog_of
 
 _TOKEN: Final = re.compile(r"/\* ([0-9a-f-]+) \*/")
 _PREFIX: Final = "caliber_fence_"

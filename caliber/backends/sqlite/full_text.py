@@ -20,10 +20,12 @@ from caliber.backends.sqlite.statements import STATEMENTS as IRREGULAR_STATEMENT
 from caliber.kernels import uuid7
 from caliber.model.errors import StorageError
 from caliber.schema.relation import Relation
-from caliber.storage.changes import DELETE
-from caliber.storage.codec import Row
-from caliber.storage.damage import last_of
-from caliber.storage.full_text import (
+from caliber.storage.compile.codec import Row
+from caliber.storage.compile.damage import last_of
+from caliber.storage.compile.plan import Plan, RelationPlans, quote
+from caliber.storage.compile.session import StatementSession
+from caliber.storage.migrate.text_steps import TextStep
+from caliber.storage.sql.full_text import (
     FullTextState,
     IndexerOf,
     Progress,
@@ -38,11 +40,9 @@ from caliber.storage.full_text import (
     unindexed,
     unpacked_memories,
 )
-from caliber.storage.outdated import check_indexed, indexed_now
-from caliber.storage.plan import Plan, RelationPlans, quote
-from caliber.storage.session import StatementSession
-from caliber.storage.text_steps import TextStep
-from caliber.storage.unit_of_work import RowChange
+from caliber.storage.write.changes import DELETE
+from caliber.storage.write.outdated import check_indexed, indexed_now
+from caliber.storage.write.unit_of_work import RowChange
 
 _BATCH_ROWS: Final = 1_000
 """Rows indexed in one transaction while an index is built: others write between two of them."""

@@ -1,4 +1,4 @@
-"""The statements of full text in SQLite's words; contracts in ``caliber.storage.full_text``.
+"""The statements of full text in SQLite's words; contracts in ``caliber.storage.sql.full_text``.
 
 Terms are looked up by equality in FTS5's own vocabulary tables, as bound values: there is no MATCH, hence no query
 syntax. Each searched relation has an FTS5 table ``text_K`` without content, its vocabularies ``text_K_places`` and
@@ -13,9 +13,9 @@ from caliber.backends.sqlite.statements import ROW
 from caliber.schema.relation import ColumnType, Relation
 from caliber.schema.relations import BY_NAME
 from caliber.schema.relations.trajectory import NEVER_US
-from caliber.storage.codec import codec_of
-from caliber.storage.full_text import TEXTS, contracts_of, filter_names, filter_type, may_lack, text_table
-from caliber.storage.plan import Plan, quote
+from caliber.storage.compile.codec import codec_of
+from caliber.storage.compile.plan import Plan, quote
+from caliber.storage.sql.full_text import TEXTS, contracts_of, filter_names, filter_type, may_lack, text_table
 
 # As in caliber.resident.validity and caliber.search.filters; tests hold both against each other. A parameter that a
 # relation has no use for is named all the same, so that every relation takes the same ones.

@@ -26,16 +26,16 @@ from caliber.model.errors import CaliberError, Conflict, StorageError, Unavailab
 from caliber.schema.catalog import Catalog
 from caliber.schema.relation import Relation
 from caliber.schema.relations import CHANGE, RELATIONS, SCHEMA_MIGRATION
-from caliber.storage import arrow
+from caliber.storage.bulk import arrow
 from caliber.storage.bulk.columns import values_of
-from caliber.storage.codec import dump_json
-from caliber.storage.memory_migrations import catalog_of
-from caliber.storage.migrations import baseline_of, checksum_of
-from caliber.storage.moved import FenceState
-from caliber.storage.moving import Key, no_store
-from caliber.storage.paging import pages
-from caliber.storage.plan import compile_relation, plans_of, quote
-from caliber.storage.session import Counter
+from caliber.storage.compile.codec import dump_json
+from caliber.storage.compile.paging import pages
+from caliber.storage.compile.plan import compile_relation, plans_of, quote
+from caliber.storage.compile.session import Counter
+from caliber.storage.maintain.moved import FenceState
+from caliber.storage.maintain.moving import Key, no_store
+from caliber.storage.migrate.migrations import baseline_of, checksum_of
+from caliber.storage.stored_memories import catalog_of
 
 UNFINISHED: Final = ".moving"
 _MARK: Final = "caliber_move"

@@ -35,15 +35,15 @@ from caliber.backends.sqlite.schema import (
     take_place,
 )
 from caliber.model.errors import Conflict, InvalidValue, Unavailable
-from caliber.storage.archive import Archive, only_one
 from caliber.storage.bulk.columns import rows_of
-from caliber.storage.care import Stages, Steps
-from caliber.storage.changes import RELOAD_RECORD
-from caliber.storage.memory_migrations import catalog_of
-from caliber.storage.moved import MOVED, MOVING
-from caliber.storage.plan import Plan, compile_relation, plans_of, quote
-from caliber.storage.session import Counter
-from caliber.storage.whole import RowsDigest, columns_of, records_of, whole_of
+from caliber.storage.compile.plan import Plan, compile_relation, plans_of, quote
+from caliber.storage.compile.session import Counter
+from caliber.storage.dump.archive import Archive, only_one
+from caliber.storage.dump.whole import RowsDigest, columns_of, records_of, whole_of
+from caliber.storage.maintain.care import Stages, Steps
+from caliber.storage.maintain.moved import MOVED, MOVING
+from caliber.storage.stored_memories import catalog_of
+from caliber.storage.write.changes import RELOAD_RECORD
 
 _LEAP: Final = 1_000_000_000
 """How far the change numbers of a restored store lie beyond all that were ever given out before."""

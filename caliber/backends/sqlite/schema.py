@@ -25,9 +25,9 @@ from caliber.model.time import from_us
 from caliber.schema.catalog import BUILT_IN
 from caliber.schema.relations import MEMORY_TYPE, RELATIONS, SCHEMA_MIGRATION
 from caliber.schema.relations.storage import Migration
-from caliber.storage.changes import UPSERT, pack_changes
-from caliber.storage.memory_migrations import declared_in, first_memories, stored_memories
-from caliber.storage.migrations import (
+from caliber.storage.compile.plan import RelationPlans, compile_relation, plans_of
+from caliber.storage.compile.session import Counter
+from caliber.storage.migrate.migrations import (
     MIGRATIONS,
     baseline_of,
     check_migratable,
@@ -35,14 +35,14 @@ from caliber.storage.migrations import (
     check_versions,
     checksum_of,
 )
-from caliber.storage.plan import RelationPlans, compile_relation, plans_of
-from caliber.storage.session import Counter
+from caliber.storage.stored_memories import declared_in, first_memories, stored_memories
+from caliber.storage.write.changes import UPSERT, pack_changes
 
 if TYPE_CHECKING:
     from caliber.config import CaliberConfig, StorageConfig
     from caliber.schema.memory_types import MemoryType
-    from caliber.storage.memory_steps import MigrationPlan, Wanted
-    from caliber.storage.text_steps import TextSteps
+    from caliber.storage.migrate.memory_steps import MigrationPlan, Wanted
+    from caliber.storage.migrate.text_steps import TextSteps
 
 PLANS: dict[str, RelationPlans] = {relation.name: compile_relation(relation, DIALECT) for relation in RELATIONS}
 
@@ -240,7 +240,7 @@ def migrate(config: CaliberConfig, *, clock_us: Callable[[], int], drop: Sequenc
 
     Return the versions applied. Raises: as ``plan_migration``.
     """
-    from caliber.storage.memory_steps import Wanted
+    from caliber.storage.migrate.memory_steps import Wanted
 
     options = options_of(config)
     wanted = Wanted(declared_in(config), tuple(drop))
@@ -261,7 +261,7 @@ def migrate(config: CaliberConfig, *, clock_us: Callable[[], int], drop: Sequenc
 
 def plan_migration(config: CaliberConfig, *, clock_us: Callable[[], int], drop: Sequence[str] = ()) -> MigrationPlan:
     """Return what ``migrate`` would do. Raises: SchemaMismatch, InvalidValue (see ``memory_steps.next_step``)."""
-    from caliber.storage.memory_steps import MigrationPlan, Wanted, left_alone, memory_steps
+    from caliber.storage.migrate.memory_steps import MigrationPlan, Wanted, left_alone, memory_steps
 
     options = options_of(config)
     wanted = Wanted(declared_in(config), tuple(drop))
@@ -282,7 +282,7 @@ def plan_migration(config: CaliberConfig, *, clock_us: Callable[[], int], drop: 
 def _texts(connection: SqliteConnection) -> TextSteps:
     """Return what follows steps of memories with the full text of a store."""
     from caliber.backends.sqlite.full_text import StepWords, read_state
-    from caliber.storage.text_steps import TextSteps
+    from caliber.storage.migrate.text_steps import TextSteps
 
     state = read_state(connection)
     return TextSteps(None if state is None else state.memories, StepWords())
@@ -290,7 +290,7 @@ def _texts(connection: SqliteConnection) -> TextSteps:
 
 def _take_step(connection: SqliteConnection, options: OpenOptions, wanted: Wanted, now_us: int) -> bool:
     """Take the next step towards the wanted memories in a transaction of its own; return whether there was one."""
-    from caliber.storage.memory_steps import next_step
+    from caliber.storage.migrate.memory_steps import next_step
 
     with connection.transaction():
         # Only now: another migrator may have been first.

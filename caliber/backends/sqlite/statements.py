@@ -1,13 +1,13 @@
-"""The irregular statements in SQLite's words; contracts in ``caliber.storage.statements``."""
+"""The irregular statements in SQLite's words; contracts in ``caliber.storage.compile.statements``."""
 
 from __future__ import annotations
 
 from caliber.backends.sqlite.dialect import DIALECT
 from caliber.schema.relations import BY_NAME
-from caliber.storage.codec import codec_of
-from caliber.storage.embedding_statements import embedding_statements
-from caliber.storage.plan import Plan, quote
-from caliber.storage.statements import IRREGULAR, TRUST_CASES, TRUST_ORDER
+from caliber.storage.compile.codec import codec_of
+from caliber.storage.compile.plan import Plan, quote
+from caliber.storage.compile.statements import IRREGULAR, TRUST_CASES, TRUST_ORDER
+from caliber.storage.sql.embedding_statements import embedding_statements
 
 ROW = {name: ", ".join(quote(column) for column in codec_of(relation).names) for name, relation in BY_NAME.items()}
 

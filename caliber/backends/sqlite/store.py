@@ -37,19 +37,19 @@ from caliber.model.errors import IncompatibleOptions
 from caliber.schema.predicate import Predicate
 from caliber.schema.relation import Column, Relation
 from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting, Progress
-from caliber.storage.conditions import StoredFilter, compile_stored
-from caliber.storage.embedding_statements import with_memories
-from caliber.storage.feed import SequenceFeed
-from caliber.storage.full_text import texts_of
-from caliber.storage.listing import Listing
-from caliber.storage.memory_migrations import catalog_of, check_declared, declared_in
-from caliber.storage.moved import elsewhere
-from caliber.storage.plan import plans_of
+from caliber.storage.compile.conditions import StoredFilter, compile_stored
+from caliber.storage.compile.listing import Listing
+from caliber.storage.compile.plan import plans_of
+from caliber.storage.compile.session import Counter, StatementSession, store_closed
+from caliber.storage.maintain.moved import elsewhere
 from caliber.storage.protocol import Ear, Follower
-from caliber.storage.session import Counter, StatementSession, store_closed
-from caliber.storage.unit_of_work import UnitOfWork
-from caliber.storage.vector_index import VectorIndexes
+from caliber.storage.sql.embedding_statements import with_memories
+from caliber.storage.sql.full_text import texts_of
+from caliber.storage.sql.vector_index import VectorIndexes
+from caliber.storage.stored_memories import catalog_of, check_declared, declared_in
 from caliber.storage.waiting import Places, managed
+from caliber.storage.write.feed import SequenceFeed
+from caliber.storage.write.unit_of_work import UnitOfWork
 
 if TYPE_CHECKING:
     from caliber.backends.sqlite.care import SqliteCare

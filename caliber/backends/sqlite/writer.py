@@ -20,16 +20,16 @@ from caliber.model.deadline import unbounded
 from caliber.model.errors import CaliberError, Conflict, Unavailable
 from caliber.model.storage import Durability
 from caliber.schema.catalog import Catalog
-from caliber.storage.changes import pack_changes
-from caliber.storage.codec import Row
-from caliber.storage.full_text import may_be_indexed
-from caliber.storage.group import Batch, GroupWriter, Request, copy_for
-from caliber.storage.plan import Plan, RelationPlans
+from caliber.storage.compile.codec import Row
+from caliber.storage.compile.plan import Plan, RelationPlans
+from caliber.storage.compile.session import store_closed
 from caliber.storage.protocol import Follower
-from caliber.storage.session import store_closed
-from caliber.storage.steps import finish
-from caliber.storage.unit_of_work import RowChange, UnitOfWork
+from caliber.storage.sql.full_text import may_be_indexed
 from caliber.storage.waiting import is_of_handler
+from caliber.storage.write.changes import pack_changes
+from caliber.storage.write.group import Batch, GroupWriter, Request, copy_for
+from caliber.storage.write.steps import finish
+from caliber.storage.write.unit_of_work import RowChange, UnitOfWork
 
 T = TypeVar("T")
 

@@ -25,10 +25,10 @@ from caliber.schema.predicate import Variable
 from caliber.schema.relations import NOTE as NOTES
 from caliber.search.request import Asked
 from caliber.search.where import Where
-from caliber.storage.codec import Row, codec_of, decoder_of
-from caliber.storage.conditions import PAGE_ROWS
+from caliber.storage.compile.codec import Row, codec_of, decoder_of
+from caliber.storage.compile.conditions import PAGE_ROWS
+from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store
-from caliber.storage.session import StatementSession
 
 Sees = Callable[[Row], bool]
 

@@ -32,9 +32,9 @@ from caliber.search.in_database.records import StoredRecords, open_scope
 from caliber.search.in_database.stored import StoredSearch
 from caliber.search.in_database.windows import Rows, WindowSearch
 from caliber.search.request import Asked
-from caliber.storage.codec import Row, codec_of, dump_json
+from caliber.storage.compile.codec import Row, codec_of, dump_json
+from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store
-from caliber.storage.session import StatementSession
 
 _TURN: Final = "turn"
 

@@ -25,11 +25,11 @@ from caliber.schema.relations import BY_NAME
 from caliber.search.figures import Figures
 from caliber.search.filters import encoded_filter
 from caliber.search.request import Asked
-from caliber.storage.codec import Row, dump_json
-from caliber.storage.full_text import PART_MARK, filter_names
-from caliber.storage.plan import Plan
-from caliber.storage.session import StatementSession
-from caliber.storage.vector_index import Near, VectorIndexes
+from caliber.storage.compile.codec import Row, dump_json
+from caliber.storage.compile.plan import Plan
+from caliber.storage.compile.session import StatementSession
+from caliber.storage.sql.full_text import PART_MARK, filter_names
+from caliber.storage.sql.vector_index import Near, VectorIndexes
 
 _PAGE_VECTORS: Final = 4_096
 _TOKENS_MAX: Final = 1_024

@@ -14,8 +14,8 @@ from typing import Final
 from caliber.kernels import Vocabulary
 from caliber.resident.documents import document_of, documents_joined
 from caliber.schema.relation import Relation
-from caliber.storage.codec import Row, codec_of
-from caliber.storage.full_text import PART_MARK, TEXTS, TextEntry
+from caliber.storage.compile.codec import Row, codec_of
+from caliber.storage.sql.full_text import PART_MARK, TEXTS, TextEntry
 from caliber.text.words import Analyzer, languages
 
 RULES: Final = 1

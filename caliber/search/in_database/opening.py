@@ -10,8 +10,8 @@ from caliber.model.errors import InvalidConfigValue
 from caliber.resident.memory import ResidentMemory
 from caliber.search.in_database.full_text import WordIndexer, indexer_of
 from caliber.search.in_database.stored import StoredSearch, check_state
-from caliber.storage.full_text import FullText, FullTextState, texts_of
 from caliber.storage.protocol import Store
+from caliber.storage.sql.full_text import FullText, FullTextState, texts_of
 
 _OTHERS_S: Final = 5.0
 _AGAIN_S: Final = 0.02

@@ -19,9 +19,9 @@ from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.partial import PartialMirrors
 from caliber.resident.vectors import VectorSnapshot
 from caliber.search.in_database.stored import StoredSearch
-from caliber.storage.codec import Codec, Row, dump_json
+from caliber.storage.compile.codec import Codec, Row, dump_json
+from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store
-from caliber.storage.session import StatementSession
 
 _EMPTY = ("session", "trajectory", "scope", "turn", "turn_summary", "artifact", "note", "usage", "edge")
 

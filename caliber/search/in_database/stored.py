@@ -33,10 +33,10 @@ from caliber.search.in_database.full_text import indexer_name
 from caliber.search.query import Query
 from caliber.search.request import Asked, Outcome, Request
 from caliber.search.searcher import Searcher
-from caliber.storage.codec import Row, dump_json
-from caliber.storage.full_text import PART_MARK, FullText, FullTextState, holds, texts_of
+from caliber.storage.compile.codec import Row, dump_json
+from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store
-from caliber.storage.session import StatementSession
+from caliber.storage.sql.full_text import PART_MARK, FullText, FullTextState, holds, texts_of
 
 NOT_RESIDENT: Final = "not_resident"
 """Why every result of this mode is degraded."""

@@ -15,8 +15,8 @@ from caliber.search.in_database import candidates as find
 from caliber.search.in_database.candidates import Candidates, Sight
 from caliber.search.in_database.stored import StoredSearch, terms_of
 from caliber.search.request import Asked
-from caliber.storage.codec import Row
-from caliber.storage.session import StatementSession
+from caliber.storage.compile.codec import Row
+from caliber.storage.compile.session import StatementSession
 
 Rows = dict[str, list[Row]]
 """Records by kind."""

@@ -14,8 +14,8 @@ import numpy.typing as npt
 from caliber.kernels.copy import CopyColumn, CopyField, CopyKind
 from caliber.model.errors import InvalidRow
 from caliber.schema.relation import Column, ColumnType, Relation
-from caliber.storage.arrow import KINDS, field_of
-from caliber.storage.codec import Row, dump_json
+from caliber.storage.bulk.arrow import KINDS, field_of
+from caliber.storage.compile.codec import Row, dump_json
 
 Columns = dict[str, CopyColumn]
 

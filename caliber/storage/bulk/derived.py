@@ -18,7 +18,7 @@ from caliber.kernels.tokens import estimate_tokens_spans
 from caliber.model.errors import InvalidRow, InvalidValue
 from caliber.model.trust import TrustLabel
 from caliber.schema.relation import Column, ColumnType, Relation
-from caliber.storage.arrow import field_of
+from caliber.storage.bulk.arrow import field_of
 from caliber.storage.bulk.columns import (
     Columns,
     column_of_bytes,
@@ -29,7 +29,7 @@ from caliber.storage.bulk.columns import (
     nothing,
     values_of,
 )
-from caliber.storage.memory_records import KEY, digest_of
+from caliber.storage.write.memory_records import KEY, digest_of
 
 Fingerprints = Callable[[Columns, int], Sequence[bytes]]
 """Gives the fingerprint of each note of a batch."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from caliber.schema.relation import Relation
-from caliber.storage.plan import quote
+from caliber.storage.compile.plan import quote
 
 _COUNTERS = "load its {} with the counters it will have, or append turns one by one"
 

@@ -12,14 +12,13 @@ import numpy.typing as npt
 from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relation import Relation
 from caliber.schema.relations import CHECKPOINT, EMBEDDING_CACHE
-from caliber.storage import arrow
-from caliber.storage.arrow import Source
-from caliber.storage.bulk import derived
+from caliber.storage.bulk import arrow, derived
+from caliber.storage.bulk.arrow import Source
 from caliber.storage.bulk.checks import check_batch, check_dimensions, check_owners
 from caliber.storage.bulk.columns import Columns, canonical_json
 from caliber.storage.bulk.derived import Maker
 from caliber.storage.bulk.protocol import Batch, BulkReport, Progress
-from caliber.storage.unit_of_work import RowChange
+from caliber.storage.write.unit_of_work import RowChange
 
 T = TypeVar("T")
 

@@ -26,7 +26,7 @@ def _needs_bulk(contract: Contract) -> None:
 
 def _batches(store: Store, relation: Relation, batch_rows: int = 3) -> list[Batch]:
     """Return everything a store holds of a relation as a load takes it."""
-    from caliber.storage import arrow
+    from caliber.storage.bulk import arrow
 
     batches, first = [], 0
     for read in store.bulk_read(relation, batch_rows):

@@ -10,11 +10,11 @@ import pytest
 
 from caliber.model.errors import Unavailable
 from caliber.schema.relations import BY_CODE, EVENT, NOTE, TRAJECTORY
-from caliber.storage.changes import DELETE, UPSERT, pack_changes, unpack_changes
-from caliber.storage.codec import Row, dump_json
+from caliber.storage.compile.codec import Row, dump_json
+from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store
-from caliber.storage.session import StatementSession
-from caliber.storage.unit_of_work import RowChange, UnitOfWork
+from caliber.storage.write.changes import DELETE, UPSERT, pack_changes, unpack_changes
+from caliber.storage.write.unit_of_work import RowChange, UnitOfWork
 from caliber.testing.entities import plain
 from caliber.testing.world import Contract, Undo, all_rows, together
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from caliber.schema.relations import BY_NAME
-from caliber.storage.codec import codec_of
-from caliber.storage.statements import IRREGULAR, of_embedded
+from caliber.storage.compile.codec import codec_of
+from caliber.storage.compile.statements import IRREGULAR, of_embedded
 from caliber.testing.memories import CATALOG
 from caliber.testing.target import CAPABILITIES, ContractTarget
 from caliber.testing.world import World

@@ -16,7 +16,7 @@ from caliber.model.errors import CaliberError, Conflict, NotFound, StorageError,
 from caliber.model.time import SystemClock
 from caliber.schema.relations import NOTE, SCOPE, TRAJECTORY
 from caliber.storage.protocol import Store
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.testing.entities import INT64_MAX, plain
 from caliber.testing.world import Contract, World, count, session_of
 

@@ -11,9 +11,9 @@ import pytest
 from caliber.schema.predicate import Comparison, Operator, Predicate
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.schema.relations import NOTE, TURN
-from caliber.storage.codec import Row, codec_of, decoder_of
-from caliber.storage.conditions import meets
-from caliber.storage.listing import ORDERED, Behind
+from caliber.storage.compile.codec import Row, codec_of, decoder_of
+from caliber.storage.compile.conditions import meets
+from caliber.storage.compile.listing import ORDERED, Behind
 from caliber.testing.memories import CATALOG
 from caliber.testing.world import World, all_rows
 

@@ -26,12 +26,12 @@ from caliber.schema.relations import (
     TURN,
     USAGE,
 )
-from caliber.storage.changes import DELETE
-from caliber.storage.codec import Row, codec_of, dump_json
-from caliber.storage.plan import Plan
+from caliber.storage.compile.codec import Row, codec_of, dump_json
+from caliber.storage.compile.plan import Plan
+from caliber.storage.compile.statements import IRREGULAR
 from caliber.storage.protocol import Store
-from caliber.storage.statements import IRREGULAR
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.write.changes import DELETE
+from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.testing.dataset import (
     EMPTY,
     LAST,

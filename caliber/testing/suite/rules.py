@@ -18,7 +18,7 @@ from caliber.schema.relations import (
     TRAJECTORY,
     TURN,
 )
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.testing.entities import changed, plain, value_of
 from caliber.testing.world import DECLARED, World, count, session_of
 

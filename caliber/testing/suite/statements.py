@@ -13,8 +13,8 @@ from caliber.model.errors import Conflict, InternalError, NotFound
 from caliber.model.time import from_us
 from caliber.schema.relation import AccessPath, ColumnType, ForeignKey, Relation
 from caliber.schema.relations import TRAJECTORY
-from caliber.storage.codec import Row, dump_json
-from caliber.storage.unit_of_work import UnitOfWork
+from caliber.storage.compile.codec import Row, dump_json
+from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.testing.entities import different, value_of
 from caliber.testing.world import DECLARED, World, all_rows, count, key_of, session_of
 

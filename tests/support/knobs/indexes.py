@@ -15,8 +15,8 @@ from caliber.model.ids import SpaceId
 from caliber.model.references import EntityType
 from caliber.model.time import from_us
 from caliber.schema.relations import EMBEDDING, EMBEDDING_SPACE, NOTE
-from caliber.storage.full_text import filter_names
-from caliber.storage.vector_index import Near
+from caliber.storage.sql.full_text import filter_names
+from caliber.storage.sql.vector_index import Near
 from support.knobs.case import Case, Knobs, Place
 from support.knobs.files import store_of
 from support.knobs.servers import DSN, NEEDS, known

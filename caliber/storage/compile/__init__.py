@@ -1,0 +1,1 @@
+"""Statements from declarations: plans, codecs, conditions, and the sessions that run them."""

@@ -1,0 +1,190 @@
+"""A predicate as a statement, for tenants that are not in memory: what ``schema.predicate.holds`` says, asked by SQL.
+
+Everything a filter names travels as a bound value; the text follows from its shape alone. What a database cannot say
+(patterns, and texts that begin as an escape of PostgreSQL's zero characters may end) it leaves open: then it answers
+with a row too many, never with one too few, and ``holds`` is asked of what it answers.
+
+Source: C-161 to C-165, K-064, K-071; docs/decisions/0148.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final
+
+from caliber.kernels.patterns import matches
+from caliber.model.errors import InvalidValue
+from caliber.model.time import EPOCH, to_us
+from caliber.schema.predicate import All, Comparison, Operator, Predicate, Variable, holds
+from caliber.schema.relation import Column, ColumnType, Relation
+from caliber.storage.compile.codec import Row, codec_of, decoder_of
+from caliber.storage.compile.plan import Dialect, Plan, quote
+from caliber.storage.compile.session import StatementSession
+
+MOST_VALUES: Final = 30_000
+"""SQLite binds at most 32,766 values, PostgreSQL 65,535."""
+PAGE_ROWS: Final = 500
+"""Records read at once."""
+NUMBERS: Final = 10_000
+"""Ordinals read at once."""
+_SIGNS: Final = {Operator.UNEQUAL: "<>"}
+_BEFORE_ALL: Final = -(2**63)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFilter:
+    """A predicate in the words of one database. ``exact``: the statement alone says what it means."""
+
+    relation: Relation
+    predicate: Predicate
+    plan: Plan
+    numbers: Plan
+    """As ``plan``, of ordinals alone."""
+    values: tuple[Any, ...]
+    exact: bool
+
+    def ordinals(
+        self,
+        session: StatementSession,
+        variables: Mapping[Variable, Any],
+        *,
+        check: Callable[[], None] | None = None,
+    ) -> list[int]:
+        """Return the ordinals of the rows that the predicate holds for; ``check`` is called before each page."""
+        plan = self.numbers if self.exact else self.plan
+        page_rows = NUMBERS if self.exact else PAGE_ROWS
+        parameters = [bound_value(variables[item] if isinstance(item, Variable) else item) for item in self.values]
+        out: list[int] = []
+        after = _BEFORE_ALL
+        while True:
+            if check is not None:
+                check()
+            page = session.run(plan, (*parameters, after, page_rows))
+            out += [row[0] for row in page if self.exact or self._holds(row, variables)]
+            if len(page) < page_rows:
+                return out
+            after = page[-1][0]
+
+    def _holds(self, row: Row, variables: Mapping[Variable, Any]) -> bool:
+        return meets(self.predicate, self.relation, row, variables)
+
+
+def meets(predicate: Predicate, relation: Relation, row: Row, variables: Mapping[Variable, Any]) -> bool:
+    """Return whether a predicate holds for one row as the driver stores it."""
+    return holds(predicate, _Record(relation, row), variables, matches)
+
+
+class _Record(dict[str, Any]):
+    """A row's values by column, decoded when they are asked for."""
+
+    def __init__(self, relation: Relation, row: Row) -> None:
+        super().__init__()
+        self._relation = relation
+        self._row = row
+
+    def __missing__(self, name: str) -> Any:
+        value = self._row[codec_of(self._relation).index(name)]
+        decode = decoder_of(self._relation.column(name))
+        self[name] = value = value if value is None or decode is None else decode(value)
+        return value
+
+
+def compile_stored(predicate: Predicate, relation: Relation, dialect: Dialect) -> StoredFilter:
+    """Return a predicate over a relation that has ordinals as a statement of a database.
+
+    Raises: InvalidValue for a filter with more values than a statement may bind
+    """
+    words = Words(relation, dialect)
+    condition = words.of(predicate)
+    if len(words.values) > MOST_VALUES:
+        raise InvalidValue(field="filter", reason=f"names more than {MOST_VALUES} values")
+    after, limit = (dialect.placeholder(len(words.values) + at) for at in (1, 2))
+    binds = (*(column for column, _ in words.values), "after", "limit")
+
+    def plan(kind: str, names: tuple[str, ...]) -> Plan:
+        selected = ", ".join(quote(name) for name in names)
+        sql = (
+            f"SELECT {selected} FROM {dialect.table(relation.name)} WHERE {quote('ordinal')} > {after} AND {condition}"
+            f" ORDER BY {quote('ordinal')} LIMIT {limit}"
+        )
+        return Plan(f"{relation.name}.{kind}_{digest_of(sql)}", sql, binds, names, is_kept=False)
+
+    values = tuple(value for _, value in words.values)
+    return StoredFilter(
+        relation,
+        predicate,
+        plan("filter", codec_of(relation).names),
+        plan("filter_ordinals", ("ordinal",)),
+        values,
+        words.exact,
+    )
+
+
+def digest_of(sql: str) -> str:
+    """Return what names a statement by its text."""
+    return hashlib.sha256(sql.encode()).hexdigest()[:16]
+
+
+class Words:
+    """Writes one condition; ``values`` are what it binds, in order, each with a column of its type."""
+
+    def __init__(self, relation: Relation, dialect: Dialect) -> None:
+        self.relation = relation
+        self.dialect = dialect
+        self.values: list[tuple[str, Any]] = []
+        self._places: dict[tuple[ColumnType, Any], int] = {}
+        self.exact = True
+
+    def of(self, predicate: Predicate) -> str:
+        if isinstance(predicate, Comparison):
+            return self._comparison(predicate)
+        word = "AND" if isinstance(predicate, All) else "OR"
+        return _joined([self.of(part) for part in predicate.conditions], word)
+
+    def _comparison(self, asked: Comparison) -> str:
+        column, operator = self.relation.column(asked.column), asked.operator
+        name = quote(column.name)
+        if asked.value is None:
+            return f"{name} IS {'' if operator is Operator.EQUAL else 'NOT '}NULL"
+        if operator is Operator.MATCHES:
+            self.exact = False
+            return f"{name} IS NOT NULL"
+        mark = self._mark(column, asked.value)
+        if operator is Operator.CONTAINS:
+            # PostgreSQL keeps a zero character as an escape that ends in 0 or 1.
+            if column.type is ColumnType.TEXT and str(asked.value)[:1] in ("0", "1"):
+                self.exact = False
+            return self.dialect.contains(column, mark)
+        compared = f"{name} {_SIGNS.get(operator, operator.value)} {mark}"
+        # Comparing NULL gives NULL, which is not true: as it should be, but for open bounds.
+        if column.nullable and holds(replace(asked, value=EPOCH), {column.name: None}, {}, matches):
+            return f"({compared} OR ({name} IS NULL AND {mark} IS NOT NULL))"
+        return compared
+
+    def _mark(self, column: Column, value: Any) -> str:
+        key = (column.type, value)
+        if key not in self._places:
+            self._places[key] = len(self.values) + 1
+            self.values.append((column.name, value))
+        return self.dialect.placeholder(self._places[key])
+
+
+def _joined(parts: Sequence[str], word: str) -> str:
+    """Return conditions joined in pairs of pairs: databases bound how deep a condition may be, and a chain is deep."""
+    while len(parts) > 1:
+        pairs = [parts[at : at + 2] for at in range(0, len(parts), 2)]
+        parts = [f"({pair[0]} {word} {pair[1]})" if len(pair) == 2 else pair[0] for pair in pairs]
+    return parts[0]
+
+
+def bound_value(value: Any) -> Any:
+    """Return a value of a filter as statements bind it."""
+    if isinstance(value, uuid.UUID):
+        return value.bytes
+    if isinstance(value, datetime):
+        return to_us(value)
+    return int(value) if isinstance(value, bool) else value

@@ -1,0 +1,182 @@
+"""Damage in a store: values that nobody can have written, told from faults of ours and named without being quoted.
+
+Whoever makes something of stored values does so within ``blaming``, or catches ``UNREADABLE`` himself: a raw error of
+Python's becomes one that says which row of which relation is damaged, and in which column. An error of a row that is
+sound is a fault of ours, and stays what it is.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from caliber.model.errors import StorageError
+from caliber.schema.relation import Column, ColumnType, Relation
+
+Row = tuple[Any, ...]
+
+UNREADABLE: Final = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    AssertionError,
+    RecursionError,
+    struct.error,
+    zlib.error,
+)
+"""Errors of Python, NumPy and Arrow for values that are none of their type."""
+
+DAMAGES: Final = frozenset(("damaged", "corrupt"))
+"""The ``reason`` of an error that says what in a store cannot be read: as we found it, and as its database did."""
+
+ADVICE: Final = (
+    "the other records are not touched by that: `caliber db check` lists all that is damaged; restore a backup, or"
+    " remove what is damaged"
+)
+_INT64: Final = 2**63
+_STORED: Final[dict[ColumnType, Any]] = {
+    ColumnType.UUID: bytes,
+    ColumnType.INSTANT: int,
+    ColumnType.TEXT: str,
+    ColumnType.INT: int,
+    ColumnType.FLOAT: (float, int),
+    ColumnType.BOOL: int,
+    ColumnType.BYTES: bytes,
+    ColumnType.JSON: str,
+    ColumnType.TEXT_ARRAY: str,
+    ColumnType.UUID_ARRAY: bytes,
+    ColumnType.ENUM: str,
+    ColumnType.VECTOR: bytes,
+}
+_MULTIPLES: Final = {ColumnType.UUID_ARRAY: 16, ColumnType.VECTOR: 4}
+
+
+def key_text(key: tuple[Any, ...]) -> str:
+    """Return a key for people: ids as they are written everywhere else."""
+    return " ".join(
+        str(uuid.UUID(bytes=part))
+        if isinstance(part, bytes) and len(part) == 16
+        else part.hex()[:16]
+        if isinstance(part, bytes)
+        else str(part)
+        for part in key
+    )
+
+
+def damaged(what: str, **context: Any) -> StorageError:
+    """Return the error of something in a store that cannot be read."""
+    return StorageError(f"{what}; {ADVICE}", reason="damaged", **context)
+
+
+def last_of(page: Sequence[Row], after: int) -> int:
+    """Return the ordinal that the next page begins after.
+
+    Raises: StorageError for rows that come again: reading a damaged table page by page would never end.
+    """
+    last: Any = page[-1][0]
+    if not isinstance(last, int) or last <= after:
+        raise damaged("the stored rows are damaged: they are not in the order of their ordinals")
+    return last
+
+
+def is_of_type(column: Column, value: Any) -> bool:
+    """Return whether a value, as a driver takes and gives it, has the type of a column."""
+    if value is None:
+        return column.nullable or column.declared
+    return isinstance(value, _STORED[column.type])
+
+
+def is_sound(column: Column, value: Any) -> bool:
+    """Return whether a value, as a driver gives it, can be one of a column's."""
+    if value is None or not is_of_type(column, value):
+        return value is None and is_of_type(column, value)
+    if column.type is ColumnType.UUID and len(value) != 16:
+        return False
+    if column.length is not None and column.type is ColumnType.BYTES and len(value) != column.length:
+        return False
+    if column.type in _MULTIPLES and len(value) % _MULTIPLES[column.type]:
+        return False
+    if column.type is ColumnType.BOOL and value not in (0, 1):
+        return False
+    if column.type is ColumnType.INT and not -_INT64 <= value < _INT64:
+        return False
+    if column.check is not None and column.type in (ColumnType.INT, ColumnType.FLOAT):
+        least, most = column.check
+        if (least is not None and not value >= least) or (most is not None and not value <= most):
+            return False
+    return _is_read(column, value)
+
+
+def _is_read(column: Column, value: Any) -> bool:
+    from caliber.storage.compile.codec import raw_decoder_of
+
+    decode = raw_decoder_of(column)
+    try:
+        read = value if decode is None else decode(value)
+    except UNREADABLE:
+        return False
+    return column.type is not ColumnType.TEXT_ARRAY or all(isinstance(item, str) for item in read)
+
+
+def faults(relation: Relation, row: Row, names: Sequence[str]) -> list[str]:
+    """Return the columns of a row whose values are none."""
+    known = {column.name: column for column in relation.columns}
+    return [
+        name
+        for name, value in zip(names, row, strict=False)
+        if (not is_sound(known[name], value) if name in known else not isinstance(value, int))
+    ]
+
+
+def damaged_row(relation: Relation, row: Row) -> StorageError | None:
+    """Return the error that names a damaged row; None for a sound one."""
+    names = (("ordinal",) if relation.ordinal else ()) + tuple(column.name for column in relation.columns)
+    wrong = faults(relation, row, names)
+    if not wrong:
+        return None
+    return _named(relation, key_of(relation, row), wrong)
+
+
+def key_of(relation: Relation, row: Row) -> str:
+    """Return what a row is called in messages: its key, or its ordinal where the key is damaged."""
+    start = 1 if relation.ordinal else 0
+    places = {column.name: (place, column) for place, column in enumerate(relation.columns, start)}
+    key = [places[name] for name in relation.key if name in places]
+    if start and not all(is_sound(column, row[place]) for place, column in key):
+        return f"ordinal {row[0]}"
+    return key_text(tuple(row[place] for place, _ in key))
+
+
+def _named(relation: Relation, key: str, wrong: Sequence[str]) -> StorageError:
+    named = ", ".join(wrong)
+    values = "is no value of its type" if len(wrong) == 1 else "are no values of their types"
+    return damaged(
+        f"a stored {relation.name} is damaged ({key}: {named} {values})",
+        relation=relation.name,
+        key=key,
+        columns=tuple(wrong),
+    )
+
+
+def damaged_column(column: Column) -> StorageError:
+    """Return the error of a value that is read alone."""
+    return damaged(f"a stored {column.name} is damaged: it is no value of its type", columns=(column.name,))
+
+
+@contextmanager
+def blaming(relation: Relation, rows: Iterable[Row] | Callable[[], Iterable[Row]]) -> Iterator[None]:
+    """Raise StorageError for what fails because one of these rows is damaged; all else as it is."""
+    try:
+        yield
+    except UNREADABLE:
+        for row in rows() if callable(rows) else rows:
+            found = damaged_row(relation, row)
+            if found is not None:
+                raise found from None
+        raise

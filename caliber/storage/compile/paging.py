@@ -1,0 +1,38 @@
+"""A relation read page by page, in the order of its ordinals or keys, within one session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from caliber.schema.relation import ColumnType, Relation
+from caliber.storage.compile.codec import Row
+from caliber.storage.compile.damage import last_of
+from caliber.storage.compile.plan import RelationPlans
+from caliber.storage.compile.session import StatementSession
+
+_LEAST: Final[dict[ColumnType, Any]] = {
+    ColumnType.INT: -(2**63),
+    ColumnType.BYTES: b"",
+    ColumnType.UUID: bytes(16),  # PostgreSQL takes no shorter one, and nothing has this
+}
+"""Values before all others; before texts and values kept as text that is the empty text."""
+
+
+def before_first(relation: Relation) -> tuple[Any, ...]:
+    """Return what stands before the first row: an ordinal, or a key where there are none."""
+    if relation.ordinal:
+        return (-1,)
+    return tuple(_LEAST.get(relation.column(name).type, "") for name in relation.key)
+
+
+def pages(session: StatementSession, plans: RelationPlans, rows: int) -> Iterator[list[Row]]:
+    """Yield every row that a session sees, as the driver stores it, at most ``rows`` at a time."""
+    after = before_first(plans.relation)
+    while True:
+        page = session.run(plans.page, (*after, rows))
+        if page:
+            yield page
+        if len(page) < rows:
+            return
+        after = (last_of(page, after[0]),) if plans.relation.ordinal else plans.codec.key_of(page[-1])

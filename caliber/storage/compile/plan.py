@@ -1,0 +1,383 @@
+"""The plan compiler: from a relation to the statements that serve it.
+
+``compile_relation`` yields every regular statement of a relation once; at run time a plan's text goes to the
+driver unchanged, so no SQL is built for a request. What differs between databases is a ``Dialect``.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any, Final, Protocol
+
+from caliber.schema.catalog import Catalog
+from caliber.schema.relation import AccessPath, Column, Relation, Unique
+from caliber.storage.compile.codec import Codec, codec_of
+
+
+class Dialect(Protocol):
+    """The spelling of one database."""
+
+    name: str
+    ordinal_definition: str
+    auto_key_definition: str
+    table_suffix: str
+    ordinal_value: str
+    """The ordinal that an insert writes: ``{mark}``, or the next one of ``{relation}`` where that is NULL."""
+    row_lock: str
+    """The end of a SELECT that keeps others from writing its rows; empty where nobody else can."""
+    own_columns: Mapping[str, tuple[str, ...]]
+    """Definitions of columns that only this database has, by relation."""
+    own_statements: Mapping[str, tuple[str, ...]]
+    """Statements that only this database runs beside a table, by relation."""
+
+    def table(self, name: str) -> str:
+        """Return a relation's table as statements name it."""
+        ...
+
+    def type_of(self, column: Column) -> str:
+        """Return the column's type."""
+        ...
+
+    def checks_of(self, column: Column) -> list[str]:
+        """Return the column's CHECK expressions."""
+        ...
+
+    def placeholder(self, position: int) -> str:
+        """Return the placeholder of the parameter at ``position``, counted from 1."""
+        ...
+
+    def in_integers(self, position: int) -> str:
+        """Return a row source of the integers packed in one parameter."""
+        ...
+
+    def number_from(self, name: str, first: int) -> str:
+        """Return what makes a relation without rows give out ordinals from ``first`` on."""
+        ...
+
+    def contains(self, column: Column, mark: str) -> str:
+        """Return the condition that a list has a member, or a text a part, that a placeholder stands for."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One statement: its name, its text and the columns its parameters and results stand for, in order.
+
+    ``is_kept``: it is one of a known number. Others follow from what callers ask, and no connection prepares them.
+    """
+
+    name: str
+    sql: str
+    binds: tuple[str, ...]
+    results: tuple[str, ...] = ()
+    is_kept: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class RelationPlans:
+    """All regular statements of one relation."""
+
+    relation: Relation
+    codec: Codec
+    create: tuple[str, ...]
+    insert: Plan
+    insert_or_ignore: Plan
+    upsert: Plan
+    get: Plan
+    update: Plan | None
+    delete: Plan
+    count: Plan
+    page: Plan
+    get_many: Plan | None
+    lock: Plan | None = None
+    """Keeps others from writing a row until the transaction ends, where a database lets them."""
+    lists: dict[str, Plan] = field(default_factory=dict)
+    counts: dict[str, Plan] = field(default_factory=dict)
+    references: dict[str, Plan] = field(default_factory=dict)
+    """For each foreign key's column, the rows that refer to one target; for mirrored relations only."""
+    by_idempotency: Plan | None = None
+    """The row that was written with an idempotency key, where a relation has them."""
+    expired: Plan | None = None
+    """Keys of records in use that were made up to a time, the first ones; where retention reaches them."""
+    surplus: Plan | None = None
+    """Keys of records in use that are not among the newest so many of the store."""
+    surplus_by_trajectory: Plan | None = None
+    """Keys of records in use that are not among the newest so many of their trajectory."""
+
+
+def quote(name: str) -> str:
+    """Return an identifier in double quotes; names come from declarations, never from callers."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def index_names(plans: RelationPlans) -> list[str]:
+    """Return the names of the indexes that a relation is created with."""
+    return indexes_made_by(plans.create)
+
+
+def indexes_made_by(statements: Iterable[str]) -> list[str]:
+    """Return the names of the indexes that statements create."""
+    found = (_INDEX.match(statement) for statement in statements)
+    return [match[1] for match in found if match is not None]
+
+
+NAME_BYTES: Final = 63
+"""The longest name of PostgreSQL."""
+_INDEX: Final = re.compile(r'CREATE (?:UNIQUE )?INDEX "([^"]+)"')
+
+
+def _where(conditions: tuple[tuple[str, bool], ...]) -> str:
+    return " AND ".join(f"{quote(name)} IS {'' if null else 'NOT '}NULL" for name, null in conditions)
+
+
+def column_definition(relation: Relation, column: Column, dialect: Dialect) -> str:
+    """Return a column as CREATE TABLE and ALTER TABLE say it."""
+    if relation.auto_key and relation.key == (column.name,):
+        return f"{quote(column.name)} {dialect.auto_key_definition}"
+    parts = [quote(column.name), dialect.type_of(column)]
+    if not column.nullable and not column.declared:
+        parts.append("NOT NULL")
+    checks = dialect.checks_of(column)
+    low, high = column.check or (None, None)
+    if low is not None:
+        checks.append(f"{quote(column.name)} >= {low}")
+    if high is not None:
+        checks.append(f"{quote(column.name)} <= {high}")
+    if column.enum is not None and not column.open:
+        members = ", ".join("'" + member.value + "'" for member in column.enum)
+        checks.append(f"{quote(column.name)} IN ({members})")
+    if column.length is not None:
+        checks.append(f"length({quote(column.name)}) = {column.length}")
+    parts.extend(f"CHECK ({check})" for check in checks)
+    return " ".join(parts)
+
+
+def _unique_name(relation: Relation, unique: Unique) -> str:
+    return _short(f"uq_{relation.name}_{'_'.join(unique.columns)}")
+
+
+def _short(name: str) -> str:
+    """Return a name that no database cuts short: of a long one the end is a digest."""
+    return name if len(name) <= NAME_BYTES else f"{name[: NAME_BYTES - 9]}_{sha256(name.encode()).hexdigest()[:8]}"
+
+
+def _ddl(relation: Relation, dialect: Dialect) -> tuple[str, ...]:
+    lines = []
+    if relation.ordinal:
+        lines.append(f"{quote('ordinal')} {dialect.ordinal_definition}")
+    lines += [column_definition(relation, column, dialect) for column in relation.columns]
+    lines += dialect.own_columns.get(relation.name, ())
+    if not relation.auto_key:
+        keys = ", ".join(quote(name) for name in relation.key)
+        lines.append(f"UNIQUE ({keys})" if relation.ordinal else f"PRIMARY KEY ({keys})")
+    for key in relation.foreign_keys:
+        lines.append(
+            f"FOREIGN KEY ({quote(key.column)}) REFERENCES {dialect.table(key.relation)} ({quote(key.target)})"
+            f" ON DELETE {key.on_delete.upper()}"
+        )
+    body = ",\n  ".join(lines)
+    table = dialect.table(relation.name)
+    statements = [f"CREATE TABLE {table} (\n  {body}\n){dialect.table_suffix}"]
+    for unique in relation.uniques:
+        columns = ", ".join(quote(name) for name in unique.columns)
+        where = f" WHERE {_where(unique.where)}" if unique.where else ""
+        name = quote(_unique_name(relation, unique))
+        statements.append(f"CREATE UNIQUE INDEX {name} ON {table} ({columns}){where}")
+    indexed = {unique.columns for unique in relation.uniques if not unique.where} | {relation.key}
+    for path in relation.paths:
+        # The ordinal ends every SQLite index by itself; naming it there would store it twice.
+        order = tuple(name for name in path.order if name != "ordinal") if dialect.name == "sqlite" else path.order
+        columns_of_index = (*path.by, *order)
+        if not columns_of_index or any(known[: len(columns_of_index)] == columns_of_index for known in indexed):
+            continue
+        where = f" WHERE {_where(path.where)}" if path.where else ""
+        columns = ", ".join(quote(name) for name in columns_of_index)
+        name = quote(_short(f"ix_{relation.name}_{path.name}"))
+        statements.append(f"CREATE INDEX {name} ON {table} ({columns}){where}")
+    # References are followed backwards when their target goes: without an index each delete is a scan.
+    leading = {columns[0] for columns in indexed} | {path.by[0] for path in relation.paths if path.by}
+    for key in relation.foreign_keys:
+        if key.column not in leading:
+            name = quote(_short(f"ix_{relation.name}_{key.column}"))
+            where = f" WHERE {_where(((key.column, False),))}" if relation.column(key.column).nullable else ""
+            statements.append(f"CREATE INDEX {name} ON {table} ({quote(key.column)}){where}")
+    return (*statements, *dialect.own_statements.get(relation.name, ()))
+
+
+def _count_plan(relation: Relation, path: AccessPath, dialect: Dialect) -> Plan:
+    sql = f"SELECT count(*) FROM {dialect.table(relation.name)}{_path_conditions(path, dialect)}"
+    return Plan(f"{relation.name}.count_{path.name}", sql, path.by, ("count",))
+
+
+def _path_conditions(path: AccessPath, dialect: Dialect) -> str:
+    conditions = [f"{quote(name)} = {dialect.placeholder(at)}" for at, name in enumerate(path.by, start=1)]
+    if path.where:
+        conditions.append(_where(path.where))
+    return f" WHERE {' AND '.join(conditions)}" if conditions else ""
+
+
+def _list_plan(relation: Relation, path: AccessPath, codec: Codec, dialect: Dialect) -> Plan:
+    binds = list(path.by)
+    where = _path_conditions(path, dialect)
+    direction = " DESC" if path.descending else ""
+    order = ", ".join(quote(name) + direction for name in path.order)
+    limit = ""
+    if path.limited:
+        binds.append("limit")
+        limit = f" LIMIT {dialect.placeholder(len(binds))}"
+    selected = ", ".join(quote(name) for name in codec.names)
+    sql = f"SELECT {selected} FROM {dialect.table(relation.name)}{where} ORDER BY {order}{limit}"
+    return Plan(f"{relation.name}.{path.name}", sql, tuple(binds), codec.names)
+
+
+def _idempotency_plan(relation: Relation, codec: Codec, dialect: Dialect) -> Plan | None:
+    unique = next((item for item in relation.uniques if "idempotency_key" in item.columns), None)
+    if unique is None:
+        return None
+    where = _path_conditions(AccessPath("by_idempotency", unique.columns, ()), dialect)
+    selected = ", ".join(quote(name) for name in codec.names)
+    sql = f"SELECT {selected} FROM {dialect.table(relation.name)}{where}"
+    return Plan(f"{relation.name}.by_idempotency", sql, unique.columns, codec.names)
+
+
+def _expired_plan(relation: Relation, dialect: Dialect) -> Plan | None:
+    if relation.in_use is None:
+        return None
+    conditions = [f"{quote('created_at')} <= {dialect.placeholder(1)}"]
+    conditions += [f"{quote(name)} IS NULL" for name in relation.in_use]
+    sql = (
+        f"SELECT {quote(relation.key[0])} FROM {dialect.table(relation.name)} WHERE {' AND '.join(conditions)}"
+        f" ORDER BY {quote('ordinal')} LIMIT {dialect.placeholder(2)}"
+    )
+    return Plan(f"{relation.name}.expired", sql, ("created_until", "limit"), relation.key)
+
+
+def _surplus_plan(relation: Relation, dialect: Dialect, by: str | None) -> Plan | None:
+    if relation.in_use is None or (by is not None and not relation.has(by)):
+        return None
+    key = quote(relation.key[0])
+    part = "" if by is None else f"PARTITION BY {quote(by)} "
+    where = _where(tuple((name, True) for name in relation.in_use))
+    ranked = (
+        f"SELECT {key}, {quote('ordinal')}, row_number() OVER ({part}ORDER BY {quote('created_at')} DESC,"
+        f" {quote('ordinal')} DESC) AS place FROM {dialect.table(relation.name)}{f' WHERE {where}' if where else ''}"
+    )
+    sql = (
+        f"SELECT {key} FROM ({ranked}) AS ranked WHERE place > {dialect.placeholder(1)}"
+        f" ORDER BY {quote('ordinal')} LIMIT {dialect.placeholder(2)}"
+    )
+    name = "surplus" if by is None else "surplus_by_trajectory"
+    return Plan(f"{relation.name}.{name}", sql, ("keep", "limit"), relation.key)
+
+
+def compile_relation(relation: Relation, dialect: Dialect) -> RelationPlans:
+    """Return every regular statement of ``relation`` in the words of ``dialect``."""
+    codec = codec_of(relation)
+    table = dialect.table(relation.name)
+    names = codec.names
+    selected = ", ".join(quote(name) for name in names)
+    values = [dialect.placeholder(at) for at in range(1, len(names) + 1)]
+    if relation.ordinal:
+        values[0] = dialect.ordinal_value.format(mark=values[0], relation=relation.name)
+    marks = ", ".join(values)
+    returning = f" RETURNING {quote('ordinal')}" if relation.ordinal else ""
+    insert = f"INSERT INTO {table} ({selected}) VALUES ({marks})"
+    key_names = ", ".join(quote(name) for name in relation.key)
+    settable = [name for name in names if name not in relation.key and name != "ordinal"]
+    overwrite = ", ".join(f"{quote(name)} = excluded.{quote(name)}" for name in settable)
+    key_where = " AND ".join(
+        f"{quote(name)} = {dialect.placeholder(at)}" for at, name in enumerate(relation.key, start=1)
+    )
+    update = None
+    if relation.versioned:
+        assignments = ", ".join(
+            f"{quote(name)} = {dialect.placeholder(at)}" for at, name in enumerate(settable, start=1)
+        )
+        after = len(settable)
+        match = " AND ".join(
+            f"{quote(name)} = {dialect.placeholder(after + at)}"
+            for at, name in enumerate((*relation.key, "version"), start=1)
+        )
+        update = Plan(
+            f"{relation.name}.update",
+            f"UPDATE {table} SET {assignments} WHERE {match}",
+            (*settable, *relation.key, "version"),
+        )
+    # The whole key, or rows that share its first part would be lost at the border of two pages.
+    page_keys = ("ordinal",) if relation.ordinal else relation.key
+    page_order = ", ".join(quote(name) for name in page_keys)
+    page_marks = ", ".join(dialect.placeholder(at) for at in range(1, len(page_keys) + 1))
+    page_after = f"({page_order}) > ({page_marks})" if len(page_keys) > 1 else f"{page_order} > {page_marks}"
+    get_many = None
+    if relation.ordinal:
+        get_many = Plan(
+            f"{relation.name}.get_many",
+            f"SELECT {selected} FROM {table} WHERE {quote('ordinal')} IN ({dialect.in_integers(1)})",
+            ("ordinals",),
+            names,
+        )
+    lock = None
+    if dialect.row_lock:
+        sql = f"SELECT 1 FROM {table} WHERE {key_where}{dialect.row_lock}"
+        lock = Plan(f"{relation.name}.lock", sql, relation.key, ("found",))
+    return RelationPlans(
+        relation=relation,
+        codec=codec,
+        create=_ddl(relation, dialect),
+        insert=Plan(f"{relation.name}.insert", insert + returning, names, ("ordinal",) if returning else ()),
+        insert_or_ignore=Plan(
+            f"{relation.name}.insert_or_ignore",
+            f"{insert} ON CONFLICT DO NOTHING{returning}",
+            names,
+            ("ordinal",) if returning else (),
+        ),
+        upsert=Plan(
+            f"{relation.name}.upsert",
+            f"{insert} ON CONFLICT ({key_names}) DO UPDATE SET {overwrite}{returning}",
+            names,
+            ("ordinal",) if returning else (),
+        ),
+        get=Plan(f"{relation.name}.get", f"SELECT {selected} FROM {table} WHERE {key_where}", relation.key, names),
+        update=update,
+        delete=Plan(f"{relation.name}.delete", f"DELETE FROM {table} WHERE {key_where}", relation.key),
+        count=Plan(f"{relation.name}.count", f"SELECT count(*) FROM {table}", (), ("count",)),
+        page=Plan(
+            f"{relation.name}.page",
+            f"SELECT {selected} FROM {table} WHERE {page_after}"
+            f" ORDER BY {page_order} LIMIT {dialect.placeholder(len(page_keys) + 1)}",
+            (*page_keys, "limit"),
+            names,
+        ),
+        get_many=get_many,
+        lock=lock,
+        lists={path.name: _list_plan(relation, path, codec, dialect) for path in relation.paths},
+        counts={path.name: _count_plan(relation, path, dialect) for path in relation.paths},
+        references={
+            key.column: _list_plan(
+                relation, AccessPath(f"referring_{key.column}", (key.column,), ("ordinal",)), codec, dialect
+            )
+            for key in relation.foreign_keys
+            if relation.mirrored
+        },
+        by_idempotency=_idempotency_plan(relation, codec, dialect),
+        expired=_expired_plan(relation, dialect),
+        surplus=_surplus_plan(relation, dialect, None),
+        surplus_by_trajectory=_surplus_plan(relation, dialect, "trajectory_id"),
+    )
+
+
+@functools.lru_cache(maxsize=512)
+def _compiled(relation: Relation, dialect: Any) -> RelationPlans:
+    return compile_relation(relation, dialect)
+
+
+def plans_of(catalog: Catalog, built_in: dict[str, RelationPlans], dialect: Dialect) -> dict[str, RelationPlans]:
+    """Return the statements of every relation of a store; those of what every store has are given."""
+    if not catalog.memories:
+        return built_in
+    words: Any = dialect
+    return built_in | {relation.name: _compiled(relation, words) for relation in catalog.own}

@@ -1,0 +1,55 @@
+"""One connection inside one transaction, as plans run on it, and how many did."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+from caliber.model.errors import Unavailable
+from caliber.storage.compile.codec import Row
+from caliber.storage.compile.plan import Plan
+
+GRACE_S: Final = 1.0
+"""The time after the deadline of a call that work under way may still take to end: an answer on its way, a
+COMMIT whose outcome is asked for, a lock that is about to be free. After that whoever is waited for counts as gone."""
+
+
+class StatementSession(Protocol):
+    """One connection inside one transaction."""
+
+    def run(self, plan: Plan, parameters: Sequence[Any]) -> list[Row]:
+        """Run a plan and return all its rows."""
+        ...
+
+    def insert(self, plan: Plan, row: Row) -> list[Row]:
+        """Run a plan that inserts one row and return the row's ordinal, where it has one.
+
+        A session may send it later, with what comes next: a broken rule is then an error of that, or of the commit.
+        """
+        ...
+
+    def changed(self, plan: Plan, parameters: Sequence[Any]) -> int:
+        """Run a plan and return how many rows it changed."""
+        ...
+
+
+class Counter:
+    """Statements run, by thread."""
+
+    __slots__ = ("_by_thread",)
+
+    def __init__(self) -> None:
+        self._by_thread: dict[int, int] = {}
+
+    def add(self) -> None:
+        thread = threading.get_ident()
+        self._by_thread[thread] = self._by_thread.get(thread, 0) + 1
+
+    def here(self) -> int:
+        return self._by_thread.get(threading.get_ident(), 0)
+
+
+def store_closed() -> Unavailable:
+    """Return what whoever uses a store hears after it was closed."""
+    return Unavailable("the store is closed; open it again", reason="closed", retryable=False)

@@ -1,0 +1,1 @@
+"""A whole store as one file: archives, Parquet."""

@@ -1,0 +1,425 @@
+"""A whole store in one file: a ZIP of a Parquet file for each relation, and a manifest with their hashes.
+
+Any database's archive restores into any other. Members are stored, not deflated, since Parquet is compressed; nothing
+is held in memory but one record batch. The file appears under its name once it is whole and on disk.
+
+Source: P-083; docs/decisions/0139.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import functools
+import hashlib
+import io
+import json
+import os
+import struct
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import IO, Any, Final
+
+from caliber.model.errors import Conflict, InvalidValue, StorageError, Unavailable
+from caliber.schema.catalog import BUILT_IN, Catalog
+from caliber.schema.relation import Relation
+from caliber.schema.relations import MEMORY_TYPE
+from caliber.schema.relations.memory import StoredMemory
+from caliber.storage.compile.damage import UNREADABLE
+from caliber.storage.dump.parquet import parquet_batches, parquet_writer
+from caliber.storage.dump.whole import BATCH_ROWS, RowsDigest, whole_of
+from caliber.storage.maintain.care import Stages, WholeStore
+from caliber.storage.migrate.migrations import BASELINE_VERSION, SCHEMA_VERSION, before_baseline
+
+FORMAT: Final = "caliber-archive-1"
+_LOGS: Final = ("-wal", "-shm", "-journal")
+_MANIFEST: Final = "manifest.json"
+_MANIFEST_BYTES_MAX: Final = 1 << 20
+_PIECE: Final = 1 << 20
+_LOCAL_HEADER: Final = struct.Struct("<26xHH")
+_INTEGER_MAX: Final = (1 << 63) - 1
+_NO_ARCHIVE: Final = (zipfile.BadZipFile, zipfile.LargeZipFile, EOFError, RuntimeError, *UNREADABLE)
+"""Errors of reading a file that is something else; RuntimeError is that of a ZIP with a password, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One relation: ``sha256`` is of its file, ``rows_sha256`` of its rows, whatever database they are in."""
+
+    relation: str
+    file: str
+    rows: int
+    bytes: int
+    sha256: str
+    rows_sha256: str
+    last_ordinal: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The manifest of an archive: its store, and the boundary."""
+
+    format: str
+    adapter: str
+    schema_version: int
+    epoch: str
+    sequence: int
+    taken_at_us: int
+    relations: tuple[Member, ...]
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+class _Sink(io.RawIOBase):
+    """Counts and hashes what passes through."""
+
+    def __init__(self, into: IO[bytes]) -> None:
+        self._into = into
+        self._at = 0
+        self.hash = hashlib.sha256()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        raw = memoryview(data).cast("B")
+        self._into.write(raw)
+        self.hash.update(raw)
+        self._at += len(raw)
+        return len(raw)
+
+    def tell(self) -> int:
+        return self._at
+
+
+def check_target(path: Path, *, replace: bool) -> None:
+    """Raise Conflict for a file that is there and may not be replaced, Unavailable where no file can be.
+
+    That is in a folder that is not there, and in the place of a folder, a device or a pipe.
+    """
+    if path.exists() and not replace:
+        raise Conflict(entity_type="file", id=str(path), reason="it is there already; name another, or pass --force")
+    refuse_log_beside(path)
+    if path.exists() and not path.is_file():
+        raise Unavailable(
+            f"{path} cannot be written: it is no file; name another", reason="cannot write", retryable=False
+        )
+    if not path.parent.is_dir():
+        raise Unavailable(
+            f"{path} cannot be written: its folder does not exist; create it", reason="cannot write", retryable=False
+        )
+
+
+def refuse_log_beside(path: Path) -> None:
+    """Raise Conflict where a SQLite log has the name of the file's own: it would be read as a part of what is written.
+
+    It is there while somebody has the file open as a store, and after a process that had it open was killed.
+    """
+    for place in dict.fromkeys((path, Path(os.path.realpath(path)))):
+        for ending in _LOGS:
+            if os.path.lexists(f"{place}{ending}"):
+                reason = (
+                    f"{place.name}{ending} is beside it: it is a store that is open, or was not closed; name another"
+                )
+                raise Conflict(entity_type="file", id=str(path), reason=reason)
+
+
+@contextmanager
+def only_one(path: Path) -> Iterator[None]:
+    """Keep others from making the same file meanwhile. Raises: Conflict when somebody is, Unavailable."""
+    lock = path.with_name(f".{path.name}.lock")
+    while True:
+        try:
+            handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            reason = error.strerror or "the disk said no"
+            raise Unavailable(f"{path} cannot be written: {reason}", reason="cannot write", retryable=False) from error
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(handle)
+            reason = "somebody else is writing it just now; wait until that ends"
+            raise Conflict(entity_type="file", id=str(path), reason=reason) from error
+        with suppress(FileNotFoundError):
+            if os.fstat(handle).st_ino == lock.stat().st_ino:
+                break
+        os.close(handle)  # whoever had it has removed it
+    try:
+        yield
+    finally:
+        lock.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def unfinished_of(path: Path) -> Path:
+    """Return under which name a file is written until it is whole; what an interrupted run left there goes."""
+    unfinished = path.with_name(f".{path.name}.part")
+    unfinished.unlink(missing_ok=True)
+    return unfinished
+
+
+def finish(unfinished: Path, path: Path) -> None:
+    """Give a file that is whole its name, and have both on disk."""
+    for place, what in ((unfinished, os.O_RDONLY), (None, 0)):
+        if place is None:
+            refuse_log_beside(path)  # somebody may have opened it meanwhile
+            unfinished.replace(path)
+        handle = os.open(place or path.parent, what)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def write_archive(
+    path: Path, store: WholeStore, *, adapter: str, schema_version: int, taken_at_us: int, progress: Stages
+) -> Manifest:
+    """Write everything of one boundary to a file that is not there yet, or is replaced.
+
+    Raises: Unavailable when the disk is full or says no; ExtraNotInstalled; then the file is as it was
+    """
+    unfinished = unfinished_of(path)
+    try:
+        # Memories are nobody else's business, whatever the folder allows.
+        handle = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "w+b") as raw, zipfile.ZipFile(raw, "w", zipfile.ZIP_STORED) as file:
+            relations = whole_of(store.catalog)
+            total = sum(store.count(relation) for relation in relations)
+            last = store.ordinals()
+            members = []
+            done = 0
+            for relation in relations:
+                told = functools.partial(_told, progress, done, total)
+                members.append(_write_member(file, relation, store, last, told))
+                done += members[-1].rows
+            manifest = Manifest(
+                FORMAT, adapter, schema_version, store.epoch, store.sequence, taken_at_us, tuple(members)
+            )
+            file.writestr(_MANIFEST, json.dumps(asdict(manifest), indent=1))
+        finish(unfinished, path)
+    except OSError as error:
+        reason = error.strerror or "the disk said no"
+        raise Unavailable(
+            f"{path} cannot be written: {reason}; nothing is left of it", reason="cannot write", retryable=False
+        ) from error
+    finally:
+        with suppress(OSError):  # whole, it is there no more
+            unfinished.unlink()
+    return manifest
+
+
+def _told(progress: Stages, before: int, total: int, rows: int) -> None:
+    progress("backing up rows", before + rows, total)
+
+
+def _write_member(
+    file: zipfile.ZipFile,
+    relation: Relation,
+    store: WholeStore,
+    last: dict[str, int],
+    progress: Callable[[int], None],
+) -> Member:
+    name = f"{relation.name}.parquet"
+    digest = RowsDigest(relation)
+    with file.open(zipfile.ZipInfo(name), "w", force_zip64=True) as raw:
+        sink = _Sink(raw)
+        with parquet_writer(sink, relation) as writer:
+            for batch in store.read(relation):
+                digest.add_batch(batch)
+                writer.write_batch(batch)
+                progress(digest.rows)
+    return Member(
+        relation.name,
+        name,
+        digest.rows,
+        sink.tell(),
+        sink.hash.hexdigest(),
+        digest.hex(),
+        last.get(relation.name, 0),
+    )
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def _check_types(*said: Manifest | Member) -> None:
+    """Raise ValueError unless all are what they are declared to be: whoever made the file may have meant harm."""
+    for each in said:
+        for declared in fields(each):
+            value = getattr(each, declared.name)
+            if declared.type == "int" and not (type(value) is int and 0 <= value <= _INTEGER_MAX):
+                raise ValueError(f"{declared.name} is no number")
+            if declared.type == "str" and not isinstance(value, str):
+                raise ValueError(f"{declared.name} is no text")
+
+
+class _Slice(io.RawIOBase):
+    """A stretch of a file as a file."""
+
+    def __init__(self, handle: int, start: int, size: int) -> None:
+        self._handle, self._start, self._size, self._at = handle, start, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        wanted = max(0, min(len(view), self._size - self._at))
+        got = os.pread(self._handle, wanted, self._start + self._at)
+        view[: len(got)] = got
+        self._at += len(got)
+        return len(got)
+
+
+def _unread(path: Path, error: OSError) -> Unavailable:
+    reason = "it is not there" if isinstance(error, FileNotFoundError) else error.strerror or "the disk said no"
+    return Unavailable(f"{path} cannot be read: {reason}", reason="cannot open", retryable=False)
+
+
+class Archive:
+    """An archive to restore from. Raises: InvalidValue for a file that is none, Unavailable."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            if path.exists() and not path.is_file():  # a pipe would wait for somebody who writes
+                raise InvalidValue(field=str(path), reason="is no file, but a folder, a pipe or the like")
+            self._file = path.open("rb")
+        except OSError as error:
+            raise _unread(path, error) from error
+        try:
+            with zipfile.ZipFile(self._file) as zipped:
+                self._places = {info.filename: info for info in zipped.infolist()}
+                self.manifest = self._manifest(zipped)
+            self.catalog = self._catalog()
+            """The relations of the store that it was made of."""
+        except _NO_ARCHIVE as error:
+            self._file.close()
+            raise self._none() from error
+        except OSError as error:
+            self._file.close()
+            # A place that no file has is what the archive says, and no fault of the disk's.
+            raise (self._none() if error.errno == errno.EINVAL else _unread(path, error)) from error
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _none(self) -> InvalidValue:
+        return InvalidValue(field=str(self.path), reason="is no archive that `caliber db backup` made, or is damaged")
+
+    def _manifest(self, zipped: zipfile.ZipFile) -> Manifest:
+        if self._places[_MANIFEST].file_size > _MANIFEST_BYTES_MAX:
+            raise ValueError("a manifest is smaller")
+        raw = json.loads(zipped.read(_MANIFEST))
+        members = tuple(Member(**member) for member in raw.pop("relations"))
+        manifest = Manifest(**raw, relations=members)
+        _check_types(manifest, *members)
+        if manifest.format != FORMAT:
+            raise InvalidValue(field=str(self.path), reason="is an archive of another format; upgrade CALIBER")
+        if manifest.schema_version > SCHEMA_VERSION:
+            raise InvalidValue(field=str(self.path), reason="was made by a newer version; upgrade CALIBER")
+        if manifest.schema_version < BASELINE_VERSION:
+            raise InvalidValue(field=str(self.path), reason=before_baseline(manifest.schema_version))
+        named = [member.relation for member in members]
+        if len(named) > len(set(named)):
+            raise ValueError("each relation is there once")
+        for member in members:
+            info = self._places[member.file]
+            if info.compress_type != zipfile.ZIP_STORED or info.file_size != member.bytes:
+                raise self._damaged(member.relation)
+        return manifest
+
+    def _catalog(self) -> Catalog:
+        """Return the catalog that the archive tells of. Raises: InvalidValue, StorageError."""
+        member = self.member(MEMORY_TYPE)
+        rows: list[StoredMemory] = []
+        if member is not None and member.rows:
+            self._check(member)
+            for batch in self.batches(MEMORY_TYPE):
+                rows += [StoredMemory(**row) for row in batch.to_pylist()]
+        catalog = BUILT_IN.with_memories(rows)
+        known = {relation.name for relation in whole_of(catalog)}
+        for each in self.manifest.relations:
+            if each.relation not in known:
+                raise InvalidValue(field=str(self.path), reason=f"holds {each.relation}, which this version lacks")
+        return catalog
+
+    def _check(self, member: Member) -> None:
+        for _ in self._checked(member):
+            pass
+
+    def _checked(self, member: Member) -> Iterator[int]:
+        """Yield how many bytes of a member are read. Raises: StorageError unless all are as they were written."""
+        source, digest = self._open(member), hashlib.sha256()
+        while piece := source.read(_PIECE):
+            digest.update(piece)
+            yield len(piece)
+        if digest.hexdigest() != member.sha256:
+            raise self._damaged(member.relation)
+
+    def _damaged(self, relation: str) -> StorageError:
+        return StorageError(
+            f"{self.path} is damaged ({relation} is not what was written); use another backup", reason="damaged"
+        )
+
+    def _open(self, member: Member) -> _Slice:
+        info = self._places[member.file]
+        if info.header_offset > self.path.stat().st_size:
+            raise self._damaged(member.relation)
+        head = os.pread(self._file.fileno(), _LOCAL_HEADER.size, max(0, info.header_offset))
+        if len(head) < _LOCAL_HEADER.size:
+            raise self._damaged(member.relation)
+        name, extra = _LOCAL_HEADER.unpack(head)
+        return _Slice(self._file.fileno(), info.header_offset + 30 + name + extra, member.bytes)
+
+    def check(self, progress: Stages) -> None:
+        """Raise StorageError unless every byte is as it was written."""
+        total = sum(member.bytes for member in self.manifest.relations)
+        done = 0
+        for member in self.manifest.relations:
+            for read in self._checked(member):
+                done += read
+                progress("checking the archive", done, total)
+
+    def member(self, relation: Relation) -> Member | None:
+        """Return what the archive says of a relation; None for one that did not exist yet when it was made."""
+        return next((each for each in self.manifest.relations if each.relation == relation.name), None)
+
+    def batches(self, relation: Relation) -> Iterator[Any]:
+        """Yield the rows of a relation of ``caliber.storage.dump.whole`` as record batches."""
+        member = self.member(relation)
+        if member is not None:
+            yield from parquet_batches(io.BufferedReader(self._open(member), _PIECE), relation, BATCH_ROWS)
+
+    def check_rows(self, relation: Relation, digest: RowsDigest) -> None:
+        """Raise StorageError unless rows that were read back are those that were written."""
+        member = self.member(relation)
+        rows, right = (0, None) if member is None else (member.rows, member.rows_sha256)
+        if digest.rows != rows or (right is not None and digest.hex() != right):
+            raise StorageError(
+                f"{relation.name} did not come back as it was backed up; nothing was changed", reason="not verified"
+            )
+
+    @property
+    def rows(self) -> int:
+        """The number of rows of all relations."""
+        return sum(member.rows for member in self.manifest.relations)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()

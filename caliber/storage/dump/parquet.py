@@ -1,0 +1,132 @@
+"""Parquet files of records: written and read a batch at a time, whoever made them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from caliber.model.errors import InvalidValue, Unavailable
+from caliber.schema.relation import Relation
+from caliber.storage.bulk.arrow import load_pyarrow, schema_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class ParquetFile(NamedTuple):
+    """An open Parquet file: a ``pyarrow.RecordBatchReader``, how many rows, and of which relation it says it is."""
+
+    reader: Any
+    rows: int
+    relation: str | None
+
+
+@contextmanager
+def open_parquet(path: Path, *, batch_rows: int) -> Iterator[ParquetFile]:
+    """Open a Parquet file whose rows are read a batch at a time.
+
+    Raises: ExtraNotInstalled, Unavailable, InvalidValue
+    """
+    pa = load_pyarrow()
+    import pyarrow.parquet as parquet
+
+    if path.exists() and not path.is_file():  # a pipe would wait for somebody who writes
+        raise InvalidValue(field=str(path), reason="is no file, but a folder, a pipe or the like")
+    try:
+        file = parquet.ParquetFile(path)
+    except OSError as error:
+        if error.errno is None:  # not the disk's, but what Parquet says of its contents
+            raise InvalidValue(field=str(path), reason="not a Parquet file") from error
+        reason = "it is not there" if isinstance(error, FileNotFoundError) else error.strerror or "the disk said no"
+        raise Unavailable(f"{path} cannot be read: {reason}", reason="cannot open", retryable=False) from error
+    except pa.ArrowInvalid as error:
+        raise InvalidValue(field=str(path), reason="not a Parquet file") from error
+    with file:
+        schema = file.schema_arrow
+        named = (schema.metadata or {}).get(b"relation")
+        reader = pa.RecordBatchReader.from_batches(
+            schema, _decoded(file.iter_batches(batch_size=batch_rows), str(path))
+        )
+        yield ParquetFile(reader, file.metadata.num_rows, None if named is None else named.decode("utf-8", "replace"))
+
+
+def write_parquet(path: Path, reader: Any, progress: Callable[[int], None]) -> int:
+    """Write what a reader gives to a Parquet file, batch by batch; return how many rows.
+
+    The file appears once it is whole; ``progress`` is told how many rows are written.
+
+    Raises: ExtraNotInstalled, Unavailable
+    """
+    import pyarrow.parquet as parquet
+
+    unfinished = path.with_name(f".{path.name}.part")
+    rows = 0
+    try:
+        try:
+            with parquet.ParquetWriter(unfinished, reader.schema, compression="zstd") as writer:
+                for batch in reader:
+                    writer.write_batch(batch)
+                    rows += batch.num_rows
+                    progress(rows)
+            unfinished.replace(path)
+        except OSError as error:
+            reason = error.strerror or "the disk said no"
+            raise Unavailable(f"{path} cannot be written: {reason}", reason="cannot write", retryable=False) from error
+    finally:
+        with suppress(OSError):  # whole, it is there no more
+            unfinished.unlink()
+    return rows
+
+
+def parquet_writer(sink: Any, relation: Relation) -> Any:
+    """Return what writes record batches of a relation to a file object, each as a row group of its own."""
+    load_pyarrow()
+    import pyarrow.parquet as parquet
+
+    return parquet.ParquetWriter(sink, schema_of(relation), compression="zstd")
+
+
+def _decoded(batches: Iterator[Any], field: str) -> Iterator[Any]:
+    """Yield what can be read of a Parquet file. Raises: InvalidValue for what cannot."""
+    pa = load_pyarrow()
+    while True:
+        try:
+            batch = next(batches, None)
+        except (pa.ArrowException, OSError) as error:
+            raise InvalidValue(
+                field=field, reason="is damaged, or not a Parquet file that this version reads"
+            ) from error
+        if batch is None:
+            return
+        yield batch
+
+
+def parquet_batches(source: Any, relation: Relation, batch_rows: int) -> Iterator[Any]:
+    """Yield the rows of a Parquet file object, one row group in memory at a time; lacking columns may be null.
+
+    Raises: InvalidValue for what is not Parquet, or has other columns than the relation
+    """
+    pa = load_pyarrow()
+    import pyarrow.parquet as parquet
+
+    try:
+        file = parquet.ParquetFile(source)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise InvalidValue(field=relation.name, reason="not a Parquet file") from error
+    with file:
+        wanted, given = schema_of(relation), set(file.schema_arrow.names)
+        unknown = sorted(given - set(wanted.names))
+        lacking = [column.name for column in relation.columns if column.name not in given and not column.nullable]
+        if len(given) < len(file.schema_arrow.names):
+            raise InvalidValue(field=relation.name, reason="has two columns of one name")
+        if unknown or lacking:
+            reason = f"has columns this version does not know: {', '.join(unknown)}" if unknown else "lacks "
+            raise InvalidValue(field=relation.name, reason=reason + ("" if unknown else ", ".join(lacking)))
+        for group in range(file.num_row_groups):
+            for batch in _decoded(file.iter_batches(batch_size=batch_rows, row_groups=[group]), relation.name):
+                arrays = [
+                    batch.column(field.name) if field.name in given else pa.nulls(batch.num_rows, field.type)
+                    for field in wanted
+                ]
+                yield pa.record_batch(arrays, names=wanted.names)

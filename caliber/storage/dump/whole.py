@@ -1,0 +1,99 @@
+"""Relations with all they have: the ordinal too, which bulk leaves to the store, is a column like the others.
+
+Windows and kept contents name rows by ordinals: what is to be a store again must keep them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from typing import Any, Final
+
+from caliber.kernels.copy import CopyColumn, CopyKind, CopyRows, copy_tuples
+from caliber.schema.catalog import BUILT_IN, Catalog
+from caliber.schema.relation import Column, Relation, integer
+from caliber.schema.relations import CHANGE, CONFIG_DOCUMENT, EMBEDDING_SPACE, MEMORY_TYPE, SCHEMA_MIGRATION
+from caliber.storage.bulk import arrow
+from caliber.storage.bulk.columns import Columns, rewritten
+
+BATCH_ROWS: Final = 4_096
+BATCH_BYTES: Final = 4 << 20
+"""Record batches are cut at either; one row alone may be larger."""
+
+_CHUNK_BYTES: Final = 1 << 18
+
+
+def whole(relation: Relation) -> Relation:
+    """Return a relation whose ordinal is a column, and its key."""
+    if not relation.ordinal:
+        return relation
+    return dataclasses.replace(
+        relation, ordinal=False, columns=(integer("ordinal"), *relation.columns), key=("ordinal",), _by_name={}
+    )
+
+
+def whole_of(catalog: Catalog) -> tuple[Relation, ...]:
+    """Return what makes a store, in the order of references, which memories it has first.
+
+    Change records belong to a position, migrations to the database.
+    """
+    left_out = (CHANGE, SCHEMA_MIGRATION, MEMORY_TYPE)
+    return (MEMORY_TYPE, *(whole(relation) for relation in catalog.relations if relation not in left_out))
+
+
+def emptying_of(catalog: Catalog) -> tuple[Relation, ...]:
+    """Return the same, as they can be emptied."""
+    return tuple(catalog.by_name[relation.name] for relation in reversed(whole_of(catalog)))
+
+
+def records_of(catalog: Catalog) -> tuple[Relation, ...]:
+    """Return what makes a store worth keeping: the others are there as soon as one is made and opened."""
+    there = (CONFIG_DOCUMENT, EMBEDDING_SPACE, MEMORY_TYPE)
+    return tuple(relation for relation in emptying_of(catalog) if relation not in there)
+
+
+WHOLE: Final[tuple[Relation, ...]] = whole_of(BUILT_IN)
+"""The statements that make a store without memories of its own."""
+
+
+def columns_of(relation: Relation, batch: Any, first_row: int) -> Columns:
+    """Return a record batch as buffers, by column. Raises: DTypeError, InvalidRow."""
+    return {each.name: arrow.column_from(batch, each, first_row=first_row) for each in relation.columns}
+
+
+def _plain(column: CopyColumn, declared: Column, rows: int) -> CopyColumn:
+    """Return a column that COPY takes whatever its texts hold, zero characters among them."""
+    kind = column.field.kind
+    if kind in (CopyKind.TEXT, CopyKind.JSONB):
+        return dataclasses.replace(column, field=dataclasses.replace(column.field, kind=CopyKind.BYTES))
+    if kind is CopyKind.TEXT_ARRAY:
+        return rewritten(column, declared, rows, _escaped)
+    return column
+
+
+def _escaped(text: bytes) -> bytes:
+    return text.replace(b"\1", b"\1\1").replace(b"\0", b"\1\2")
+
+
+class RowsDigest:
+    """SHA-256 of rows, whatever database they are in and however they are cut into batches."""
+
+    def __init__(self, relation: Relation) -> None:
+        self._relation = relation
+        self._hash = hashlib.sha256(relation.name.encode())
+        self.rows = 0
+
+    def add(self, columns: Columns, rows: int) -> None:
+        """Take rows in, in the order of their keys."""
+        ordered = [_plain(columns[each.name], each, rows) for each in self._relation.columns]
+        for piece in copy_tuples(CopyRows(ordered, rows), chunk_bytes=_CHUNK_BYTES):
+            self._hash.update(piece)
+        self.rows += rows
+
+    def add_batch(self, batch: Any) -> None:
+        """Take a record batch in."""
+        self.add(columns_of(self._relation, batch, self.rows), batch.num_rows)
+
+    def hex(self) -> str:
+        """Return the digest of what was taken in."""
+        return self._hash.hexdigest()

@@ -1,0 +1,1 @@
+"""Maintenance of a store: care, integrity, erasing, moving, views for people."""

@@ -1,0 +1,177 @@
+"""Looking after a store: its state, room that is given back, views for people, all of it read at one boundary.
+
+What a database knows of itself each tells in its own way; ``None`` stands for what it does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from caliber.schema.catalog import Catalog
+from caliber.schema.relation import Relation
+from caliber.storage.compile.session import StatementSession
+
+Steps = Callable[[int, int], None]
+"""Told how much is done, and of how much."""
+
+Stages = Callable[[str, int, int], None]
+"""Told what is being done, how much of it is done, and of how much."""
+
+
+@dataclass(frozen=True, slots=True)
+class RelationStatus:
+    """One table. Units: bytes on disk; ``dead_rows`` wait for a vacuum."""
+
+    name: str
+    rows: int
+    table_bytes: int
+    index_bytes: int
+    dead_rows: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IndexStatus:
+    """One index; ``scans`` since the database last reset its statistics."""
+
+    name: str
+    relation: str
+    bytes: int
+    valid: bool = True
+    scans: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerStatus:
+    """A standby server that follows this one. Units: bytes of WAL it has yet to replay."""
+
+    name: str
+    state: str
+    lag_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStatus:
+    """The state of one store. Units: bytes on disk, seconds.
+
+    ``free_bytes`` are within the file and used by what comes; ``sequence`` is the last commit's number, and
+    ``changes`` how many change records are kept for mirrors that follow.
+    """
+
+    adapter: str
+    store: str
+    schema_version: int
+    min_reader_version: int
+    min_writer_version: int
+    epoch: str
+    sequence: int
+    changes: int
+    bytes: int
+    free_bytes: int | None
+    wal_bytes: int | None
+    relations: tuple[RelationStatus, ...]
+    indexes: tuple[IndexStatus, ...]
+    connections: int | None = None
+    connections_max: int | None = None
+    followers: tuple[FollowerStatus, ...] = ()
+    oldest_transaction_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Vacuumed:
+    """The outcome of a vacuum, and the tables it had no right to. Units: bytes on disk, before and after."""
+
+    bytes_before: int
+    bytes_after: int
+    wal_bytes_before: int | None
+    wal_bytes_after: int | None
+    skipped: tuple[str, ...] = ()
+
+
+class WholeStore(Protocol):
+    """Everything in a store, at one commit boundary."""
+
+    epoch: str
+    sequence: int
+
+    catalog: Catalog
+    """The relations that the store has at that boundary."""
+
+    def ordinals(self) -> dict[str, int]:
+        """Return the last ordinal that the database gave out, by relation: it is never given out again."""
+        ...
+
+    def count(self, relation: Relation) -> int:
+        """Return how many rows a relation has."""
+        ...
+
+    def read(self, relation: Relation) -> Iterator[Any]:
+        """Yield the rows of a relation of a whole store as ``pyarrow.RecordBatch``es of bounded size."""
+        ...
+
+
+class Care(Protocol):
+    """Maintenance of one open store."""
+
+    copies_files: bool
+    """True where ``copy_to`` can be asked for."""
+
+    def create_views(self, limit: int) -> list[str]:
+        """Make the views for people anew, all or none; return their names. ``limit``: ``debug.view_limit``.
+
+        Raises: Conflict
+        """
+        ...
+
+    def drop_views(self) -> list[str]:
+        """Remove the views that ``create_views`` made; return their names."""
+        ...
+
+    def status(self) -> StoreStatus:
+        """Return the state of the store."""
+        ...
+
+    def vacuum(self, *, full: bool, progress: Steps) -> Vacuumed:
+        """Give room back, and renew the statistics of the planner; ``full`` rewrites every table.
+
+        Raises: Unavailable when others use the store and cannot be waited for, or the disk is full
+        """
+        ...
+
+    def whole(self) -> AbstractContextManager[WholeStore]:
+        """Return everything at one boundary; others may go on writing."""
+        ...
+
+    def copy_to(self, path: Path, progress: Steps) -> tuple[str, int]:
+        """Copy the store at one boundary to a file that the database itself reads; return epoch and sequence.
+
+        Raises: Unavailable; StorageError when the copy is not whole
+        """
+        ...
+
+    def table(self, name: str) -> str:
+        """Return a relation's table as statements name it."""
+        ...
+
+    def dimensions(self, expression: str) -> str:
+        """Return the number of dimensions of a vector, as statements ask for it."""
+        ...
+
+    def length(self, expression: str) -> str:
+        """Return the number of ids in an array of them, as statements ask for it."""
+        ...
+
+    def contains(self, expression: str, identifier: str) -> str:
+        """Return the condition that an array of ids holds an id, as statements ask for it."""
+        ...
+
+    def ordinals(self, session: StatementSession) -> dict[str, int]:
+        """Return the last ordinal that the database gave out, by relation."""
+        ...
+
+    def missing(self, session: StatementSession) -> list[str]:
+        """Return the tables, columns and indexes that are declared and not there."""
+        ...

@@ -1,0 +1,24 @@
+"""Refusals by the store of a tenant that has moved away, or is just moving."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+from caliber.model.errors import Unavailable
+
+MOVING: Final = ("moving", True, "the tenant is just moving to another place: try again")
+MOVED: Final = ("moved", False, "the tenant has moved to another place: open it again")
+
+
+class FenceState(StrEnum):
+    """Advice to writers at a fenced store: wait, or open the tenant anew."""
+
+    MOVING = "moving"
+    MOVED = "moved"
+
+
+def elsewhere(store: str) -> Unavailable:
+    """Return the error of a store whose tenant has moved away."""
+    reason, retryable, advice = MOVED
+    return Unavailable(f"{store} is unavailable ({reason}): {advice}", reason=reason, retryable=retryable)

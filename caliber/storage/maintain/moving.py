@@ -1,0 +1,328 @@
+"""One store becomes the copy of another, row by row, whatever databases they are in.
+
+The copy keeps ordinals and versions: windows and content versions name rows by them. Rows come as Arrow record batches
+in the order of their keys, so that two stores are compared side by side with a batch of each in memory, and only where
+they differ is anything written. That makes one operation of copying, of going on where a copy broke off, and of
+bringing one up to date; where the change feed says which rows were written since, only those are read.
+
+Source: design section 3; docs/decisions/0131.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from caliber.model.errors import Conflict, StorageError
+from caliber.schema.catalog import Catalog
+from caliber.schema.relation import Relation
+from caliber.schema.relations import CHANGE, ERASURE, SCHEMA_MIGRATION
+from caliber.storage.bulk.arrow import RowsHash, keys_of
+from caliber.storage.maintain.moved import FenceState
+from caliber.storage.write.changes import RELOAD_RECORD, unpack_changes
+
+
+def copied_of(catalog: Catalog) -> tuple[Relation, ...]:
+    """Return what is the same in a copy.
+
+    Changes are a feed's, which begins anew; a schema's versions belong to the store.
+    """
+    return tuple(each for each in catalog.relations if each not in (CHANGE, SCHEMA_MIGRATION))
+
+
+NAMED_MOST: Final = 200_000
+"""Most rows that are brought up to date one by one; beyond, the whole relation is compared."""
+_AT_ONCE: Final = 1_000
+
+Key = tuple[Any, ...]
+Told = Callable[[str, int], None]
+"""Called with a relation's name and the number of rows read of it so far."""
+
+
+class Reading(Protocol):
+    """One commit boundary of a store."""
+
+    mark: Any
+    """The boundary, as ``changes_since`` takes it."""
+    catalog: Catalog
+    """The relations of the store."""
+
+    def rows(self, relation: Relation, batch_rows: int) -> Iterator[Any]:
+        """Yield the rows in the order of their keys as record batches, the ordinal first where there is one."""
+        ...
+
+    def some(self, relation: Relation, ordinals: list[int]) -> Any:
+        """Return the rows of those ordinals that are there, as one record batch."""
+        ...
+
+    def changes_since(self, mark: Any) -> list[bytes] | None:
+        """Return the change records beyond an earlier boundary, or None when they do not reach back to it."""
+        ...
+
+    def numbers(self) -> dict[str, int]:
+        """Return the last ordinal given out, by relation, and the last number of a change."""
+        ...
+
+
+class Writing(Protocol):
+    """One transaction of an unfinished copy."""
+
+    def remove_between(self, relation: Relation, after: Key | None, upto: Key | None) -> None:
+        """Delete the rows with keys beyond ``after`` up to ``upto``, each without limit if None."""
+        ...
+
+    def remove(self, relation: Relation, ordinals: list[int]) -> None:
+        """Delete rows by ordinal."""
+        ...
+
+    def add(self, relation: Relation, batches: Iterable[Any]) -> None:
+        """Insert rows as they are, ordinals too."""
+        ...
+
+
+class Replica(Protocol):
+    """One side of a move: where a tenant leaves, or where it goes."""
+
+    shown: str
+    """The name in messages."""
+
+    def reading(self) -> AbstractContextManager[Reading]:
+        """Return a boundary of a store, finished or not, to read."""
+        ...
+
+    # --- where it goes ---------------------------------------------------------------------------
+
+    def prepare(self, epoch: str, token: str, catalog: Catalog) -> bool:
+        """Make an empty copy, or take over the one that an earlier attempt left; return whether it is empty.
+
+        ``catalog`` says of which relations; memories that an earlier attempt copied are copied anew.
+
+        From now on other tokens are refused. Raises: Conflict when something else is there
+        """
+        ...
+
+    def writing(self, token: str) -> AbstractContextManager[Writing]:
+        """Begin a transaction of the unfinished copy. Raises: Conflict when another attempt took over."""
+        ...
+
+    def finish(self, epoch: str, token: str, numbers: Mapping[str, int], catalog: Catalog) -> None:
+        """Make a store of the copy: rules, indexes, the numbers to go on from, the epoch."""
+        ...
+
+    def discard(self, epoch: str) -> None:
+        """Remove what was made for ``epoch``, finished or not; nothing else, and nothing if there is nothing."""
+        ...
+
+    # --- where it leaves -------------------------------------------------------------------------
+
+    def fence(self, state: FenceState, token: str, wait_ms: int) -> None:
+        """Let writes under way end and have the database itself refuse all others.
+
+        Raises: Unavailable when those under way do not end in time; then nothing is refused
+        """
+        ...
+
+    def lift(self, token: str | None) -> None:
+        """Let writers in again, unless the fence is another attempt's; None lifts any."""
+        ...
+
+    def fenced_by(self) -> str | None:
+        """Return the token of the fence that stands."""
+        ...
+
+    def drop(self) -> None:
+        """Remove the store with all that is in it; nothing if it is gone. Raises: Conflict for what is no store."""
+        ...
+
+    def close(self) -> None:
+        """Release everything."""
+        ...
+
+
+def no_store(shown: str) -> Conflict:
+    """Return the error of a place where something else is than a store: it is left alone."""
+    return Conflict(
+        f"what is in {shown} is no store of CALIBER, and is left alone: remove it yourself if it is to go",
+        entity_type="store",
+        id=shown,
+        reason="no store",
+    )
+
+
+# --- comparing ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The rows of two stores between two keys; ``batch`` is None where the first store has no more rows."""
+
+    after: Key | None
+    upto: Key | None
+    batch: Any | None
+    others: list[Any]
+
+    @property
+    def same(self) -> bool:
+        """True when both stores hold the same rows there."""
+        if self.batch is None:
+            return not self.others
+        one, other = RowsHash(), RowsHash()
+        one.add(self.batch)
+        for each in self.others:
+            other.add(each)
+        return one.rows == other.rows and one.hex() == other.hex()
+
+
+class _Sorted:
+    """Batches in the order of their keys, taken up to a key."""
+
+    def __init__(self, relation: Relation, batches: Iterator[Any]) -> None:
+        self._relation = relation
+        self._batches = batches
+        self._batch: Any = None
+        self._keys: list[Key] = []
+
+    def upto(self, key: Key | None) -> list[Any]:
+        out: list[Any] = []
+        while True:
+            if not self._keys:
+                self._batch = next(self._batches, None)
+                if self._batch is None:
+                    return out
+                self._keys = keys_of(self._relation, self._batch)
+                continue
+            count = len(self._keys) if key is None else bisect_right(self._keys, key)
+            if count:
+                out.append(self._batch.slice(0, count))
+                self._batch = self._batch.slice(count)
+                del self._keys[:count]
+            if self._keys:
+                return out
+
+
+def stretches(relation: Relation, one: Iterator[Any], other: Iterator[Any]) -> Iterator[Stretch]:
+    """Yield the rows of two stores side by side, in the batches of the first."""
+    others = _Sorted(relation, other)
+    after: Key | None = None
+    for batch in one:
+        if not batch.num_rows:
+            continue
+        last = keys_of(relation, batch.slice(batch.num_rows - 1))[0]
+        yield Stretch(after, last, batch, others.upto(last))
+        after = last
+    rest = others.upto(None)
+    if rest:
+        yield Stretch(after, None, None, rest)
+
+
+# --- making equal ---------------------------------------------------------------------------------
+
+
+def copy_all(source: Reading, copy: Replica, token: str, batch_rows: int, told: Told) -> None:
+    """Fill an empty copy, one relation a transaction."""
+    for relation in copied_of(source.catalog):
+        with copy.writing(token) as writing:
+            writing.add(relation, _counted(relation, source.rows(relation, batch_rows), told))
+
+
+def _counted(relation: Relation, batches: Iterator[Any], told: Told) -> Iterator[Any]:
+    rows = 0
+    for batch in batches:
+        rows += batch.num_rows
+        yield batch
+        told(relation.name, rows)
+
+
+def make_equal(source: Reading, copy: Replica, token: str, relations: Iterable[Relation], batch_rows: int) -> int:
+    """Compare whole relations and replace what differs; return how many stretches did."""
+    different = 0
+    for relation in relations:
+        with copy.reading() as known, copy.writing(token) as writing:
+            for stretch in stretches(relation, source.rows(relation, batch_rows), known.rows(relation, batch_rows)):
+                if stretch.same:
+                    continue
+                different += 1
+                writing.remove_between(relation, stretch.after, stretch.upto)
+                if stretch.batch is not None:
+                    writing.add(relation, [stretch.batch])
+    return different
+
+
+def named_since(source: Reading, mark: Any) -> dict[Relation, list[int]] | None:
+    """Return the rows of mirrored relations that were written since a boundary; None when they cannot be named."""
+    records = source.changes_since(mark)
+    if records is None or RELOAD_RECORD in records:
+        return None
+    found: dict[Relation, set[int]] = {}
+    rows = 0
+    for record in records:
+        for code, _, ordinal, _ in unpack_changes(record):
+            relation = source.catalog.by_code.get(code)
+            if relation is None or not relation.ordinal:
+                return None
+            found.setdefault(relation, set()).add(ordinal)
+            rows += 1
+            if rows > NAMED_MOST:
+                return None
+    return {relation: sorted(ordinals) for relation, ordinals in found.items()}
+
+
+def bring_up(source: Reading, copy: Replica, token: str, named: Mapping[Relation, list[int]]) -> int:
+    """Write the named rows as they are now; return how many there are."""
+    count = 0
+    for relation in copied_of(source.catalog):
+        ordinals = named.get(relation, [])
+        if not ordinals:
+            continue
+        with copy.writing(token) as writing:
+            # First all of them: a key may have gone from one row to another.
+            for start in range(0, len(ordinals), _AT_ONCE):
+                writing.remove(relation, ordinals[start : start + _AT_ONCE])
+            for start in range(0, len(ordinals), _AT_ONCE):
+                writing.add(relation, [source.some(relation, ordinals[start : start + _AT_ONCE])])
+        count += len(ordinals)
+    return count
+
+
+# --- proving it -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """The proof that two stores are equal: the number of rows of each relation, and their hash."""
+
+    rows: Mapping[str, int]
+    hashes: Mapping[str, str]
+
+
+def verify(source: Reading, copy: Reading, batch_rows: int, relations: Iterable[Relation]) -> Proof:
+    """Read every row of both stores. Raises: StorageError naming the relation that differs."""
+    rows, hashes = {}, {}
+    for relation in relations:
+        one = _hashed(source.rows(relation, batch_rows))
+        other = _hashed(copy.rows(relation, batch_rows))
+        if one.rows != other.rows or one.hex() != other.hex():
+            raise StorageError(
+                f"{relation.name} differs after copying: {one.rows} rows there, {other.rows} here; the tenant stays"
+                " where it is: move it again",
+                reason="verification",
+                relation=relation.name,
+            )
+        rows[relation.name], hashes[relation.name] = one.rows, one.hex()
+    return Proof(rows, hashes)
+
+
+def erasures_of(source: Reading, batch_rows: int) -> str | None:
+    """Return what tells whether something was forgotten between two boundaries; None if nothing ever was."""
+    found = _hashed(source.rows(ERASURE, batch_rows))
+    return found.hex() if found.rows else None
+
+
+def _hashed(batches: Iterator[Any]) -> RowsHash:
+    out = RowsHash()
+    for batch in batches:
+        out.add(batch)
+    return out

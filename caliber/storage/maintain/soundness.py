@@ -1,0 +1,311 @@
+"""Conditions between the rows of a sound store, as questions to its database: one condition, both databases.
+
+Each counts the rows of one relation for which its condition holds, and names a few. What a database guards by itself is
+asked too: it may have been repaired, restored or written by other means.
+
+Source: relations.md section 3; docs/decisions/0140.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Protocol
+
+from caliber.model.trust import TrustLabel
+from caliber.schema.catalog import Catalog
+from caliber.schema.relation import Relation
+from caliber.schema.relations import (
+    ARTIFACT,
+    CONTENT_VERSION,
+    EDGE,
+    EMBEDDING,
+    NOTE,
+    SCHEMA_MIGRATION,
+    SCOPE,
+    TRAJECTORY,
+    TURN,
+    TURN_SUMMARY,
+    USAGE,
+)
+from caliber.storage.compile.damage import key_text
+from caliber.storage.compile.plan import Plan, quote
+from caliber.storage.compile.session import StatementSession
+
+EXAMPLES: Final = 5
+
+
+class FindingKind(StrEnum):
+    """The kind of a fault: of the database, its schema, or its rows."""
+
+    DATABASE = "database"
+    SCHEMA = "schema"
+    REFERENCE = "reference"
+    COUNTER = "counter"
+    LABEL = "label"
+    VERSION = "version"
+    HASH = "hash"
+    EMBEDDING = "embedding"
+    VALUE = "value"
+    ORPHAN = "orphan"
+    FULL_TEXT = "full_text"
+    MEMORY = "memory"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that does not hold. ``harmless`` ones take room and change no answer; ``examples`` are keys."""
+
+    kind: FindingKind
+    relation: str
+    count: int
+    what: str
+    advice: str
+    examples: tuple[str, ...] = ()
+    harmless: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A condition on rows ``t`` of a relation under which something is wrong with them."""
+
+    kind: FindingKind
+    relation: Relation
+    what: str
+    advice: str
+    condition: str
+    harmless: bool = False
+
+
+_RESTORE: Final = "restore a backup of before, or load the missing rows with `caliber import`"
+_LINKED: Final[tuple[Relation, ...]] = (TRAJECTORY, SCOPE, TURN, ARTIFACT, NOTE)
+"""Relations that edges and usage may name; agents and users have no rows yet."""
+_KEPT: Final[tuple[Relation, ...]] = (TURN, TURN_SUMMARY, ARTIFACT, NOTE, SCOPE)
+"""Relations that content is kept of."""
+
+
+def _owner(table: Callable[[str], str], relation: Relation, column: str, also: str = "") -> str:
+    key = quote(relation.key[0])
+    return f"EXISTS (SELECT 1 FROM {table(relation.name)} AS o WHERE o.{key} = t.{quote(column)}{also})"
+
+
+class Spelling(Protocol):
+    """The spelling of a database where statements differ; see ``caliber.storage.maintain.care.Care``."""
+
+    def table(self, name: str) -> str: ...
+    def dimensions(self, expression: str) -> str: ...
+    def length(self, expression: str) -> str: ...
+    def contains(self, expression: str, identifier: str) -> str: ...
+
+
+def questions(spelling: Spelling, catalog: Catalog) -> Iterator[Question]:
+    """Yield every question, in the words of a database."""
+    table, size = spelling.table, spelling.dimensions
+    kept = (*_KEPT, *catalog.own)
+    yield from _references(table, catalog)
+    yield from _counters(table)
+    yield _labels(table)
+    yield from _summaries(spelling)
+    yield from _versions(table, kept)
+    yield from _embeddings(table, size, kept)
+    yield from _orphans(table, (*_LINKED, *catalog.own))
+
+
+def _references(table: Callable[[str], str], catalog: Catalog) -> Iterator[Question]:
+    for relation in catalog.relations:
+        for key in relation.foreign_keys:
+            target = f"SELECT 1 FROM {table(key.relation)} AS o WHERE o.{quote(key.target)} = t.{quote(key.column)}"
+            condition = f"t.{quote(key.column)} IS NOT NULL AND NOT EXISTS ({target})"
+            yield Question(
+                FindingKind.REFERENCE, relation, f"{key.column} refers to no {key.relation}", _RESTORE, condition
+            )
+    for relation in (TURN, TURN_SUMMARY, ARTIFACT):
+        other = f" AND o.{quote('trajectory_id')} <> t.{quote('trajectory_id')}"
+        yield Question(
+            FindingKind.REFERENCE,
+            relation,
+            "stands in a scope of another trajectory",
+            _RESTORE,
+            _owner(table, SCOPE, "scope_id", other),
+        )
+
+
+def _counters(table: Callable[[str], str]) -> Iterator[Question]:
+    advice = "appending would fail or give a number twice: restore a backup, or raise the counter to what is there"
+    turns = table(TURN.name)
+    for owner, counter, number in (
+        (SCOPE, "next_sequence", "sequence"),
+        (TRAJECTORY, "turn_count", "turn_number"),
+    ):
+        mine = f"FROM {turns} AS o WHERE o.{quote(owner.key[0])} = t.{quote(owner.key[0])}"
+        yield Question(
+            FindingKind.COUNTER,
+            owner,
+            f"{counter} is not beyond the {number} of its turns",
+            advice,
+            f"EXISTS (SELECT 1 {mine} AND o.{quote(number)} >= t.{quote(counter)})",
+        )
+        yield Question(
+            FindingKind.COUNTER,
+            owner,
+            "turn_count is less than the turns there are",
+            advice,
+            f"t.{quote('turn_count')} < (SELECT count(*) {mine})",
+        )
+
+
+def _labels(table: Callable[[str], str]) -> Question:
+    """Return what asks for scopes that are trusted more than a turn in them."""
+    same = f"o.{quote('scope_id')} = t.{quote('scope_id')}"
+    return Question(
+        FindingKind.LABEL,
+        SCOPE,
+        "is trusted more than a turn in it",
+        "give it that label: `storage.scopes.update(id, trust=…)`; summaries and artifacts may have been made since",
+        f"EXISTS (SELECT 1 FROM {table(TURN.name)} AS o WHERE {same} AND {_TRUSTED_LESS})",
+    )
+
+
+def _summaries(spelling: Spelling) -> Iterator[Question]:
+    """Yield what asks for summaries of turns that are not of all their turns, and only of these."""
+    sources = f"t.{quote('source_turns')}"
+    source = spelling.contains(sources, f"o.{quote('turn_id')}")
+    same = f"o.{quote('scope_id')} = t.{quote('scope_id')}"
+    inside = f"{same} AND o.{quote('turn_number')} BETWEEN t.{quote('first_turn')} AND t.{quote('last_turn')}"
+    turns = f"SELECT count(*) FROM {spelling.table(TURN.name)} AS o WHERE {inside} AND {source}"
+    one = f"SELECT 1 FROM {spelling.table(TURN.name)} AS o WHERE {inside}"
+    other = f"SELECT 1 FROM {spelling.table(TURN_SUMMARY.name)} AS o WHERE {same}"
+    overlap = f"o.{quote('first_turn')} <= t.{quote('last_turn')} AND o.{quote('last_turn')} >= t.{quote('first_turn')}"
+    key = quote(TURN_SUMMARY.key[0])
+    advice = "`storage.turn_summaries.delete(id)` removes it; an open store then makes it anew"
+    for kind, what, condition in (
+        (FindingKind.REFERENCE, "was made of turns that are gone", f"{spelling.length(sources)} > ({turns})"),
+        (FindingKind.REFERENCE, "lacks a turn between its first and its last", f"EXISTS ({one} AND NOT ({source}))"),
+        (
+            FindingKind.REFERENCE,
+            "overlaps another of its scope",
+            f"EXISTS ({other} AND o.{key} <> t.{key} AND {overlap})",
+        ),
+        (FindingKind.LABEL, "is trusted more than a turn of it", f"EXISTS ({one} AND {_TRUSTED_LESS})"),
+    ):
+        yield Question(kind, TURN_SUMMARY, what, advice, condition)
+
+
+def _distrust(column: str) -> str:
+    cases = " ".join(f"WHEN '{label}' THEN {label.distrust}" for label in TrustLabel)
+    return f"CASE {column} {cases} END"
+
+
+_TRUSTED_LESS: Final = f"{_distrust('o.' + quote('trust'))} > {_distrust('t.' + quote('trust'))}"
+"""Row ``o`` is trusted less than row ``t``."""
+
+
+def _versions(table: Callable[[str], str], kept: Sequence[Relation]) -> Iterator[Question]:
+    advice = "windows that were made of it cannot be replayed; restore a backup if they must"
+    for relation in kept:
+        same = f"t.{quote('owner_type')} = '{relation.name}' AND EXISTS (SELECT 1 FROM {table(relation.name)} AS o"
+        same += f" WHERE o.{quote('ordinal')} = t.{quote('owner_ordinal')} AND {{}})"
+        yield Question(
+            FindingKind.VERSION,
+            CONTENT_VERSION,
+            f"keeps a version of a {relation.name} that is not older than the present one",
+            advice,
+            same.format(f"o.{quote('version')} <= t.{quote('owner_version')}"),
+        )
+        yield Question(
+            FindingKind.VERSION,
+            CONTENT_VERSION,
+            f"its ordinal names another {relation.name} by now",
+            advice,
+            same.format(f"o.{quote(relation.key[0])} <> t.{quote('owner_id')}"),
+        )
+    yield Question(
+        FindingKind.VERSION,
+        SCHEMA_MIGRATION,
+        "has another epoch than the first",
+        "the store was put together of two; restore a backup",
+        f"t.{quote('epoch')} <> (SELECT o.{quote('epoch')} FROM {table('schema_migration')} AS o"
+        f" ORDER BY o.{quote('schema_version')} LIMIT 1)",
+    )
+
+
+def _embeddings(
+    table: Callable[[str], str], size: Callable[[str], str], kept: Sequence[Relation]
+) -> Iterator[Question]:
+    spaces = table("embedding_space")
+    space = f"SELECT 1 FROM {spaces} AS o WHERE o.{quote('space_id')} = t.{quote('space_id')}"
+    yield Question(
+        FindingKind.EMBEDDING,
+        EMBEDDING,
+        "has another number of dimensions than its space",
+        "run `caliber db rebuild-search`, or drop the space and run `caliber db reembed`",
+        f"EXISTS ({space} AND o.{quote('dimensions')} <> {size('t.' + quote('vector'))})",
+    )
+    for relation in kept:
+        yield Question(
+            FindingKind.EMBEDDING,
+            EMBEDDING,
+            f"belongs to a {relation.name} that is gone",
+            "run `caliber db sweep`",
+            f"t.{quote('owner_type')} = '{relation.name}' AND NOT {_owner(table, relation, 'owner_id')}",
+        )
+
+
+def _orphans(table: Callable[[str], str], linked: Sequence[Relation]) -> Iterator[Question]:
+    for relation in linked:
+        yield Question(
+            FindingKind.ORPHAN,
+            USAGE,
+            f"counts the uses of a {relation.name} that is gone",
+            "it takes a little room, and changes no answer",
+            f"t.{quote('owner_type')} = '{relation.name}' AND NOT {_owner(table, relation, 'owner_id')}",
+            harmless=True,
+        )
+        for end in ("source", "target"):
+            yield Question(
+                FindingKind.ORPHAN,
+                EDGE,
+                f"its {end} is a {relation.name} that is gone",
+                "it leads nowhere, and changes no answer; `storage.edges.delete(id)` removes it",
+                f"t.{quote('removed_at')} IS NULL AND t.{quote(f'{end}_type')} = '{relation.name}'"
+                f" AND NOT {_owner(table, relation, f'{end}_id')}",
+                harmless=True,
+            )
+
+
+def ask(session: StatementSession, question: Question, table: Callable[[str], str], number: int) -> Finding | None:
+    """Return what a question finds, or None."""
+    relation = question.relation
+    rows = f"FROM {table(relation.name)} AS t WHERE {question.condition}"
+    name = f"check.{number}"
+    count: int = session.run(Plan(f"{name}.count", f"SELECT count(*) {rows}", (), ("count",)), ())[0][0]
+    if not count:
+        return None
+    keys = ", ".join(f"t.{quote(column)}" for column in relation.key)
+    some = f"SELECT {keys} {rows} ORDER BY {keys} LIMIT {EXAMPLES}"
+    found = session.run(Plan(f"{name}.some", some, (), relation.key), ())
+    return Finding(
+        question.kind,
+        relation.name,
+        count,
+        question.what,
+        question.advice,
+        tuple(key_text(row) for row in found),
+        question.harmless,
+    )
+
+
+def out_of_numbers(
+    session: StatementSession, table: Callable[[str], str], last: dict[str, int], catalog: Catalog
+) -> Iterator[Finding]:
+    """Yield the relations whose next ordinal is one that a row already has."""
+    for relation in catalog.relations:
+        if not relation.ordinal:
+            continue
+        text = f"SELECT coalesce(max({quote('ordinal')}), 0) FROM {table(relation.name)}"
+        highest: int = session.run(Plan(f"check.highest_{relation.name}", text, (), ("highest",)), ())[0][0]
+        if highest > last.get(relation.name, 0):
+            what = f"ordinals are given out from {last.get(relation.name, 0) + 1} on, but {highest} is taken"
+            advice = "rows could not be added, or would take the place of others: restore a backup"
+            yield Finding(FindingKind.COUNTER, relation.name, 1, what, advice)

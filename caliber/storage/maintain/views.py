@@ -1,0 +1,64 @@
+"""Views for people as statements: declared in ``caliber.schema.views``, spelt by each database."""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from caliber.schema.relation import Column, ColumnType
+from caliber.schema.relations import BY_NAME
+from caliber.schema.views import Shown, View
+from caliber.storage.compile.plan import quote
+
+MARK: Final = "For people only: no code reads this view."
+"""The beginning of the comment of every view of ours; a view that lacks it is somebody else's."""
+
+_ORDINAL: Final = Column("ordinal", ColumnType.INT)
+
+
+class ViewSpelling(Protocol):
+    """The form in which a database shows values to people."""
+
+    read_only: str
+    """The text after the table in a view that keeps anybody from writing through it."""
+
+    def table(self, name: str) -> str:
+        """Return a relation's table as statements name it."""
+        ...
+
+    def value(self, column: Column, expression: str) -> str:
+        """Return a column for people: ids and hashes as text, instants as dates."""
+        ...
+
+    def size(self, column: Column, expression: str) -> str:
+        """Return the bytes, elements or dimensions of a column."""
+        ...
+
+
+def comment_of(view: View) -> str:
+    """Return what a view says of itself."""
+    return f"{MARK} {view.comment} From {view.relation}."
+
+
+def select_of(view: View, spelling: ViewSpelling, limit: int) -> str:
+    """Return the statement that a view stands for; ``limit`` is that of views that have one."""
+    relation = BY_NAME[view.relation]
+    parts = []
+    for shown in view.columns:
+        column = _ORDINAL if shown.column == "ordinal" else relation.column(shown.column)
+        expression = f"t.{quote(shown.column)}"
+        spell = spelling.value if shown.shown is Shown.VALUE else spelling.size
+        parts.append(f"{spell(column, expression)} AS {quote(shown.name)}")
+    for counted in view.counted:
+        by = quote(counted.by)
+        parts.append(
+            f"(SELECT count(*) FROM {spelling.table(counted.relation)} AS o WHERE o.{by} = t.{by})"
+            f" AS {quote(counted.name)}"
+        )
+    text = f"SELECT {', '.join(parts)} FROM {spelling.table(relation.name)} AS t{spelling.read_only}"
+    if view.only:
+        text += " WHERE " + " AND ".join(f"t.{quote(name)} = '{value}'" for name, value in view.only)
+    if view.descending:
+        text += f" ORDER BY t.{quote(view.descending)} DESC, t.{quote('ordinal')} DESC"
+    if view.limited:
+        text += f" LIMIT {limit}"
+    return text

@@ -1,0 +1,1 @@
+"""Schema versions, and steps of declared memories."""

@@ -1,0 +1,331 @@
+"""From the memories that a store has to those that a configuration declares: one step at a time, each told first.
+
+A step is what one transaction does: its statements, and the row of ``memory_type`` that says so. What comes next is
+found anew from what the store says, so that whoever is second, or comes back after a crash, goes on where it stands.
+
+Source: C-130, C-132, issue 6; docs/decisions/0162.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from caliber.model.errors import InvalidValue, SchemaMismatch
+from caliber.schema.memory_definitions import definition_of, memory_from
+from caliber.schema.memory_types import Field, FieldType, Index, MemoryType
+from caliber.schema.own_memories import OwnMemory, embedded_field, faults, own_memory
+from caliber.schema.relation import Relation
+from caliber.schema.relations import MEMORY_TYPE
+from caliber.schema.relations.memory import FIRST_CODE, LAST_CODE, NAMESAKE_BITS, StoredMemory
+from caliber.storage.compile.plan import Dialect, column_definition, compile_relation, indexes_made_by, quote
+from caliber.storage.stored_memories import parents_first, shown
+from caliber.storage.write.changes import RELOAD_RECORD, UPSERT, pack_changes
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryStep:
+    """One change of a store's memories. ``line`` says it in words; ``row`` is what the store says of it afterwards."""
+
+    line: str
+    statements: tuple[str, ...]
+    row: StoredMemory
+    relation: Relation | None
+    """The memory's relation afterwards; None when it is gone."""
+    is_new: bool = False
+    removes: bool = False
+    """True when something goes that others may hold in memory: they read everything anew."""
+
+    @property
+    def record(self) -> bytes:
+        """The change record by which other processes hear of it."""
+        if self.removes:
+            return RELOAD_RECORD
+        return pack_changes([(MEMORY_TYPE.code, UPSERT, self.row.code, self.row.version)])
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationPlan:
+    """The plan of a migration: schema versions, then steps of memories; and the rest, which stays as it is."""
+
+    versions: tuple[int, ...]
+    steps: tuple[MemoryStep, ...]
+    stays: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The memories that a store is to have: those declared, and ``drop``: ``NAME`` or ``NAME.FIELD`` to remove."""
+
+    declared: tuple[MemoryType, ...]
+    drop: tuple[str, ...] = ()
+
+
+def memory_steps(
+    store: str, rows: Sequence[StoredMemory], wanted: Wanted, dialect: Dialect, at: datetime
+) -> list[MemoryStep]:
+    """Return every step that is to be taken, in order. Raises: SchemaMismatch, InvalidValue (see ``next_step``)."""
+    known = {row.code: row for row in rows}
+    steps = []
+    while (step := next_step(store, list(known.values()), wanted, dialect, at)) is not None:
+        steps.append(step)
+        known[step.row.code] = step.row
+    return steps
+
+
+def next_step(
+    store: str, rows: Sequence[StoredMemory], wanted: Wanted, dialect: Dialect, at: datetime
+) -> MemoryStep | None:
+    """Return the first step from what a store has to what is wanted, or None when it has all of it.
+
+    Raises: SchemaMismatch for what no step leads to, or only one that removes what was not named; InvalidValue for a
+        declaration that no relation can be made of, or a name to drop that is none
+    """
+    live = {row.name: row for row in rows if row.retired_at is None}
+    held = {name: memory_from(row.definition) for name, row in live.items()}
+    _check_drops(rows, held, wanted)
+    refusals = [reason for memory in wanted.declared for reason in _refusals(held.get(memory.name), memory, wanted)]
+    if refusals:
+        raise SchemaMismatch(store=store, reason="; ".join(refusals))
+    for memory in _children_first(held):
+        if memory.name in wanted.drop:
+            return _removed(live[memory.name], dialect, at)
+    for memory in parents_first(wanted.declared):
+        if memory.name not in held:
+            return _added(store, rows, memory, dialect, at)
+        step = _changed(live[memory.name], held[memory.name], memory, wanted, dialect, at)
+        if step is not None:
+            return step
+    for name, memory in held.items():  # fields of what is not declared any more can be dropped too
+        step = (
+            None
+            if name in {item.name for item in wanted.declared}
+            else _changed(live[name], memory, memory, wanted, dialect, at)
+        )
+        if step is not None:
+            return step
+    return None
+
+
+def left_alone(rows: Sequence[StoredMemory], wanted: Wanted) -> Iterator[str]:
+    """Yield, in words, what a store has that the configuration does not declare, and that stays."""
+    declared = {memory.name: memory for memory in wanted.declared}
+    for row in rows:
+        if row.retired_at is not None or row.name in wanted.drop:
+            continue
+        if row.name not in declared:
+            yield f"memory {row.name} is not declared here and stays; --drop {row.name} removes it and its records"
+            continue
+        fields = {item.name for item in declared[row.name].fields}
+        for item in memory_from(row.definition).fields:
+            if item.name not in fields and f"{row.name}.{item.name}" not in wanted.drop:
+                yield f"field {row.name}.{item.name} is not declared here and stays; --drop {row.name}.{item.name}"
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+def _check_drops(rows: Sequence[StoredMemory], held: Mapping[str, MemoryType], wanted: Wanted) -> None:
+    declared = {memory.name: memory for memory in wanted.declared}
+    ever = {row.name for row in rows}
+    for item in wanted.drop:
+        name, _, field = item.partition(".")
+        memory = held.get(name)
+        if memory is None:
+            if name in ever:
+                continue  # it is gone already
+            raise InvalidValue(field="drop", reason=f"the store has no memory {name}")
+        said = declared.get(name)
+        if said is not None and (not field or field in {known.name for known in said.fields}):
+            raise InvalidValue(
+                field="drop", reason=f"{item} is declared by the configuration; take it out of there first"
+            )
+        children = [child.name for child in held.values() if child.parent == name and child.name not in wanted.drop]
+        if not field and children:
+            raise InvalidValue(
+                field="drop", reason=f"records of {children[0]} belong to those of {name}; drop {children[0]} too"
+            )
+
+
+def _refusals(held: MemoryType | None, memory: MemoryType, wanted: Wanted) -> Iterator[str]:
+    """Yield why a memory that the store has cannot become the declared one."""
+    if held is None:
+        return
+    known = {item.name: item for item in held.fields}
+    for item in memory.fields:
+        name = f"{memory.name}.{item.name}"
+        before = known.pop(item.name, None)
+        if before is None:
+            if not item.optional and item.type is not FieldType.EMBEDDING and _has_column(memory, item):
+                yield f"field {name} is new: records that are there are without it; make it optional"
+        elif before.type is not item.type:
+            yield (
+                f"field {name} is {before.type}, and what records say there is no {item.type};"
+                " declare a field of another name"
+            )
+        elif before.optional and not item.optional:
+            yield f"field {name} may be missing in records that are there; it stays optional"
+    for before in known.values():
+        name = f"{memory.name}.{before.name}"
+        if name not in wanted.drop and not before.optional and before.type is not FieldType.EMBEDDING:
+            yield f"records need a value of {name}, which is not declared; declare it, or remove it with --drop {name}"
+    if held.parent != memory.parent:
+        yield (
+            f"records of {memory.name} belong to {held.parent or 'none'}, not {memory.parent or 'none'};"
+            " declare a memory of another name"
+        )
+    names = {item.name for item in memory.fields}
+    left = tuple(
+        item for item in held.fields if item.name not in names and f"{memory.name}.{item.name}" not in wanted.drop
+    )
+    yield from _refused_together(held, replace(memory, fields=memory.fields + left))
+
+
+def _refused_together(held: MemoryType, memory: MemoryType) -> Iterator[str]:
+    """Yield why what is declared cannot stand beside what stays, or the vectors that there are, beside their text."""
+    embedded = embedded_field(held)
+    vector = next((item.name for item in held.fields if item.type is FieldType.EMBEDDING), "")
+    try:
+        after = embedded_field(memory)
+    except InvalidValue:
+        after = ""
+    wrong = next(faults(memory), None)
+    if wrong is not None and (embedded is None or after):
+        yield f"field {memory.name}.{wrong[0]}: {wrong[1]}; what is not declared stays, unless --drop removes it"
+    elif embedded is not None and after not in (None, embedded):
+        yield (
+            f"the vectors of {memory.name} are those of {embedded}, and would not be any more;"
+            f" leave {vector} out, migrate with --drop {memory.name}.{vector}, then declare it anew"
+        )
+
+
+def _has_column(memory: MemoryType, item: Field) -> bool:
+    return item.name in own_memory(memory, 0).own
+
+
+# --- steps ----------------------------------------------------------------------------------------
+
+
+def _children_first(held: Mapping[str, MemoryType]) -> list[MemoryType]:
+    return list(reversed(list(parents_first(tuple(held.values())))))
+
+
+def _added(store: str, rows: Sequence[StoredMemory], memory: MemoryType, dialect: Dialect, at: datetime) -> MemoryStep:
+    code = max([FIRST_CODE - 1, *(row.code for row in rows)]) + 1
+    if code > LAST_CODE:
+        raise SchemaMismatch(
+            store=store,
+            reason=f"it has had {LAST_CODE - FIRST_CODE + 1} memories, and none of their numbers can be given again;"
+            " restore a backup of it into a new store",
+        )
+    relation = own_memory(memory, code).relation
+    fields = len(memory.fields)
+    line = f"add memory {memory.name} with {fields} field{'' if fields == 1 else 's'}"
+    row = StoredMemory(code, memory.name, definition_of(memory), at, at)
+    statements = compile_relation(relation, dialect).create
+    before = sum(other.name == memory.name for other in rows)
+    if before:
+        # Windows name records by memory and ordinal: those of one that is gone are not to be found in this one.
+        statements = (*statements, dialect.number_from(relation.name, (before << NAMESAKE_BITS) + 1))
+    return MemoryStep(line, statements, row, relation, is_new=True)
+
+
+def _removed(row: StoredMemory, dialect: Dialect, at: datetime) -> MemoryStep:
+    relation = own_memory(memory_from(row.definition), row.code).relation
+    owned = [
+        f"DELETE FROM {dialect.table(name)} WHERE owner_type = '{relation.name}'"
+        for name in ("embedding", "content_version", "usage")
+    ]
+    # What it was made of nobody needs any more, and its words may be somebody's.
+    gone = replace(row, definition="", retired_at=at, updated_at=at, version=row.version + 1)
+    line = f"remove memory {row.name} and all its records"
+    return MemoryStep(line, (*owned, f"DROP TABLE {dialect.table(relation.name)}"), gone, None, removes=True)
+
+
+def _changed(
+    row: StoredMemory, held: MemoryType, memory: MemoryType, wanted: Wanted, dialect: Dialect, at: datetime
+) -> MemoryStep | None:
+    """Return the first step from a memory that is there to the declared one."""
+    for line, after, removes in _towards(held, memory, wanted):
+        before, then = own_memory(held, row.code), own_memory(after, row.code)
+        statements = _difference(before, then, dialect)
+        if before.embedded is not None and then.embedded is None:
+            name = before.relation.name
+            statements = (f"DELETE FROM {dialect.table('embedding')} WHERE owner_type = '{name}'", *statements)
+        changed = replace(row, definition=definition_of(after), updated_at=at, version=row.version + 1)
+        return MemoryStep(line, statements, changed, then.relation, removes=removes)
+    return None
+
+
+def _towards(held: MemoryType, memory: MemoryType, wanted: Wanted) -> Iterator[tuple[str, MemoryType, bool]]:
+    """Yield single changes that lead from a memory that is there towards the declared one, in words and as it is then.
+
+    What is declared no more stays, unless it is dropped.
+    """
+    name = memory.name
+    declared = {item.name: item for item in memory.fields}
+    # Vectors go before their text, and come after it.
+    for item in sorted(held.fields, key=_is_no_vector):
+        if f"{name}.{item.name}" in wanted.drop:
+            left = tuple(other for other in held.fields if other.name != item.name)
+            kept = tuple(index for index in held.indexes if index.field != item.name)
+            line = f"remove field {name}.{item.name} and what records say there"
+            yield line, replace(held, fields=left, indexes=kept), True
+    known = {item.name for item in held.fields}
+    for item in sorted(memory.fields, key=_is_no_vector, reverse=True):
+        if item.name not in known:
+            line = f"add field {name}.{item.name} ({shown(item)})"
+            yield line, replace(held, fields=(*held.fields, item)), False
+    for at, before in enumerate(held.fields):
+        after = declared.get(before.name)
+        if after is None:
+            continue
+        new = tuple(value for value in after.values if value not in before.values)
+        widened = replace(before, values=before.values + new, optional=after.optional)
+        if widened != before:
+            words = [f"add {value!r} to the values of {name}.{before.name}" for value in new]
+            if after.optional and not before.optional:
+                words.append(f"let records be without {name}.{before.name}")
+            yield ", ".join(words), replace(held, fields=(*held.fields[:at], widened, *held.fields[at + 1 :])), False
+    yield from _indexes_towards(held, memory)
+    rest = replace(memory, fields=held.fields, indexes=held.indexes)
+    if rest != held:
+        yield f"note what else is declared of memory {name}, such as its retention", rest, False
+
+
+def _is_no_vector(item: Field) -> bool:
+    return item.type is not FieldType.EMBEDDING
+
+
+def _indexes_towards(held: MemoryType, memory: MemoryType) -> Iterator[tuple[str, MemoryType, bool]]:
+    declared = {item.name for item in memory.fields}
+    wanted = set(memory.indexes)
+    for index in held.indexes:
+        if index not in wanted and (index.field in declared or index.field not in {f.name for f in held.fields}):
+            left = tuple(other for other in held.indexes if other != index)
+            yield f"remove the index of {_shown_index(memory, index)}", replace(held, indexes=left), False
+    for index in memory.indexes:
+        if index not in held.indexes:
+            line = f"index {_shown_index(memory, index)}"
+            yield line, replace(held, indexes=(*held.indexes, index)), False
+
+
+def _shown_index(memory: MemoryType, index: Index) -> str:
+    return f"{memory.name}.{index.field} ({index.type})"
+
+
+def _difference(before: OwnMemory, after: OwnMemory, dialect: Dialect) -> tuple[str, ...]:
+    """Return the statements that make one relation of the other."""
+    old, new = (compile_relation(memory.relation, dialect) for memory in (before, after))
+    table = dialect.table(after.relation.name)
+    # What a table is created with besides: its indexes, each of them a statement of its own.
+    lines = [line for line in old.create[1:] if line not in new.create[1:]]
+    statements = [f"DROP INDEX {dialect.table(name)}" for name in indexes_made_by(lines)]
+    columns = {column.name for column in after.relation.columns}
+    gone = [column.name for column in before.relation.columns if column.name not in columns]
+    statements += [f"ALTER TABLE {table} DROP COLUMN {quote(name)}" for name in gone]
+    fresh = [column for column in after.relation.columns if not before.relation.has(column.name)]
+    definitions = [column_definition(after.relation, column, dialect) for column in fresh]
+    statements += [f"ALTER TABLE {table} ADD COLUMN {definition}" for definition in definitions]
+    return (*statements, *(line for line in new.create[1:] if line not in old.create[1:]))

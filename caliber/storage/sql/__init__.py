@@ -1,0 +1,1 @@
+"""Irregular statements, one module a subsystem."""

@@ -1,0 +1,287 @@
+"""A backend's own full text: an inverted index inside the database, for tenants that do not fit into memory.
+
+The index holds our own terms, made by the analyzer that searches in memory use, so that both find the same records; a
+backend stores and counts them. It is kept in the transactions that write texts, as long as the store has one: whether
+it does is said by the store, never by a configuration, so that processes of any mode keep it whole.
+
+Source: K-170, K-171, P-039; design, sections 3 and 5; docs/decisions/0081.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple, Protocol
+
+from caliber.schema.catalog import Catalog
+from caliber.schema.relation import ColumnType, Relation, Residence
+from caliber.schema.relations import ARTIFACT, NOTE, SCOPE, TURN
+from caliber.schema.relations.memory import FIRST_CODE
+from caliber.storage.compile.codec import Row, dump_json
+from caliber.storage.compile.plan import Plan
+from caliber.storage.compile.session import StatementSession
+from caliber.storage.compile.statements import Irregular
+
+TEXTS: Final[tuple[Relation, ...]] = (NOTE, ARTIFACT, TURN, SCOPE)
+"""The relations whose texts are indexed in every store."""
+
+PART_MARK: Final = "^"
+"""Stands before a token that is a part of a word as it is spelt, and no term: what beginnings of words find."""
+
+ORDINAL: Final = "ordinal"
+
+Memories = Mapping[int, tuple[str, ...]]
+"""Declared memories that are indexed, by their codes: the fields whose words are."""
+
+Progress = Callable[[int, int], None]
+"""Told how many rows are done, and of how many."""
+
+
+class TextEntry(NamedTuple):
+    """The index entry of one text: tokens with a space between two, the number of terms among them, and its digest.
+
+    Terms stand as often as in the text; behind them each part that is spelt otherwise, once, after ``PART_MARK``. No
+    token holds a space. ``digest`` (8 bytes) says whether a text has changed.
+    """
+
+    tokens: str
+    terms: int
+    digest: bytes
+
+
+class TextIndexer(Protocol):
+    """The maker of index entries. ``name`` is that of its rules: entries of others do not fit."""
+
+    name: str
+
+    def digest(self, relation: Relation, row: Row) -> bytes | None:
+        """Return the digest of what a row says; None for a row that is not indexed."""
+        ...
+
+    def entries(self, relation: Relation, rows: Sequence[Row]) -> list[TextEntry | None]:
+        """Return the entry of each row; None for a row that is not indexed."""
+        ...
+
+
+IndexerOf = Callable[[str], TextIndexer | None]
+"""Gives the indexer of a name; None for one that this version does not have."""
+
+
+class FullTextState(NamedTuple):
+    """The state of an index: its rules, whether it holds every text, and the declared memories that it holds."""
+
+    analyzer: str
+    complete: bool
+    memories: Memories
+
+
+class FullText(Protocol):
+    """The full text of one open store."""
+
+    statements: dict[str, Plan]
+
+    def state(self, session: StatementSession | None = None) -> FullTextState | None:
+        """Return what the store says of its index, at the boundary of a session if given; None when it has none."""
+        ...
+
+    def keep(self, indexer_of: IndexerOf) -> None:
+        """Say who makes entries for the writes of this handle.
+
+        A write whose entries nobody can make marks the index as incomplete, in its own transaction.
+        """
+        ...
+
+    def rebuild(self, indexer: TextIndexer, progress: Progress | None = None, *, unless_there: bool = False) -> int:
+        """Make the index anew, in short transactions that others write between; return how many texts it holds.
+
+        Cut short, or overtaken by another build, it leaves an index that is marked as incomplete. ``unless_there``
+        leaves an index alone that somebody made or began.
+        """
+        ...
+
+    def drop(self) -> bool:
+        """Remove the index, so that writes no longer pay for it; return whether there was one."""
+        ...
+
+    def check(self, indexer: TextIndexer) -> list[str]:
+        """Return in what index and texts disagree, and what the database finds wrong with it; empty when sound."""
+        ...
+
+
+# --- what is indexed ------------------------------------------------------------------------------
+
+
+def texts_of(catalog: Catalog) -> tuple[Relation, ...]:
+    """Return the relations of a store whose texts are indexed, its own memories among them."""
+    return TEXTS + tuple(relation for relation in catalog.own if relation.searched)
+
+
+def memories_of(relations: Iterable[Relation]) -> dict[int, tuple[str, ...]]:
+    """Return the declared memories among relations, and the fields whose words are indexed."""
+    return {relation.code: relation.searched for relation in relations if relation.searched}
+
+
+def packed_memories(memories: Memories) -> str:
+    """Return declared memories as the store keeps them."""
+    return dump_json({str(code): list(memories[code]) for code in sorted(memories)})
+
+
+def unpacked_memories(kept: str) -> dict[int, tuple[str, ...]]:
+    """Return declared memories as ``packed_memories`` was given them.
+
+    None of them where that is damaged: it is found by a check, and searches of them are refused until a rebuild.
+    """
+    try:
+        return {int(code): tuple(fields) for code, fields in json.loads(kept).items()}
+    except (ValueError, TypeError, AttributeError):
+        return {}
+
+
+def holds(memories: Memories, relations: Iterable[Relation]) -> bool:
+    """Return whether an index of these memories holds what relations are searched by."""
+    return all(memories.get(code) == fields for code, fields in memories_of(relations).items())
+
+
+def may_be_indexed(catalog: Catalog) -> tuple[Relation, ...]:
+    """Return the relations of a store whose texts an index may hold, as others may have declared since."""
+    return TEXTS + catalog.own
+
+
+def to_index(memories: Memories, relations: Iterable[Relation]) -> list[Relation] | None:
+    """Return relations as an index of ``memories`` holds them, without those of which it holds nothing.
+
+    None where one is indexed by what is not known here: a field that others declared since.
+    """
+    out = []
+    for relation in relations:
+        if relation.code < FIRST_CODE:
+            out.append(relation)
+            continue
+        fields = memories.get(relation.code)
+        if fields is None:
+            continue
+        if not all(relation.has(name) and relation.column(name).type is ColumnType.TEXT for name in fields):
+            return None
+        out.append(relation if fields == relation.searched else _searched_by(relation, fields))
+    return out
+
+
+@functools.lru_cache(maxsize=512)
+def _searched_by(relation: Relation, fields: tuple[str, ...]) -> Relation:
+    return replace(relation, searched=fields, _by_name={})
+
+
+def text_table(relation: Relation) -> str:
+    """Return what the tables of a relation's index begin with: of a memory by its code, which is nobody else's ever."""
+    return text_table_of(relation.code) if relation.code >= FIRST_CODE else f"text_{relation.name}"
+
+
+def text_table_of(code: int) -> str:
+    """Return what the tables of the index of a declared memory begin with."""
+    return f"text_m{code}"
+
+
+# --- statements -----------------------------------------------------------------------------------
+
+
+def differences(
+    session: StatementSession, indexer: TextIndexer, relation: Relation, page: Plan, entries: Plan, batch_rows: int
+) -> list[str]:
+    """Return in which entries an index and the records of a kind differ; ``page`` and ``entries`` go by ordinal."""
+    kind = relation.name
+    found: list[str] = []
+    last = -1
+    while True:
+        rows = session.run(page, (last, batch_rows))
+        upto = rows[-1][0] if len(rows) == batch_rows else 2**62
+        entered: dict[int, bytes] = dict(session.run(entries, (last, upto)))
+        unlike = [row[0] for row in rows if entered.pop(row[0], None) != indexer.digest(relation, row)]
+        found += [f"full text of {kind} {ordinal}: says something else than the record" for ordinal in unlike]
+        found += [f"full text of {kind} {ordinal}: there is no such record" for ordinal in entered]
+        if len(rows) < batch_rows:
+            return found
+        last = upto
+
+
+def unindexed(session: StatementSession, kind: str, unlike: Plan) -> list[str]:
+    """Return a fault when texts are entered and not indexed, or the other way round."""
+    count = session.run(unlike, ())[0][0]
+    return [f"full text of {kind}: {count} texts are entered but not indexed, or the other way round"] if count else []
+
+
+def filterable(relation: Relation) -> tuple[str, ...]:
+    """Return the columns that searches of a relation can be filtered by."""
+    return tuple(
+        column.name
+        for column in relation.columns
+        if column.residence in (Residence.COLUMN, Residence.INTERNED) and column.name not in ("version", "visible_to")
+    )
+
+
+def filter_names(relation: Relation) -> tuple[str, ...]:
+    """Return what the statements of a relation take filters for: its columns, and the ordinals a filter let through."""
+    return (*filterable(relation), ORDINAL)
+
+
+def may_lack(relation: Relation, name: str) -> bool:
+    """Return whether a record may have no value in what a filter of the statements names."""
+    return name != ORDINAL and relation.column(name).nullable
+
+
+def filter_type(relation: Relation, name: str) -> ColumnType:
+    """Return the type of what a filter of the statements names."""
+    return ColumnType.INT if name == ORDINAL else relation.column(name).type
+
+
+def _of(relation: Relation) -> dict[str, Irregular]:
+    """Return the statements that search one relation.
+
+    ``seen`` are the lists of readers that the principal is on, a JSON list of lists; ``at_us`` the instant at which
+    records must be in force; a filter is a JSON list of values, bytes in hexadecimal digits, null for having none, or
+    None for no filter. All count and find only what is in force and may be seen.
+    """
+    name = relation.name
+    filters = tuple(f"filter_{name}" for name in filter_names(relation))
+    sight = ("seen", "at_us")
+    # Records of declared memories have no readers of their own, and no links.
+    linked = {
+        f"search.readers_{name}": Irregular((), results=("visible_to",)),
+        f"search.by_key_{name}": Irregular(("keys", *sight), rows_of=name),
+    }
+    return {
+        **({} if relation.searched else linked),
+        f"search.figures_{name}": Irregular(sight, results=("texts", "terms", "newest_us")),
+        f"search.matching_{name}": Irregular((*sight, *filters), results=("records",)),
+        f"search.count_{name}": Irregular(("term", *sight), results=("texts",)),
+        f"search.best_{name}": Irregular(
+            ("term", *sight, "flat", "slope", "limit", *filters), results=("ordinal", "count", "terms")
+        ),
+        f"search.tokens_{name}": Irregular(("low", "beyond", "high", "limit"), results=("token",)),
+        f"search.recent_{name}": Irregular(
+            ("now_us", *sight, "half_us", "neutral", "limit", *filters), results=("ordinal",)
+        ),
+        f"search.newest_{name}": Irregular((*sight, "limit", *filters), results=("ordinal",)),
+        f"search.of_days_{name}": Irregular(("first_us", *sight, "last_us", "limit", *filters), results=("ordinal",)),
+        f"search.count_of_days_{name}": Irregular(("first_us", *sight, "last_us"), results=("records",)),
+        f"search.vectors_{name}": Irregular(
+            ("space_id", *sight, "after", "limit", *filters), results=("place", "ordinal", "key", "vector")
+        ),
+    }
+
+
+FULL_TEXT: dict[str, Irregular] = {
+    **{name: contract for relation in TEXTS for name, contract in _of(relation).items()},
+    "search.around": Irregular(("ordinals", "steps"), results=("ordinal",)),
+    "search.vectors_of": Irregular(("space_id", "keys"), rows_of="embedding"),
+    "search.usage_of": Irregular(("keys",), rows_of="usage"),
+    "search.edges_of": Irregular(("keys",), rows_of="edge"),
+    "search.linked": Irregular(("seen", "at_us", "now_us"), results=("linked",)),
+}
+"""The statements of full text, by name; every backend that has one writes its own text for each."""
+
+
+def contracts_of(texts: Sequence[Relation]) -> dict[str, Irregular]:
+    """Return the statements that search a store, by name: ``FULL_TEXT``, and those of its own memories."""
+    return FULL_TEXT | {name: each for relation in texts if relation.searched for name, each in _of(relation).items()}

@@ -1,0 +1,1 @@
+"""Writing: the unit of work, shared transactions, changes and their feed."""

@@ -1,0 +1,58 @@
+"""The feed of other processes' writes to resident memory. Each backend has its own way (design, section 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from caliber.storage.compile.plan import Plan
+from caliber.storage.compile.session import StatementSession
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """Change records that were not known yet, oldest first, and the position once they are applied."""
+
+    sequence: int
+    records: tuple[bytes, ...]
+
+
+class Feed(Protocol):
+    """The change records of one store, as its one follower reads them."""
+
+    def bound(self, session: StatementSession) -> int:
+        """Return the position of what ``session`` sees; from now on only what came after it is news."""
+        ...
+
+    def since(self, session: StatementSession, sequence: int) -> News | None:
+        """Return what ``session`` sees beyond the last boundary, or None when the feed does not reach back to it."""
+        ...
+
+    def covers(self, sequence: int) -> bool:
+        """Return whether a commit of ours was already within what was followed."""
+        ...
+
+
+class SequenceFeed:
+    """A feed whose records are numbered in the order of commits, without gaps."""
+
+    def __init__(self, statements: dict[str, Plan]) -> None:
+        self._statements = statements
+        self._followed = 0
+
+    def bound(self, session: StatementSession) -> int:
+        self._followed = session.run(self._statements["change.bounds"], ())[0][1]
+        return self._followed
+
+    def since(self, session: StatementSession, sequence: int) -> News | None:
+        records: Sequence[tuple[int, bytes, bytes]] = session.run(self._statements["change.since"], (sequence,))
+        if not records:
+            return News(sequence, ())
+        if records[0][0] != sequence + 1:
+            return None
+        self._followed = records[-1][0]
+        return News(self._followed, tuple(entries for _, _, entries in records))
+
+    def covers(self, sequence: int) -> bool:
+        return sequence <= self._followed

@@ -1,0 +1,363 @@
+"""The sharing of one transaction by many writers of a process.
+
+Threads that arrive while another one commits wait in line, each on a lock of its own. The thread that leads takes those
+that wait into one transaction and one commit, wakes every one whose work is done, and hands the lead to the first that
+still waits: nobody has to get past the others to learn what became of its work, and nobody overtakes. A call returns
+only when its work is durable. Source: design, section 4.
+
+Handlers of signals run in the main thread, anywhere, and may raise anything (Ctrl-C, ``sys.exit``, a time limit). So:
+
+* The main thread leads nobody but itself. It lets the first that waits lead it, or goes alone when nobody does. What a
+  handler raises is then its own, whatever its class, and no work of another thread is half done by it.
+* Who leads is said in one place, ``_leader``, and changes by one assignment. Everything around that can be done again:
+  ``_leave`` may be interrupted at any line and begun anew, and waking somebody who has nothing to do does no harm.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from _thread import start_new_thread
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Final, TypeVar
+
+from caliber.model.errors import CaliberError, TransactionFailed, Unavailable
+from caliber.storage.compile.session import GRACE_S
+from caliber.storage.waiting import managed, may_be_interrupted
+from caliber.storage.write.unit_of_work import UnitOfWork
+
+T = TypeVar("T")
+
+_LEAST_BATCH: Final = 2
+_COMPANION_S: Final = 1.25 * GRACE_S
+"""The wait after its deadline of one that shares a transaction, for its end: the leader, if it has the same deadline,
+gives up just before, and knows more."""
+
+
+class Request:
+    """One piece of work in line, and what became of it."""
+
+    __slots__ = (
+        "alone",
+        "apart",
+        "cut",
+        "deadline",
+        "done",
+        "error",
+        "gate",
+        "given_up",
+        "passed_over",
+        "result",
+        "unit",
+        "work",
+    )
+
+    def __init__(
+        self, work: Callable[[UnitOfWork], Any], *, apart: bool = False, deadline: float | None = None
+    ) -> None:
+        self.work = work
+        self.deadline = deadline
+        """When, on the monotonic clock, its thread no longer waits."""
+        self.cut: Any = None
+        """The way for its thread to find out its outcome, where the leader had no time left to do so."""
+        self.apart = apart
+        """True when it shares with nobody."""
+        self.unit: UnitOfWork | None = None
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.done = False
+        self.alone = False
+        """True when it is to run in a transaction of its own, on its own thread."""
+        self.given_up = False
+        """True when its thread waits only to learn its outcome, or not even that."""
+        self.passed_over = False
+        """True when it was given up, and nothing came of it."""
+        self.gate = threading.Lock()
+        self.gate.acquire()
+
+    @property
+    def late(self) -> bool:
+        """True when its deadline has passed."""
+        return self.deadline is not None and time.monotonic() >= self.deadline
+
+    @property
+    def over(self) -> bool:
+        """True when its thread has nothing to wait for any more."""
+        return self.done or self.alone or self.passed_over
+
+    def wake(self) -> None:
+        """Let its thread look what became of it; again, or for nothing, does no harm."""
+        if self.gate.locked():
+            self.gate.release()
+
+
+class Batch:
+    """The requests that a leading thread took, and how far their transaction is."""
+
+    __slots__ = ("at", "committed", "cut", "ending", "left", "requests", "silent", "trying")
+
+    def __init__(self, own: Request) -> None:
+        self.requests = [own]
+        self.trying = self.requests
+        """Those in the transaction under way."""
+        self.at: Request | None = None
+        """The requests whose work is being run."""
+        self.ending = False
+        """True once COMMIT may have been sent."""
+        self.committed = False
+        self.cut: Any = None
+        """The way to find out later the outcome of a transaction, where it is unknown."""
+        self.silent = False
+        """True when the transaction ended because nobody answered."""
+        self.left = False
+        """True once the line has been left, and nothing of it remains to be done."""
+
+
+class GroupWriter:
+    """Lets one thread at a time run a transaction: for itself or, when ``grouped``, for all that wait."""
+
+    _may_fall_silent = False
+    """True when the runner of a transaction may never answer: a disk does, a network may not."""
+
+    def __init__(self, *, grouped: bool, max_batch: int, wait_us: int) -> None:
+        self._grouped = grouped
+        self._group_max_batch = max_batch
+        self._group_wait_s = wait_us / 1e6
+        self._mutex = threading.Lock()
+        self._leader: Request | None = None
+        self._waiting: deque[Request] = deque()
+        self._company = 1
+        """The number that wrote lately, or stood in line: those mostly come again at once."""
+        self._took_s = 0.0
+        """The time that their transaction took."""
+        self._full: threading.Lock | None = None
+        """The condition that a leader waits on for its company."""
+
+    def _transaction(self, batch: Batch, own: Request, deadline: float | None) -> None:
+        """Run a batch in one transaction and mark its requests done or alone; ``own`` is the calling thread's.
+
+        What it leaves unmarked goes back in line, except ``own``. Raises: what is the calling thread's alone.
+        """
+        raise NotImplementedError
+
+    def _check_usable(self) -> None:
+        """Raise Unavailable when the store was closed meanwhile."""
+        raise NotImplementedError
+
+    def _made_ready(self) -> None:
+        """Undo what the leader before may have left half done."""
+
+    def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None) -> T:
+        deadline = None if deadline_ms is None else time.monotonic() + deadline_ms / 1000
+        request = Request(work, deadline=deadline)
+        self._in_line(request, deadline)
+        if request.alone and not request.done and request.error is None:
+            self.write_alone(request, deadline)
+        if request.cut is not None:
+            self._look_up(request)
+        return result_of(request)  # type: ignore[no-any-return]
+
+    def _look_up(self, request: Request) -> None:
+        """Find out what became of a request that was ``cut``."""
+
+    def write_alone(self, request: Request, deadline: float | None) -> None:
+        """Run a request that shares with nobody."""
+        request.apart, request.alone = True, False
+        self._in_line(request, deadline)
+
+    def _in_line(self, request: Request, deadline: float | None) -> None:
+        """Return when a request is done, or is to go alone. Raises: what came of it to this thread alone."""
+        batch = Batch(request)
+        try:
+            self._enter(request, deadline)
+            if self._leader is request and self._grouped and not request.apart:
+                self._share(batch, request, deadline)
+            if self._leader is request:
+                self._check_usable()
+                self._made_ready()
+                began = time.perf_counter()
+                self._transaction(batch, request, deadline)
+                self._took_s = time.perf_counter() - began
+                self._company = min(len(batch.requests) + len(self._waiting), self._group_max_batch)
+            else:
+                batch.left = True
+        finally:
+            try:
+                if not batch.left:
+                    self._leave(request, batch)
+            finally:
+                if not batch.left:  # interrupted once more: in another thread no handler runs
+                    start_new_thread(self._leave, (request, batch))
+
+    @managed
+    def exclusive(self) -> Iterator[None]:
+        """Keep transactions out while the connection is used for something else; for writers with one leader."""
+        request = Request(_nothing, apart=True)
+        batch = Batch(request)
+        try:
+            self._enter(request, None)
+            self._made_ready()
+            yield
+        finally:
+            try:
+                if not batch.left:
+                    self._leave(request, batch)
+            finally:
+                if not batch.left:  # interrupted: in another thread no handler runs
+                    start_new_thread(self._leave, (request, batch))
+
+    def _enter(self, request: Request, deadline: float | None) -> None:
+        """Return when the request leads, is done, or is to go alone. Raises: Unavailable when the deadline passed."""
+        with self._mutex:
+            if self._leader is None and not self._waiting:
+                self._leader = request
+                return
+            self._waiting.append(request)
+            full = self._full
+            if full is not None and len(self._waiting) + 1 >= self._company:
+                self._full = None
+                full.release()
+        self._wait(request, deadline)
+
+    def _wait(self, request: Request, deadline: float | None) -> None:
+        """As ``_enter``, of a request that is in line."""
+        while not request.over and self._leader is not request:
+            if deadline is None or (request.given_up and not self._may_fall_silent):
+                request.gate.acquire()
+            elif request.given_up:
+                if not request.gate.acquire(timeout=_patience_s(deadline + _COMPANION_S)) and not request.over:
+                    raise _unanswered()
+            elif not request.gate.acquire(timeout=_patience_s(deadline)) and self._withdraw(request):
+                raise _too_late()
+            # Else somebody took it into a transaction meanwhile: it is too late to give up, its end decides.
+        if request.done or request.alone:
+            return
+        if request.passed_over:
+            raise _too_late()
+        with self._mutex:
+            if request in self._waiting:  # who handed it the lead was interrupted before taking it out
+                self._waiting.remove(request)
+
+    def _withdraw(self, request: Request) -> bool:
+        """Give a request up; return whether nobody works on it."""
+        with self._mutex:
+            if self._leader is request:
+                return True  # and hands that on
+            if request in self._waiting:
+                self._waiting.remove(request)
+                return True
+            request.given_up = True
+        return False
+
+    def _share(self, batch: Batch, request: Request, deadline: float | None) -> None:
+        """Take those that wait into a batch, or have this request taken into that of another thread."""
+        if self._group_wait_s and len(self._waiting) < self._group_max_batch - 1:
+            time.sleep(self._group_wait_s)
+        self._gather()
+        if not may_be_interrupted():
+            with self._mutex:
+                # Who is in the line and in the batch when this is interrupted stays in the line.
+                while self._waiting and not self._waiting[0].apart and len(batch.requests) < self._group_max_batch:
+                    batch.requests.append(self._waiting[0])
+                    self._waiting.popleft()
+        elif self._hand_over(request):
+            self._wait(request, deadline)
+
+    def _hand_over(self, request: Request) -> bool:
+        """Let the first that waits lead, and this request be the first of its company; return whether one does."""
+        with self._mutex:
+            if not self._waiting or self._waiting[0].apart or self._group_max_batch < _LEAST_BATCH:
+                return False
+            heir = self._waiting[0]
+            self._waiting.insert(1, request)
+            self._leader = heir
+            self._waiting.popleft()
+            heir.wake()
+        return True
+
+    def _gather(self) -> None:
+        """Wait until as many stand in line as came together last, for half as long as their transaction took at most.
+
+        Those who were woken a moment ago are on their way back: whoever is first would else commit alone each time.
+        """
+        if len(self._waiting) + 1 >= self._company:
+            return
+        full = threading.Lock()
+        full.acquire()
+        with self._mutex:
+            if len(self._waiting) + 1 >= self._company:
+                return
+            self._full = full
+        full.acquire(timeout=self._took_s / 2)
+        self._full = None
+
+    def _leave(self, own: Request, batch: Batch) -> None:
+        """Leave the line, as the leader or not: wake whose fate is known, put others back, hand on the lead.
+
+        Any line of it may be interrupted; it is then begun again.
+        """
+        with self._mutex:
+            if batch.committed:
+                for request in batch.trying:
+                    request.done = not request.alone
+            for request in batch.requests[1:]:
+                if request.given_up and not request.done:
+                    request.passed_over = True
+            if own in self._waiting:
+                self._waiting.remove(own)
+            own.given_up = not own.over
+            if self._leader is own:
+                for request in reversed(batch.requests[1:]):
+                    if not request.over and request not in self._waiting:
+                        self._waiting.appendleft(request)
+                self._leader = self._waiting[0] if self._waiting else None
+            heir = self._leader
+            if heir is not None:
+                if self._waiting and self._waiting[0] is heir:
+                    self._waiting.popleft()
+                heir.wake()
+            for request in batch.requests[1:]:
+                if request.over:
+                    request.wake()
+        batch.left = True
+
+
+def _nothing(uow: UnitOfWork) -> None:
+    """Stand in line for something else than writing."""
+
+
+def _patience_s(deadline: float) -> float:
+    return max(0.0, min(deadline - time.monotonic(), threading.TIMEOUT_MAX))
+
+
+def _too_late() -> Unavailable:
+    return Unavailable("the deadline passed while other writers were busy; nothing was written", reason="timeout")
+
+
+def _unanswered() -> Unavailable:
+    return Unavailable(
+        "the deadline passed while the transaction that this write shares with others was under way, and no answer"
+        " came: look before you write it again, or write with an idempotency_key",
+        reason="outcome unknown",
+    )
+
+
+def result_of(request: Request) -> Any:
+    """Return the result of a request whose transaction has ended, or raise its error."""
+    if request.error is not None:
+        raise request.error
+    if request.unit is not None:
+        for after in request.unit.on_commit:
+            after()
+    return request.result
+
+
+def copy_for(error: BaseException) -> CaliberError:
+    """Return a fresh error for a companion: threads must not share a traceback, nor one's interrupt stop another."""
+    if isinstance(error, CaliberError):
+        copy = type(error)(error.message, retryable=error.retryable, **error.context)
+    else:
+        copy = TransactionFailed(reason=type(error).__name__, retryable=True)
+    copy.__cause__ = error
+    return copy

@@ -1,0 +1,86 @@
+"""Answers of a store to a process that does not know its memories any more. Source: docs/decisions/0162."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from caliber.model.errors import SchemaMismatch
+from caliber.schema.catalog import Catalog
+from caliber.schema.relation import ColumnType, Relation
+from caliber.storage.compile.plan import Plan, RelationPlans
+from caliber.storage.compile.session import StatementSession
+from caliber.storage.sql.full_text import Memories, memories_of, texts_of
+from caliber.storage.stored_memories import catalog_of
+
+
+def outdated() -> SchemaMismatch:
+    """Return the error of what needs to know every memory, in a process that does not."""
+    return SchemaMismatch(
+        store="the store",
+        reason="its memories were changed since this process opened it; open it again with the present configuration",
+    )
+
+
+def gone_memories(session: StatementSession, plans: Mapping[str, RelationPlans], catalog: Catalog) -> frozenset[str]:
+    """Return the relations of memories that others removed, or took a field from, since the store was opened.
+
+    Another one may have the name by now, and another field the place of one that went.
+    """
+    present = catalog_of(session, plans)
+    if present.revision == catalog.revision:
+        return frozenset()
+    lost = set()
+    for memory in catalog.memories.values():
+        relation, now = memory.relation, present.by_code.get(memory.relation.code)
+        if now is None or not _columns(relation) <= _columns(now):
+            lost.add(relation.name)
+    return frozenset(lost)
+
+
+def indexed_now(
+    session: StatementSession, plans: Mapping[str, RelationPlans], texts: Sequence[Relation]
+) -> tuple[Memories, list[Relation]]:
+    """Return the memories that an index of this store is to hold, and the relations among ``texts`` as they still are.
+
+    Others may have added memories, changed what they are searched by, or taken a field from them.
+    """
+    present = catalog_of(session, plans)
+    known = []
+    for relation in texts:
+        now = present.by_code.get(relation.code)
+        if now is not None and now.searched == relation.searched and _columns(relation) <= _columns(now):
+            known.append(relation)
+    return memories_of(texts_of(present)), known
+
+
+def check_indexed(session: StatementSession, plans: Mapping[str, RelationPlans], texts: Sequence[Relation]) -> None:
+    """Refuse to make an index that would not hold what others declared. Raises: SchemaMismatch."""
+    memories, known = indexed_now(session, plans, texts)
+    if len(known) < len(texts) or memories != memories_of(texts):
+        raise outdated()
+
+
+def _columns(relation: Relation) -> set[tuple[str, ColumnType]]:
+    return {(column.name, column.type) for column in relation.columns}
+
+
+def check_present(
+    session: StatementSession,
+    relation: Relation,
+    plans: Mapping[str, RelationPlans],
+    statements: Mapping[str, Plan],
+    catalog: Catalog,
+) -> None:
+    """Refuse to touch records of a memory that is gone: what its table has may be another one's.
+
+    Raises: SchemaMismatch.
+    """
+    revision = tuple(session.run(statements["memory.revision"], ())[0])
+    if revision != catalog.revision and relation.name in gone_memories(session, plans, catalog):
+        raise outdated()
+
+
+def check_current(session: StatementSession, statements: Mapping[str, Plan], catalog: Catalog) -> None:
+    """Refuse to go on with memories that others have changed. Raises: SchemaMismatch."""
+    if tuple(session.run(statements["memory.revision"], ())[0]) != catalog.revision:
+        raise outdated()

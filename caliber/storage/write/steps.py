@@ -1,0 +1,43 @@
+"""Work that goes on in steps: what it asks of the database at each step travels together.
+
+A piece of work may be a generator. It yields the statements of a step and is sent their rows, so that a database over
+a network answers a step in one round trip, and the steps of writers that share a transaction in one for all of them.
+Anything else a unit of work does stays a plain call. Source: design, section 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from types import GeneratorType
+from typing import Any, TypeVar, cast
+
+from caliber.storage.compile.codec import Row
+from caliber.storage.write.unit_of_work import Ask, UnitOfWork
+
+T = TypeVar("T")
+
+
+Steps = Generator[tuple[Ask, ...], list[list[Row]], T]
+
+
+def in_steps(work: Callable[[UnitOfWork], Steps[T]]) -> Callable[[UnitOfWork], T]:
+    """Return work as stores take it: whoever runs it goes through its steps and gives its result."""
+    return cast("Callable[[UnitOfWork], T]", work)
+
+
+def started(outcome: Any) -> Steps[Any] | None:
+    """Return the steps that work turned out to consist of, or None when ``outcome`` is its result."""
+    return outcome if isinstance(outcome, GeneratorType) else None
+
+
+def finish(uow: UnitOfWork, outcome: Any) -> Any:
+    """Go through the steps of one piece of work, if it has any; return its result."""
+    steps = started(outcome)
+    if steps is None:
+        return outcome
+    try:
+        asked = next(steps)
+        while True:
+            asked = steps.send(uow.answers(asked))
+    except StopIteration as end:
+        return end.value

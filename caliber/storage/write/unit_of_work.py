@@ -1,0 +1,503 @@
+"""The unit of work: one connection, one transaction, one batch of changes.
+
+Services write through it and through nothing else. Row changes are handed to the mirrors after the commit,
+events are published after the commit, and nothing of either happens when the transaction rolls back.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import dataclasses
+import json
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from caliber.model.agents import LockToken
+from caliber.model.errors import Conflict, DTypeError, InsertFailed, InternalError, InvalidValue, LockExpired, NotFound
+from caliber.model.events import Event
+from caliber.schema.catalog import BUILT_IN, Catalog
+from caliber.schema.relation import Relation
+from caliber.schema.relations import CONTENT_VERSION, EMBEDDING, EVENT, SCOPE, TRAJECTORY, TURN, TURN_SUMMARY
+from caliber.schema.relations.memory import FIRST_CODE
+from caliber.storage.compile.codec import Row, dump_json
+from caliber.storage.compile.damage import UNREADABLE, damaged
+from caliber.storage.compile.paging import pages
+from caliber.storage.compile.plan import Plan, RelationPlans
+from caliber.storage.compile.session import StatementSession
+from caliber.storage.sql.turn_summaries import OVERLAPPING, outdated_by
+from caliber.storage.write.changes import DELETE, UPSERT
+from caliber.storage.write.labels import LOWER, lowering, relabelled
+from caliber.storage.write.outdated import check_present, outdated
+
+
+class RowChange(NamedTuple):
+    """One row written (``row`` is its new value) or deleted (``row`` is its last value)."""
+
+    relation: Relation
+    operation: int
+    row: Row
+
+
+def pack_content(relation: Relation, row: Row) -> str:
+    """Return the content columns of a row as JSON; bytes as base64."""
+    body: dict[str, Any] = {}
+    offset = 1 if relation.ordinal else 0
+    for name in relation.content_columns:
+        value = row[relation.index(name) + offset]
+        body[name] = {"b64": base64.b64encode(value).decode("ascii")} if isinstance(value, bytes) else value
+    return dump_json(body)
+
+
+def unpack_content(body: str) -> dict[str, Any]:
+    """Return what ``pack_content`` kept. Raises: StorageError for a damaged body."""
+    try:
+        loaded: dict[str, Any] = json.loads(body)
+        return {
+            name: base64.b64decode(value["b64"]) if isinstance(value, dict) and "b64" in value else value
+            for name, value in loaded.items()
+        }
+    except UNREADABLE:
+        raise damaged("a kept version of a record is damaged", relation="content_version") from None
+
+
+class Ask(NamedTuple):
+    """An irregular statement that updates rows of ``relation`` and returns them whole, as ``UnitOfWork.change``."""
+
+    relation: Relation
+    statement: str
+    parameters: tuple[Any, ...]
+    key: bytes
+    """The key of the row: those who share a transaction lock rows in the order of their keys."""
+
+
+class UnitOfWork:
+    """The reads and writes of one piece of work inside the write transaction."""
+
+    __slots__ = (
+        "_catalog",
+        "_clock_us",
+        "_held",
+        "_inserted_rows",
+        "_keep_content",
+        "_knows_all",
+        "_live",
+        "_locks_reads",
+        "_plans",
+        "_session",
+        "_statements",
+        "changes",
+        "events",
+        "logged",
+        "now_us",
+        "on_commit",
+    )
+
+    def __init__(
+        self,
+        session: StatementSession,
+        plans: dict[str, RelationPlans],
+        statements: dict[str, Plan],
+        now_us: int,
+        keep_content: bool,
+        catalog: Catalog = BUILT_IN,
+        clock_us: Callable[[], int] | None = None,
+    ) -> None:
+        self._session = session
+        self._plans = plans
+        self._statements = statements
+        self._keep_content = keep_content
+        self._catalog = catalog
+        self._locks_reads = False
+        # Where a write may wait for others after it began, time has gone on.
+        self._clock_us = clock_us
+        self._knows_all = False
+        self._live: set[int] = set()
+        self._held: dict[tuple[str, tuple[Any, ...]], Row] = {}
+        self._inserted_rows: list[tuple[RelationPlans, Row]] = []
+        self.now_us = now_us
+        self.changes: list[RowChange] = []
+        self.events: list[Event] = []
+        self.logged: list[Event] = []
+        """Events that are in the log already, and of which whoever wrote them tells this process."""
+        self.on_commit: list[Callable[[], None]] = []
+
+    @property
+    def catalog(self) -> Catalog:
+        """The relations of the store, as this process knows them."""
+        return self._catalog
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def find(self, relation: Relation, *key: Any) -> Any | None:
+        """Return the entity under ``key`` (driver values), or None."""
+        plans = self._plans[relation.name]
+        if self._locks_reads and plans.lock is not None and relation.versioned:
+            if relation is SCOPE:
+                self._hold_task_of(plans, key)
+            self._session.run(plans.lock, key)
+        rows = self._session.run(plans.get, key)
+        self._check_live(relation)
+        if not rows:
+            return None
+        return self._hold(plans, rows[0])
+
+    def _hold_task_of(self, scopes: RelationPlans, key: tuple[Any, ...]) -> None:
+        """Lock the trajectory of a scope before the scope, as appending does: nobody waits in a circle."""
+        for row in self._session.run(scopes.get, key):
+            self.hold(TRAJECTORY, row[scopes.codec.index("trajectory_id")])
+
+    def get(self, relation: Relation, *key: Any) -> Any:
+        """Return the entity under ``key``.
+
+        Raises: NotFound.
+        """
+        entity = self.find(relation, *key)
+        if entity is None:
+            raise NotFound(entity_type=relation.name, id=_show_key(key))
+        return entity
+
+    def select_path(self, relation: Relation, path: str, *key: Any) -> list[Any]:
+        """Return the entities of one access path, in its order."""
+        plans = self._plans[relation.name]
+        return [self._hold(plans, row) for row in self._session.run(plans.lists[path], key)]
+
+    def find_again(self, relation: Relation, *key: Any) -> Any | None:
+        """Return the entity written with an idempotency key, or None; before that of a task stands the task."""
+        plans = self._plans[relation.name]
+        assert plans.by_idempotency is not None  # asked of relations that have such a key
+        rows = self._session.run(plans.by_idempotency, key)
+        return self._hold(plans, rows[0]) if rows else None
+
+    def count(self, relation: Relation) -> int:
+        """Return how many rows a relation has."""
+        total: int = self._session.run(self._plans[relation.name].count, ())[0][0]
+        return total
+
+    def select(self, statement: str, *parameters: Any) -> list[Row]:
+        """Run an irregular statement and return its rows."""
+        return self._session.run(self._statements[statement], parameters)
+
+    def select_entities(self, relation: Relation, statement: str, *parameters: Any) -> list[Any]:
+        """Run an irregular statement that returns whole rows of ``relation``."""
+        plans = self._plans[relation.name]
+        return [self._hold(plans, row) for row in self._session.run(self._statements[statement], parameters)]
+
+    def pages(self, relation: Relation, rows: int = 500) -> Iterator[list[Row]]:
+        """Yield every row of a relation as the driver stores it, in the order of its ordinal or key."""
+        return pages(self._session, self._plans[relation.name], rows)
+
+    def current(self, relation: Relation, row: Row) -> Row:
+        """Return a row that was read by page as this unit of work has it by now."""
+        return self._held.get((relation.name, self._plans[relation.name].codec.key_of(row)), row)
+
+    def adopt(self, relation: Relation, row: Row) -> None:
+        """Take a row that was read by page for one that may be changed; rows that are only looked at are not kept."""
+        self._held.setdefault((relation.name, self._plans[relation.name].codec.key_of(row)), row)
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def insert(self, relation: Relation, entity: Any, *, keeps_label: bool = False) -> int | None:
+        """Insert an entity and return its ordinal.
+
+        ``keeps_label``: the caller lowers the label of a turn's scope itself, with what it asks for anyway.
+
+        Raises: InsertFailed or Conflict when a key or a uniqueness rule is broken; on some databases only with the
+            next statement, or the commit.
+        """
+        plans = self._plans[relation.name]
+        row = plans.codec.encode(entity)
+        returned = self._session.insert(plans.insert, row)
+        ordinal = self._inserted(plans, row, returned)
+        if relation is TURN and not keeps_label:
+            self.change(SCOPE, LOWER, *lowering(row))
+        return ordinal
+
+    def insert_new(self, relation: Relation, entity: Any) -> bool:
+        """Insert an entity unless a uniqueness rule says it is already there; return whether it was inserted."""
+        plans = self._plans[relation.name]
+        row = plans.codec.encode(entity)
+        if relation.ordinal:
+            returned = self._session.run(plans.insert_or_ignore, row)
+            if not returned:
+                return False
+            self._inserted(plans, row, returned)
+            if relation is TURN:
+                self.change(SCOPE, LOWER, *lowering(row))
+            return True
+        return self._session.changed(plans.insert_or_ignore, row) == 1
+
+    def upsert(self, relation: Relation, entity: Any) -> None:
+        """Insert an entity, or overwrite the row with the same key."""
+        plans = self._plans[relation.name]
+        row = plans.codec.encode(entity)
+        returned = self._session.run(plans.upsert, row)
+        self._inserted(plans, row, returned)
+        if relation is TURN:
+            self.change(SCOPE, LOWER, *lowering(row))
+
+    def update(self, relation: Relation, entity: Any) -> Any:
+        """Write an entity that was read in this unit of work, if nobody changed it; return it as stored.
+
+        The version is raised here. When content columns change, their old value is kept for replay.
+
+        Raises: Conflict when the row's version is no longer the one that was read.
+        """
+        plans = self._plans[relation.name]
+        key = plans.codec.key_of(plans.codec.encode(entity))
+        if plans.update is None:
+            raise InternalError(f"{relation.name} cannot be updated")
+        old = self._old_row(plans, key)
+        row = list(plans.codec.encode(entity, old[0] if relation.ordinal else None))
+        place = plans.codec.version_place
+        row[place] = old[place] + 1
+        new = tuple(row)
+        if relation is TURN or relation is SCOPE:
+            lowers = relabelled(self._session, self._plans, relation, old, new)
+            if lowers is not None:
+                self.change(SCOPE, LOWER, *lowers)
+        values = [new[plans.codec.index(name)] for name in plans.update.binds[: -len(key) - 1]]
+        if self._session.changed(plans.update, (*values, *key, old[place])) != 1:
+            raise Conflict(
+                entity_type=relation.name, id=_show_key(key), reason="another writer changed it first", retryable=True
+            )
+        self._content_replaced(plans, old, new)
+        self._held[relation.name, key] = new
+        if relation.mirrored:
+            self.changes.append(RowChange(relation, UPSERT, new))
+        if relation is TURN:
+            self._drop_summaries(old, new)
+        self._check_live(relation)
+        return plans.codec.decode(new)
+
+    def delete(self, relation: Relation, entity: Any) -> None:
+        """Delete an entity that was read in this unit of work, and what is owned by it, keeping content for replay."""
+        plans = self._plans[relation.name]
+        key = plans.codec.key_of(plans.codec.encode(entity))
+        if plans.lock is not None:
+            # Nobody may begin to refer to it between looking for referrers and deleting it.
+            self._session.run(plans.lock, key)
+        self._release_referrers(plans, self._old_row(plans, key))
+        old = self._old_row(plans, key)
+        del self._held[relation.name, key]
+        if self._session.changed(plans.delete, key) != 1:
+            raise NotFound(entity_type=relation.name, id=_show_key(key))
+        if relation.mirrored:
+            # Only now: who adds a memory whose records may belong to this one waits for us, or was first.
+            self.check_catalog()
+        self._content_replaced(plans, old, None)
+        if relation.mirrored:
+            self.changes.append(RowChange(relation, DELETE, old))
+        if relation is TURN:
+            self._drop_summaries(old, None)
+
+    def _drop_summaries(self, old: Row, new: Row | None) -> None:
+        """Delete the summary of a turn that was changed or deleted, keeping its text for replay."""
+        for place in outdated_by(old, new):
+            for summary in self.select_entities(TURN_SUMMARY, OVERLAPPING, *place):
+                with contextlib.suppress(NotFound):  # who deleted another of its turns did it
+                    self.delete(TURN_SUMMARY, summary)
+
+    def change(self, relation: Relation, statement: str, *parameters: Any) -> list[Row]:
+        """Run an irregular statement that updates rows of ``relation`` and returns them whole; return the rows.
+
+        For narrow updates of hot counters, where reading first would only cost time. It must not touch content.
+        """
+        rows = self._session.run(self._statements[statement], parameters)
+        self.changes.extend(RowChange(relation, UPSERT, row) for row in rows)
+        return rows
+
+    def answers(self, asked: Sequence[Ask]) -> list[list[Row]]:
+        """Run the statements of a step, one after the other, and return the rows of each."""
+        return [self.change(ask.relation, ask.statement, *ask.parameters) for ask in asked]
+
+    def answered(self, ask: Ask, rows: list[Row]) -> None:
+        """Take note of what a statement changed that somebody else ran for this unit of work."""
+        self.changes.extend(RowChange(ask.relation, UPSERT, row) for row in rows)
+
+    def remove(self, relation: Relation, statement: str, *parameters: Any) -> int:
+        """Run an irregular statement that deletes rows of ``relation`` and returns them; return how many."""
+        rows = self._session.run(self._statements[statement], parameters)
+        if relation.mirrored:
+            self.changes.extend(RowChange(relation, DELETE, row) for row in rows)
+        return len(rows)
+
+    def execute(self, statement: str, *parameters: Any) -> int:
+        """Run an irregular statement on a relation that is not mirrored; return how many rows it changed."""
+        return self._session.changed(self._statements[statement], parameters)
+
+    # --- around ----------------------------------------------------------------------------------
+
+    def keep_nothing(self) -> None:
+        """From now on, do not keep what replaced content said: it is to be gone. Raises: as ``check_catalog``."""
+        self.check_catalog()
+        self._keep_content = False
+
+    def check_catalog(self) -> None:
+        """Refuse to go on with memories that others have changed: records that we do not know may have to go too.
+
+        Raises: SchemaMismatch.
+        """
+        if not self._knows_all and tuple(self.select("memory.revision")[0]) != self._catalog.revision:
+            raise outdated()
+        self._knows_all = True
+
+    def _check_live(self, relation: Relation) -> None:
+        """Refuse what was read or written in the table of a memory that others removed, or took a field from.
+
+        Its name, and that of a field, may be another one's by now. Only now: as long as this transaction is under way,
+        nobody else can do it. Raises: SchemaMismatch.
+        """
+        code = relation.code
+        if code >= FIRST_CODE and code not in self._live:
+            check_present(self._session, relation, self._plans, self._statements, self._catalog)
+            self._live.add(code)
+
+    def run(self, plan: Plan) -> None:
+        """Run a plan of the backend's own that takes nothing, in this transaction."""
+        self._session.changed(plan, ())
+
+    def guard(self, token: LockToken | None) -> None:
+        """Check a fencing token inside this very transaction.
+
+        Raises: LockExpired when the lock has expired, was released or was taken over.
+        """
+        if token is None:
+            return
+        if not isinstance(token, LockToken):
+            raise DTypeError(field="guard", expected="LockToken", got=type(token).__name__)
+        if not isinstance(token.resource, str):
+            raise DTypeError(field="guard.resource", expected="str", got=type(token.resource).__name__)
+        if isinstance(token.token, bool) or not isinstance(token.token, int):
+            raise DTypeError(field="guard.token", expected="an int", got=type(token.token).__name__)
+        if not 0 <= token.token < 2**63:
+            raise InvalidValue(field="guard.token", reason="must be at least 0 and fit 64 bits")
+        self.serialize(token.resource)
+        now_us = self.now_us if self._clock_us is None else self._clock_us()
+        if not self.select("lock.held", token.resource, token.token, now_us):
+            raise LockExpired(resource=token.resource)
+
+    def lock_reads(self) -> None:
+        """From now on, keep others from changing the rows that are read one by one.
+
+        For work that lost a race and is done again: now it waits instead of losing the next one.
+        """
+        self._locks_reads = True
+
+    def hold(self, relation: Relation, *key: Any) -> None:
+        """Lock this row now, where rows that are read are locked, before others that are locked after it elsewhere."""
+        lock = self._plans[relation.name].lock
+        if self._locks_reads and lock is not None:
+            self._session.run(lock, key)
+
+    def serialize(self, resource: str) -> None:
+        """Let nobody else who serializes on ``resource`` go on until this transaction has ended.
+
+        For rules over rows that do not exist yet, which no row's own version protects.
+        """
+        self.select("lock.serialize", resource)
+
+    def announce(self, relation: Relation, entity: Any, ordinal: int | None) -> None:
+        """Name a row in the change record that followers do not hold: what they make of it is up to them."""
+        plans = self._plans[relation.name]
+        if ordinal is None:
+            ordinal = self._old_row(plans, plans.codec.key_of(plans.codec.encode(entity)))[0]
+        self.changes.append(RowChange(relation, UPSERT, plans.codec.encode(entity, ordinal)))
+
+    def emit(self, event: Event) -> None:
+        """Queue an event for after the commit."""
+        self.events.append(event)
+
+    def audit(self, event: Event) -> None:
+        """Write an event in this transaction, and queue it for after the commit."""
+        self.insert(EVENT, event)
+        self.events.append(event)
+
+    def log(self, event: Event, publish: Callable[[Event], None]) -> None:
+        """Write an event in this transaction whatever its family, and ``publish`` it after the commit."""
+        self.insert(EVENT, event)
+        self.logged.append(event)
+        self.on_commit.append(lambda: publish(event))
+
+    def _inserted(self, plans: RelationPlans, row: Row, returned: Sequence[Row]) -> int | None:
+        relation = plans.relation
+        if not relation.ordinal:
+            return None
+        if not returned:
+            raise InsertFailed(entity_type=relation.name, reason="the database returned no ordinal")
+        ordinal: int = returned[0][0]
+        full = (ordinal, *row[1:])
+        self._inserted_rows.append((plans, full))
+        if relation.mirrored:
+            self.changes.append(RowChange(relation, UPSERT, full))
+        self._check_live(relation)
+        return ordinal
+
+    def _hold(self, plans: RelationPlans, row: Row) -> Any:
+        self._held[plans.relation.name, plans.codec.key_of(row)] = row
+        return plans.codec.decode(row)
+
+    def _old_row(self, plans: RelationPlans, key: tuple[Any, ...]) -> Row:
+        """Return the row as this unit of work read or inserted it."""
+        # Inserted rows are looked up only when one of them is changed again, which is rare.
+        while self._inserted_rows:
+            inserted, row = self._inserted_rows.pop()
+            self._held.setdefault((inserted.relation.name, inserted.codec.key_of(row)), row)
+        held = self._held.get((plans.relation.name, key))
+        if held is None:
+            raise InternalError(f"{plans.relation.name} was changed without being read first")
+        return held
+
+    def _release_referrers(self, plans: RelationPlans, old: Row) -> None:
+        """Do what the foreign keys say with mirrored rows that refer to a row about to go.
+
+        The database would do it too, but tell nobody: mirrors would keep the rows, and their content would be lost.
+        """
+        for relation, key in self._catalog.referrers.get(plans.relation.name, ()):
+            referrer = self._plans[relation.name]
+            target = old[plans.codec.index(key.target)]
+            for row in self._session.run(referrer.references[key.column], (target,)):
+                entity = self._hold(referrer, row)
+                if key.on_delete == "cascade":
+                    self.delete(relation, entity)
+                else:
+                    self.update(relation, dataclasses.replace(entity, **{key.column: None}))
+
+    def _content_replaced(self, plans: RelationPlans, old: Row, new: Row | None) -> None:
+        """When content changes or goes, keep what it said, and drop the vectors that no longer say it."""
+        relation = plans.relation
+        if not relation.content_columns:
+            return
+        offset = 1 if relation.ordinal else 0
+        if not _differ(relation, relation.content_columns, old, new):
+            return
+        owner = old[relation.index(relation.key[0]) + offset]
+        if relation.vector_of is None or _differ(relation, relation.vector_of, old, new):
+            self.remove(EMBEDDING, "embedding.drop_owner", owner)
+        if not self._keep_content:
+            return
+        keep = self._plans[CONTENT_VERSION.name]
+        self._session.run(
+            keep.insert_or_ignore,
+            (
+                relation.name,
+                old[0],
+                old[plans.codec.version_place],
+                owner,
+                pack_content(relation, old),
+                self.now_us,
+                old[relation.index("trajectory_id") + offset] if relation.has("trajectory_id") else None,
+            ),
+        )
+
+
+def _differ(relation: Relation, columns: Sequence[str], old: Row, new: Row | None) -> bool:
+    offset = 1 if relation.ordinal else 0
+    places = [relation.index(name) + offset for name in columns]
+    return new is None or any(old[place] != new[place] for place in places)
+
+
+def _show_key(key: tuple[Any, ...]) -> str:
+    # Keys are ids or natural keys; only ids are shown, as content must not appear in messages.
+    return ", ".join(str(uuid.UUID(bytes=part)) if isinstance(part, bytes) and len(part) == 16 else "…" for part in key)
