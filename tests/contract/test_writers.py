@@ -170,6 +170,36 @@ def test_short_deadline_of_one_does_not_fail_its_group(file_backend: Any) -> Non
     assert count(store, TRAJECTORY) == sum(isinstance(outcome, int) for outcome in outcomes.values())
 
 
+@pytest.mark.parametrize("call", ["window", "search", "consolidate"])
+def test_deadline_holds_while_our_own_writer_waits_for_another_process(file_backend: Any, call: str) -> None:
+    """What reads leave behind waits for the lock of another process: a call with a deadline does not wait for it."""
+    import apsw
+
+    memory = file_backend.open(storage__busy_timeout_ms=30_000, embedding_provider=None)
+    task = memory.start_trajectory("goal", initiator=USER)
+    memory.append_turn(memory.current_scope(task.trajectory_id).scope_id, role="user", content="hello there")
+    memory.flush()
+    calls: dict[str, Callable[[], Any]] = {
+        "window": lambda: memory.assemble_context(task.trajectory_id, consistency="latest", deadline_ms=300),
+        "search": lambda: memory.search("hello", consistency="latest", deadline_ms=300),
+        "consolidate": lambda: memory.consolidate_notes(task.trajectory_id, deadline_ms=300),
+    }
+    other = apsw.Connection(file_backend.path)
+    other.execute("BEGIN IMMEDIATE")
+    memory.assemble_context(task.trajectory_id)
+    until(lambda: memory._engine.store._writer._leader is not None)  # the window, which waits for the lock
+    began = time.monotonic()
+    with pytest.raises(Unavailable) as caught:
+        calls[call]()
+    took_s = time.monotonic() - began
+    other.execute("ROLLBACK")
+    other.close()
+    assert took_s < 15
+    assert caught.value.context["reason"] == "timeout"
+    assert caught.value.retryable
+    memory.flush()
+
+
 def test_idempotent_insert_under_concurrency_stores_one_row(backend: Any) -> None:
     # K-044: unique index and ON CONFLICT, never check-then-insert
     memory = backend.open(storage__durability="group")

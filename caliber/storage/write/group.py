@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar
 
+from caliber.model.deadline import remaining_s
 from caliber.model.errors import CaliberError, TransactionFailed, Unavailable
 from caliber.storage.compile.session import GRACE_S
 from caliber.storage.waiting import managed, may_be_interrupted
@@ -192,11 +193,15 @@ class GroupWriter:
 
     @managed
     def exclusive(self) -> Iterator[None]:
-        """Keep transactions out while the connection is used for something else; for writers with one leader."""
+        """Keep transactions out while the connection is used for something else; for writers with one leader.
+
+        Raises: Unavailable when the calling thread's deadline passed before the line was free.
+        """
         request = Request(_nothing, apart=True)
         batch = Batch(request)
+        left_s = remaining_s()
         try:
-            self._enter(request, None)
+            self._enter(request, None if left_s is None else time.monotonic() + left_s)
             self._made_ready()
             yield
         finally:
