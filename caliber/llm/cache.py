@@ -15,14 +15,16 @@ from _thread import start_new_thread
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
 from caliber.llm.protocols import FloatVector
 from caliber.model.deadline import deadline_passed, remaining_s
 from caliber.model.errors import CaliberError, InvalidValue, StorageError
-from caliber.storage.waiting import Event
+
+if TYPE_CHECKING:
+    from caliber.storage.waiting import Event
 
 
 class EmbeddingKey(NamedTuple):
@@ -58,11 +60,17 @@ class CacheStats:
     store_rejected: int
 
 
+def _new_event() -> Event:
+    from caliber.storage.waiting import Event  # an open store has loaded it; a program that is only checked need not
+
+    return Event()
+
+
 @dataclass(slots=True)
 class _Flight:
     """A vector that some thread is computing now; ``vector`` stays None if that failed."""
 
-    done: Event = field(default_factory=Event)
+    done: Event = field(default_factory=_new_event)
     vector: FloatVector | None = None
 
 

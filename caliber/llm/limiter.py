@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import TYPE_CHECKING
 
 from caliber.model.deadline import remaining_s
 from caliber.model.errors import RateLimited, Unavailable
-from caliber.storage.waiting import Event
+
+if TYPE_CHECKING:
+    from caliber.storage.waiting import Event
 
 _MINUTE_S = 60.0
 

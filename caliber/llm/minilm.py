@@ -25,7 +25,6 @@ from caliber.llm.local import LocalEmbedding
 from caliber.llm.protocols import FloatVector
 from caliber.llm.texts import valid_unicode
 from caliber.model.errors import EmbeddingFailed, ExtraNotInstalled
-from caliber.storage.waiting import apart
 
 MODEL: Final = "all-MiniLM-L6-v2-onnx-int8"
 DIMENSIONS: Final = 384
@@ -112,6 +111,8 @@ class MiniLmEmbeddingProvider(LocalEmbedding):
             return model
         with self._lock:
             if self._model is None:
+                from caliber.storage.waiting import apart
+
                 self._model = apart(self._load)
             return self._model
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from caliber.llm.embedding import whole_batch
 from caliber.llm.protocols import BatchedEmbedding, EmbeddingProvider, FloatMatrix, FloatVector, SummarizationProvider
@@ -22,7 +22,9 @@ from caliber.model.providers import (
     MergedNote,
     TrajectoryDigest,
 )
-from caliber.storage.waiting import Event
+
+if TYPE_CHECKING:
+    from caliber.storage.waiting import Event
 
 T = TypeVar("T")
 

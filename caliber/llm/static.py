@@ -26,7 +26,6 @@ from caliber.llm.local import LocalEmbedding
 from caliber.llm.protocols import FloatVector
 from caliber.llm.texts import valid_unicode
 from caliber.model.errors import EmbeddingFailed, ExtraNotInstalled, InvalidConfigValue
-from caliber.storage.waiting import apart
 
 MODEL = "wordllama-l2-supercat"
 WEIGHT_FILE = Path("weights", "l2_supercat_256.safetensors")
@@ -130,7 +129,11 @@ def static_model_folder(feature: str = _FEATURE) -> Path:
 def load_static_model(folder: Path) -> StaticModel:
     """Open tokenizer and weights, or return them where they are open. Raises: ExtraNotInstalled, EmbeddingFailed."""
     shared = _shared.get(folder)
-    return shared if shared is not None else apart(lambda: _load(folder))
+    if shared is not None:
+        return shared
+    from caliber.storage.waiting import apart
+
+    return apart(lambda: _load(folder))
 
 
 def _load(folder: Path) -> StaticModel:

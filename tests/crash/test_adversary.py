@@ -108,7 +108,8 @@ def test_planted_faults_are_found(tmp_path: Path) -> None:
 
 def test_a_planted_hang_is_found_with_what_its_threads_do(tmp_path: Path) -> None:
     found = planted(tmp_path, 0, "hang", patience_s=3)
-    assert [fault.partition(":")[0] for fault in found] == ["hang"], found
+    # Both who waits for the program and the program itself may be the first to see it.
+    assert {fault.partition(":")[0] for fault in found} == {"hang"}, found
     assert "in nothing" in found[0]
 
 

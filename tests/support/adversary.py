@@ -244,5 +244,5 @@ def drawn(count: int, seed: object, folder: Path) -> Iterable[dict[str, Any]]:
         adapter = ("sqlite", "postgres")[number % 2]
         if not decks[adapter]:
             decks[adapter] = chance.sample(KINDS[adapter], len(KINDS[adapter]))
-        seconds = chance.uniform(0.5, 1.5) if scale(0, 1) else 0.3
+        seconds = chance.uniform(0.5, 1.5) if scale(0, 1) else 0.1
         yield order_of(number, seed, adapter, decks[adapter].pop(), folder, seconds)
