@@ -56,7 +56,6 @@ _allow(
     backends__postgres__patience="TURN_MS _PAUSE_S",
     backends__postgres__vector_index="_KNOWN_S _LOOK_S",
     backends__postgres__writer="PostgresWriter._stands _BACKOFF_S _LEAST_MS _SHARED_LOCK_MS",
-    storage__fork_imports="_before",
     backends__sqlite__care="SqliteCare.copy_to",
     backends__sqlite__erasing="_PAUSE_S",
     storage__fork_imports="_before",
