@@ -15,7 +15,7 @@ from caliber.model.access import Principal, PrincipalKind
 from caliber.model.agents import AgentRole, LockToken
 from caliber.model.errors import DTypeError, InvalidValue, RequiredFieldMissing
 from caliber.model.references import EntityRef, EntityType
-from caliber.model.time import Clock, SystemClock, from_us, parse_duration_ms, to_us
+from caliber.model.time import CheckedClock, Clock, SystemClock, from_us, parse_duration_ms, to_us
 from caliber.model.trajectory import TTL, ToolCall, TTLKind
 
 MAX_CONTENT_BYTES = 256 << 20
@@ -157,16 +157,15 @@ def as_callback(value: Any, field: str) -> Any:
 
 
 def as_clock(value: Any) -> Clock:
-    """Return a clock; None stands for the machine's.
+    """Return a clock whose readings are checked; None stands for the machine's.
 
     Raises: DTypeError.
     """
-    if value is None:
+    if value is None or type(value) is SystemClock:
         return SystemClock()
     if not callable(getattr(value, "now_us", None)):
         raise DTypeError(field="clock", expected="a Clock", got=type(value).__name__)
-    clock: Clock = value
-    return clock
+    return CheckedClock(value)
 
 
 def as_path(value: Any, field: str) -> Path:

@@ -13,6 +13,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _FIRST_US = (datetime.min.replace(tzinfo=UTC) - EPOCH) // _MICROSECOND
 _LAST_US = (datetime.max.replace(tzinfo=UTC) - EPOCH) // _MICROSECOND
+_MARGIN_US = 1_101 * 366 * 86_400_000_000
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _DURATION = re.compile(r"([0-9]+)(ms|s|m|h|d|w)\Z")
 _INT64_MAX = 2**63 - 1
@@ -32,6 +33,22 @@ class SystemClock:
 
     def now_us(self) -> int:
         return time.time_ns() // 1_000
+
+
+class CheckedClock:
+    """A clock of the caller's; what it says must leave room for leases and ages of a thousand years."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._now_us = clock.now_us
+
+    def now_us(self) -> int:
+        """Return what the clock says. Raises: InvalidValue."""
+        now_us = self._now_us()
+        if type(now_us) is not int or not _FIRST_US + _MARGIN_US <= now_us <= _LAST_US - _MARGIN_US:
+            raise InvalidValue(
+                field="clock", reason="now_us() must give an int, microseconds of the years 1105 to 8895"
+            )
+        return now_us
 
 
 class FixedClock:

@@ -94,7 +94,8 @@ def test_a_clock_that_fails_for_a_while_ends_no_thread(backend: Any, start: Any)
     memory.flush()
     behind = memory._engine.behind
     clock.gone = True
-    memory._engine.behind.event(lambda: memory._engine.event(EventType.NOTIFY, payload={}))
+    engine = memory._engine
+    behind.put((engine.log, None, lambda: engine.event(EventType.NOTIFY, payload={})))
     until = time.monotonic() + 60
     while not behind.set_aside and time.monotonic() < until:
         time.sleep(0.005)
@@ -102,6 +103,17 @@ def test_a_clock_that_fails_for_a_while_ends_no_thread(backend: Any, start: Any)
     assert behind.set_aside == 1
     memory.assemble_context(agent.trajectory_id)
     memory.flush()
+    clock.gone = True
+    for call in (
+        lambda: agent.say("hello"),
+        lambda: agent.note("hello"),
+        lambda: memory.assemble_context(agent.trajectory_id),
+        lambda: memory.agents.acquire("vault", holder="agent:a"),
+        lambda: memory.start_trajectory("goal", initiator=USER),
+    ):
+        with pytest.raises(InvalidValue, match="now_us"):
+            call()
+    clock.gone = False
     memory.close()
 
 
