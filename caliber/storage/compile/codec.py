@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from caliber.model.errors import StorageError
-from caliber.model.ids import uuid_from_bytes
-from caliber.model.time import EPOCH, from_us
+from caliber.model.time import EPOCH
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.storage.compile.damage import UNREADABLE, damaged_column, damaged_row
+from caliber.storage.compile.decoding import DECODING, decode_expression, raw_decoder_of
 
 Row = tuple[Any, ...]
 
@@ -37,10 +37,6 @@ def _us(value: Any) -> int:
 
 def _join_uuids(values: tuple[uuid.UUID, ...]) -> bytes:
     return b"".join(value.bytes for value in values)
-
-
-def _split_uuids(raw: bytes) -> tuple[uuid.UUID, ...]:
-    return tuple(uuid_from_bytes(raw[at : at + 16]) for at in range(0, len(raw), 16))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,36 +84,6 @@ def _encode_expression(column: Column, value: str, scope: dict[str, Any]) -> str
     return value
 
 
-def _decode_expression(column: Column, value: str, scope: dict[str, Any]) -> str:
-    kind = column.type
-    if kind is ColumnType.UUID:
-        return f"_uuid({value})"
-    if kind is ColumnType.INSTANT:
-        return f"_from_us({value})"
-    if kind is ColumnType.BOOL:
-        return f"bool({value})"
-    if kind is ColumnType.ENUM:
-        assert column.enum is not None
-        scope[f"_members_{column.name}"] = {member.value: member for member in column.enum}
-        return f"_members_{column.name}.get({value}, {value})" if column.open else f"_members_{column.name}[{value}]"
-    if kind is ColumnType.TEXT_ARRAY:
-        return f"tuple(_load({value}))"
-    if kind is ColumnType.UUID_ARRAY:
-        return f"_split({value})"
-    if kind is ColumnType.JSON:
-        scope[f"_dec_{column.name}"] = column.json_decode
-        return f"_dec_{column.name}(_load({value}))"
-    return value
-
-
-_DECODING: dict[str, Any] = {
-    "_from_us": from_us,
-    "_uuid": uuid_from_bytes,
-    "_load": json.loads,
-    "_split": _split_uuids,
-}
-
-
 @functools.cache
 def decoder_of(column: Column) -> Callable[[Any], Any] | None:
     """Return what turns a stored value of a column, NULL excepted, into the entity's; None where they are the same.
@@ -137,17 +103,6 @@ def decoder_of(column: Column) -> Callable[[Any], Any] | None:
     return read
 
 
-@functools.cache
-def raw_decoder_of(column: Column) -> Callable[[Any], Any] | None:
-    """As ``decoder_of``, raising whatever comes of a damaged value."""
-    scope = dict(_DECODING)
-    expression = _decode_expression(column, "value", scope)
-    if expression == "value":
-        return None
-    decode: Callable[[Any], Any] = eval(f"lambda value: {expression}", scope)  # noqa: S307
-    return decode
-
-
 def _damage(relation: Relation, row: Row, failed: Exception) -> Exception:
     """Return the error that names what is damaged in a row; of a sound one, the error as it is, which is ours."""
     found: StorageError | None = damaged_row(relation, row)
@@ -158,7 +113,7 @@ def _damage(relation: Relation, row: Row, failed: Exception) -> Exception:
 def codec_of(relation: Relation) -> Codec:
     """Return the codec of a relation, generated at the first call."""
     scope: dict[str, Any] = {
-        **_DECODING,
+        **DECODING,
         "_us": _us,
         "_dump": dump_json,
         "_join": _join_uuids,
@@ -181,7 +136,7 @@ def codec_of(relation: Relation) -> Codec:
 
     decoded = {}
     for place, column in enumerate(relation.columns, start=first):
-        expression = _decode_expression(column, f"r[{place}]", scope)
+        expression = decode_expression(column, f"r[{place}]", scope)
         if column.nullable and expression != f"r[{place}]":
             expression = f"None if r[{place}] is None else {expression}"
         decoded[column.name] = expression

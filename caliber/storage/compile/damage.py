@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from caliber.model.errors import StorageError
 from caliber.schema.relation import Column, ColumnType, Relation
+from caliber.storage.compile.decoding import raw_decoder_of
 
 Row = tuple[Any, ...]
 
@@ -114,8 +115,6 @@ def is_sound(column: Column, value: Any) -> bool:
 
 
 def _is_read(column: Column, value: Any) -> bool:
-    from caliber.storage.compile.codec import raw_decoder_of
-
     decode = raw_decoder_of(column)
     try:
         read = value if decode is None else decode(value)
