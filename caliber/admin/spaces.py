@@ -31,6 +31,7 @@ from caliber.schema.relations import EMBEDDING, EMBEDDING_SPACE
 from caliber.search.in_database.full_text import WordIndexer
 from caliber.search.opening import SearchEngine
 from caliber.storage.compile.codec import dump_json
+from caliber.storage.compile.damage import last_of
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 _BATCH_ROWS = 2_000
@@ -314,7 +315,7 @@ def _pages(engine: Engine, statement: str, dry_run: bool) -> Any:
         if not rows:
             return
         yield rows
-        last = rows[-1][0]
+        last = last_of(rows, last)
 
 
 def _empty_spaces(engine: Engine, dry_run: bool) -> tuple[str, ...]:
@@ -416,7 +417,7 @@ def _drop_outdated(engine: Engine, space_id: bytes) -> int:
                 rows = session.run(engine.store.statements[f"embedding.hashes_{kind}"], (space_id, last, _BATCH_ROWS))
             if not rows:
                 break
-            last = rows[-1][0]
+            last = last_of(rows, last)
             outdated = [row[1] for row in rows if _hash(row[2], row[3]) != row[4]]
             if outdated:
                 dropped += engine.write(functools.partial(_drop_vectors, space_id, outdated))

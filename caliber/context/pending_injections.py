@@ -45,6 +45,8 @@ NO_CLAIM: Final = Claim()
 class PendingInjections(Deferred):
     """Decides which window takes what waits; one of a store that is open. Claims of windows kept behind are items."""
 
+    rank = 1
+
     def __init__(self, memory: ResidentMemory) -> None:
         self._memory = memory
         self._lock = threading.Lock()

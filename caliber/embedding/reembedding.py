@@ -27,6 +27,7 @@ from caliber.model.references import EntityType
 from caliber.model.time import from_us
 from caliber.schema.relations import EMBEDDING_SPACE
 from caliber.storage.compile.codec import Row
+from caliber.storage.compile.damage import last_of
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store
 from caliber.storage.write.unit_of_work import UnitOfWork
@@ -180,7 +181,7 @@ def _would_lose(
             tolerated -= sum(row[1] not in lane.refused for row in rows)
             if tolerated < 0:
                 return True
-            last = rows[-1][0]
+            last = last_of(rows, last)
     return False
 
 

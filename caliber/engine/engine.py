@@ -31,7 +31,7 @@ from caliber.kernels import estimate_tokens, uuid7
 from caliber.kernels.evaluator import open_evaluator
 from caliber.llm.protocols import EmbeddingProvider, SummarizationProvider
 from caliber.model import arguments
-from caliber.model.deadline import deadline_passed, remaining_s, within
+from caliber.model.deadline import deadline_passed, remaining_s, unbounded, within
 from caliber.model.errors import CaliberError, InvalidConfigValue, ProviderNotConfigured, StorageError, Unavailable
 from caliber.model.events import Event, EventFamily, EventType
 from caliber.model.ids import EventId
@@ -390,7 +390,10 @@ class Engine:
             return
         kind = error.kind if isinstance(error, CaliberError) else type(error).__name__
         message = str(error)[:500].encode("utf-8", "backslashreplace").decode()  # it may quote what is no text
-        self.record(self.event(EventType.ERROR, payload={"where": where, "error": kind, "message": message}))
+        try:
+            self.record(self.event(EventType.ERROR, payload={"where": where, "error": kind, "message": message}))
+        except Exception:  # a clock that cannot be read ends neither the thread nor the call that failed
+            self.unrecorded_errors += 1
 
     def record(self, event: Event) -> None:
         """Queue an event for the log without ever waiting."""
@@ -416,7 +419,7 @@ class Engine:
 
         Interrupted (Ctrl-C, a time limit), it goes on where it was when it is called again.
         """
-        with self._closing:
+        with self._closing, unbounded():
             if self._released or self._state == "forked":
                 return
             # First of all: calls of other threads would keep what is drained from ever running dry.
@@ -456,8 +459,9 @@ class Engine:
 
     def forked(self) -> None:
         """Take note that this process is a child of the one that opened the store."""
-        if self._state == "open":
+        if not self._released:  # also where its closing was interrupted, or is under way in another thread
             self._state = "forked"
+            self._closing = threading.RLock()
 
 
 def _after_fork_in_child() -> None:

@@ -14,6 +14,8 @@ from caliber.storage.write.unit_of_work import UnitOfWork
 class EventLog(Deferred):
     """Items are events, or functions without arguments that make one."""
 
+    rank = 2
+
     def make(self, items: dict[Hashable, Any]) -> None:
         for key, event in items.items():
             if not isinstance(event, Event):

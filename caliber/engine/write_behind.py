@@ -11,12 +11,13 @@ Source: O-10, O-12, design section 4.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Final
 
+from caliber.model.deadline import deadline_passed, remaining_s
 from caliber.model.errors import (
     CaliberError,
     InternalError,
@@ -41,6 +42,9 @@ _OF_AN_ENTRY: Final = (StorageError, ValidationError, ValueError, TypeError, Ari
 
 class Deferred:
     """One kind of deferred writes of one tenant. The queue keeps their items as they are given."""
+
+    rank = 0
+    """Its place in a transaction: kinds are written by rising rank."""
 
     def merge(self, old: Any, new: Any) -> Any:  # noqa: ARG002
         """Return the item that stands for two of one key."""
@@ -166,6 +170,7 @@ class WriteBehind:
         """Wait until there is room; return how many entries wait.
 
         What fails is tried again and kept meanwhile; only when there is no room left for more does the reader hear.
+        Raises: Unavailable, also when the deadline of the call passed.
         """
         if self._stop:
             raise Unavailable("the handle is closed", reason="closed", retryable=False)
@@ -173,7 +178,10 @@ class WriteBehind:
             # The reader waits: losing what it leaves behind is worse than being slow.
             self._urgent = True
             self._condition.notify_all()
-            self._condition.wait(0.1)
+            left_s = remaining_s()
+            if left_s == 0.0:
+                raise deadline_passed("what reads leave behind was being written, and the queue was full")
+            self._condition.wait(0.1 if left_s is None else min(0.1, left_s))
             self._raise_failure()
         return size
 
@@ -304,19 +312,20 @@ class WriteBehind:
         self.set_aside += 1
         kind, _, item = entry
         if kind.reports(item):
-            with contextlib.suppress(Exception):  # it is counted; a clock that cannot be read must not end the thread
-                self._failed("write-behind: an entry was set aside", failure)
+            self._failed("write-behind: an entry was set aside", failure)
 
     def _written(self, batch: _Batch) -> CaliberError | None:
         """Write a batch in one transaction; return what failed."""
 
         def work(uow: UnitOfWork) -> None:
-            for kind, items in batch.kinds.items():
-                kind.write(uow, items.values())
+            # In one order: writers of other processes wait for the same rows.
+            for kind in sorted(batch.kinds, key=attrgetter("rank")):
+                kind.write(uow, batch.kinds[kind].values())
 
         try:
             for kind, items in batch.kinds.items():
                 kind.make(items)
+            batch.size = sum(map(len, batch.kinds.values()))
             self._store.write(work)
         except CaliberError as error:
             return error
@@ -332,6 +341,8 @@ class WriteBehind:
 
 def _of_the_store(failure: CaliberError) -> bool:
     """Return whether it may be that nothing can be written, rather than one entry; only then does trying again help."""
+    if failure.context.get("field") == "clock":  # the writing thread asked it, and may be told better the next time
+        return True
     cause = failure.__cause__ if isinstance(failure, InternalError) else failure
     damaged = failure.context.get("reason") == "corrupt"
     return failure.retryable or damaged or isinstance(cause, _OF_THE_STORE) or not isinstance(cause, _OF_AN_ENTRY)

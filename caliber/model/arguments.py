@@ -259,7 +259,7 @@ def as_ttl(value: Any) -> TTL:
         if (value.kind is TTLKind.DURATION) != (value.duration_ms is not None):
             raise InvalidValue(field="ttl", reason="duration_ms belongs to kind duration, and to it only")
         if value.duration_ms is not None:
-            as_duration_ms(value.duration_ms, "ttl.duration_ms")
+            return TTL(TTLKind.DURATION, as_duration_ms(value.duration_ms, "ttl.duration_ms"))
         return value
     if isinstance(value, str):
         value = exact(value)

@@ -7,7 +7,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
-from caliber.model.errors import InvalidValue
+from caliber.model.errors import DTypeError, InvalidValue
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -42,12 +42,13 @@ class CheckedClock:
         self._now_us = clock.now_us
 
     def now_us(self) -> int:
-        """Return what the clock says. Raises: InvalidValue."""
+        """Return what the clock says. Raises: DTypeError, InvalidValue."""
         now_us = self._now_us()
-        if type(now_us) is not int or not _FIRST_US + _MARGIN_US <= now_us <= _LAST_US - _MARGIN_US:
-            raise InvalidValue(
-                field="clock", reason="now_us() must give an int, microseconds of the years 1105 to 8895"
-            )
+        if isinstance(now_us, bool) or not isinstance(now_us, int):
+            raise DTypeError(field="clock", expected="an int of now_us()", got=type(now_us).__name__)
+        now_us = int.__int__(now_us)
+        if not _FIRST_US + _MARGIN_US <= now_us <= _LAST_US - _MARGIN_US:
+            raise InvalidValue(field="clock", reason="now_us() must give microseconds of the years 1105 to 8895")
         return now_us
 
 

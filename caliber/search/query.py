@@ -74,7 +74,7 @@ class QueryReader:
         known = self._remembered.get(text) if short else None
         if known is not None:
             return known
-        read = text[: self._max_chars]
+        read = text if len(text) <= self._max_chars else self._beginning(text)
         dated = self._names_days(read)
         found = self._understood(read, self._dates.find(read, clock()) if dated else None)
         if len(read) < len(text):
@@ -84,6 +84,15 @@ class QueryReader:
                 self._remembered.clear()
             self._remembered[text] = found
         return found
+
+    def _beginning(self, text: str) -> str:
+        """Return as much of a text as is read, without a word of which only a part would be."""
+        text = text.lstrip()
+        read = text[: self._max_chars]
+        if len(read) < len(text) and not text[len(read)].isspace():
+            whole = read.rsplit(maxsplit=1)
+            return whole[0] if len(whole) == 2 and not read[-1].isspace() else read
+        return read
 
     def _understood(self, text: str, when: Interval | None) -> Query:
         # The days are a leg of their own: as words they would find every text that names the month.

@@ -20,6 +20,8 @@ Count = tuple[str, uuid.UUID, int, int]
 class UsageCounts(Deferred):
     """Uses of one record are counted together, under its id; owners that are named later have no key until then."""
 
+    rank = 3
+
     def of(self, kind: str, owners: Iterable[uuid.UUID], at_us: int) -> list[Entry]:
         """Return the entries that count one use of each owner."""
         return [(self, owner, (kind, owner, 1, at_us)) for owner in owners]

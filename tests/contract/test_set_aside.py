@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from typing import Any
 
 import pytest
 from support.configs import USER
+from support.crowds import until
 
 from caliber.context.window_log import WindowLog
+from caliber.engine.background import PeriodicTask
 from caliber.model.errors import InvalidValue, Unavailable
 from caliber.model.events import EventType
 from caliber.search.opening import SearchEngine
@@ -95,14 +96,31 @@ def test_a_clock_that_fails_for_a_while_ends_no_thread(backend: Any, start: Any)
     behind = memory._engine.behind
     clock.gone = True
     engine = memory._engine
-    behind.put((engine.log, None, lambda: engine.event(EventType.NOTIFY, payload={})))
-    until = time.monotonic() + 60
-    while not behind.set_aside and time.monotonic() < until:
-        time.sleep(0.005)
+    runs: list[int] = []
+
+    def task() -> None:
+        runs.append(1)
+        engine.clock.now_us()
+
+    periodic = PeriodicTask("test", task, every_ms=5, failed=engine.record_error)
+    periodic.start()
+    made = []
+
+    def notice() -> Any:
+        made.append(1)
+        return engine.event(EventType.NOTIFY, payload={"kept": True})
+
+    behind.put((engine.log, None, notice))
+    until(lambda: len(made) > 1 and len(runs) > 1)  # tried again, both
     clock.gone = False
-    assert behind.set_aside == 1
+    before = len(runs)
+    until(lambda: len(runs) > before + 1)
+    periodic.stop()
     memory.assemble_context(agent.trajectory_id)
     memory.flush()
+    assert behind.set_aside == 0
+    assert [event.payload for event in memory.storage.events.all() if event.payload.get("kept")] == [{"kept": True}]
+    assert engine.unrecorded_errors
     clock.gone = True
     for call in (
         lambda: agent.say("hello"),

@@ -214,9 +214,21 @@ class Question:
     saying: tuple[str, ...] = ()
 
 
+def beginning(text: str, size: int) -> str:
+    """Return as much of a text as is read: what fits of it, without a last word of which only a part fits."""
+    if len(text) <= size:
+        return text
+    text = text.lstrip()
+    if len(text) > size and not (text[size].isspace() or text[size - 1].isspace()):
+        words = text[:size].split()
+        if len(words) > 1:
+            return text[: size - len(words[-1])].rstrip()
+    return text[:size]
+
+
 def understand(text: str, language: Language, today: Callable[[], datetime.date], *, max_words: int) -> Question:
     """Return what a question asks for."""
-    whole, text = text, text[: 64 * max_words]
+    whole, text = text, beginning(text, 64 * max_words)
     named = find_days(text, today()) if language.reads_dates else None
     rest = text if named is None else text[: named[2]] + " " + text[named[3] :]
     words = words_of(rest.encode("utf-8", "replace"))

@@ -48,6 +48,8 @@ class Pool(Lending):
         self._places = Places(size)
         self._lock = threading.Lock()
         self._idle: list[PgConnection] = []
+        self._dying: list[PgConnection] = []
+        """What was idle when this was closed."""
 
     @managed
     def connection(self, *, deadline: float | None = None, ask: bool = False) -> Iterator[PgConnection]:
@@ -136,6 +138,8 @@ class Pool(Lending):
         """Close what is idle; what is in use is closed when it comes back."""
         with self._lock:
             self._closed = True
-        while self._idle:
-            self._idle[-1].close()  # again does no harm: this may be interrupted, and done once more
-            self._idle.pop()
+            self._dying += self._idle
+            self._idle = []
+        while self._dying:
+            self._dying[-1].close()  # again does no harm: this may be interrupted, and done once more
+            self._dying.pop()

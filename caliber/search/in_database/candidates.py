@@ -26,6 +26,7 @@ from caliber.search.figures import Figures
 from caliber.search.filters import encoded_filter
 from caliber.search.request import Asked
 from caliber.storage.compile.codec import Row, dump_json
+from caliber.storage.compile.damage import last_of
 from caliber.storage.compile.plan import Plan
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.sql.full_text import PART_MARK, filter_names
@@ -251,7 +252,7 @@ def _pages(sight: Sight, kind: str, filters: Filters, space: EmbeddingSpace) -> 
         yield rows
         if len(rows) < _PAGE_VECTORS:
             return
-        last = rows[-1][0]
+        last = last_of(rows, last)
 
 
 def _nearest(

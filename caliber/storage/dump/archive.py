@@ -122,9 +122,8 @@ def refuse_log_beside(path: Path) -> None:
     for place in dict.fromkeys((path, Path(os.path.realpath(path)))):
         for ending in _LOGS:
             if os.path.lexists(f"{place}{ending}"):
-                reason = (
-                    f"{place.name}{ending} is beside it: it is a store that is open, or was not closed; name another"
-                )
+                beside = f"{place.name}{ending}"
+                reason = f"{beside} is beside it, of a store that is open, or was not closed; close it, or remove both"
                 raise Conflict(entity_type="file", id=str(path), reason=reason)
 
 

@@ -1,0 +1,120 @@
+"""Deadlines hold for what waits behind a reader, and closing takes its time whatever the caller's is."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import Any
+
+import apsw
+import pytest
+from support.configs import USER
+
+from caliber.backends.postgres.pool import Pool
+from caliber.model.deadline import within
+from caliber.model.errors import Unavailable
+
+
+def test_a_full_queue_holds_no_call_beyond_its_deadline(file_backend: Any) -> None:
+    memory = file_backend.open(
+        write_behind__queue_max=4,
+        storage__busy_timeout_ms=30_000,
+        embedding_provider=None,
+        write_behind__shutdown_ms=100,
+    )
+    task = memory.start_trajectory("goal", initiator=USER)
+    memory.append_turn(memory.current_scope(task.trajectory_id).scope_id, role="user", content="hello there")
+    memory.flush()
+    other = apsw.Connection(file_backend.path)
+    other.execute("BEGIN IMMEDIATE")
+    began = time.monotonic()
+
+    def many() -> None:
+        for _ in range(20):  # the thread takes some, and waits for the lock
+            memory.assemble_context(task.trajectory_id, deadline_ms=300)
+
+    with pytest.raises(Unavailable, match="queue was full") as caught:
+        many()
+    took_s = time.monotonic() - began
+    other.execute("ROLLBACK")
+    other.close()
+    assert caught.value.context["reason"] == "timeout"
+    assert took_s < 20
+    memory.flush()
+
+
+def test_a_close_under_a_deadline_that_passed_closes(file_backend: Any) -> None:
+    memory = file_backend.open(embedding_provider=None)
+    memory.start_trajectory("goal", initiator=USER)
+    with within(0):
+        memory.close()
+    assert memory._engine.store._released
+
+
+def test_a_child_of_a_process_that_closes_closes_nothing(file_backend: Any) -> None:
+    """Forked while another thread is inside ``close``, or after one that was interrupted."""
+    memory = file_backend.open(embedding_provider=None)
+    engine = memory._engine
+    held, go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with engine._closing:
+            engine._state = "closed"
+            held.set()
+            go.wait(60)
+            engine._state = "open"
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(60)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            memory.close()
+            code = 0 if engine.state == "forked" and not engine.store._released else 2
+        finally:
+            os._exit(code)
+    until = time.monotonic() + 60
+    ended, status = os.waitpid(child, os.WNOHANG)
+    while not ended and time.monotonic() < until:
+        time.sleep(0.01)
+        ended, status = os.waitpid(child, os.WNOHANG)
+    if not ended:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+    go.set()
+    thread.join(60)
+    assert ended
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert memory.start_trajectory("goal", initiator=USER)
+
+
+class Connection:
+    """Idle; its closing lets another thread take a connection meanwhile."""
+
+    broken = silent = False
+    deadline: float | None = None
+
+    def __init__(self, beside: Any) -> None:
+        self.beside, self.closed = beside, 0
+
+    def close(self) -> None:
+        self.closed += 1
+        self.beside()
+
+
+def test_a_pool_that_closes_drops_no_connection_unclosed() -> None:
+    lent: list[Any] = []
+    pool: Any = Pool(lambda _: None, size=2, timeout_ms=1_000)  # type: ignore[arg-type,return-value]
+
+    def beside() -> None:
+        if pool._idle:
+            lent.append(pool._idle.pop())
+
+    connections = [Connection(beside), Connection(beside)]
+    pool._idle += connections
+    pool.close()
+    assert [connection.closed for connection in connections] == [1, 1]
+    assert lent == []
