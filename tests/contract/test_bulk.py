@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyarrow.cffi import ffi
 from support.configs import DIMENSIONS, config
 from support.entities import plain
 
@@ -309,6 +310,41 @@ def test_text_that_is_not_utf8_is_named(store: Any) -> None:
     with pytest.raises(InvalidRow, match="not UTF-8") as caught:
         store.storage.bulk_load("note", notes(3, content=text))
     assert (caught.value.row, caught.value.field) == (1, "content")
+
+
+def test_codes_and_views_that_leave_their_buffers_are_named(store: Any) -> None:
+    """What converts a column follows them unasked: a code raises an error of Arrow's, a view ends the process."""
+    views = np.tile(np.array([100, 0, 77, 10**8], np.int32), (3, 1))
+    views[0] = (1, ord("x"), 0, 0)
+    bad_text = pa.Array.from_buffers(
+        pa.string(), 2, [None, pa.py_buffer(bytes([0] * 4 + [1] + [0] * 3 + [2] + [0] * 3)), pa.py_buffer(b"a\xff")]
+    )
+    codes = pa.array([0, 1, 0], pa.int32())
+    for content, reason in (
+        (pa.DictionaryArray.from_arrays(codes, pa.array(["x"]), safe=False), "leaves the buffers"),
+        (pa.DictionaryArray.from_arrays(codes, bad_text), "not UTF-8"),
+        (pa.Array.from_buffers(pa.string_view(), 3, [None, pa.py_buffer(views.tobytes())]), "leaves the buffers"),
+    ):
+        with pytest.raises(InvalidRow, match=reason) as caught:
+            store.storage.bulk_load("note", notes(3, content=content))
+        assert (caught.value.row, caught.value.field) == (1, "content")
+    assert store.storage.notes.count() == 0
+
+
+def test_a_record_batch_that_is_not_what_its_stream_says_is_refused(store: Any) -> None:
+    lacking = notes(3).drop_columns(["content"]).combine_chunks().to_batches()[0]
+    with pytest.raises(InvalidValue, match="a record batch has others"):
+        store.storage.bulk_load("note", pa.RecordBatchReader.from_batches(notes(3).schema, iter([lacking])))
+    short = pa.RecordBatch.from_arrays([pa.array(["x"] * 3)], names=["content"])
+    exported, schema = ffi.new("struct ArrowArray*"), ffi.new("struct ArrowSchema*")
+    places = [int(ffi.cast("uintptr_t", each)) for each in (exported, schema)]
+    short._export_to_c(*places)
+    exported.children[0].length = 1
+    lying = pa.RecordBatch._import_from_c(*places)
+    for data in (lying, pa.RecordBatchReader.from_batches(lying.schema, iter([lying]))):
+        with pytest.raises(InvalidValue, match="columns"):
+            store.storage.bulk_load("note", data)
+    assert store.storage.notes.count() == 0
 
 
 @pytest.mark.parametrize(

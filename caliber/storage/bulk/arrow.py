@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from caliber.kernels.copy import CopyColumn, CopyField, CopyKind
 from caliber.kernels.reference_copy import WIDTHS
-from caliber.model.errors import DTypeError, ExtraNotInstalled, InvalidRow
+from caliber.model.errors import DTypeError, ExtraNotInstalled, InvalidRow, InvalidValue
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.storage.compile.codec import Row
 from caliber.storage.compile.damage import blaming
@@ -103,22 +103,34 @@ class Source:
 def source_of(data: Any, batch_rows: int) -> Source:
     """Return what a Table, RecordBatch, RecordBatchReader or anything with ``__arrow_c_stream__`` holds.
 
-    Raises: ExtraNotInstalled, DTypeError
+    Raises: ExtraNotInstalled, DTypeError, InvalidValue
     """
     pa = load_pyarrow()
     if isinstance(data, pa.RecordBatch):
-        data = pa.Table.from_batches([data])
+        data = pa.Table.from_batches([_sound(data)])
     if isinstance(data, pa.Table):
+        _sound(data)
         return Source(data.schema.names, iter(data.to_batches(max_chunksize=batch_rows)), data.num_rows)
     if not isinstance(data, pa.RecordBatchReader):
         if not hasattr(data, "__arrow_c_stream__"):
             raise DTypeError(field="data", expected="an Arrow table, record batch or stream", got=type(data).__name__)
         data = pa.RecordBatchReader.from_stream(data)
-    return Source(data.schema.names, _pieces(data, batch_rows), None)
+    return Source(data.schema.names, _pieces(data, data.schema.names, batch_rows), None)
 
 
-def _pieces(reader: Iterable[Any], batch_rows: int) -> Iterator[Any]:
+def _sound(data: Any) -> Any:
+    """Return a table or record batch whose columns are as long as it says. Raises: InvalidValue."""
+    try:
+        data.validate()
+    except load_pyarrow().ArrowException as error:
+        raise InvalidValue(field="data", reason="is no table: its columns are not what it says of them") from error
+    return data
+
+
+def _pieces(reader: Iterable[Any], names: Sequence[str], batch_rows: int) -> Iterator[Any]:
     for batch in reader:
+        if sorted(_sound(batch).schema.names) != sorted(names):  # no stream checks what it is made of
+            raise InvalidValue(field="columns", reason="a record batch has others than the stream says")
         for start in range(0, batch.num_rows, batch_rows):
             yield batch.slice(start, batch_rows)
 
@@ -128,19 +140,33 @@ def column_from(batch: Any, column: Column, *, first_row: int) -> CopyColumn:
 
     Raises: DTypeError for a type that cannot be converted, InvalidRow for a value that cannot
     """
+    array = batch.column(batch.schema.get_field_index(column.name))
+    if isinstance(array, load_pyarrow().ExtensionArray):
+        array = array.storage
+    _check_whole(array, column.name, first_row)  # before it is converted, which follows what it says unasked
     field = field_of(column)
-    array = _conformed(batch.column(batch.schema.get_field_index(column.name)), field, first_row)
-    _check_whole(array, column.name, first_row)
-    return _buffers(array, field)
+    return _buffers(_conformed(array, field, first_row), field)
 
 
 def _check_whole(array: Any, name: str, first_row: int) -> None:
-    """Raise InvalidRow for offsets that leave their buffers, or text that is not UTF-8."""
+    """Raise InvalidRow for offsets and codes that leave their buffers, or text that is not UTF-8."""
+    pa = load_pyarrow()
     try:
         array.validate(full=True)
-    except load_pyarrow().ArrowInvalid:
-        row = _first_bad(array, lambda part: part.validate(full=True))
-        raise InvalidRow(row=first_row + row, field=name, reason="the text is not UTF-8") from None
+    except pa.ArrowException as error:
+        row = _first_bad(array, _validate)
+        if pa.types.is_dictionary(array.type) and (codes := array.indices.to_pylist()):
+            try:
+                _validate(array.dictionary)
+            except pa.ArrowException:
+                bad = _first_bad(array.dictionary, _validate)
+                row = codes.index(bad) if bad in codes else 0
+        reason = "the text is not UTF-8" if "UTF8" in str(error) else "it leaves the buffers it is in"
+        raise InvalidRow(row=first_row + row, field=name, reason=reason) from None
+
+
+def _validate(array: Any) -> None:
+    array.validate(full=True)
 
 
 def _first_bad(array: Any, check: Callable[[Any], object]) -> int:
@@ -151,7 +177,7 @@ def _first_bad(array: Any, check: Callable[[Any], object]) -> int:
         middle = (start + end) // 2
         try:
             check(array.slice(start, middle - start))
-        except pa.ArrowInvalid:
+        except pa.ArrowException:
             end = middle
         else:
             start = middle
@@ -161,8 +187,6 @@ def _first_bad(array: Any, check: Callable[[Any], object]) -> int:
 def _conformed(array: Any, field: CopyField, first_row: int) -> Any:
     """Return an array of a type that ``_buffers`` reads."""
     pa = load_pyarrow()
-    if isinstance(array, pa.ExtensionArray):
-        array = array.storage
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     wanted = _type_of(field.kind)
@@ -175,7 +199,7 @@ def _conformed(array: Any, field: CopyField, first_row: int) -> Any:
         raise DTypeError(field=field.name, expected=str(wanted), got=f"{array.type}{hint}")
     try:
         return array.cast(wanted)
-    except pa.ArrowInvalid:
+    except pa.ArrowException:
         row = _first_bad(array, lambda part: part.cast(wanted))
         raise InvalidRow(row=first_row + row, field=field.name, reason=f"no value of type {wanted}") from None
 
