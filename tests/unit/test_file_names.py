@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import subprocess
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -276,3 +277,18 @@ def test_a_backup_never_replaces_a_store_that_is_open_or_was_not_closed(opened: 
     opened.memory.storage.backup(opened.copy, replace=True)
     close(opened.memory)
     assert opened.texts() == ["before", "after"]
+
+
+def test_purging_a_file_that_nobody_may_change_does_not_blame_others(tmp_path: Path) -> None:
+    store = tmp_path / "store.db"
+    opened = Opened(store)
+    opened.memory.close()
+    if subprocess.run(["chattr", "+i", str(store)], capture_output=True, check=False).returncode:
+        pytest.skip("files cannot be made unchangeable here")
+    try:
+        with pytest.raises(Unavailable) as caught:
+            caliber.purge(opened.config)
+    finally:
+        subprocess.run(["chattr", "-i", str(store)], check=True)
+    assert caught.value.context["reason"] != "locked"
+    assert caliber.purge(opened.config).proven

@@ -105,7 +105,9 @@ class SqliteEraser:
             # Leaving WAL takes a file that nobody else has open, and removes the log.
             try:
                 alone = connection.pragma("journal_mode = DELETE") == "delete"
-            except StorageError:
+            except StorageError as error:
+                if error.context.get("reason") != "locked":
+                    raise
                 alone = False
             if not alone:
                 raise Unavailable("others have the store open; close them, and purge it again", reason="locked")
