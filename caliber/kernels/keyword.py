@@ -23,6 +23,7 @@ from caliber.kernels import checks, dispatch, reference_keyword
 from caliber.kernels.growing import ByteRows, Growing
 from caliber.kernels.keyword_native import NativePostings, NativeWords, pack_words
 from caliber.kernels.reference_keyword import KeywordRule, Lending, QueryWord, WordScores
+from caliber.model.deadline import deadline_passed, remaining_s
 from caliber.model.errors import DTypeError, InvalidValue
 
 __all__ = [
@@ -46,6 +47,8 @@ _NOTHING = np.zeros(0, np.int64)
 _BATCH_DOCUMENTS = 4096
 _SCANNED = 4096
 """Words after which a dictionary for mere scanning begins anew."""
+_LEARNED = 1024
+"""Words that are learned while others wait."""
 _BATCH_BYTES = 1 << 18
 """Text scanned at once: bounds what is set aside for words that may come."""
 
@@ -105,14 +108,25 @@ class Vocabulary:
         """Return the words of each text as numbers, span i at ``offsets[i] : offsets[i + 1]``; new words are analysed.
 
         Shapes:  n texts -> words uint32[w], offsets int64[n + 1]
+        Raises:  Unavailable when the time of the call is up; what was learned until then is kept
         """
         with self.lock:
             words, offsets = self._words.intern(texts)
+            known = len(self._words)
+        while self._learn_some(known):
+            if remaining_s() == 0:
+                raise deadline_passed("words were learned")
+        return words, offsets
+
+    def _learn_some(self, known: int) -> bool:
+        """Learn of words up to ``known`` as many as others may wait for; return whether more are to come."""
+        with self.lock:
             # From the last word that was learned whole: what interrupted an earlier call left words without meaning.
             learned = self.word_flags.length
-            if learned < len(self._words):
-                self._learn([self._words.word(number).decode("utf-8") for number in range(learned, len(self._words))])
-            return words, offsets
+            end = min(known, learned + _LEARNED)
+            if learned < end:
+                self._learn([self._words.word(number).decode("utf-8") for number in range(learned, end)])
+            return end < known
 
     def spelt(self, texts: Sequence[bytes]) -> list[tuple[str, ...]]:
         """Return the parts of the words of each text, in order."""

@@ -10,15 +10,18 @@ Source: issue "Search in native memory", design section 5; P-039, P-040.
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from caliber.kernels import Analysis, KeywordIndex, KeywordSnapshot, Vocabulary
-from caliber.model.errors import NotFound
+from caliber.model.deadline import deadline_passed, remaining_s
+from caliber.model.errors import NotFound, Unavailable
 from caliber.resident.documents import HEADED_BY, document, documents_joined
 from caliber.resident.memory import ResidentMemory
 from caliber.resident.mirror import EVICTED, Generation, RelationSnapshot
+from caliber.storage.waiting import Places
+
+T = TypeVar("T")
 
 ASKS: Final = 128
 """Flag of a text that ends with a question; the others are the words' own."""
@@ -33,33 +36,40 @@ class Keywords:
     def __init__(self, memory: ResidentMemory, analyze: Callable[[str], Analysis]) -> None:
         self._memory = memory
         self.dictionary = Vocabulary(analyze)
-        self._lock = threading.Lock()
+        self._place = Places(1)
 
     def of(self, snapshot: RelationSnapshot) -> KeywordSnapshot:
-        """Return the words of a relation, at least as far as ``snapshot`` reaches."""
+        """Return the words of a relation, at least as far as ``snapshot`` reaches.
+
+        Raises: Unavailable when the time of the call is up before; what was indexed is kept
+        """
         found = snapshot.keywords
         if found is None or found.dictionary is not self.dictionary:
-            with self._lock:
-                index = self._index_of(snapshot.generation)
-                try:
-                    self._catch_up(index, snapshot)
-                except BaseException:
-                    # Whatever it was (an interrupt, no memory): half of a batch may be in, and is made anew.
-                    snapshot.generation.keywords = None
-                    raise
-                found = snapshot.keywords = index.snapshot()
+            found = snapshot.keywords = self._indexed(snapshot, None, KeywordIndex.snapshot)
         return found
 
     def advance(self, snapshot: RelationSnapshot) -> bool:
         """Index one batch of rows more; return whether that was all that a relation has at a boundary."""
-        with self._lock:
+        return self._indexed(snapshot, _BATCH_ROWS, len) >= snapshot.length
+
+    def _indexed(self, snapshot: RelationSnapshot, most: int | None, read: Callable[[KeywordIndex], T]) -> T:
+        """Bring the index of a relation up to date, by ``most`` rows; return what is read of it, by one at a time."""
+        me = object()
+        try:
+            if not self._place.take(me, remaining_s()):
+                raise deadline_passed("words were indexed")
             index = self._index_of(snapshot.generation)
             try:
-                self._catch_up(index, snapshot, _BATCH_ROWS)
+                self._catch_up(index, snapshot, most)
+            except Unavailable:  # the time was up between two batches
+                raise
             except BaseException:
+                # Whatever it was (an interrupt, no memory): half of a batch may be in, and is made anew.
                 snapshot.generation.keywords = None
                 raise
-            return len(index) >= snapshot.length
+            return read(index)
+        finally:
+            self._place.leave(me)
 
     def _index_of(self, generation: Generation) -> KeywordIndex:
         index = generation.keywords

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
+from support.configs import USER, config
 
+import caliber
 from caliber.backends.postgres.writer import Turn, Turns
 from caliber.model import deadline
 from caliber.model.deadline import at_least, earliest, remaining_s, unbounded, within
+from caliber.model.errors import Unavailable
+from caliber.search.opening import SearchEngine
 
 
 @pytest.fixture
@@ -64,3 +69,24 @@ def test_turn_is_waited_for_until_the_deadline_and_then_given_up() -> None:
     turns.leave(first)
     waiting.join(30)
     assert not waiting.is_alive(), "who gave up held nobody back"
+
+
+def test_words_of_a_long_text_are_learned_no_longer_than_a_call_may_take() -> None:
+    """What was learned is kept: the next calls go on from there, and one has the answer."""
+    with caliber.open(config(":memory:", embedding_provider=None)) as memory:
+        scope = memory.current_scope(memory.start_trajectory("goal", initiator=USER).trajectory_id)
+        assert scope is not None
+        memory.append_turn(scope.scope_id, role="user", content=" ".join(f"w{number}" for number in range(100_000)))
+        keywords = memory._engine.part(SearchEngine).searcher.keywords
+        with pytest.raises(Unavailable, match="the deadline passed while words were learned"):
+            memory.search("w99999", deadline_ms=50)
+        assert 0 < keywords.dictionary.word_flags.length < 100_000
+        other = threading.Thread(target=memory.search, args=("w99999",))
+        other.start()
+        while keywords._place.free and other.is_alive():
+            time.sleep(0.001)
+        with pytest.raises(Unavailable, match="the deadline passed while words were indexed"):
+            memory.search("w99999", deadline_ms=10)
+        other.join(60)
+        assert len(memory.search("w99999", kinds=["turn"]).hits) == 1
+        assert memory.verify() == []
