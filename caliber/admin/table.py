@@ -169,10 +169,11 @@ class Table:
             if name not in fields or name in (*self._relation.key, "version"):
                 raise InvalidValue(field=name, reason=f"is no field of {self._relation.name} that can be changed")
         bound = self._key(key)
+        expected = None if expected_version is None else arguments.as_whole(expected_version, "expected_version")
 
         def work(uow: UnitOfWork) -> Any:
             entity = uow.get(self._relation, *bound)
-            if expected_version is not None and entity.version != expected_version:
+            if expected is not None and entity.version != expected:
                 raise Conflict(
                     entity_type=self._relation.name, id=str(key[0]), reason=f"its version is {entity.version} by now"
                 )
