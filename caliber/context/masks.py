@@ -7,7 +7,6 @@ section 5; docs/decisions/0070.
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from caliber.model.forks import renew_in_child
 from caliber.resident.mirror import Generation, RelationSnapshot
 from caliber.resident.predicates import Texts, mask
 from caliber.schema.predicate import All, Comparison, Predicate, Variable
@@ -38,15 +38,7 @@ class _Known:
 
 
 _lock = threading.Lock()
-
-
-def _after_fork_in_child() -> None:
-    global _lock
-    _lock = threading.Lock()  # a thread of the parent may have held it
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+renew_in_child(globals(), "_lock")
 
 _KNOWN: Final[weakref.WeakKeyDictionary[Generation, dict[Predicate, _Known]]] = weakref.WeakKeyDictionary()
 

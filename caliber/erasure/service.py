@@ -7,7 +7,6 @@ after its transaction, records are gone already, and ``resume`` does the rest wi
 from __future__ import annotations
 
 import dataclasses
-import os
 import threading
 import uuid
 from collections.abc import Sequence
@@ -29,6 +28,7 @@ from caliber.model.access import Principal
 from caliber.model.erasure import Erasure, ErasureKind, ForgetReport
 from caliber.model.errors import NotFound, PermissionDenied
 from caliber.model.events import EventFamily, EventType
+from caliber.model.forks import renew_in_child
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.time import from_us
 from caliber.schema.relations import ERASURE, TRAJECTORY
@@ -38,15 +38,7 @@ _ROUNDS: Final = 3
 """Times that what others wrote meanwhile (a vector, a window in a queue) is looked for and erased too."""
 _WAIT_MS: Final = 10_000
 _one_at_a_time = threading.Lock()
-
-
-def _after_fork_in_child() -> None:
-    global _one_at_a_time
-    _one_at_a_time = threading.Lock()  # a thread of the parent may have held it
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+renew_in_child(globals(), "_one_at_a_time")
 
 
 class _OnlyCounted(Exception):

@@ -10,7 +10,6 @@ Source: design, sections 5 and 6; decision 0042.
 from __future__ import annotations
 
 import importlib.util
-import os
 import threading
 import time
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from caliber.kernels import loops
 from caliber.kernels.jit.code import KNOB, CompiledCode
 from caliber.kernels.jit.loops import BAD_INDEX
 from caliber.model.errors import CaliberError, ExtraNotInstalled, InvalidConfigValue, InvalidValue
+from caliber.model.forks import renew_in_child
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
@@ -132,15 +132,7 @@ NUMPY: Final = Evaluator("numpy", loops)
 
 _opening = threading.Lock()
 _compiled: Evaluator | None = None
-
-
-def _after_fork_in_child() -> None:
-    global _opening
-    _opening = threading.Lock()  # a thread of the parent may have held it
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+renew_in_child(globals(), "_opening")
 
 
 def refusal(name: str) -> CaliberError | None:

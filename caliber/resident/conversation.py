@@ -7,25 +7,17 @@ between nobody: those around it are neighbours, before a compaction or a reopeni
 
 from __future__ import annotations
 
-import os
 import threading
 
 import numpy as np
 from numpy.typing import NDArray
 
+from caliber.model.forks import renew_in_child
 from caliber.resident.chain import NOBODY, Chain
 from caliber.resident.mirror import RelationSnapshot
 
 _lock = threading.Lock()  # held for microseconds, and by whoever is first to read a new boundary
-
-
-def _after_fork_in_child() -> None:
-    global _lock
-    _lock = threading.Lock()  # a thread of the parent may have held it
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+renew_in_child(globals(), "_lock")
 
 
 class Neighbours:

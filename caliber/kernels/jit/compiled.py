@@ -6,7 +6,6 @@ order, and the bits are those of NumPy.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from pathlib import Path
@@ -20,6 +19,7 @@ from caliber.kernels.jit import loops
 from caliber.kernels.jit.code import KNOB, CompiledCode
 from caliber.kernels.jit.store import CodeStore
 from caliber.model.errors import InvalidConfigValue
+from caliber.model.forks import renew_in_child
 
 
 def _read(item: Any) -> Any:
@@ -49,15 +49,7 @@ SIGNATURES: dict[str, list[tuple[Any, ...]]] = {
 }  # fmt: skip
 
 _compiling = threading.Lock()
-
-
-def _after_fork_in_child() -> None:
-    global _compiling
-    _compiling = threading.Lock()  # a thread of the parent may have held it
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+renew_in_child(globals(), "_compiling")
 
 
 def compile_loops(cache_dir: Path, started: float) -> tuple[Any, CompiledCode]:

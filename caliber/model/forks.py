@@ -1,0 +1,17 @@
+"""Locks of modules after a fork: a child finds them free."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import MutableMapping
+from typing import Any
+
+
+def renew_in_child(namespace: MutableMapping[str, Any], name: str) -> None:
+    """Give a module a new lock in every child that is forked off: a thread of the parent may have held the old one.
+
+    ``namespace`` is the module's ``globals()``; whoever takes the lock looks it up there by its name.
+    """
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=lambda: namespace.update({name: threading.Lock()}))
