@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 
 from caliber.llm.protocols import FloatVector
+from caliber.llm.waits import new_event
 from caliber.model.deadline import deadline_passed, remaining_s
 from caliber.model.errors import CaliberError, InvalidValue, StorageError
 
@@ -60,17 +61,11 @@ class CacheStats:
     store_rejected: int
 
 
-def _new_event() -> Event:
-    from caliber.storage.waiting import Event  # an open store has loaded it; a program that is only checked need not
-
-    return Event()
-
-
 @dataclass(slots=True)
 class _Flight:
     """A vector that some thread is computing now; ``vector`` stays None if that failed."""
 
-    done: Event = field(default_factory=_new_event)
+    done: Event = field(default_factory=new_event)
     vector: FloatVector | None = None
 
 

@@ -25,6 +25,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from caliber.llm.answers import Answer
 from caliber.llm.limiter import RateLimiter
+from caliber.llm.waits import new_event
 from caliber.model.deadline import deadline_passed, remaining_s, within
 from caliber.model.errors import (
     AuthenticationFailed,
@@ -37,9 +38,6 @@ from caliber.model.errors import (
     RequestFailed,
     Unavailable,
 )
-
-if TYPE_CHECKING:
-    from caliber.storage.waiting import Event
 
 if TYPE_CHECKING:
     from caliber.llm.wire import Failure, Reply, Wire
@@ -55,12 +53,6 @@ _NO_MORE: Final = frozenset({"insufficient_quota", "billing_not_active", "billin
 """Codes of a 429 that waiting does not end."""
 
 _clients: weakref.WeakSet[HttpClient] = weakref.WeakSet()
-
-
-def _new_event() -> Event:
-    from caliber.storage.waiting import Event
-
-    return Event()
 
 
 _inherited: list[object] = []
@@ -132,7 +124,7 @@ class HttpClient:
             raise InvalidConfigValue(field="http.trusted", value=repr(settings.trusted), reason="there is no such file")
         self._service = service
         self._settings = settings
-        self._closed = _new_event()
+        self._closed = new_event()
         self._lock = threading.Lock()
         self._wire: Wire | None = None
         self._limiter = self._new_limiter()
@@ -195,7 +187,7 @@ class HttpClient:
         """Take note that this process is a child: connections are the parent's, and its threads may hold the locks."""
         _inherited.append((self._wire, self._limiter, self._lock, self._closed))
         closed = self._closed.is_set()
-        self._lock, self._wire, self._closed = threading.Lock(), None, _new_event()
+        self._lock, self._wire, self._closed = threading.Lock(), None, new_event()
         if closed:
             self._closed.set()
         self._limiter = self._new_limiter()

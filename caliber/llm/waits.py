@@ -1,0 +1,15 @@
+"""Events that threads of providers wait on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from caliber.storage.waiting import Event
+
+
+def new_event() -> Event:
+    """Return an event that an interrupted thread leaves usable for the others."""
+    from caliber.storage.waiting import Event  # an open store has loaded it; a program that is only checked need not
+
+    return Event()
