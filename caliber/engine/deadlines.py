@@ -5,15 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from caliber.model import arguments
-from caliber.model.errors import Unavailable
+from caliber.model.deadline import deadline_passed
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-TIMEOUT: Final = "timeout"
 
 _KEPT_SHARE = 4
 _KEPT_MOST_MS = 100
@@ -48,7 +46,7 @@ class Deadline:
     def check(self, what: str) -> None:
         """Raise Unavailable when the time is up."""
         if self._until is not None and time.monotonic() > self._until:
-            raise Unavailable(f"the deadline passed while {what}", reason=TIMEOUT)
+            raise deadline_passed(what)
 
     @property
     def left_ms(self) -> int | None:

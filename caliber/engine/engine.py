@@ -437,16 +437,17 @@ class Engine:
             self._release()
 
     def _release(self) -> None:
+        failure: Exception | None = None
         try:
             self.store.close()
         except Exception as error:
             if waiting.is_of_handler(error):
                 raise
-            _engines.discard(self)
-            self._released = True
-            raise
+            failure = error
         _engines.discard(self)
         self._released = True
+        if failure is not None:
+            raise failure
 
     def _close_behind(self) -> None:
         """Drain what reads left behind; where the tenant has moved away, nobody takes it any more."""

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from caliber.model import arguments
 from caliber.model.errors import DTypeError
 from caliber.model.events import Event, EventType
 from caliber.storage.waiting import is_of_handler
@@ -59,8 +60,7 @@ class EventBus:
             raise DTypeError(field="subscriber", expected="a callable", got=type(subscriber).__name__)
         if event_type is not None and not isinstance(event_type, str):
             raise DTypeError(field="event_type", expected="str", got=type(event_type).__name__)
-        if not isinstance(elsewhere, bool):
-            raise DTypeError(field="elsewhere", expected="True or False", got=type(elsewhere).__name__)
+        arguments.as_flag(elsewhere, "elsewhere")
         entry = _Entry(event_type, elsewhere, subscriber, sight)
         with self._lock:
             self._subscribers = (*self._subscribers, entry)

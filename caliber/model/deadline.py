@@ -15,6 +15,8 @@ from typing import Final
 
 from caliber.model.errors import Unavailable
 
+TIMEOUT: Final = "timeout"
+"""The reason that errors of deadlines give."""
 _LONGEST_S: Final = 1e9  # what locks and events take as a timeout; nobody waits thirty years
 _until: ContextVar[float | None] = ContextVar("caliber_deadline", default=None)
 
@@ -74,4 +76,4 @@ def remaining_s() -> float | None:
 
 def deadline_passed(what: str) -> Unavailable:
     """Return the error of a call whose time was up while ``what``."""
-    return Unavailable(f"the deadline passed while {what}", reason="timeout")
+    return Unavailable(f"the deadline passed while {what}", reason=TIMEOUT)

@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 from caliber.access.visibility import NoteMask
 from caliber.embedding.embedder import Embedder
 from caliber.embedding.service import Embeddings
-from caliber.engine.deadlines import TIMEOUT, Deadline, bounded, for_embedding
+from caliber.engine.deadlines import Deadline, bounded, for_embedding
 from caliber.engine.engine import Engine
 from caliber.model import arguments
 from caliber.model.access import Principal
+from caliber.model.deadline import TIMEOUT
 from caliber.model.embedding import EmbeddingSpace, SpaceState
 from caliber.model.errors import (
     CaliberError,
