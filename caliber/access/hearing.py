@@ -1,4 +1,4 @@
-"""What a principal may hear of events: of what it may not read, nothing.
+"""Events that a principal may hear of: of what it may not read, none.
 
 Source: M-118 to M-141; docs/decisions/0186.
 """

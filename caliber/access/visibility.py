@@ -1,4 +1,4 @@
-"""Who sees which notes: one rule, and its mask over resident columns.
+"""Visibility of notes: one rule, and its mask over resident columns.
 
 A note without ``visible_to`` is seen by all. Otherwise its list names roles (``executor``) and single
 principals (``agent:planner``). An admin sees everything; nobody else sees more than the list says.

@@ -1,4 +1,4 @@
-"""What every command shares: its options, where the configuration is found, and an open memory."""
+"""Settings that every command shares: its options, where the configuration is found, and an open memory."""
 
 from __future__ import annotations
 
