@@ -16,6 +16,7 @@ from caliber.storage.write.memory_records import derived_of
 from caliber.trajectory import artifacts
 
 _DERIVED = frozenset({"content_hash", "fingerprint", "goal_hash"})
+_KEY = "idempotency_key"
 
 
 class Redactor:
@@ -40,13 +41,17 @@ class Redactor:
                     changes[column.name] = changed
         if not changes:
             return entity
+        if getattr(entity, _KEY, None) is not None and any(
+            _KEY in unique.columns and not changes.keys().isdisjoint(unique.columns) for unique in relation.uniques
+        ):
+            changes[_KEY] = _new_key()  # two authors may have used one key, and have one name from now on
         return dataclasses.replace(entity, **changes, **self._derived(relation, entity, changes))
 
     def _value(self, column: Column, value: Any) -> Any:
         kind, subject = column.type, self._subject
-        if column.name == "idempotency_key":
+        if column.name == _KEY:
             # No two of them may be equal: one that is taken out must not collide with another.
-            return f"forgotten:{uuid7()}" if subject.mentioned(value) else value
+            return _new_key() if subject.mentioned(value) else value
         if kind is ColumnType.TEXT:
             return subject.without(value)
         if kind is ColumnType.BYTES:
@@ -93,3 +98,7 @@ class Redactor:
         if name == "note":
             return notes.derived_of(dataclasses.replace(entity, **changes), self._count_bytes)
         return {}
+
+
+def _new_key() -> str:
+    return f"forgotten:{uuid7()}"

@@ -104,17 +104,15 @@ def check_validity(valid_from: datetime | None, valid_until: datetime | None) ->
 def add_note(uow: UnitOfWork, new: NewNote) -> tuple[Note, bool]:
     """Store a note, or find the same statement already there; return it and whether it is new.
 
-    Raises: Conflict when an idempotency key comes again with another statement, or another label.
+    Raises: Conflict when an author's idempotency key comes again with another statement, or another label.
     """
     if new.idempotency_key is not None:
-        known: Note | None = uow.find_again(NOTE, new.idempotency_key)
+        known: Note | None = uow.find_again(NOTE, new.created_by, new.idempotency_key)
         if known is not None:
             again = new if new.labelled else dataclasses.replace(new, trust=known.trust)
             if known.fingerprint != again.fingerprint:
-                # What its caller may not see has no id for him.
-                is_shown = known.visible_to is None or known.created_by == new.created_by
-                key = known.note_id if is_shown else ""
-                raise Conflict(entity_type="note", id=key, reason="its idempotency key was used for another note")
+                reason = "its idempotency key was used for another note"
+                raise Conflict(entity_type="note", id=known.note_id, reason=reason)
             return known, False
     else:
         found = uow.select_entities(NOTE, "note.by_fingerprint", new.fingerprint)

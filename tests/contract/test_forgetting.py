@@ -402,6 +402,19 @@ def test_records_that_say_the_same_afterwards_become_one(file_backend: Any, star
     assert agent.memory.verify() == []
 
 
+def test_two_forgotten_authors_may_have_used_one_key(agent: Any) -> None:
+    # K-131: a key is its author's; two authors without a name are one
+    for name in ("Marvin Android", "Agrajag Bowl"):
+        theirs = agent.memory.acting_as(Principal(PrincipalKind.HUMAN, name))
+        common = {"entity": "ship", "entity_type": "thing", "note_type": "fact", "confidence": 1}
+        theirs.add_note(content=f"it was heard {name[0]}", idempotency_key="once", **common)
+    for name in ("Marvin Android", "Agrajag Bowl"):
+        assert agent.memory.forget(texts=(name,)).proven
+    keys = {note.idempotency_key for note in agent.memory.storage.notes.all() if note.content.startswith("it was")}
+    assert len(keys) == 2
+    assert "once" not in keys
+
+
 def test_a_name_inside_longer_words_is_none(file_backend: Any, start: Any) -> None:
     agent = start(file_backend.open())
     longer = agent.note("Trillians are many, Atrillian too", entity="towel")

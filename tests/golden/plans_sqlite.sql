@@ -722,7 +722,9 @@ CREATE TABLE "note" (
 
 CREATE UNIQUE INDEX "uq_note_fingerprint" ON "note" ("fingerprint") WHERE "archived_at" IS NULL AND "superseded_by" IS NULL AND "idempotency_key" IS NULL;
 
-CREATE UNIQUE INDEX "uq_note_idempotency_key" ON "note" ("idempotency_key") WHERE "idempotency_key" IS NOT NULL;
+CREATE UNIQUE INDEX "uq_note_created_by_idempotency_key" ON "note" ("created_by", "idempotency_key") WHERE "created_by" IS NOT NULL AND "idempotency_key" IS NOT NULL;
+
+CREATE UNIQUE INDEX "uq_note_idempotency_key" ON "note" ("idempotency_key") WHERE "created_by" IS NULL AND "idempotency_key" IS NOT NULL;
 
 CREATE INDEX "ix_note_find_by_entity" ON "note" ("entity", "entity_type", "created_at");
 
@@ -789,9 +791,9 @@ SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "c
 SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "trust", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM "note" WHERE "superseded_by" = ?1 ORDER BY "ordinal";
 
 -- note.by_idempotency
---   takes: idempotency_key
+--   takes: created_by, idempotency_key
 --   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, trust, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
-SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "trust", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM "note" WHERE "idempotency_key" = ?1;
+SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "trust", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM "note" WHERE "created_by" = ?1 AND "idempotency_key" = ?2;
 
 -- note.expired
 --   takes: created_until, limit

@@ -69,7 +69,9 @@ NOTE = Relation(
     ),
     uniques=(
         Unique(("fingerprint",), where=(("archived_at", True), ("superseded_by", True), ("idempotency_key", True))),
-        Unique(("idempotency_key",), where=(("idempotency_key", False),)),
+        # An author's own: that a key is taken must not tell anybody of a note hidden from him.
+        Unique(("created_by", "idempotency_key"), where=(("created_by", False), ("idempotency_key", False))),
+        Unique(("idempotency_key",), where=(("created_by", True), ("idempotency_key", False))),
     ),
     foreign_keys=(ForeignKey("superseded_by", "note", "note_id", "set null"),),
     paths=(

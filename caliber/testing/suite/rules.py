@@ -140,8 +140,14 @@ def test_uniqueness_holds_where_its_condition_does(relation: Relation, unique: U
     assert count(world.store, relation) == before + len(outside)
     for name in unique.columns:
         if relation.column(name).nullable:
-            for _ in range(2):  # NULL equals nothing, not even NULL
-                world.insert(relation, world.fresh(relation, **{**equal, name: None}))
+            world.insert(relation, world.fresh(relation, **{**equal, name: None}))
+            again = world.fresh(relation, **{**equal, name: None})
+            rest = set(unique.columns) - {name}
+            if any((name, True) in other.where and rest.issuperset(other.columns) for other in relation.uniques):
+                with pytest.raises(Conflict):
+                    world.insert(relation, again)
+            else:  # NULL equals nothing, not even NULL
+                world.insert(relation, again)
 
 
 def _present(world: World, relation: Relation, name: str) -> Any:
