@@ -9,8 +9,8 @@ from caliber.erasure.unfinished import unfinished_erasures
 from caliber.model.trajectory import Artifact
 from caliber.policies.schedules import Scheduler
 from caliber.schema.relations import ARTIFACT
+from caliber.storage.write.ending import archive
 from caliber.storage.write.unit_of_work import UnitOfWork
-from caliber.trajectory import lifecycle
 
 
 def maintain(engine: Engine) -> dict[str, int]:
@@ -31,7 +31,7 @@ def maintain(engine: Engine) -> dict[str, int]:
         out = {"artifacts": 0, "windows": 0, "events": 0, "changes": 0}
         expiring: list[Artifact] = uow.select_entities(ARTIFACT, "artifact.expiring", now)
         for artifact in expiring:
-            lifecycle.retire_artifact(uow, artifact)
+            archive(uow, ARTIFACT, artifact)
         out["artifacts"] = len(expiring)
         windows = before(retention.windows_ms)
         out["windows"] = uow.execute("window.prune", now, _LONG_AGO if windows is None else windows)

@@ -10,9 +10,6 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from caliber.admin import backup as backups
 from caliber.admin import spaces, stats
 from caliber.admin.backup import BackupReport
@@ -29,9 +26,9 @@ from caliber.model.pcp import Checkpoint
 from caliber.model.time import from_us
 from caliber.model.trajectory import Artifact, Scope, Turn
 from caliber.policies import triggers
-from caliber.resident.mirror import RelationSnapshot
-from caliber.resident.validity import valid_artifact_mask, valid_notes
+from caliber.resident.validity import rows_in_force
 from caliber.retention.retaining import Retaining
+from caliber.schema.in_force import counts
 from caliber.schema.relations import (
     ARTIFACT,
     CHECKPOINT,
@@ -145,12 +142,9 @@ class _Similar(Table):
         vectors = snapshot.vectors.get((self._relation.name, space.space_id))
         if vectors is None or not owners.length:
             return []
-        rows, scores = vectors.best(query, owners, self._in_use(owners), limit, least)
+        in_force = rows_in_force(owners, engine.clock.now_us())
+        rows, scores = vectors.best(query, owners, in_force, limit, least)
         return [(owners.entity_id(row), score) for row, score in zip(rows.tolist(), scores.tolist(), strict=True)]
-
-    def _in_use(self, owners: RelationSnapshot) -> NDArray[np.bool_]:
-        """Return which records count. Shapes: ``bool[owners.length]``."""
-        return owners.live_mask
 
 
 class ArtifactTable(_Similar):
@@ -159,7 +153,8 @@ class ArtifactTable(_Similar):
     def get_by_hash(self, trajectory_id: Any, content_hash: bytes) -> Artifact | None:
         """Return the artifact of this content that is in use in a trajectory, or None (C-331)."""
         found: list[Artifact] = self._list("list_by_hash", trajectory_id, content_hash)
-        return next((artifact for artifact in found if self._is_in_use(artifact)), None)
+        now = from_us(self._engine.clock.now_us())
+        return next((artifact for artifact in found if counts(ARTIFACT, artifact, now)), None)
 
     def list_by_trajectory(
         self, trajectory_id: Any, *, include_superseded: bool = False, limit: int | None = None
@@ -174,14 +169,6 @@ class ArtifactTable(_Similar):
         """Return how many artifacts a trajectory has, whatever became of them (C-337)."""
         return self._count("list_by_trajectory", trajectory_id)
 
-    def _is_in_use(self, artifact: Artifact) -> bool:
-        ended = artifact.superseded_by or artifact.rolled_back_at or artifact.retired_at
-        now = from_us(self._engine.clock.now_us())
-        return ended is None and (artifact.expires_at is None or artifact.expires_at > now)
-
-    def _in_use(self, owners: RelationSnapshot) -> NDArray[np.bool_]:
-        return valid_artifact_mask(owners, self._engine.clock.now_us())
-
 
 class NoteTable(_Similar):
     """Notes."""
@@ -192,9 +179,6 @@ class NoteTable(_Similar):
         self._engine.check_open()
         with self._engine.store.read() as session:
             return len(session.run(self._engine.store.statements["note.of_trajectory"], (wanted.bytes,)))
-
-    def _in_use(self, owners: RelationSnapshot) -> NDArray[np.bool_]:
-        return valid_notes(owners, self._engine.clock.now_us())
 
 
 class CheckpointTable(Table):

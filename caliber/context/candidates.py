@@ -58,6 +58,8 @@ from caliber.model.ids import ScopeId
 from caliber.model.windows import CutOff
 from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.mirror import RelationSnapshot
+from caliber.resident.validity import rows_in_force
+from caliber.schema.in_force import asked_us
 from caliber.schema.relations.trajectory import NEVER_US
 from caliber.search.request import Pool
 from caliber.search.visible import VisibleRows
@@ -153,8 +155,7 @@ def _eligible(inputs: AssemblyInputs, plan: AssemblyPlan, members: Members, sour
         return members.notes.visible
     if source >= OWN:
         own = inputs.snapshot[plan.relation_of(source)]
-        in_use: NDArray[np.bool_] = own.live_mask & (own.column("archived_at") == NEVER_US)
-        return in_use
+        return rows_in_force(own, asked_us(own.relation, inputs.as_of_us, inputs.now_us))
     rows = members.summaries if source == SUMMARY else np.concatenate((members.own, *members.above))
     allowed = np.zeros(inputs.snapshot[RELATION_OF[source]].length, np.bool_)
     allowed[rows] = True

@@ -21,6 +21,8 @@ from caliber.context.rules import OneShot, RulePlan, rule_plans
 from caliber.engine.refusals import estimator_of
 from caliber.kernels import Estimator
 from caliber.model.context import SectionType, SourceType
+from caliber.schema.relation import Relation
+from caliber.schema.relations import BY_NAME
 
 if TYPE_CHECKING:
     from caliber.schema.own_memories import OwnMemory
@@ -188,6 +190,10 @@ class AssemblyPlan:
     def relation_of(self, source: int) -> str:
         """Return the name of the relation behind a source that has one. Raises: KeyError."""
         return self.own[source].relation.name if source >= OWN else RELATION_OF[source]
+
+    def relation(self, source: int) -> Relation:
+        """Return the relation behind a source that has one. Raises: KeyError."""
+        return self.own[source].relation if source in self.own else BY_NAME[self.relation_of(source)]
 
     @property
     def history_index(self) -> int:

@@ -13,13 +13,14 @@ from typing import Any, Final
 
 from caliber.context.again import ScoredNow
 from caliber.context.facts import WindowFacts
-from caliber.context.plan import NOTE, PASSAGE, RELATION_OF, AssemblyPlan, source_type_of
+from caliber.context.plan import PASSAGE, RELATION_OF, AssemblyPlan, source_type_of
 from caliber.context.rules import RulePlan, failing, values_of
 from caliber.dsl.variables import variables_of
 from caliber.model.knowledge import Note
 from caliber.model.time import from_us
 from caliber.model.trajectory import Artifact, Scope, Turn
 from caliber.model.windows import CutOff
+from caliber.schema.in_force import asked_us, why_not
 from caliber.schema.relation import Relation
 from caliber.schema.relations import BY_NAME
 
@@ -54,7 +55,7 @@ def why_absent(
     ``above`` are the trajectories above the window's, whose artifacts can enter too; ``unreached`` says why a window of
     this task recalls nothing of the record's, if it does not.
     """
-    now, kind = from_us(facts.now_us), source_type_of(source)
+    now, kind, relation = from_us(facts.now_us), source_type_of(source), plan.relation(source)
     if _made(entity) > now:
         return _filtered("created_later", f"it was written at {_made(entity).isoformat()}, after the window")
     cuts = [item for item in facts.cut_offs if item.source_type is kind]
@@ -63,15 +64,15 @@ def why_absent(
     if plan.governed and isinstance(entity, Turn):
         absence = _turn_by_rules(entity, facts, plan, cuts, score, unreached)
     elif plan.governed:
-        absence = _lifecycle(entity, facts, now, [], above) if not isinstance(entity, Artifact) else None
+        absence = _lifecycle(entity, relation, facts, [], above) if not isinstance(entity, Artifact) else None
         absence = absence or _by_rules(entity, source, facts, plan, cuts, score, above)
-        absence = absence or _lifecycle(entity, facts, now, [], above)
+        absence = absence or _lifecycle(entity, relation, facts, [], above)
     elif plan.stable_first:
         absence = _unrecalled(entity, source, facts, plan, unruled, score, above, unreached)
     elif isinstance(entity, Note):
-        absence = _lifecycle(entity, facts, now, cuts, above) or _note_cut(entity, plan, unruled, score)
+        absence = _lifecycle(entity, relation, facts, cuts, above) or _note_cut(entity, plan, unruled, score)
     else:
-        absence = _lifecycle(entity, facts, now, cuts, above) or _cut(_age(entity), unruled)
+        absence = _lifecycle(entity, relation, facts, cuts, above) or _cut(_age(entity), unruled)
         absence = absence or _unanswering(entity, unruled)
         if absence is None and not isinstance(entity, Turn):
             absence = _search_cut(unruled, score)
@@ -81,29 +82,28 @@ def why_absent(
     return Absence("changed_since", reason)
 
 
-def _lifecycle(entity: Any, facts: WindowFacts, now: datetime, cuts: list[CutOff], above: Above) -> Absence | None:
+def _lifecycle(entity: Any, relation: Relation, facts: WindowFacts, cuts: list[CutOff], above: Above) -> Absence | None:
     """Return what kept a record out before any limit: where it belongs, and whether it was in force."""
-    if isinstance(entity, Note):
-        return _note_filter(entity, facts, now)
-    if isinstance(entity, Artifact):
-        return _artifact_filter(entity, facts, now, cuts, above)
     if isinstance(entity, Turn):
         return _turn_filter(entity, facts)
-    if isinstance(entity, Scope):
-        return _scope_filter(entity, facts, now)
-    return _ended(entity, now)
+    if isinstance(entity, Scope) and entity.trajectory_id != facts.trajectory_id:
+        return _filtered("other_trajectory", f"it belongs to trajectory {entity.trajectory_id}")
+    ended = _ended(entity, relation, facts)
+    if ended is not None or not isinstance(entity, Artifact) or entity.trajectory_id == facts.trajectory_id:
+        return ended
+    of_ancestors = _of_ancestors(entity, facts, cuts)
+    if of_ancestors is not None or entity.trajectory_id in above:
+        return of_ancestors
+    return _filtered("other_trajectory", f"it belongs to trajectory {entity.trajectory_id}, not to one visible here")
 
 
-def _ended(entity: Any, now: datetime) -> Absence | None:
+def _ended(entity: Any, relation: Relation, facts: WindowFacts) -> Absence | None:
     """Return what ended a record's time, whoever's it is."""
-    if isinstance(entity, Artifact):
-        return _artifact_ended(entity, now)
+    now = from_us(facts.now_us)
     if isinstance(entity, Scope):
         return _scope_ended(entity, now)
-    archived = getattr(entity, "archived_at", None)
-    if archived is not None and archived <= now:
-        return _filtered("archived", f"it was archived at {archived.isoformat()}")
-    return None
+    found = why_not(relation, entity, from_us(asked_us(relation, facts.as_of_us, facts.now_us)), now)
+    return None if found is None else _filtered(*found)
 
 
 def _age(entity: Any) -> datetime | int:
@@ -128,12 +128,11 @@ def _unrecalled(
     unreached: str | None,
 ) -> Absence | None:
     """Return why a record neither belongs to the window's task nor was recalled, where the budget is shared."""
-    now = from_us(facts.now_us)
-    if isinstance(entity, Note):
-        return _note_filter(entity, facts, now) or _note_cut(entity, plan, cuts, score)
-    absence = _ended(entity, now)
+    absence = _ended(entity, plan.relation(source), facts)
     if absence is not None:
         return absence
+    if isinstance(entity, Note):
+        return _note_cut(entity, plan, cuts, score)
     own = plan.own.get(source)
     if own is not None and not own.relation.searched:
         why = "its memory has neither an embedding nor a text that is indexed by words: no search finds its records"
@@ -192,12 +191,12 @@ def _by_rules(
     rules = [section.rule for section in plan.taking if section.source == source and section.rule]
     if not rules:
         return _filtered("no_rule", f"records enter by rules only, and none brings any of {plan.relation_of(source)}")
-    relation = plan.own[source].relation if source in plan.own else BY_NAME[RELATION_OF[source]]
-    at = facts.as_of_us if source == NOTE else facts.now_us
+    relation = plan.relation(source)
+    at = asked_us(relation, facts.as_of_us, facts.now_us)
     told = [_by_rule(entity, relation, rule, at, facts, cuts, score, _age(entity)) for rule in rules]
     known = [item for item in told if item is not None]
     if not known or (isinstance(entity, Artifact) and all(item.verdict == "cut_off" for item in known)):
-        other = _lifecycle(entity, facts, from_us(facts.now_us), [], above)
+        other = _lifecycle(entity, relation, facts, [], above)
         if other is not None or not known:
             return other
     return _joined(known)
@@ -308,21 +307,6 @@ def _filtered(name: str, reason: str) -> Absence:
     return Absence("filtered", reason, name)
 
 
-def _note_filter(note: Note, facts: WindowFacts, now: datetime) -> Absence | None:
-    if note.archived_at is not None and note.archived_at <= now:
-        return _filtered("archived", f"it was archived at {note.archived_at.isoformat()}")
-    if note.superseded_by is not None:
-        return _filtered("superseded", f"note {note.superseded_by} superseded it")
-    as_of = from_us(facts.as_of_us)
-    if note.valid_from is not None and note.valid_from > as_of:
-        return _filtered(
-            "not_yet_valid", f"it holds from {note.valid_from.isoformat()}, not yet at {as_of.isoformat()}"
-        )
-    if note.valid_until is not None and note.valid_until <= as_of:
-        return _filtered("expired", f"it held until {note.valid_until.isoformat()}, no longer at {as_of.isoformat()}")
-    return None
-
-
 def _note_cut(note: Note, plan: AssemblyPlan, cuts: list[CutOff], now: ScoredNow | None) -> Absence | None:
     if not cuts:
         return None
@@ -374,30 +358,6 @@ def _bar(cut: CutOff) -> dict[str, Any]:
     return {"cutoff_score": cut.cutoff_score, "limit": cut.limit, "considered": cut.considered}
 
 
-def _artifact_filter(
-    artifact: Artifact, facts: WindowFacts, now: datetime, cuts: list[CutOff], above: Above
-) -> Absence | None:
-    ended = _artifact_ended(artifact, now)
-    if ended is not None or artifact.trajectory_id == facts.trajectory_id:
-        return ended
-    of_ancestors = _of_ancestors(artifact, facts, cuts)
-    if of_ancestors is not None or artifact.trajectory_id in above:
-        return of_ancestors
-    return _filtered("other_trajectory", f"it belongs to trajectory {artifact.trajectory_id}, not to one visible here")
-
-
-def _artifact_ended(artifact: Artifact, now: datetime) -> Absence | None:
-    if artifact.rolled_back_at is not None and artifact.rolled_back_at <= now:
-        return _filtered("rolled_back", f"it was rolled back at {artifact.rolled_back_at.isoformat()}")
-    if artifact.superseded_by is not None:
-        return _filtered("superseded", f"artifact {artifact.superseded_by} superseded it")
-    if artifact.retired_at is not None and artifact.retired_at <= now:
-        return _filtered("retired", f"its lifetime ended at {artifact.retired_at.isoformat()}")
-    if artifact.expires_at is not None and artifact.expires_at <= now:
-        return _filtered("expired", f"it expired at {artifact.expires_at.isoformat()}")
-    return None
-
-
 def _of_ancestors(entity: Any, facts: WindowFacts, cuts: list[CutOff]) -> Absence | None:
     """Return whether the limit on artifacts of trajectories above the window's kept an artifact out."""
     if not isinstance(entity, Artifact) or entity.trajectory_id == facts.trajectory_id:
@@ -419,12 +379,6 @@ def _turn_filter(turn: Turn, facts: WindowFacts) -> Absence | None:
     if turn.scope_id != facts.scope_id:
         return _filtered("other_scope", f"it belongs to scope {turn.scope_id}; the window shows scope {facts.scope_id}")
     return None
-
-
-def _scope_filter(scope: Scope, facts: WindowFacts, now: datetime) -> Absence | None:
-    if scope.trajectory_id != facts.trajectory_id:
-        return _filtered("other_trajectory", f"it belongs to trajectory {scope.trajectory_id}")
-    return _scope_ended(scope, now)
 
 
 def _scope_ended(scope: Scope, now: datetime) -> Absence | None:

@@ -25,6 +25,7 @@ from caliber.model.knowledge import Note
 from caliber.model.pcp import Checkpoint
 from caliber.model.trajectory import Artifact, Scope, Trajectory, Turn
 from caliber.pcp.checkpoints import CODEC_ZLIB, read_state
+from caliber.schema.in_force import is_active
 from caliber.schema.relation import ColumnType, Relation, Residence
 from caliber.schema.relations import (
     ARTIFACT,
@@ -278,11 +279,9 @@ class Walk:
     def _redact_unique(self, relation: Relation, entity: Any, changed: Any) -> None:
         """Redact a record, or erase it when another one says the same by now."""
         twins: Sequence[Any] = ()
-        if isinstance(changed, Note) and changed.active and changed.idempotency_key is None:
+        if isinstance(changed, Note) and is_active(relation, changed) and changed.idempotency_key is None:
             twins = self._uow.select("note.by_fingerprint", changed.fingerprint)
-        elif isinstance(changed, Artifact) and not (
-            changed.superseded_by or changed.rolled_back_at or changed.retired_at
-        ):
+        elif isinstance(changed, Artifact) and is_active(relation, changed):
             twins = self._uow.select(
                 "artifact.active_by_hash",
                 changed.trajectory_id.bytes,

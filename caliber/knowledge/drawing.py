@@ -27,6 +27,7 @@ from caliber.model.references import EntityType
 from caliber.model.trajectory import Artifact, Scope, Trajectory, Turn, TurnRole
 from caliber.model.trust import TrustLabel
 from caliber.resident.memory import ResidentSnapshot
+from caliber.schema.in_force import is_active
 from caliber.schema.relations import ARTIFACT, NOTE
 from caliber.search.opening import SearchEngine
 from caliber.storage.write.unit_of_work import UnitOfWork
@@ -105,7 +106,7 @@ class NoteMaker:
         out = []
         for row in artifacts.group("trajectory_id", trajectory.trajectory_id.bytes).tolist():
             artifact: Artifact = self._engine.memory.entity(artifacts, row)
-            if artifact.superseded_by is None and artifact.rolled_back_at is None and artifact.retired_at is None:
+            if is_active(ARTIFACT, artifact):
                 out.append(artifact)
         return out
 
@@ -160,7 +161,7 @@ class NoteMaker:
         ownership = self._engine.config.access.ownership
         for row in np.flatnonzero(mask).tolist():
             note: Note = self._engine.memory.entity(notes, row)
-            if note.active and may_change(note, self._principal, ownership=ownership):
+            if is_active(NOTE, note) and may_change(note, self._principal, ownership=ownership):
                 return note
         return None
 

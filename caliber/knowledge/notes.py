@@ -1,4 +1,4 @@
-"""Notes: adding, merging, changing, archiving. Source: C-046 to C-048, C-233, C-234, K-111, K-190."""
+"""Notes: adding, merging, changing. Source: C-046 to C-048, C-233, C-234, K-111, K-190."""
 
 from __future__ import annotations
 
@@ -182,12 +182,3 @@ def derived_of(note: Note, count_tokens: Callable[[bytes], int]) -> dict[str, An
         "fingerprint": fingerprint_of(note),
         "token_count": count_tokens(content),
     }
-
-
-def archive_note(uow: UnitOfWork, note: Note) -> Note:
-    """Take a note out of use without deleting it (K-190)."""
-    if note.archived_at is not None:
-        return note
-    now = from_us(uow.now_us)
-    stored: Note = uow.update(NOTE, dataclasses.replace(note, archived_at=now, updated_at=now))
-    return stored

@@ -157,11 +157,8 @@ class Memory(Written):
         elif given is not None:
             asked = conditions.equalities(self._bound, arguments.as_mapping(given, "filter"))
         return conditions.joined(
-            self._in_force() if counting else None, asked, conditions.equalities(self._bound, equal)
+            in_force(self._relation) if counting else None, asked, conditions.equalities(self._bound, equal)
         )
-
-    def _in_force(self) -> Predicate | None:
-        return in_force(self._relation.name)
 
     def _unsearched(self) -> str:
         return "is not searched by words"

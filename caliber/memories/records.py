@@ -35,12 +35,11 @@ from caliber.model.time import from_us
 from caliber.model.trajectory import Scope, Session, Trajectory
 from caliber.model.trust import TrustLabel, least_trusted
 from caliber.resident.snapshot import ENTITY_RELATIONS
-from caliber.schema.in_force import OWN
 from caliber.schema.memory_types import RetentionKind
 from caliber.schema.own_memories import KEY, OwnMemory
-from caliber.schema.predicate import Predicate
 from caliber.schema.relation import ColumnType, Relation
 from caliber.schema.relations import SCOPE, SESSION, TRAJECTORY
+from caliber.storage.write.ending import archive
 from caliber.storage.write.memory_records import derived_of
 from caliber.storage.write.unit_of_work import UnitOfWork
 
@@ -339,8 +338,7 @@ class Records(Memory):
             record = self._read(uow, key, expected)
             if record.archived_at is not None:
                 return record
-            now = from_us(uow.now_us)
-            stored = uow.update(self._relation, dataclasses.replace(record, archived_at=now, updated_at=now))
+            stored = archive(uow, self._relation, record)
             self._tell(uow, EventType.MEMORY_ARCHIVE, stored)
             return stored
 
@@ -386,9 +384,6 @@ class Records(Memory):
                 payload={"id": str(record.record_id), "memory": self._name},
             )
         )
-
-    def _in_force(self) -> Predicate | None:
-        return OWN
 
     def _unsearched(self) -> str:
         return "has no embedding and no text that is indexed by words (gin)"

@@ -1,46 +1,54 @@
-"""Which records count: one rule for searches and windows.
+"""Which rows count: in use and holding at an instant, for searches and windows alike.
 
-``as_of`` is valid time: it moves the instant at which notes must hold, and brings back nothing that was archived,
-superseded, retired or rolled back since (design, section 7). Source: K-080, C-452, C-453.
+``as_of`` is valid time: it moves the instant at which a record must hold where its relation says so, and brings back
+nothing that was archived, superseded, retired or rolled back since (design, section 7). Source: K-080, C-452, C-453.
 """
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.kernels.evaluator import Allowed, Rule, Within
+from caliber.kernels.evaluator import Allowed, Within
 from caliber.resident.mirror import RelationSnapshot
-from caliber.schema.relations.trajectory import NEVER_US
+from caliber.schema.relation import Relation, Residence
 
 
-def valid_notes(
-    notes: RelationSnapshot, as_of_us: int, allowed: Allowed | None = None, start: int = 0
+def rows_in_force(
+    snapshot: RelationSnapshot, at_us: int, allowed: Allowed | None = None, start: int = 0
 ) -> NDArray[np.bool_]:
-    """Return which notes from row ``start`` on are in use, hold at an instant and may be seen.
+    """Return which rows from row ``start`` on are in use, hold at an instant and may be seen.
 
-    Shapes: ``bool[notes.length - start]``
+    Shapes: ``bool[snapshot.length - start]``
     """
-    rule = (
-        Within(notes.column("archived_at")[start:], NEVER_US, NEVER_US),
-        Within(notes.column("valid_from")[start:], most=as_of_us),
-        Within(notes.column("valid_until")[start:], least=as_of_us + 1),
-    )
+    flags, instants = _columns_of(snapshot.relation)
+    live = snapshot.live_mask[start:]
+    valid = snapshot.relation.valid
+    ranges = [Within(snapshot.column(name)[start:], unset, unset) for name, unset in instants]
+    if valid is not None and valid.since is not None:
+        ranges.append(Within(snapshot.column(valid.since)[start:], most=at_us))
+    if valid is not None and valid.until is not None:
+        ranges.append(Within(snapshot.column(valid.until)[start:], least=at_us + 1))
     if allowed is not None and start:
         allowed = Allowed(allowed.codes[start:], allowed.verdicts)
-    return notes.evaluator.in_force(notes.live_mask[start:], notes.column("superseded_by")[start:], rule, allowed)
+    if len(flags) == 1 and len(ranges) == 3:
+        one, two, three = ranges
+        return snapshot.evaluator.in_force(live, snapshot.column(flags[0])[start:], (one, two, three), allowed)
+    found = live.copy()
+    for name in flags:
+        found &= snapshot.column(name)[start:] == 0
+    for bounds in ranges:
+        found &= (bounds.column >= bounds.least) & (bounds.column <= bounds.most)
+    if allowed is not None:
+        found &= allowed.mask()
+    return found
 
 
-def valid_artifact_mask(artifacts: RelationSnapshot, now_us: int, start: int = 0) -> NDArray[np.bool_]:
-    """Return which artifacts from row ``start`` on are in use at an instant. Shapes: ``bool[length - start]``."""
-    rule = _artifact_rule(artifacts, now_us, start)
-    ended = artifacts.column("superseded_by")[start:]
-    return artifacts.evaluator.in_force(artifacts.live_mask[start:], ended, rule)
-
-
-def _artifact_rule(artifacts: RelationSnapshot, now_us: int, start: int = 0) -> Rule:
-    return (
-        Within(artifacts.column("rolled_back_at")[start:], NEVER_US, NEVER_US),
-        Within(artifacts.column("retired_at")[start:], NEVER_US, NEVER_US),
-        Within(artifacts.column("expires_at")[start:], least=now_us + 1),
-    )
+@functools.lru_cache(maxsize=512)
+def _columns_of(relation: Relation) -> tuple[tuple[str, ...], tuple[tuple[str, int], ...]]:
+    """Return the columns that are empty in a record in use: those of flags, and those of instants with their null."""
+    flags = [name for name in relation.active if relation.column(name).residence is Residence.FLAG]
+    instants = [(name, int(relation.column(name).resident_null or 0)) for name in relation.active if name not in flags]
+    return tuple(flags), tuple(instants)

@@ -26,13 +26,15 @@ from caliber.model.policies import Trigger
 from caliber.model.time import from_us
 from caliber.model.trajectory import TTL, Artifact, ArtifactType, ExtractionMethod, Scope, Trajectory, TTLKind, Turn
 from caliber.model.trust import TrustLabel
-from caliber.retention.pruning import ALL_ROWS, BY_SCOPE, drop
+from caliber.retention.pruning import ALL_ROWS, BY_SCOPE
+from caliber.schema.in_force import is_active
 from caliber.schema.memory_types import FieldType, RetentionKind
 from caliber.schema.relation import Relation
 from caliber.schema.relations import ARTIFACT, NOTE, SCOPE, TURN
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.damage import last_of
 from caliber.storage.compile.plan import RelationPlans
+from caliber.storage.write.ending import archive, prune
 from caliber.storage.write.memory_records import derived_of
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory import artifacts as artifact_ops
@@ -293,17 +295,17 @@ class Compressor:
             return 0, None
         if relation is TURN:
             made = None if group.new is None else self._apply_artifact(uow, group)
-            return drop(uow, TURN, found), made
+            return prune(uow, TURN, found), made
         if relation is ARTIFACT:
             made = self._apply_artifact(uow, group)
-            return _retire(uow, ARTIFACT, found, made.artifact_id, "retired_at"), made
+            return _retire(uow, ARTIFACT, found, made.artifact_id), made
         if relation is NOTE:
-            return _retire(uow, NOTE, found, self._apply_note(uow, group).note_id, "archived_at"), None
+            return _retire(uow, NOTE, found, self._apply_note(uow, group).note_id), None
         at = from_us(uow.now_us)
         uow.insert(relation, dataclasses.replace(group.new, created_at=at, updated_at=at))
         attach(uow, relation.name, group.new.record_id, self._embedded(relation, group.new), group.vector)
         for record in found:
-            uow.update(relation, dataclasses.replace(record, archived_at=at, updated_at=at))
+            archive(uow, relation, record)
         return len(found), None
 
     def _apply_artifact(self, uow: UnitOfWork, group: Group) -> Artifact:
@@ -327,13 +329,10 @@ class Compressor:
 
 
 def _in_use(relation: Relation, record: Any) -> bool:
-    if relation in (TURN, SCOPE):
-        return True
     # What goes by itself is not kept on in a summary that stays.
     if relation is ARTIFACT and record.ttl.kind is not TTLKind.PERSISTENT:
         return False
-    # Records of own memories stay when they are archived, until their time is over: retention reaches those too.
-    return all(getattr(record, name) is None for name in relation.in_use or ("archived_at",))
+    return is_active(relation, record)
 
 
 _BELONGS: dict[str, Callable[[Any], Hashable]] = {
@@ -360,14 +359,15 @@ def _split(relation: Relation, records: Iterable[Any]) -> list[list[Any]]:
     return list(groups.values())
 
 
-def _retire(uow: UnitOfWork, relation: Relation, found: Sequence[Any], by: uuid.UUID, column: str) -> int:
+def _retire(uow: UnitOfWork, relation: Relation, found: Sequence[Any], by: uuid.UUID) -> int:
     """Take records out of use that another says now; that other may be one of them, and stays."""
-    at, count = from_us(uow.now_us), 0
+    assert relation.ends is not None  # what is summed up ends
+    assert relation.ends.supersede is not None
+    count = 0
     for record in found:
         if getattr(record, relation.key[0]) == by:
             continue
         now: Any = uow.find(relation, getattr(record, relation.key[0]).bytes)
-        changes: dict[str, Any] = {column: at, "superseded_by": by, "updated_at": at}
-        uow.update(relation, dataclasses.replace(now, **changes))
+        archive(uow, relation, dataclasses.replace(now, **{relation.ends.supersede: by}))
         count += 1
     return count

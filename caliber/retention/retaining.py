@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,12 +20,13 @@ from caliber.model.agents import LockToken
 from caliber.model.events import EventType
 from caliber.model.memories import MemoryCategory
 from caliber.model.trajectory import Scope, Session, Trajectory
-from caliber.retention.pruning import archive_notes, drop, records_of, retire_artifacts
+from caliber.retention.pruning import records_of
 from caliber.schema.memories import BUILT_IN
 from caliber.schema.memory_types import RetentionKind
 from caliber.schema.relation import Relation
-from caliber.schema.relations import ARTIFACT, NOTE, SCOPE, TRAJECTORY, TURN
+from caliber.schema.relations import NOTE, SCOPE, TRAJECTORY, TURN
 from caliber.storage.compile.plan import Plan
+from caliber.storage.write.ending import prune
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 _PRINCIPAL = "system:retention"
@@ -38,11 +39,10 @@ _OF_TENANT = (MemoryCategory.SEMANTIC, MemoryCategory.PROCEDURAL)
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A declared memory, the relation of its records, and what becomes of those whose time is over."""
+    """A declared memory, and the relation of its records."""
 
     memory: MemoryConfig
     relation: Relation
-    take: Callable[[UnitOfWork, Iterable[Any]], int]
 
     @property
     def kind(self) -> RetentionKind:
@@ -73,7 +73,7 @@ class Retaining:
                 continue
             bound = self._engine.store.catalog.named(memory.name)
             if bound is not None:
-                found.append(Kept(memory, bound.relation, _taker(bound.relation)))
+                found.append(Kept(memory, bound.relation))
         return found
 
     # --- with what they belong to ------------------------------------------------------------------
@@ -81,7 +81,7 @@ class Retaining:
     def scope_closed(self, uow: UnitOfWork, scope: Scope) -> None:
         """Take what stays as long as its scope, in the transaction that closes it."""
         for kept in self._kept(RetentionKind.SCOPE):
-            taken = kept.take(uow, records_of(uow, kept.relation, "scope", scope.scope_id))
+            taken = prune(uow, kept.relation, records_of(uow, kept.relation, "scope", scope.scope_id))
             record_taken(
                 self._engine, uow, kept.memory, taken, trajectory_id=scope.trajectory_id, scope_id=scope.scope_id
             )
@@ -93,7 +93,7 @@ class Retaining:
             return
         trajectories: list[Trajectory] = uow.select_path(TRAJECTORY, "list_by_session", session.session_id.bytes)
         for kept in found:
-            taken = kept.take(uow, self._of_session(uow, kept.relation, session, trajectories))
+            taken = prune(uow, kept.relation, self._of_session(uow, kept.relation, session, trajectories))
             record_taken(self._engine, uow, kept.memory, taken, session_id=session.session_id)
 
     def _of_session(
@@ -149,7 +149,7 @@ class Retaining:
     def _take(self, kept: Kept, keys: Sequence[bytes], token: LockToken, begun: float, uow: UnitOfWork) -> int:
         uow.guard(token)
         found = [entity for key in keys if (entity := uow.find(kept.relation, key)) is not None]
-        taken = kept.take(uow, found)
+        taken = prune(uow, kept.relation, found)
         record_taken(self._engine, uow, kept.memory, taken, duration_ms=int((time.monotonic() - begun) * 1_000))
         return taken
 
@@ -181,12 +181,3 @@ def record_taken(
         at_us=uow.now_us,
     )
     uow.log(event, engine.bus.publish)
-
-
-def _taker(relation: Relation) -> Callable[[UnitOfWork, Iterable[Any]], int]:
-    """Return what ends records of a relation: artifacts are retired, notes archived, all else is deleted."""
-    if relation is ARTIFACT:
-        return retire_artifacts
-    if relation is NOTE:
-        return archive_notes
-    return lambda uow, records: drop(uow, relation, records)

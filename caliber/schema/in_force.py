@@ -1,42 +1,74 @@
-"""When a record of a memory counts, as a predicate: not taken back, and holding at an instant (``now()``).
+"""When a record counts: it is in use and holds at an instant. Made from the traits ``active`` and ``valid``.
 
-``resident.validity`` says the same over columns; tests hold both against each other. Source: K-080, C-452, C-453.
+``resident.validity`` makes masks and ``storage.compile.in_force`` conditions of the same traits; tests hold all against
+each other. Source: K-080, C-452, C-453.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+import functools
+from datetime import datetime
+from typing import Any
 
 from caliber.schema.predicate import All, Comparison, Either, Operator, Predicate, Variable
+from caliber.schema.relation import Relation
+
+
+@functools.lru_cache(maxsize=512)
+def in_force(relation: Relation) -> Predicate | None:
+    """Return the condition under which a record counts now (``now()``); None where each does."""
+    parts: list[Predicate] = [_unset(name) for name in relation.active]
+    if relation.valid is not None:
+        bounds = ((relation.valid.since, Operator.AT_MOST), (relation.valid.until, Operator.GREATER))
+        parts += [
+            Either((_unset(name), Comparison(name, operator, Variable.NOW)))
+            for name, operator in bounds
+            if name is not None
+        ]
+    if len(parts) < 2:
+        return parts[0] if parts else None
+    return All(tuple(parts))
 
 
 def _unset(column: str) -> Comparison:
     return Comparison(column, Operator.EQUAL, None)
 
 
-_NOTE: Final = All(
-    (
-        _unset("archived_at"),
-        _unset("superseded_by"),
-        # Without a value both bounds are open.
-        Comparison("valid_from", Operator.AT_MOST, Variable.NOW),
-        Comparison("valid_until", Operator.GREATER, Variable.NOW),
-    )
-)
-_ARTIFACT: Final = All(
-    (
-        _unset("superseded_by"),
-        _unset("rolled_back_at"),
-        _unset("retired_at"),
-        Either((_unset("expires_at"), Comparison("expires_at", Operator.GREATER, Variable.NOW))),
-    )
-)
-_OF: Final[Mapping[str, Predicate]] = {"note": _NOTE, "artifact": _ARTIFACT}
-OWN: Final[Predicate] = _unset("archived_at")
-"""For a memory that was declared."""
+def is_active(relation: Relation, record: Any) -> bool:
+    """Return whether a record is in use."""
+    return all(getattr(record, name) is None for name in relation.active)
 
 
-def in_force(relation: str) -> Predicate | None:
-    """Return the condition under which a record of a built-in relation counts; None where each does."""
-    return _OF.get(relation)
+def counts(relation: Relation, record: Any, at: datetime) -> bool:
+    """Return whether a record is in use and holds at an instant."""
+    return why_not(relation, record, at) is None
+
+
+def why_not(relation: Relation, record: Any, at: datetime, now: datetime | None = None) -> tuple[str, str] | None:
+    """Return why a record does not count at an instant, in a word and a sentence; None for one that does.
+
+    What took it out of use after ``now``, if given, is no reason.
+    """
+    replaced = None if relation.ends is None else relation.ends.supersede
+    for name in relation.active:
+        value = getattr(record, name)
+        if value is None:
+            continue
+        if name == replaced:
+            return "superseded", f"{relation.name} {value} superseded it"
+        if now is None or value <= now:
+            word = name.removesuffix("_at")
+            return word, f"it was {word.replace('_', ' ')} at {value.isoformat()}"
+    valid = relation.valid
+    since = None if valid is None or valid.since is None else getattr(record, valid.since)
+    until = None if valid is None or valid.until is None else getattr(record, valid.until)
+    if since is not None and since > at:
+        return "not_yet_valid", f"it holds from {since.isoformat()}, not yet at {at.isoformat()}"
+    if until is not None and until <= at:
+        return "expired", f"it held until {until.isoformat()}, no longer at {at.isoformat()}"
+    return None
+
+
+def asked_us(relation: Relation, as_of_us: int, now_us: int) -> int:
+    """Return the instant at which a record must hold: ``as_of`` moves valid time, and nothing else."""
+    return as_of_us if relation.valid is not None and relation.valid.as_of else now_us

@@ -50,6 +50,7 @@ from caliber.schema.relations import BY_NAME
 from caliber.schema.relations.memory import KEY as KEY
 from caliber.schema.relations.memory import TABLE_PREFIX
 from caliber.schema.relations.trajectory import ALWAYS_US, NEVER_US
+from caliber.schema.traits import Ends, Pruned
 
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,47}")
 """Definitions come out of archives too, and names become those of columns and attributes."""
@@ -313,7 +314,8 @@ def _relation_of(memory: MemoryType, code: int, plural: str) -> Relation:
         ),
         vector_of=() if embedded is None else (embedded,),
         searched=tuple(searched_fields(memory)),
-        in_use=(),
+        active=("archived_at",),
+        ends=Ends(Pruned.DELETED, archive="archived_at"),
     )
 
 

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from caliber.model.errors import InternalError
+from caliber.schema.traits import Ends, Valid
 
 EnumClass = type[StrEnum]
 
@@ -141,8 +142,14 @@ class Relation:
     """The columns that its vectors are made of, where these are not all of the content."""
     searched: tuple[str, ...] = ()
     """The columns whose words records of a declared memory are found by."""
-    in_use: tuple[str, ...] | None = None
-    """The columns that are empty in a record that is in use; None where retention by age or number reaches none."""
+    active: tuple[str, ...] = ()
+    """The columns that are empty in a record that is in use; none where every record is."""
+    valid: Valid | None = None
+    """When a record holds; None where it always does."""
+    readers: str | None = None
+    """The column that lists who may see a record; None where everybody may who may see its task."""
+    ends: Ends | None = None
+    """How a record is taken out of use; None where neither retention nor a policy reaches it."""
     _by_name: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -154,7 +161,10 @@ class Relation:
         named += [name for unique in self.uniques for name in (*unique.columns, *(w[0] for w in unique.where))]
         named += [name for path in self.paths for name in (*path.by, *path.order, *(w[0] for w in path.where))]
         named += [key.column for key in self.foreign_keys]
-        named += self.in_use or ()
+        named += self.active
+        named += () if self.valid is None else self.valid.columns
+        named += () if self.readers is None else (self.readers,)
+        named += () if self.ends is None else [name for name in (self.ends.archive, self.ends.supersede) if name]
         for name in named:
             if name not in self._by_name and name != "ordinal":
                 raise InternalError(f"relation {self.name}: column {name} is used but not declared")

@@ -22,11 +22,10 @@ from caliber.kernels.evaluator import Allowed
 from caliber.model.errors import DimensionMismatch, DTypeError, InvalidValue
 from caliber.model.time import to_us
 from caliber.resident.mirror import RelationSnapshot
-from caliber.resident.validity import valid_artifact_mask, valid_notes
+from caliber.resident.validity import rows_in_force
 from caliber.schema.catalog import Catalog
+from caliber.schema.in_force import asked_us
 from caliber.schema.relation import Column, ColumnType, Relation, Residence
-from caliber.schema.relations.memory import FIRST_CODE
-from caliber.schema.relations.trajectory import NEVER_US
 from caliber.storage.compile.codec import dump_json
 from caliber.storage.sql.full_text import filterable as stored_filterable
 
@@ -88,20 +87,13 @@ def kinds_of(catalog: Catalog) -> dict[str, str]:
 def alive(
     snapshot: RelationSnapshot, as_of_us: int, now_us: int, allowed: Allowed | None = None, start: int = 0
 ) -> NDArray[np.bool_]:
-    """Return the rows from ``start`` on that count: notes as they hold at ``as_of_us``, all else as at ``now_us``.
+    """Return the rows from ``start`` on that count: as they hold at ``as_of_us`` by valid time, else at ``now_us``.
 
-    A scope counts when it has a summary. ``allowed`` says which notes may be seen, and is asked of nothing else.
+    A scope counts when it has a summary. ``allowed`` says which rows may be seen.
     """
-    name = snapshot.relation.name
-    if name == "note":
-        return valid_notes(snapshot, as_of_us, allowed, start)
-    if name == "artifact":
-        return valid_artifact_mask(snapshot, now_us, start)
-    live = snapshot.live_mask[start:].copy()
-    if name == "scope":
+    live = rows_in_force(snapshot, asked_us(snapshot.relation, as_of_us, now_us), allowed, start)
+    if snapshot.relation.name == "scope":
         live &= snapshot.column("summary_tokens")[start:] > 0
-    elif snapshot.relation.code >= FIRST_CODE:
-        live &= snapshot.column("archived_at")[start:] == NEVER_US
     return live
 
 

@@ -22,6 +22,7 @@ from caliber.kernels import KeywordSnapshot
 from caliber.kernels.evaluator import LEAST_INSTANT, MOST_INSTANT, Allowed
 from caliber.resident.mirror import Generation, RelationSnapshot
 from caliber.resident.predicates import Texts, mask
+from caliber.schema.in_force import asked_us
 from caliber.search.filters import SeenNotes, alive, allowed_by
 from caliber.search.where import Where
 
@@ -35,9 +36,6 @@ _SPELT = 4_096
 
 _FILTERS = 16
 """Masks that one sight keeps, each of another filter."""
-
-_CHANGING = {"note": ("valid_from", "valid_until"), "artifact": ("expires_at",)}
-"""The instants at which a record begins or ends to be in force."""
 
 
 def _hashable(wanted: Any) -> object:
@@ -153,10 +151,10 @@ class VisibleCache:
         self._known: weakref.WeakKeyDictionary[Generation, list[VisibleRows]] = weakref.WeakKeyDictionary()
 
     def of(self, owners: RelationSnapshot, notes: SeenNotes, as_of_us: int, now_us: int) -> VisibleRows:
-        """Return which rows are in force and may be seen: notes at ``as_of_us``, everything else at ``now_us``."""
+        """Return which rows are in force and may be seen: by valid time at ``as_of_us``, else at ``now_us``."""
         is_note = owners.relation.name == "note"
         seen = notes.over(owners) if is_note else None
-        at = as_of_us if is_note else now_us
+        at = asked_us(owners.relation, as_of_us, now_us)
         if seen is not None and seen.codes is not owners.column("visible_to"):
             return VisibleRows(alive(owners, at, at, seen))
         verdicts = None if seen is None else seen.verdicts
@@ -204,7 +202,8 @@ def _marked(sight: VisibleRows, owners: RelationSnapshot, seen: Allowed | None, 
     sight.visible.flags.writeable = False
     sight.live, sight.dead = owners.live_mask, owners.dead
     sight.verdicts = None if seen is None else seen.verdicts
-    for name in _CHANGING.get(owners.relation.name, ()):
+    valid = owners.relation.valid
+    for name in () if valid is None else valid.columns:
         instants = owners.column(name)[start:]
         begun = instants <= at
         sight.since_us = max(sight.since_us, int(instants.max(where=begun, initial=LEAST_INSTANT)))

@@ -32,8 +32,8 @@ from caliber.model.trajectory import (
 )
 from caliber.model.trust import TrustLabel, least_trusted
 from caliber.schema.relations import ARTIFACT, SCOPE, SESSION, TRAJECTORY, TURN
+from caliber.storage.write.ending import archive
 from caliber.storage.write.unit_of_work import UnitOfWork
-from caliber.trajectory.lifecycle import retire_artifact
 
 DEFAULT_SCHEMA_VERSION = "1"
 """The version of a content layout that its author did not name."""
@@ -145,7 +145,7 @@ def create_artifact(
     # The trajectory before all that belongs to it: so it is locked when it is deleted, and nobody waits in a circle.
     uow.update(TRAJECTORY, dataclasses.replace(trajectory, last_activity_at=now))
     if existing:
-        retire_artifact(uow, existing[0])
+        archive(uow, ARTIFACT, existing[0])
     if new.ttl.kind is TTLKind.SESSION:
         _check_session(uow, trajectory)
     expires = None

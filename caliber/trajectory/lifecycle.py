@@ -14,7 +14,6 @@ from caliber.model.ids import ArtifactId, CheckpointId, ScopeId, SessionId, Traj
 from caliber.model.references import EntityRef
 from caliber.model.time import from_us, to_us
 from caliber.model.trajectory import (
-    Artifact,
     OutcomeStatus,
     Scope,
     ScopeStatus,
@@ -27,6 +26,7 @@ from caliber.model.trajectory import (
 )
 from caliber.model.trust import TrustLabel
 from caliber.schema.relations import ARTIFACT, SCOPE, SESSION, TRAJECTORY, TURN
+from caliber.storage.write.ending import archive
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 _STATUS_OF_OUTCOME = {
@@ -64,7 +64,7 @@ def end_session(uow: UnitOfWork, session_id: uuid.UUID) -> tuple[Session, bool]:
     now = from_us(uow.now_us)
     for artifact in uow.select_path(ARTIFACT, "list_by_session", session_id.bytes):
         if artifact.ttl.kind is TTLKind.SESSION:
-            retire_artifact(uow, artifact)
+            archive(uow, ARTIFACT, artifact)
     ended: Session = uow.update(SESSION, dataclasses.replace(session, ended_at=now, last_active_at=now))
     return ended, True
 
@@ -85,13 +85,6 @@ def end_idle_session(uow: UnitOfWork, trajectory: Trajectory) -> Session | None:
             return None
     session, ended = end_session(uow, trajectory.session_id)
     return session if ended else None
-
-
-def retire_artifact(uow: UnitOfWork, artifact: Artifact) -> None:
-    """End an artifact's life; it stays in the store, out of windows and searches."""
-    if artifact.retired_at is None:
-        now = from_us(uow.now_us)
-        uow.update(ARTIFACT, dataclasses.replace(artifact, retired_at=now, updated_at=now))
 
 
 # --- trajectories --------------------------------------------------------------------------------
@@ -266,7 +259,7 @@ def close_scope(
     uow.update(TRAJECTORY, dataclasses.replace(trajectory, last_activity_at=now, updated_at=now))
     for artifact in uow.select_path(ARTIFACT, "list_by_scope", scope_id.bytes):
         if artifact.ttl.kind is TTLKind.SCOPE:
-            retire_artifact(uow, artifact)
+            archive(uow, ARTIFACT, artifact)
     closed: Scope = uow.update(
         SCOPE,
         dataclasses.replace(

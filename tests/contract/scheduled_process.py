@@ -27,11 +27,11 @@ def main() -> None:
     from support.configs import config
 
     import caliber
-    from caliber.knowledge import notes as note_ops
+    from caliber.storage.write import ending
 
     clock = Clock()
     memory: Any = None
-    archive = note_ops.archive_note
+    archive = ending.archive
 
     def dies(*arguments: Any) -> None:
         archive(*arguments)
@@ -48,7 +48,7 @@ def main() -> None:
             answer = memory.run_due()
         else:
             clock.now = int(rest)
-            note_ops.archive_note = dies  # type: ignore[assignment]
+            ending.archive = dies  # type: ignore[assignment]
             memory.run_due()
         print(json.dumps(answer), flush=True)
     memory.close()

@@ -96,7 +96,7 @@ class World(Filled):
             if relation.name != "note" or may_see(item["visible_to"], memory.principal)
         }
         meant = {key for key, item in seen.items() if holds(predicate, item, known, matches)}
-        condition = in_force(relation.name)
+        condition = in_force(relation)
         counted = {key for key in meant if condition is None or holds(condition, seen[key], known, matches)}
         found = memory.memory(name)
         try:

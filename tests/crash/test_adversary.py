@@ -130,6 +130,7 @@ VERDICTS: dict[str, tuple[Outcome, list[str]]] = {
     "refused, and stored": (outcome([{"try": "a"}, {"refused": "a"}], {"a": 1}), ["refused"]),
     "from nowhere": (outcome([], {"a": 1}), ["unknown"]),
     "hang": (outcome(WRITTEN, {"a": 1}, None), ["hang"]),
+    "hang, told by the program": (Outcome({}, [*WRITTEN, {"hang": "w1"}], 0, stored=Counter(a=1)), ["hang"]),
     "hang of a thread": (outcome([*WRITTEN, {"hang": "w1"}], {"a": 1}), ["hang"]),
     "raw": (outcome([*WRITTEN, {"raw": "w1"}], {"a": 1}), ["raw"]),
     "late": (outcome([*WRITTEN, {"late": "note"}], {"a": 1}), ["late"]),

@@ -389,17 +389,22 @@ SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_numb
 -- turn.expired
 --   takes: created_until, limit
 --   gives: turn_id
-SELECT "turn_id" FROM "tenant_a"."turn" WHERE "created_at" <= $1 ORDER BY "ordinal" LIMIT $2;
+SELECT "turn_id" FROM "tenant_a"."turn" WHERE "created_at" <= $1 AND TRUE ORDER BY "ordinal" LIMIT $2;
+
+-- turn.stale
+--   takes: created_until, confidence_below
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE "created_at" <= $1 AND 1 < CAST($2 AS DOUBLE PRECISION) AND TRUE ORDER BY "ordinal";
 
 -- turn.surplus
 --   takes: keep, limit
 --   gives: turn_id
-SELECT "turn_id" FROM (SELECT "turn_id", "ordinal", row_number() OVER (ORDER BY "created_at" DESC, "ordinal" DESC) AS place FROM "tenant_a"."turn") AS ranked WHERE place > $1 ORDER BY "ordinal" LIMIT $2;
+SELECT "turn_id" FROM (SELECT "turn_id", "ordinal", row_number() OVER (ORDER BY "created_at" DESC, "ordinal" DESC) AS place FROM "tenant_a"."turn" WHERE TRUE) AS ranked WHERE place > $1 ORDER BY "ordinal" LIMIT $2;
 
 -- turn.surplus_by_trajectory
 --   takes: keep, limit
 --   gives: turn_id
-SELECT "turn_id" FROM (SELECT "turn_id", "ordinal", row_number() OVER (PARTITION BY "trajectory_id" ORDER BY "created_at" DESC, "ordinal" DESC) AS place FROM "tenant_a"."turn") AS ranked WHERE place > $1 ORDER BY "ordinal" LIMIT $2;
+SELECT "turn_id" FROM (SELECT "turn_id", "ordinal", row_number() OVER (PARTITION BY "trajectory_id" ORDER BY "created_at" DESC, "ordinal" DESC) AS place FROM "tenant_a"."turn" WHERE TRUE) AS ranked WHERE place > $1 ORDER BY "ordinal" LIMIT $2;
 
 -- ===== turn_summary
 
@@ -665,17 +670,22 @@ SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "
 -- artifact.expired
 --   takes: created_until, limit
 --   gives: artifact_id
-SELECT "artifact_id" FROM "tenant_a"."artifact" WHERE "created_at" <= $1 AND "retired_at" IS NULL AND "superseded_by" IS NULL AND "rolled_back_at" IS NULL ORDER BY "ordinal" LIMIT $2;
+SELECT "artifact_id" FROM "tenant_a"."artifact" WHERE "created_at" <= $1 AND "rolled_back_at" IS NULL AND "superseded_by" IS NULL AND "retired_at" IS NULL ORDER BY "ordinal" LIMIT $2;
+
+-- artifact.stale
+--   takes: created_until, confidence_below
+--   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
+SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE "created_at" <= $1 AND coalesce("confidence", 1) < CAST($2 AS DOUBLE PRECISION) AND "rolled_back_at" IS NULL AND "superseded_by" IS NULL AND "retired_at" IS NULL ORDER BY "ordinal";
 
 -- artifact.surplus
 --   takes: keep, limit
 --   gives: artifact_id
-SELECT "artifact_id" FROM (SELECT "artifact_id", "ordinal", row_number() OVER (ORDER BY "created_at" DESC, "ordinal" DESC) AS place FROM "tenant_a"."artifact" WHERE "retired_at" IS NULL AND "superseded_by" IS NULL AND "rolled_back_at" IS NULL) AS ranked WHERE place > $1 ORDER BY "ordinal" LIMIT $2;
+SELECT "artifact_id" FROM (SELECT "artifact_id", "ordinal", row_number() OVER (ORDER BY "created_at" DESC, "ordinal" DESC) AS place FROM "tenant_a"."artifact" WHERE "rolled_back_at" IS NULL AND "superseded_by" IS NULL AND "retired_at" IS NULL) AS ranked WHERE place > $1 ORDER BY "ordinal" LIMIT $2;
 
 -- artifact.surplus_by_trajectory
 --   takes: keep, limit
 --   gives: artifact_id
-SELECT "artifact_id" FROM (SELECT "artifact_id", "ordinal", row_number() OVER (PARTITION BY "trajectory_id" ORDER BY "created_at" DESC, "ordinal" DESC) AS place FROM "tenant_a"."artifact" WHERE "retired_at" IS NULL AND "superseded_by" IS NULL AND "rolled_back_at" IS NULL) AS ranked WHERE place > $1 ORDER BY "ordinal" LIMIT $2;
+SELECT "artifact_id" FROM (SELECT "artifact_id", "ordinal", row_number() OVER (PARTITION BY "trajectory_id" ORDER BY "created_at" DESC, "ordinal" DESC) AS place FROM "tenant_a"."artifact" WHERE "rolled_back_at" IS NULL AND "superseded_by" IS NULL AND "retired_at" IS NULL) AS ranked WHERE place > $1 ORDER BY "ordinal" LIMIT $2;
 
 -- ===== checkpoint
 
@@ -873,6 +883,11 @@ SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "c
 --   takes: created_until, limit
 --   gives: note_id
 SELECT "note_id" FROM "tenant_a"."note" WHERE "created_at" <= $1 AND "archived_at" IS NULL AND "superseded_by" IS NULL ORDER BY "ordinal" LIMIT $2;
+
+-- note.stale
+--   takes: created_until, confidence_below
+--   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, trust, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
+SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "trust", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM "tenant_a"."note" WHERE "created_at" <= $1 AND coalesce("confidence", 1) < CAST($2 AS DOUBLE PRECISION) AND "archived_at" IS NULL AND "superseded_by" IS NULL ORDER BY "ordinal";
 
 -- note.surplus
 --   takes: keep, limit
@@ -2104,11 +2119,6 @@ SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "
 --   gives: ordinal
 SELECT nextval('"tenant_a"."artifact_ordinal_seq"'::regclass) FROM generate_series(1, $1::bigint);
 
--- artifact.stale
---   takes: created_until, confidence_below
---   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
-SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE created_at <= $1 AND coalesce(confidence, 1) < $2::float8 AND retired_at IS NULL ORDER BY ordinal;
-
 -- change.bounds
 --   takes: nothing
 --   gives: first, last
@@ -2178,22 +2188,22 @@ DELETE FROM "tenant_a"."embedding" WHERE ordinal IN (SELECT ordinal FROM "tenant
 -- embedding.hashes_artifact
 --   takes: space_id, after, limit
 --   gives: ordinal, owner_id, head, content, content_hash
-SELECT owner.ordinal, artifact_id, NULL, content, made.content_hash FROM "tenant_a"."artifact" AS owner JOIN "tenant_a"."embedding" AS made ON made.space_id = $1 AND made.owner_id = owner.artifact_id AND made.chunk_index = 0 WHERE content IS NOT NULL AND retired_at IS NULL AND rolled_back_at IS NULL AND owner.ordinal > $2 ORDER BY owner.ordinal LIMIT $3;
+SELECT owner.ordinal, artifact_id, NULL, content, made.content_hash FROM "tenant_a"."artifact" AS owner JOIN "tenant_a"."embedding" AS made ON made.space_id = $1 AND made.owner_id = owner.artifact_id AND made.chunk_index = 0 WHERE content IS NOT NULL AND "rolled_back_at" IS NULL AND "superseded_by" IS NULL AND "retired_at" IS NULL AND owner.ordinal > $2 ORDER BY owner.ordinal LIMIT $3;
 
 -- embedding.hashes_note
 --   takes: space_id, after, limit
 --   gives: ordinal, owner_id, head, content, content_hash
-SELECT owner.ordinal, note_id, entity, content, made.content_hash FROM "tenant_a"."note" AS owner JOIN "tenant_a"."embedding" AS made ON made.space_id = $1 AND made.owner_id = owner.note_id AND made.chunk_index = 0 WHERE content IS NOT NULL AND archived_at IS NULL AND owner.ordinal > $2 ORDER BY owner.ordinal LIMIT $3;
+SELECT owner.ordinal, note_id, entity, content, made.content_hash FROM "tenant_a"."note" AS owner JOIN "tenant_a"."embedding" AS made ON made.space_id = $1 AND made.owner_id = owner.note_id AND made.chunk_index = 0 WHERE content IS NOT NULL AND "archived_at" IS NULL AND "superseded_by" IS NULL AND owner.ordinal > $2 ORDER BY owner.ordinal LIMIT $3;
 
 -- embedding.hashes_scope
 --   takes: space_id, after, limit
 --   gives: ordinal, owner_id, head, content, content_hash
-SELECT owner.ordinal, scope_id, NULL, summary, made.content_hash FROM "tenant_a"."scope" AS owner JOIN "tenant_a"."embedding" AS made ON made.space_id = $1 AND made.owner_id = owner.scope_id AND made.chunk_index = 0 WHERE summary IS NOT NULL AND owner.ordinal > $2 ORDER BY owner.ordinal LIMIT $3;
+SELECT owner.ordinal, scope_id, NULL, summary, made.content_hash FROM "tenant_a"."scope" AS owner JOIN "tenant_a"."embedding" AS made ON made.space_id = $1 AND made.owner_id = owner.scope_id AND made.chunk_index = 0 WHERE summary IS NOT NULL AND TRUE AND owner.ordinal > $2 ORDER BY owner.ordinal LIMIT $3;
 
 -- embedding.hashes_turn
 --   takes: space_id, after, limit
 --   gives: ordinal, owner_id, head, content, content_hash
-SELECT owner.ordinal, turn_id, name, content, made.content_hash FROM "tenant_a"."turn" AS owner JOIN "tenant_a"."embedding" AS made ON made.space_id = $1 AND made.owner_id = owner.turn_id AND made.chunk_index = 0 WHERE content IS NOT NULL AND length(content) > 0 AND owner.ordinal > $2 ORDER BY owner.ordinal LIMIT $3;
+SELECT owner.ordinal, turn_id, name, content, made.content_hash FROM "tenant_a"."turn" AS owner JOIN "tenant_a"."embedding" AS made ON made.space_id = $1 AND made.owner_id = owner.turn_id AND made.chunk_index = 0 WHERE content IS NOT NULL AND length(content) > 0 AND TRUE AND owner.ordinal > $2 ORDER BY owner.ordinal LIMIT $3;
 
 -- embedding.of_space
 --   takes: space_id
@@ -2203,62 +2213,62 @@ SELECT owner_type, count(*), count(DISTINCT owner_id) FROM "tenant_a"."embedding
 -- embedding.pending_artifact
 --   takes: space_id, before, limit
 --   gives: ordinal, owner_id, head, content
-SELECT ordinal, artifact_id, NULL, content FROM "tenant_a"."artifact" AS owner WHERE content IS NOT NULL AND retired_at IS NULL AND rolled_back_at IS NULL AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.artifact_id) AND ordinal < $2 ORDER BY ordinal DESC LIMIT $3;
+SELECT ordinal, artifact_id, NULL, content FROM "tenant_a"."artifact" AS owner WHERE content IS NOT NULL AND "rolled_back_at" IS NULL AND "superseded_by" IS NULL AND "retired_at" IS NULL AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.artifact_id) AND ordinal < $2 ORDER BY ordinal DESC LIMIT $3;
 
 -- embedding.pending_note
 --   takes: space_id, before, limit
 --   gives: ordinal, owner_id, head, content
-SELECT ordinal, note_id, entity, content FROM "tenant_a"."note" AS owner WHERE content IS NOT NULL AND archived_at IS NULL AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.note_id) AND ordinal < $2 ORDER BY ordinal DESC LIMIT $3;
+SELECT ordinal, note_id, entity, content FROM "tenant_a"."note" AS owner WHERE content IS NOT NULL AND "archived_at" IS NULL AND "superseded_by" IS NULL AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.note_id) AND ordinal < $2 ORDER BY ordinal DESC LIMIT $3;
 
 -- embedding.pending_scope
 --   takes: space_id, before, limit
 --   gives: ordinal, owner_id, head, content
-SELECT ordinal, scope_id, NULL, summary FROM "tenant_a"."scope" AS owner WHERE summary IS NOT NULL AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.scope_id) AND ordinal < $2 ORDER BY ordinal DESC LIMIT $3;
+SELECT ordinal, scope_id, NULL, summary FROM "tenant_a"."scope" AS owner WHERE summary IS NOT NULL AND TRUE AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.scope_id) AND ordinal < $2 ORDER BY ordinal DESC LIMIT $3;
 
 -- embedding.pending_turn
 --   takes: space_id, before, limit
 --   gives: ordinal, owner_id, head, content
-SELECT ordinal, turn_id, name, content FROM "tenant_a"."turn" AS owner WHERE content IS NOT NULL AND length(content) > 0 AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.turn_id) AND ordinal < $2 ORDER BY ordinal DESC LIMIT $3;
+SELECT ordinal, turn_id, name, content FROM "tenant_a"."turn" AS owner WHERE content IS NOT NULL AND length(content) > 0 AND TRUE AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.turn_id) AND ordinal < $2 ORDER BY ordinal DESC LIMIT $3;
 
 -- embedding.pending_up_artifact
 --   takes: space_id, after, limit
 --   gives: ordinal, owner_id, head, content
-SELECT ordinal, artifact_id, NULL, content FROM "tenant_a"."artifact" AS owner WHERE content IS NOT NULL AND retired_at IS NULL AND rolled_back_at IS NULL AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.artifact_id) AND ordinal > $2 ORDER BY ordinal LIMIT $3;
+SELECT ordinal, artifact_id, NULL, content FROM "tenant_a"."artifact" AS owner WHERE content IS NOT NULL AND "rolled_back_at" IS NULL AND "superseded_by" IS NULL AND "retired_at" IS NULL AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.artifact_id) AND ordinal > $2 ORDER BY ordinal LIMIT $3;
 
 -- embedding.pending_up_note
 --   takes: space_id, after, limit
 --   gives: ordinal, owner_id, head, content
-SELECT ordinal, note_id, entity, content FROM "tenant_a"."note" AS owner WHERE content IS NOT NULL AND archived_at IS NULL AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.note_id) AND ordinal > $2 ORDER BY ordinal LIMIT $3;
+SELECT ordinal, note_id, entity, content FROM "tenant_a"."note" AS owner WHERE content IS NOT NULL AND "archived_at" IS NULL AND "superseded_by" IS NULL AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.note_id) AND ordinal > $2 ORDER BY ordinal LIMIT $3;
 
 -- embedding.pending_up_scope
 --   takes: space_id, after, limit
 --   gives: ordinal, owner_id, head, content
-SELECT ordinal, scope_id, NULL, summary FROM "tenant_a"."scope" AS owner WHERE summary IS NOT NULL AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.scope_id) AND ordinal > $2 ORDER BY ordinal LIMIT $3;
+SELECT ordinal, scope_id, NULL, summary FROM "tenant_a"."scope" AS owner WHERE summary IS NOT NULL AND TRUE AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.scope_id) AND ordinal > $2 ORDER BY ordinal LIMIT $3;
 
 -- embedding.pending_up_turn
 --   takes: space_id, after, limit
 --   gives: ordinal, owner_id, head, content
-SELECT ordinal, turn_id, name, content FROM "tenant_a"."turn" AS owner WHERE content IS NOT NULL AND length(content) > 0 AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.turn_id) AND ordinal > $2 ORDER BY ordinal LIMIT $3;
+SELECT ordinal, turn_id, name, content FROM "tenant_a"."turn" AS owner WHERE content IS NOT NULL AND length(content) > 0 AND TRUE AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.turn_id) AND ordinal > $2 ORDER BY ordinal LIMIT $3;
 
 -- embedding.progress_artifact
 --   takes: space_id
 --   gives: total, pending
-SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.artifact_id) THEN 0 ELSE 1 END), 0) FROM "tenant_a"."artifact" AS owner WHERE content IS NOT NULL AND retired_at IS NULL AND rolled_back_at IS NULL;
+SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.artifact_id) THEN 0 ELSE 1 END), 0) FROM "tenant_a"."artifact" AS owner WHERE content IS NOT NULL AND "rolled_back_at" IS NULL AND "superseded_by" IS NULL AND "retired_at" IS NULL;
 
 -- embedding.progress_note
 --   takes: space_id
 --   gives: total, pending
-SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.note_id) THEN 0 ELSE 1 END), 0) FROM "tenant_a"."note" AS owner WHERE content IS NOT NULL AND archived_at IS NULL;
+SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.note_id) THEN 0 ELSE 1 END), 0) FROM "tenant_a"."note" AS owner WHERE content IS NOT NULL AND "archived_at" IS NULL AND "superseded_by" IS NULL;
 
 -- embedding.progress_scope
 --   takes: space_id
 --   gives: total, pending
-SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.scope_id) THEN 0 ELSE 1 END), 0) FROM "tenant_a"."scope" AS owner WHERE summary IS NOT NULL;
+SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.scope_id) THEN 0 ELSE 1 END), 0) FROM "tenant_a"."scope" AS owner WHERE summary IS NOT NULL AND TRUE;
 
 -- embedding.progress_turn
 --   takes: space_id
 --   gives: total, pending
-SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.turn_id) THEN 0 ELSE 1 END), 0) FROM "tenant_a"."turn" AS owner WHERE content IS NOT NULL AND length(content) > 0;
+SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.turn_id) THEN 0 ELSE 1 END), 0) FROM "tenant_a"."turn" AS owner WHERE content IS NOT NULL AND length(content) > 0 AND TRUE;
 
 -- embedding.reserve
 --   takes: count
@@ -2273,12 +2283,12 @@ SELECT ordinal FROM "tenant_a"."embedding" AS stray WHERE ordinal > $1 AND NOT E
 -- embedding.strays_artifact
 --   takes: after, limit
 --   gives: ordinal, is_gone
-SELECT stray.ordinal, owner.artifact_id IS NULL FROM "tenant_a"."embedding" AS stray LEFT JOIN "tenant_a"."artifact" AS owner ON owner.artifact_id = stray.owner_id WHERE stray.owner_type = 'artifact' AND stray.ordinal > $1 AND (owner.artifact_id IS NULL OR NOT (TRUE AND retired_at IS NULL AND rolled_back_at IS NULL)) ORDER BY stray.ordinal LIMIT $2;
+SELECT stray.ordinal, owner.artifact_id IS NULL FROM "tenant_a"."embedding" AS stray LEFT JOIN "tenant_a"."artifact" AS owner ON owner.artifact_id = stray.owner_id WHERE stray.owner_type = 'artifact' AND stray.ordinal > $1 AND (owner.artifact_id IS NULL OR NOT ("rolled_back_at" IS NULL AND "superseded_by" IS NULL AND "retired_at" IS NULL)) ORDER BY stray.ordinal LIMIT $2;
 
 -- embedding.strays_note
 --   takes: after, limit
 --   gives: ordinal, is_gone
-SELECT stray.ordinal, owner.note_id IS NULL FROM "tenant_a"."embedding" AS stray LEFT JOIN "tenant_a"."note" AS owner ON owner.note_id = stray.owner_id WHERE stray.owner_type = 'note' AND stray.ordinal > $1 AND (owner.note_id IS NULL OR NOT (TRUE AND archived_at IS NULL)) ORDER BY stray.ordinal LIMIT $2;
+SELECT stray.ordinal, owner.note_id IS NULL FROM "tenant_a"."embedding" AS stray LEFT JOIN "tenant_a"."note" AS owner ON owner.note_id = stray.owner_id WHERE stray.owner_type = 'note' AND stray.ordinal > $1 AND (owner.note_id IS NULL OR NOT ("archived_at" IS NULL AND "superseded_by" IS NULL)) ORDER BY stray.ordinal LIMIT $2;
 
 -- embedding.strays_scope
 --   takes: after, limit
@@ -2293,22 +2303,22 @@ SELECT stray.ordinal, owner.turn_id IS NULL FROM "tenant_a"."embedding" AS stray
 -- embedding.unmoved_artifact
 --   takes: space_id, from_space_id, after, limit
 --   gives: ordinal, owner_id
-SELECT ordinal, artifact_id FROM "tenant_a"."artifact" AS owner WHERE content IS NOT NULL AND retired_at IS NULL AND rolled_back_at IS NULL AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.artifact_id) AND EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $2 AND owner_id = owner.artifact_id) AND ordinal > $3 ORDER BY ordinal LIMIT $4;
+SELECT ordinal, artifact_id FROM "tenant_a"."artifact" AS owner WHERE content IS NOT NULL AND "rolled_back_at" IS NULL AND "superseded_by" IS NULL AND "retired_at" IS NULL AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.artifact_id) AND EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $2 AND owner_id = owner.artifact_id) AND ordinal > $3 ORDER BY ordinal LIMIT $4;
 
 -- embedding.unmoved_note
 --   takes: space_id, from_space_id, after, limit
 --   gives: ordinal, owner_id
-SELECT ordinal, note_id FROM "tenant_a"."note" AS owner WHERE content IS NOT NULL AND archived_at IS NULL AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.note_id) AND EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $2 AND owner_id = owner.note_id) AND ordinal > $3 ORDER BY ordinal LIMIT $4;
+SELECT ordinal, note_id FROM "tenant_a"."note" AS owner WHERE content IS NOT NULL AND "archived_at" IS NULL AND "superseded_by" IS NULL AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.note_id) AND EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $2 AND owner_id = owner.note_id) AND ordinal > $3 ORDER BY ordinal LIMIT $4;
 
 -- embedding.unmoved_scope
 --   takes: space_id, from_space_id, after, limit
 --   gives: ordinal, owner_id
-SELECT ordinal, scope_id FROM "tenant_a"."scope" AS owner WHERE summary IS NOT NULL AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.scope_id) AND EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $2 AND owner_id = owner.scope_id) AND ordinal > $3 ORDER BY ordinal LIMIT $4;
+SELECT ordinal, scope_id FROM "tenant_a"."scope" AS owner WHERE summary IS NOT NULL AND TRUE AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.scope_id) AND EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $2 AND owner_id = owner.scope_id) AND ordinal > $3 ORDER BY ordinal LIMIT $4;
 
 -- embedding.unmoved_turn
 --   takes: space_id, from_space_id, after, limit
 --   gives: ordinal, owner_id
-SELECT ordinal, turn_id FROM "tenant_a"."turn" AS owner WHERE content IS NOT NULL AND length(content) > 0 AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.turn_id) AND EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $2 AND owner_id = owner.turn_id) AND ordinal > $3 ORDER BY ordinal LIMIT $4;
+SELECT ordinal, turn_id FROM "tenant_a"."turn" AS owner WHERE content IS NOT NULL AND length(content) > 0 AND TRUE AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner.turn_id) AND EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $2 AND owner_id = owner.turn_id) AND ordinal > $3 ORDER BY ordinal LIMIT $4;
 
 -- embedding_cache.drop_some
 --   takes: model_id, dimensions, limit
@@ -2413,11 +2423,6 @@ SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "c
 --   takes: count
 --   gives: ordinal
 SELECT nextval('"tenant_a"."note_ordinal_seq"'::regclass) FROM generate_series(1, $1::bigint);
-
--- note.stale
---   takes: created_until, confidence_below
---   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, trust, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
-SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "trust", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM "tenant_a"."note" WHERE created_at <= $1 AND confidence < $2::float8 AND archived_at IS NULL AND superseded_by IS NULL ORDER BY ordinal;
 
 -- pending_injection.reserve
 --   takes: count
@@ -2543,6 +2548,11 @@ SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_numb
 --   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
 SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE scope_id = $1 ORDER BY turn_number DESC LIMIT $2::bigint;
 
+-- turn.of_closed_scopes
+--   takes: created_until
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE created_at <= $1 AND scope_id IN (SELECT scope_id FROM "tenant_a"."scope" WHERE closed_at IS NOT NULL) ORDER BY ordinal;
+
 -- turn.outline
 --   takes: scope_id, turn_number
 --   gives: turn_number, is_result, calls
@@ -2552,11 +2562,6 @@ SELECT turn_number, (role = 'tool')::int, (tool_calls::text <> '[]')::int FROM "
 --   takes: count
 --   gives: ordinal
 SELECT nextval('"tenant_a"."turn_ordinal_seq"'::regclass) FROM generate_series(1, $1::bigint);
-
--- turn.stale
---   takes: created_until, closed_only
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE created_at <= $1 AND ($2::bigint = 0 OR scope_id IN (SELECT scope_id FROM "tenant_a"."scope" WHERE closed_at IS NOT NULL)) ORDER BY ordinal;
 
 -- turn_summary.hold_scope
 --   takes: trajectory_id, scope_id

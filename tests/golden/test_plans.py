@@ -60,6 +60,7 @@ def rendered(dialect: Dialect, irregular: dict[str, Plan]) -> str:
             *plans.references.values(),
             plans.by_idempotency,
             plans.expired,
+            plans.stale,
             plans.surplus,
             plans.surplus_by_trajectory,
         ]

@@ -124,7 +124,8 @@ def verdict(outcome: Outcome) -> list[str]:
         faults += [f"{name}: {entry[name]}" for name in ("raw", "hang", "late", "wrong") if name in entry]
     for counted in (tries, refused, acknowledged):
         del counted[""]
-    if outcome.code == 0 and not any("end" in entry for entry in outcome.entries):
+    # A program that found its own hang says that instead.
+    if outcome.code == 0 and not any("end" in entry or "hang" in entry for entry in outcome.entries):
         faults.append("the program did not say that it had ended")
     faults += [f"lost: {label} was acknowledged" for label in acknowledged if not outcome.stored[label]]
     faults += [f"doubled: {label} is stored {n} times" for label, n in outcome.stored.items() if n > 1]

@@ -153,7 +153,7 @@ def test_a_record_that_came_late_is_explained_by_legs_and_what_came_before(world
         ({"query": "backups", "expected": "turn", "kinds": ["artifact"]}, (), "other_kind", "only artifact"),
         ({"query": "sqlite", "expected": "sqlite", "filter": {"note_type": "gotcha"}}, (), "filtered", "note_type"),
         ({"query": "backups", "expected": "turn", "filter": {"note_type": "fact"}}, (), "filtered", "a turn has not"),
-        ({"query": "rate limit", "expected": "spring"}, (), "invalid", "valid from always to 2024-03-31"),
+        ({"query": "rate limit", "expected": "spring"}, (), "invalid", "it held until 2024-03-31"),
         ({"query": "service", "expected": "scope"}, (), "invalid", "no summary"),
     ],
 )
@@ -181,9 +181,9 @@ def test_what_was_archived_superseded_or_has_expired_says_so(tmp_path: Path) -> 
             scope, artifact_type="fact", content="Gone at once.", extraction_method="explicit", ttl=1
         )
         world.ids["brief"] = brief.artifact_id
-    assert f"note {world.ids['spring']} supersedes" in world.miss({"query": "sql", "expected": "postgresql"})["why"]
+    assert f"note {world.ids['spring']} superseded it" in world.miss({"query": "sql", "expected": "postgresql"})["why"]
     assert "archived at 2024-03-01" in world.miss({"query": "sqlite", "expected": "sqlite"})["why"]
-    assert "expired at" in world.miss({"query": "gone", "expected": "brief"})["why"]
+    assert "it held until" in world.miss({"query": "gone", "expected": "brief"})["why"]
 
 
 def test_a_principal_learns_nothing_of_what_it_may_not_see(tmp_path: Path) -> None:

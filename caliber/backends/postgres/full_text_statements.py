@@ -11,33 +11,14 @@ import functools
 from typing import Final
 
 from caliber.backends.postgres.dialect import PostgresDialect
+from caliber.schema.in_force import asked_us
 from caliber.schema.relation import ColumnType, Relation
 from caliber.schema.relations import BY_NAME
 from caliber.storage.compile.codec import codec_of
+from caliber.storage.compile.in_force import in_force_condition
 from caliber.storage.compile.plan import Plan, quote
 from caliber.storage.sql.full_text import ORDINAL, TEXTS, contracts_of, filter_names, filter_type, may_lack, text_table
 
-# As in caliber.resident.validity and caliber.search.filters; tests hold both against each other. Each parameter is
-# named for every relation, also for those that have no use for it, so that all take the same ones.
-_MAY_SEE: Final = (
-    "({o}.visible_to IS NULL OR {o}.visible_to IN (SELECT ARRAY(SELECT jsonb_array_elements_text(list))"
-    " FROM jsonb_array_elements({seen}::jsonb) AS lists (list)))"
-)
-_IN_FORCE: Final = {
-    "note": (
-        "{o}.archived_at IS NULL AND {o}.superseded_by IS NULL"
-        " AND ({o}.valid_from IS NULL OR {o}.valid_from <= {at}::timestamptz)"
-        " AND ({o}.valid_until IS NULL OR {o}.valid_until > {at}::timestamptz) AND " + _MAY_SEE
-    ),
-    "artifact": (
-        "{o}.superseded_by IS NULL AND {o}.rolled_back_at IS NULL AND {o}.retired_at IS NULL"
-        " AND ({o}.expires_at IS NULL OR {o}.expires_at > {at}::timestamptz) AND {seen}::jsonb IS NOT NULL"
-    ),
-    "turn": "{at}::timestamptz IS NOT NULL AND {seen}::jsonb IS NOT NULL",
-    "scope": "{o}.summary_tokens > 0 AND {at}::timestamptz IS NOT NULL AND {seen}::jsonb IS NOT NULL",
-}
-_OWN_IN_FORCE: Final = "{o}.archived_at IS NULL AND {at}::timestamptz IS NOT NULL AND {seen}::jsonb IS NOT NULL"
-"""Of declared memories."""
 _IDS: Final = "SELECT id::uuid FROM jsonb_array_elements_text({0}::jsonb) AS ids (id)"
 _ANY_OF: Final = {
     ColumnType.UUID: "{column} IN (" + _IDS.format("{mark}") + ")",
@@ -54,9 +35,22 @@ _ANY_OF: Final = {
 _AMONG: Final = "{column} IN (SELECT value::bigint FROM jsonb_array_elements_text({mark}::jsonb) AS them (value))"
 
 
-def in_sight(kind: str, seen: str = "$2", at: str = "$3", row: str = "o") -> str:
-    """Return the condition under which row ``o`` of a relation is in force and may be seen."""
-    return _IN_FORCE.get(kind, _OWN_IN_FORCE).format(o=row, seen=seen, at=at)
+def in_sight(relation: Relation, seen: str = "$2", at: str = "$3") -> str:
+    """Return the condition under which row ``o`` of a relation is in force and may be seen.
+
+    Each parameter is named for every relation, also for those that have no use for it, so that all take the same ones.
+    """
+    instant = f"{at}::timestamptz"
+    parts = [in_force_condition(relation, "o", instant), f"{instant} IS NOT NULL"]
+    if relation.readers is None:
+        parts.append(f"{seen}::jsonb IS NOT NULL")
+    else:
+        readers = f"o.{quote(relation.readers)}"
+        lists = f"SELECT ARRAY(SELECT jsonb_array_elements_text(list)) FROM jsonb_array_elements({seen}::jsonb)"
+        parts.append(f"({readers} IS NULL OR {readers} IN ({lists} AS lists (list)))")
+    if relation.name == "scope":
+        parts.append("o.summary_tokens > 0")
+    return " AND ".join(parts)
 
 
 def filters(relation: Relation, first: int) -> str:
@@ -81,7 +75,7 @@ def looked_up(relation: Relation, dialect: PostgresDialect, on: str, first: int 
     Units: first, the parameter of the first filter; None for no filters
     """
     kind, key = relation.name, relation.key[0]
-    conditions = f"{on} AND {in_sight(kind)}" + (f" AND {filters(relation, first)}" if first is not None else "")
+    conditions = f"{on} AND {in_sight(relation)}" + (f" AND {filters(relation, first)}" if first is not None else "")
     return (
         f"CROSS JOIN LATERAL (SELECT o.ordinal, o.{key} FROM {dialect.table(kind)} AS o WHERE {conditions} OFFSET 0)"
         " AS o"
@@ -107,13 +101,13 @@ def _of(relation: Relation, dialect: PostgresDialect) -> dict[str, str]:
     importance = "coalesce(o.importance, $5::float8)" if kind == "note" else "$5::float8"
     last_used = f"greatest({_time(kind)}, u.last_accessed_at)"
     age_us = f"greatest(extract(epoch FROM $1::timestamptz - {last_used}) * 1000000, 0)::float8"
-    sight = in_sight(kind)
+    sight = in_sight(relation)
+    readers = "SELECT NULL::text WHERE false"
+    if relation.readers is not None:
+        column = f"o.{quote(relation.readers)}"
+        readers = f"SELECT DISTINCT {column} FROM {records} AS o WHERE {column} IS NOT NULL"
     linked = {
-        f"search.readers_{kind}": (
-            f"SELECT DISTINCT o.visible_to FROM {records} AS o WHERE o.visible_to IS NOT NULL"
-            if kind == "note"
-            else "SELECT NULL::text WHERE false"
-        ),
+        f"search.readers_{kind}": readers,
         f"search.by_key_{kind}": (
             f"SELECT {_row(relation, 'o')} FROM {records} AS o WHERE o.{key} IN ({_IDS.format('$1')}) AND {sight}"
         ),
@@ -122,10 +116,10 @@ def _of(relation: Relation, dialect: PostgresDialect) -> dict[str, str]:
         **({} if relation.searched else linked),
         f"search.figures_{kind}": (
             f"SELECT count(*), coalesce(sum(e.terms), 0)::bigint, max({_time(kind)}) FROM {records} AS o"
-            f" JOIN {entries} AS e ON e.ordinal = o.ordinal WHERE {in_sight(kind, '$1', '$2')}"
+            f" JOIN {entries} AS e ON e.ordinal = o.ordinal WHERE {in_sight(relation, '$1', '$2')}"
         ),
         f"search.matching_{kind}": (
-            f"SELECT count(*) FROM {records} AS o WHERE {in_sight(kind, '$1', '$2')} AND {filters(relation, 3)}"
+            f"SELECT count(*) FROM {records} AS o WHERE {in_sight(relation, '$1', '$2')} AND {filters(relation, 3)}"
         ),
         f"search.count_{kind}": (
             f"SELECT count(*) FROM {words} AS v {looked_up(relation, dialect, 'o.ordinal = v.ordinal', None)}"
@@ -154,7 +148,7 @@ def _of(relation: Relation, dialect: PostgresDialect) -> dict[str, str]:
             " o.ordinal DESC LIMIT $6::bigint"
         ),
         f"search.newest_{kind}": (
-            f"SELECT o.ordinal FROM {records} AS o WHERE {in_sight(kind, '$1', '$2')} AND {filters(relation, 4)}"
+            f"SELECT o.ordinal FROM {records} AS o WHERE {in_sight(relation, '$1', '$2')} AND {filters(relation, 4)}"
             f" ORDER BY {_made(kind)} DESC, o.{key} LIMIT $3::bigint"
         ),
         f"search.of_days_{kind}": (
@@ -180,7 +174,7 @@ def _end_in_sight(end: str, dialect: PostgresDialect) -> str:
     return " OR ".join(
         f"(l.{end}_type = '{relation.name}' AND EXISTS (SELECT 1 FROM {dialect.table(relation.name)} AS o"
         f" WHERE o.{relation.key[0]} = l.{end}_id"
-        f" AND {in_sight(relation.name, '$1', '$2' if relation.name == 'note' else '$3')}))"
+        f" AND {in_sight(relation, '$1', f'${asked_us(relation, 2, 3)}')}))"
         for relation in TEXTS
     )
 

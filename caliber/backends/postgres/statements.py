@@ -91,18 +91,9 @@ _TEXTS: Final = {
     "artifact.expiring": (
         "SELECT {artifact_row} FROM {artifact} WHERE expires_at <= $1 AND retired_at IS NULL AND rolled_back_at IS NULL"
     ),
-    "turn.stale": (
-        "SELECT {turn_row} FROM {turn} WHERE created_at <= $1 AND ($2::bigint = 0 OR"
-        " scope_id IN (SELECT scope_id FROM {scope} WHERE closed_at IS NOT NULL)) ORDER BY ordinal"
-    ),
-    # What says nothing of its confidence is not doubted.
-    "artifact.stale": (
-        "SELECT {artifact_row} FROM {artifact} WHERE created_at <= $1 AND coalesce(confidence, 1) < $2::float8"
-        " AND retired_at IS NULL ORDER BY ordinal"
-    ),
-    "note.stale": (
-        "SELECT {note_row} FROM {note} WHERE created_at <= $1 AND confidence < $2::float8"
-        " AND archived_at IS NULL AND superseded_by IS NULL ORDER BY ordinal"
+    "turn.of_closed_scopes": (
+        "SELECT {turn_row} FROM {turn} WHERE created_at <= $1"
+        " AND scope_id IN (SELECT scope_id FROM {scope} WHERE closed_at IS NOT NULL) ORDER BY ordinal"
     ),
     "note.by_fingerprint": (
         "SELECT {note_row} FROM {note} WHERE fingerprint = $1 AND archived_at IS NULL AND superseded_by IS NULL"

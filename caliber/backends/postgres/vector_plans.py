@@ -123,7 +123,7 @@ def _few(relation: Relation, dialect: PostgresDialect) -> Plan:
     return Plan(
         f"nearest.few_{kind}",
         f"WITH met AS MATERIALIZED (SELECT o.ordinal, o.{key} FROM {dialect.table(kind)} AS o"
-        f" WHERE {in_sight(kind)} AND {filters(relation, 5)} LIMIT $4::bigint)"
+        f" WHERE {in_sight(relation)} AND {filters(relation, 5)} LIMIT $4::bigint)"
         f" SELECT e.ordinal, met.ordinal, met.{key}, e.vector FROM met JOIN {dialect.table('embedding')} AS e"
         f" ON e.owner_id = met.{key} AND e.space_id = $1::uuid"
         " UNION ALL SELECT NULL, count(*), NULL, NULL FROM met",

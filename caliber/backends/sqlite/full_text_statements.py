@@ -10,36 +10,31 @@ from __future__ import annotations
 import functools
 
 from caliber.backends.sqlite.statements import ROW
+from caliber.schema.in_force import asked_us
 from caliber.schema.relation import ColumnType, Relation
 from caliber.schema.relations import BY_NAME
-from caliber.schema.relations.trajectory import NEVER_US
 from caliber.storage.compile.codec import codec_of
+from caliber.storage.compile.in_force import in_force_condition
 from caliber.storage.compile.plan import Plan, quote
 from caliber.storage.sql.full_text import TEXTS, contracts_of, filter_names, filter_type, may_lack, text_table
 
-# As in caliber.resident.validity and caliber.search.filters; tests hold both against each other. A parameter that a
-# relation has no use for is named all the same, so that every relation takes the same ones.
-_IN_FORCE = {
-    "note": (
-        "{o}.archived_at IS NULL AND {o}.superseded_by IS NULL"
-        " AND ({o}.valid_from IS NULL OR {o}.valid_from <= {at})"
-        f" AND coalesce({{o}}.valid_until, {NEVER_US}) > {{at}}"
-        " AND ({o}.visible_to IS NULL OR {o}.visible_to IN (SELECT value FROM json_each({seen})))"
-    ),
-    "artifact": (
-        "{o}.superseded_by IS NULL AND {o}.rolled_back_at IS NULL AND {o}.retired_at IS NULL"
-        f" AND coalesce({{o}}.expires_at, {NEVER_US}) > {{at}} AND {{seen}} IS NOT NULL"
-    ),
-    "turn": "{at} IS NOT NULL AND {seen} IS NOT NULL",
-    "scope": "{o}.summary_tokens > 0 AND {at} IS NOT NULL AND {seen} IS NOT NULL",
-}
-_OWN_IN_FORCE = "{o}.archived_at IS NULL AND {at} IS NOT NULL AND {seen} IS NOT NULL"
-"""Of declared memories."""
 _IDS = "SELECT unhex(value) FROM json_each({0})"
 
 
-def _in_sight(kind: str, seen: str = "?2", at: str = "?3", row: str = "o") -> str:
-    return _IN_FORCE.get(kind, _OWN_IN_FORCE).format(o=row, seen=seen, at=at)
+def _in_sight(relation: Relation, seen: str = "?2", at: str = "?3") -> str:
+    """Return the condition under which row ``o`` is in force and may be seen.
+
+    A parameter that a relation has no use for is named all the same, so that every relation takes the same ones.
+    """
+    parts = [in_force_condition(relation, "o", at), f"{at} IS NOT NULL"]
+    if relation.readers is None:
+        parts.append(f"{seen} IS NOT NULL")
+    else:
+        readers = f"o.{quote(relation.readers)}"
+        parts.append(f"({readers} IS NULL OR {readers} IN (SELECT value FROM json_each({seen})))")
+    if relation.name == "scope":
+        parts.append("o.summary_tokens > 0")
+    return " AND ".join(parts)
 
 
 def _filters(relation: Relation, first: int) -> str:
@@ -67,31 +62,35 @@ def _of(relation: Relation) -> dict[str, str]:
     kind, key = relation.name, relation.key[0]
     records, words = quote(kind), text_table(relation)
     importance = "coalesce(o.importance, ?5)" if kind == "note" else "?5"
-    readers = "SELECT DISTINCT visible_to FROM note WHERE visible_to IS NOT NULL"
+    sight = _in_sight(relation)
+    readers = "SELECT NULL WHERE 0"
+    if relation.readers is not None:
+        column = quote(relation.readers)
+        readers = f"SELECT DISTINCT {column} FROM {records} WHERE {column} IS NOT NULL"
     linked = {
-        f"search.readers_{kind}": readers if kind == "note" else "SELECT NULL WHERE 0",
+        f"search.readers_{kind}": readers,
         f"search.by_key_{kind}": (
-            f"SELECT {ROW.get(kind)} FROM {records} AS o WHERE o.{key} IN ({_IDS.format('?1')}) AND {_in_sight(kind)}"
+            f"SELECT {ROW.get(kind)} FROM {records} AS o WHERE o.{key} IN ({_IDS.format('?1')}) AND {sight}"
         ),
     }
     return {
         **({} if relation.searched else linked),
         f"search.figures_{kind}": (
             f"SELECT count(*), coalesce(sum(e.terms), 0), max({_time(kind)}) FROM {records} AS o"
-            f" JOIN {words}_entry AS e ON e.ordinal = o.ordinal WHERE {_in_sight(kind, '?1', '?2')}"
+            f" JOIN {words}_entry AS e ON e.ordinal = o.ordinal WHERE {_in_sight(relation, '?1', '?2')}"
         ),
         f"search.matching_{kind}": (
-            f"SELECT count(*) FROM {records} AS o WHERE {_in_sight(kind, '?1', '?2')} AND {_filters(relation, 3)}"
+            f"SELECT count(*) FROM {records} AS o WHERE {_in_sight(relation, '?1', '?2')} AND {_filters(relation, 3)}"
         ),
         f"search.count_{kind}": (
             f"SELECT count(*) FROM (SELECT DISTINCT doc FROM {words}_places WHERE term = ?1) AS v"
-            f" CROSS JOIN {records} AS o ON o.ordinal = v.doc WHERE {_in_sight(kind)}"
+            f" CROSS JOIN {records} AS o ON o.ordinal = v.doc WHERE {sight}"
         ),
         f"search.best_{kind}": (
             "SELECT v.doc, v.hits, e.terms"
             f" FROM (SELECT doc, count(*) AS hits FROM {words}_places WHERE term = ?1 GROUP BY doc) AS v"
             f" CROSS JOIN {records} AS o ON o.ordinal = v.doc CROSS JOIN {words}_entry AS e ON e.ordinal = v.doc"
-            f" WHERE {_in_sight(kind)} AND {_filters(relation, 7)}"
+            f" WHERE {sight} AND {_filters(relation, 7)}"
             " ORDER BY v.hits / (v.hits + ?4 + ?5 * e.terms) DESC, v.doc DESC LIMIT ?6"
         ),
         f"search.tokens_{kind}": (
@@ -99,26 +98,26 @@ def _of(relation: Relation) -> dict[str, str]:
         ),
         f"search.recent_{kind}": (
             f"SELECT o.ordinal FROM {records} AS o LEFT JOIN usage AS u ON u.owner_id = o.{key}"
-            f" WHERE {_in_sight(kind)} AND {_filters(relation, 7)}"
+            f" WHERE {sight} AND {_filters(relation, 7)}"
             f" ORDER BY 0.5 / (1.0 + max(?1 - max({_time(kind)}, coalesce(u.last_accessed_at, {_time(kind)})), 0)"
             f" * 1.0 / ?4) + 0.05 * {importance} DESC, o.ordinal DESC LIMIT ?6"
         ),
         f"search.newest_{kind}": (
-            f"SELECT o.ordinal FROM {records} AS o WHERE {_in_sight(kind, '?1', '?2')} AND {_filters(relation, 4)}"
+            f"SELECT o.ordinal FROM {records} AS o WHERE {_in_sight(relation, '?1', '?2')} AND {_filters(relation, 4)}"
             f" ORDER BY {_made(kind)} DESC, o.{key} LIMIT ?3"
         ),
         f"search.of_days_{kind}": (
-            f"SELECT o.ordinal FROM {records} AS o WHERE {_in_sight(kind)} AND {_filters(relation, 6)}"
+            f"SELECT o.ordinal FROM {records} AS o WHERE {sight} AND {_filters(relation, 6)}"
             f" AND {_time(kind)} BETWEEN ?1 AND ?4 ORDER BY {_time(kind)} DESC, o.ordinal DESC LIMIT ?5"
         ),
         f"search.count_of_days_{kind}": (
-            f"SELECT count(*) FROM {records} AS o WHERE {_in_sight(kind)} AND {_time(kind)} BETWEEN ?1 AND ?4"
+            f"SELECT count(*) FROM {records} AS o WHERE {sight} AND {_time(kind)} BETWEEN ?1 AND ?4"
         ),
         f"search.vectors_{kind}": (
             f"SELECT e.ordinal, o.ordinal, o.{key}, e.vector FROM embedding AS e"
             f" CROSS JOIN {records} AS o ON o.{key} = e.owner_id"
             f" WHERE e.ordinal > ?4 AND e.space_id = ?1 AND e.owner_type = '{kind}'"
-            f" AND {_in_sight(kind)} AND {_filters(relation, 6)} ORDER BY e.ordinal LIMIT ?5"
+            f" AND {sight} AND {_filters(relation, 6)} ORDER BY e.ordinal LIMIT ?5"
         ),
     }
 
@@ -128,7 +127,7 @@ def _end_in_sight(end: str) -> str:
     return " OR ".join(
         f"(l.{end}_type = '{relation.name}' AND EXISTS (SELECT 1 FROM {relation.name} AS o"
         f" WHERE o.{relation.key[0]} = l.{end}_id"
-        f" AND {_in_sight(relation.name, '?1', '?2' if relation.name == 'note' else '?3')}))"
+        f" AND {_in_sight(relation, '?1', f'?{asked_us(relation, 2, 3)}')}))"
         for relation in TEXTS
     )
 

@@ -83,18 +83,9 @@ _TEXTS = {
         f"SELECT {ROW['artifact']} FROM artifact WHERE expires_at <= ?1"
         " AND retired_at IS NULL AND rolled_back_at IS NULL"
     ),
-    "turn.stale": (
-        f"SELECT {ROW['turn']} FROM turn WHERE created_at <= ?1 AND (?2 = 0 OR"
-        " scope_id IN (SELECT scope_id FROM scope WHERE closed_at IS NOT NULL)) ORDER BY ordinal"
-    ),
-    # What says nothing of its confidence is not doubted.
-    "artifact.stale": (
-        f"SELECT {ROW['artifact']} FROM artifact WHERE created_at <= ?1 AND coalesce(confidence, 1) < ?2"
-        " AND retired_at IS NULL ORDER BY ordinal"
-    ),
-    "note.stale": (
-        f"SELECT {ROW['note']} FROM note WHERE created_at <= ?1 AND confidence < ?2"
-        " AND archived_at IS NULL AND superseded_by IS NULL ORDER BY ordinal"
+    "turn.of_closed_scopes": (
+        f"SELECT {ROW['turn']} FROM turn WHERE created_at <= ?1"
+        " AND scope_id IN (SELECT scope_id FROM scope WHERE closed_at IS NOT NULL) ORDER BY ordinal"
     ),
     "note.by_fingerprint": (
         f"SELECT {ROW['note']} FROM note WHERE fingerprint = ?1 AND archived_at IS NULL AND superseded_by IS NULL"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -17,10 +16,11 @@ from caliber.embedding.embedded_kinds import knob_of
 from caliber.embedding.service import Embeddings
 from caliber.model.errors import NotFound
 from caliber.model.knowledge import Note
-from caliber.model.time import to_us
-from caliber.model.trajectory import Artifact, Scope
+from caliber.model.time import from_us, to_us
+from caliber.model.trajectory import Scope
 from caliber.model.windows import SearchHit, SearchResult
 from caliber.resident.mirror import RelationSnapshot
+from caliber.schema.in_force import asked_us, why_not
 from caliber.search import filters
 from caliber.search.in_database.stored import NOT_RESIDENT
 from caliber.search.opening import SearchEngine
@@ -234,7 +234,9 @@ class Reasons:
             return "invalid", "the scope has no summary (yet): summaries are what is searched of scopes"
         if filters.alive(row.relation, as_of_us, now_us)[row.number]:
             return None
-        return "invalid", invalidity(entity, question.as_of)
+        at = from_us(asked_us(row.relation.relation, as_of_us, now_us))
+        found = why_not(row.relation.relation, entity, at)
+        return "invalid", "it does not count any more" if found is None else found[1]
 
     def _no_match(self, question: Question, row: _Row) -> tuple[str, str]:
         """Return why a record that counts, among fewer hits than there can be, is none."""
@@ -269,29 +271,6 @@ def legs_of(hit: SearchHit, hits: Sequence[SearchHit]) -> dict[str, Leg]:
         better = sum(other.breakdown.get(name, 0.0) > part for other in hits)
         out[name] = Leg(part, better + 1)
     return out
-
-
-def invalidity(entity: Any, as_of: datetime | None) -> str:
-    """Return why a record that exists does not count."""
-    if isinstance(entity, Note):
-        if entity.superseded_by is not None:
-            return f"note {entity.superseded_by} supersedes it"
-        if entity.archived_at is not None:
-            return f"it was archived at {entity.archived_at.isoformat()}"
-        at = "now" if as_of is None else f"at {as_of.isoformat()}"
-        begins = "always" if entity.valid_from is None else entity.valid_from.isoformat()
-        ends = "ever" if entity.valid_until is None else entity.valid_until.isoformat()
-        return f"it does not hold {at}: it is valid from {begins} to {ends}"
-    if isinstance(entity, Artifact):
-        if entity.superseded_by is not None:
-            return f"artifact {entity.superseded_by} supersedes it"
-        for what, when in (("rolled back", entity.rolled_back_at), ("retired", entity.retired_at)):
-            if when is not None:
-                return f"it was {what} at {when.isoformat()}"
-        if entity.expires_at is not None:
-            return f"it expired at {entity.expires_at.isoformat()}"
-    archived_at = getattr(entity, "archived_at", None)
-    return "it does not count any more" if archived_at is None else f"it was archived at {archived_at.isoformat()}"
 
 
 def _wanted(question: Question, hit: SearchHit) -> bool:

@@ -14,12 +14,11 @@ from typing import Any
 
 from caliber.access.visibility import may_see
 from caliber.config.injection import InjectionKind
-from caliber.context.plan import NOTE, OWN, AssemblyPlan, SectionPlan
+from caliber.context.plan import NOTE, AssemblyPlan, SectionPlan
 from caliber.context.rules import RulePlan
 from caliber.dsl.variables import variables_of
 from caliber.memories.conditions import joined
 from caliber.model.access import Principal
-from caliber.schema.in_force import OWN as OWN_IN_FORCE
 from caliber.schema.in_force import in_force
 from caliber.schema.predicate import Variable
 from caliber.schema.relations import NOTE as NOTES
@@ -70,9 +69,8 @@ class RuleRows:
         rule, source = section.rule, section.source
         assert rule is not None
         relation = store.catalog.by_name[self._plan.relation_of(source)]
-        counts = OWN_IN_FORCE if source >= OWN else in_force(relation.name)
         listing = store.listing(
-            relation, joined(counts, rule.predicate), relation.column("created_at"), descending=True
+            relation, joined(in_force(relation), rule.predicate), relation.column("created_at"), descending=True
         )
         most = self.limit(rule)
         rows = listing.rows(session, self._variables(source), page_rows=max(1, min(PAGE_ROWS, most)))

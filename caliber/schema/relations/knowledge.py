@@ -25,6 +25,7 @@ from caliber.schema.relation import (
     version,
 )
 from caliber.schema.relations.trajectory import ALWAYS_US, NEVER_US
+from caliber.schema.traits import Ends, Pruned, Valid
 
 _COLUMN = Residence.COLUMN
 
@@ -37,7 +38,10 @@ NOTE = Relation(
     ordinal=True,
     versioned=True,
     mirrored=True,
-    in_use=("archived_at", "superseded_by"),
+    active=("archived_at", "superseded_by"),
+    valid=Valid(since="valid_from", until="valid_until", as_of=True),
+    readers="visible_to",
+    ends=Ends(Pruned.ARCHIVED, archive="archived_at", supersede="superseded_by"),
     key=("note_id",),
     columns=(
         uuid_("note_id"),

@@ -47,6 +47,7 @@ from caliber.schema.relation import (
     uuid_array,
     version,
 )
+from caliber.schema.traits import Ends, Pruned, Valid
 
 _COLUMN = Residence.COLUMN
 _TEXT = Residence.TEXT
@@ -241,7 +242,7 @@ TURN = Relation(
         ForeignKey("trajectory_id", "trajectory", "trajectory_id", "cascade"),
     ),
     groups=("scope_id",),
-    in_use=(),
+    ends=Ends(Pruned.DELETED),
     paths=(AccessPath("list_by_scope", ("scope_id",), ("sequence",)),),
 )
 
@@ -332,7 +333,9 @@ ARTIFACT = Relation(
         ForeignKey("superseded_by", "artifact", "artifact_id", "set null"),
     ),
     groups=("trajectory_id",),
-    in_use=("retired_at", "superseded_by", "rolled_back_at"),
+    active=("rolled_back_at", "superseded_by", "retired_at"),
+    valid=Valid(until="expires_at"),
+    ends=Ends(Pruned.ARCHIVED, archive="retired_at", supersede="superseded_by"),
     paths=(
         AccessPath("list_by_trajectory", ("trajectory_id",), ("created_at", "ordinal")),
         AccessPath("list_by_scope", ("scope_id",), ("created_at", "ordinal")),

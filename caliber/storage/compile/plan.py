@@ -14,8 +14,10 @@ from hashlib import sha256
 from typing import Any, Final, Protocol
 
 from caliber.schema.catalog import Catalog
-from caliber.schema.relation import AccessPath, Column, Relation, Unique
+from caliber.schema.relation import AccessPath, Column, ColumnType, Relation, Unique
+from caliber.schema.traits import Pruned
 from caliber.storage.compile.codec import Codec, codec_of
+from caliber.storage.compile.in_force import active_condition
 
 
 class Dialect(Protocol):
@@ -102,11 +104,13 @@ class RelationPlans:
     by_idempotency: Plan | None = None
     """The row that was written with an idempotency key, where a relation has them."""
     expired: Plan | None = None
-    """Keys of records in use that were made up to a time, the first ones; where retention reaches them."""
+    """Keys of records that were made up to a time, the first ones; where retention reaches them, as the next three."""
+    stale: Plan | None = None
+    """Records that were made up to a time, and are less sure than so much."""
     surplus: Plan | None = None
-    """Keys of records in use that are not among the newest so many of the store."""
+    """Keys of records that are not among the newest so many of the store."""
     surplus_by_trajectory: Plan | None = None
-    """Keys of records in use that are not among the newest so many of their trajectory."""
+    """Keys of records that are not among the newest so many of their trajectory."""
 
 
 def quote(name: str) -> str:
@@ -127,6 +131,7 @@ def indexes_made_by(statements: Iterable[str]) -> list[str]:
 
 NAME_BYTES: Final = 63
 """The longest name of PostgreSQL."""
+_CONFIDENCE: Final = "confidence"
 _INDEX: Final = re.compile(r'CREATE (?:UNIQUE )?INDEX "([^"]+)"')
 
 
@@ -244,27 +249,46 @@ def _idempotency_plan(relation: Relation, codec: Codec, dialect: Dialect) -> Pla
     return Plan(f"{relation.name}.by_idempotency", sql, unique.columns, codec.names)
 
 
+def _reached(relation: Relation) -> str:
+    """Return the condition under which retention reaches a record: what is archived is taken once, all else always."""
+    archives = relation.ends is not None and relation.ends.pruned is Pruned.ARCHIVED
+    return active_condition(relation) if archives else "TRUE"
+
+
 def _expired_plan(relation: Relation, dialect: Dialect) -> Plan | None:
-    if relation.in_use is None:
+    if relation.ends is None:
         return None
-    conditions = [f"{quote('created_at')} <= {dialect.placeholder(1)}"]
-    conditions += [f"{quote(name)} IS NULL" for name in relation.in_use]
+    until, limit = (dialect.placeholder(at) for at in (1, 2))
     sql = (
-        f"SELECT {quote(relation.key[0])} FROM {dialect.table(relation.name)} WHERE {' AND '.join(conditions)}"
-        f" ORDER BY {quote('ordinal')} LIMIT {dialect.placeholder(2)}"
+        f"SELECT {quote(relation.key[0])} FROM {dialect.table(relation.name)}"
+        f" WHERE {quote('created_at')} <= {until} AND {_reached(relation)} ORDER BY {quote('ordinal')} LIMIT {limit}"
     )
     return Plan(f"{relation.name}.expired", sql, ("created_until", "limit"), relation.key)
 
 
+def _stale_plan(relation: Relation, codec: Codec, dialect: Dialect) -> Plan | None:
+    if relation.ends is None:
+        return None
+    # What says nothing of its confidence is not doubted.
+    graded = relation.has(_CONFIDENCE) and relation.column(_CONFIDENCE).type in (ColumnType.FLOAT, ColumnType.INT)
+    confidence = f"coalesce({quote(_CONFIDENCE)}, 1)" if graded else "1"
+    selected = ", ".join(quote(name) for name in codec.names)
+    sql = (
+        f"SELECT {selected} FROM {dialect.table(relation.name)} WHERE {quote('created_at')} <= {dialect.placeholder(1)}"
+        f" AND {confidence} < CAST({dialect.placeholder(2)} AS DOUBLE PRECISION) AND {_reached(relation)}"
+        f" ORDER BY {quote('ordinal')}"
+    )
+    return Plan(f"{relation.name}.stale", sql, ("created_until", "confidence_below"), codec.names)
+
+
 def _surplus_plan(relation: Relation, dialect: Dialect, by: str | None) -> Plan | None:
-    if relation.in_use is None or (by is not None and not relation.has(by)):
+    if relation.ends is None or (by is not None and not relation.has(by)):
         return None
     key = quote(relation.key[0])
     part = "" if by is None else f"PARTITION BY {quote(by)} "
-    where = _where(tuple((name, True) for name in relation.in_use))
     ranked = (
         f"SELECT {key}, {quote('ordinal')}, row_number() OVER ({part}ORDER BY {quote('created_at')} DESC,"
-        f" {quote('ordinal')} DESC) AS place FROM {dialect.table(relation.name)}{f' WHERE {where}' if where else ''}"
+        f" {quote('ordinal')} DESC) AS place FROM {dialect.table(relation.name)} WHERE {_reached(relation)}"
     )
     sql = (
         f"SELECT {key} FROM ({ranked}) AS ranked WHERE place > {dialect.placeholder(1)}"
@@ -365,6 +389,7 @@ def compile_relation(relation: Relation, dialect: Dialect) -> RelationPlans:
         },
         by_idempotency=_idempotency_plan(relation, codec, dialect),
         expired=_expired_plan(relation, dialect),
+        stale=_stale_plan(relation, codec, dialect),
         surplus=_surplus_plan(relation, dialect, None),
         surplus_by_trajectory=_surplus_plan(relation, dialect, "trajectory_id"),
     )

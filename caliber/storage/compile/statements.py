@@ -45,9 +45,7 @@ IRREGULAR: dict[str, Irregular] = {
         ("trajectory_id", "content_hash", "artifact_type", "trust"), rows_of="artifact"
     ),
     "artifact.expiring": Irregular(("now",), rows_of="artifact"),
-    "turn.stale": Irregular(("created_until", "closed_only"), rows_of="turn"),
-    "artifact.stale": Irregular(("created_until", "confidence_below"), rows_of="artifact"),
-    "note.stale": Irregular(("created_until", "confidence_below"), rows_of="note"),
+    "turn.of_closed_scopes": Irregular(("created_until",), rows_of="turn"),
     "note.by_fingerprint": Irregular(("fingerprint",), rows_of="note"),
     "note.of_trajectory": Irregular(("trajectory_id",), rows_of="note"),
     "memory.revision": Irregular((), results=("memories", "versions")),

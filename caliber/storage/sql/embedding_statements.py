@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from caliber.schema.catalog import Catalog
-from caliber.schema.relations import EMBEDDING
+from caliber.schema.relations import ARTIFACT, EMBEDDING, NOTE
 from caliber.schema.relations.memory import KEY
 from caliber.storage.compile.codec import codec_of
+from caliber.storage.compile.in_force import active_condition
 from caliber.storage.compile.plan import Dialect, Plan, quote
 from caliber.storage.compile.statements import of_embedded
 
@@ -24,18 +25,18 @@ class Embedded:
     content: str
     head: str = "NULL"
     has_text: str = ""
-    in_use: str = ""
+    active: str = "TRUE"
 
     @property
     def wanted(self) -> str:
         """The condition under which a record is to have vectors."""
-        return f"{self.content} IS NOT NULL{self.has_text}{self.in_use}"
+        return f"{self.content} IS NOT NULL{self.has_text} AND {self.active}"
 
 
 KINDS: dict[str, Embedded] = {
     "turn": Embedded("turn_id", "content", head="name", has_text=" AND length(content) > 0"),
-    "artifact": Embedded("artifact_id", "content", in_use=" AND retired_at IS NULL AND rolled_back_at IS NULL"),
-    "note": Embedded("note_id", "content", head="entity", in_use=" AND archived_at IS NULL"),
+    "artifact": Embedded("artifact_id", "content", active=active_condition(ARTIFACT)),
+    "note": Embedded("note_id", "content", head="entity", active=active_condition(NOTE)),
     "scope": Embedded("scope_id", "summary"),
 }
 
@@ -46,8 +47,8 @@ def kinds_of(catalog: Catalog) -> dict[str, Embedded]:
     for memory in catalog.memories.values():
         if memory.embedded is not None:
             text = quote(memory.embedded)
-            said, used = f" AND length({text}) > 0", " AND archived_at IS NULL"
-            own[memory.relation.name] = Embedded(KEY, text, has_text=said, in_use=used)
+            said, used = f" AND length({text}) > 0", active_condition(memory.relation)
+            own[memory.relation.name] = Embedded(KEY, text, has_text=said, active=used)
     return KINDS | own if own else KINDS
 
 
@@ -103,7 +104,7 @@ def _of_kind(kind: str, how: Embedded, dialect: Dialect) -> Iterator[tuple[str, 
     lacking = f"{how.wanted} AND NOT EXISTS ({vector.format(one)})"
     rows = f"SELECT ordinal, {how.key}, {how.head}, {how.content} FROM {owners} AS owner WHERE {lacking}"
     # What is out of use is left without a vector when it is new, and needs none when it is old.
-    no_more = f"owner.{how.key} IS NULL" + (f" OR NOT (TRUE{how.in_use})" if how.in_use else "")
+    no_more = f"owner.{how.key} IS NULL" + (f" OR NOT ({how.active})" if how.active != "TRUE" else "")
     yield f"embedding.pending_{kind}", f"{rows} AND ordinal < {two} ORDER BY ordinal DESC LIMIT {three}"
     yield f"embedding.pending_up_{kind}", f"{rows} AND ordinal > {two} ORDER BY ordinal LIMIT {three}"
     unmoved = (

@@ -170,6 +170,12 @@ class UnitOfWork:
         rows = self._session.run(plans.by_idempotency, key)
         return self._hold(plans, rows[0]) if rows else None
 
+    def stale(self, relation: Relation, until_us: int, below: float) -> list[Any]:
+        """Return what retention reaches of a relation: made up to a time, and less sure than ``below``."""
+        plans = self._plans[relation.name]
+        assert plans.stale is not None  # asked of relations whose records end
+        return [self._hold(plans, row) for row in self._session.run(plans.stale, (until_us, below))]
+
     def count(self, relation: Relation) -> int:
         """Return how many rows a relation has."""
         total: int = self._session.run(self._plans[relation.name].count, ())[0][0]

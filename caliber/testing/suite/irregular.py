@@ -112,7 +112,8 @@ def test_reading_statement_answers(
 ) -> None:
     store = contract_dataset.store
     relation, _, kind = name.partition(".")
-    plan = store.plans[relation].by_idempotency if kind == "by_idempotency" else store.statements[name]
+    regular = kind in ("by_idempotency", "stale")
+    plan = getattr(store.plans[relation], kind) if regular else store.statements[name]
     assert plan is not None
     with store.read() as session:
         rows = session.run(plan, resolved(parameters, contract_dataset.ordinals))
