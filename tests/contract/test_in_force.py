@@ -1,0 +1,71 @@
+"""What is out of use is out of use for everybody: one rule, ``schema.in_force``, where there were several.
+
+Before it was declared once, a superseded record was still given vectors, and was pruned a second time.
+Source: K-080, K-190, C-228, C-452; docs/decisions/0203.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from caliber.model.time import from_us
+from caliber.schema.in_force import counts, in_force, is_active
+from caliber.schema.relations import ARTIFACT, NOTE, RELATIONS
+from caliber.schema.traits import Pruned
+from caliber.storage.write.ending import prune
+
+ENDED = [(relation, column) for relation in (NOTE, ARTIFACT) for column in relation.active]
+
+
+def made(agent: Any, relation: Any, content: str) -> Any:
+    return agent.note(content) if relation is NOTE else agent.keep(content)
+
+
+def end(memory: Any, relation: Any, record: Any, column: str, by: Any) -> None:
+    key = getattr(record, relation.key[0])
+    value = getattr(by, relation.key[0]) if column == "superseded_by" else from_us(memory._engine.clock.now_us())
+    getattr(memory.storage, relation.plural).update(key, **{column: value})
+
+
+@pytest.mark.parametrize(("relation", "column"), ENDED, ids=[f"{relation.name}-{name}" for relation, name in ENDED])
+def test_what_is_out_of_use_is_nowhere_in_use(relation: Any, column: str, memory: Any, start: Any) -> None:
+    agent = start(memory)
+    other, gone = made(agent, relation, "the ferry leaves at nine"), made(agent, relation, "the ferry leaves at ten")
+    key = getattr(gone, relation.key[0])
+    end(memory, relation, gone, column, other)
+    assert key not in {hit.id for hit in memory.search("ferry", kinds=[relation.name], limit=9).hits}
+    assert key not in {getattr(item, relation.key[0]) for item in memory.memory(relation.name).find()}
+    assert key in {getattr(item, relation.key[0]) for item in memory.memory(relation.name).find(in_force=False)}
+    with memory._engine.store.read() as session:
+        wanted = session.run(
+            memory._engine.store.statements[f"embedding.progress_{relation.name}"],
+            (next(iter(memory.storage.embedding_spaces.all())).space_id.bytes,),
+        )
+    assert wanted[0][0] == 1, "it is to have no vector any more"
+    later = memory._engine.clock.now_us() + 10**9
+    found = memory._engine.write(lambda uow: [getattr(i, relation.key[0]) for i in uow.stale(relation, later, 2.0)])
+    assert found == [getattr(other, relation.key[0])], "what is archived by pruning is taken once"
+    assert memory._engine.write(lambda uow: prune(uow, relation, [memory.get(key)])) == 0
+
+
+def test_every_relation_that_ends_says_when_it_counts() -> None:
+    for relation in RELATIONS:
+        if relation.ends is not None and relation.ends.pruned is Pruned.ARCHIVED:
+            assert relation.ends.archive in relation.active
+            assert in_force(relation) is not None
+        if relation.ends is not None and relation.ends.supersede is not None:
+            assert relation.ends.supersede in relation.active
+
+
+def test_a_record_holds_from_its_beginning_until_before_its_end(memory: Any, start: Any) -> None:
+    agent = start(memory)
+    at = from_us(memory._engine.clock.now_us())
+    note = agent.note("the bridge is closed", valid_from=at, valid_until=at + timedelta(days=1))
+    assert is_active(NOTE, note)
+    assert note.active
+    second = timedelta(microseconds=1)
+    moments = (at - second, at, at + timedelta(days=1) - second, at + timedelta(days=1))
+    assert [counts(NOTE, note, moment) for moment in moments] == [False, True, True, False]
