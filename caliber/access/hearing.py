@@ -12,12 +12,16 @@ from collections.abc import Callable
 from caliber.model.access import Principal
 from caliber.model.events import Event, EventFamily
 from caliber.model.references import EntityType
+from caliber.schema.relation import Relation
+from caliber.schema.relations import BY_NAME
 
 
-def hearing_of(principal: Principal, sees_note: Callable[[uuid.UUID], bool]) -> Callable[[Event], Event | None] | None:
+def hearing_of(
+    principal: Principal, sees: Callable[[Relation, uuid.UUID], bool]
+) -> Callable[[Event], Event | None] | None:
     """Return what gives of an event what ``principal`` may hear, or None for an admin, who hears all.
 
-    ``sees_note`` says of a note that it is there and may be read.
+    ``sees`` says of a record of a relation that it is there and may be read.
     """
     if principal.admin:
         return None
@@ -26,9 +30,10 @@ def hearing_of(principal: Principal, sees_note: Callable[[uuid.UUID], bool]) -> 
     def heard(event: Event) -> Event | None:
         if event.family is EventFamily.AUDIT:
             return None
-        if event.subject_type == EntityType.NOTE:
-            # Who could read a note that is gone is not known any more: nobody is told of it.
-            if event.subject_id is None or not sees_note(event.subject_id):
+        subject = None if event.subject_type is None else BY_NAME.get(event.subject_type)
+        if subject is not None and subject.readers is not None:
+            # Who could read a record that is gone is not known any more: nobody is told of it.
+            if event.subject_id is None or not sees(subject, event.subject_id):
                 return None
         elif event.subject_type == EntityType.CONTEXT_WINDOW and event.principal != label:
             return None

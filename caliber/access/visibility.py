@@ -1,6 +1,6 @@
-"""Visibility of notes: one rule, and its mask over resident columns.
+"""Visibility of records that list their readers: one rule, and its mask over resident columns.
 
-A note without ``visible_to`` is seen by all. Otherwise its list names roles (``executor``) and single
+A record without such a list is seen by all. Otherwise its list names roles (``executor``) and single
 principals (``agent:planner``). An admin sees everything; nobody else sees more than the list says.
 
 Source: M-118 to M-141, K-130 to K-132.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +19,13 @@ from caliber.kernels.evaluator import Allowed
 from caliber.model.access import Principal, PrincipalKind
 from caliber.model.knowledge import Note
 from caliber.resident.mirror import RelationSnapshot
+from caliber.resident.snapshot import ResidentSnapshot
+from caliber.schema.relation import Relation
+from caliber.storage.compile.codec import Row, codec_of
 
 
 def may_see(visible_to: Sequence[str] | None, principal: Principal) -> bool:
-    """Return whether ``principal`` may see a note with this ``visible_to``."""
+    """Return whether ``principal`` may see a record with this ``visible_to``."""
     if visible_to is None or principal.admin:
         return True
     return principal.label in visible_to or (principal.role is not None and principal.role.value in visible_to)
@@ -51,36 +55,55 @@ def default_visible_to(principal: Principal, roles: Sequence[str] | None) -> tup
     return (principal.label, *roles)
 
 
-class NoteMask:
-    """The notes a principal may see, as a mask by code over the mirror's rows; distinct lists are judged once."""
+class Readers:
+    """What a principal may see of relations whose records list their readers; distinct lists are judged once."""
 
-    __slots__ = ("_cached", "_principal")
+    __slots__ = ("_known", "_principal")
 
     def __init__(self, principal: Principal) -> None:
         self._principal = principal
-        # (the mirror's list of distinct values, one verdict each): replaced as one, so that threads may share it.
-        self._cached: tuple[list[object], NDArray[np.bool_]] = ([], np.zeros(0, np.bool_))
+        # By relation (the mirror's list of distinct values, one verdict each): replaced as one, so that threads may
+        # share it.
+        self._known: dict[str, tuple[list[object], NDArray[np.bool_]]] = {}
 
-    def over(self, notes: RelationSnapshot) -> Allowed | None:
-        """Return the mask, or None when everything may be seen."""
-        if self._principal.admin:
+    def over(self, rows: RelationSnapshot) -> Allowed | None:
+        """Return the mask over the rows of a relation, or None when everything may be seen."""
+        column = rows.relation.readers
+        if column is None or self._principal.admin:
             return None
-        lists = notes.interned("visible_to")
-        known, verdicts = self._cached
+        lists = rows.interned(column)
+        known = self._known.get(rows.relation.name)
         # A compaction makes a new list with other numbers; within one, values are only ever added.
-        if known is not lists or len(verdicts) != len(lists):
-            seen = [may_see(None if text is None else json.loads(text), self._principal) for text in list(lists)]
-            verdicts = np.array(seen, np.bool_)
-            self._cached = (lists, verdicts)
-        return Allowed(notes.column("visible_to"), verdicts)
+        if known is None or known[0] is not lists or len(known[1]) != len(lists):
+            seen = [self._listed(text) for text in list(lists)]
+            known = self._known[rows.relation.name] = (lists, np.array(seen, np.bool_))
+        return Allowed(rows.column(column), known[1])
+
+    def masks(self, snapshot: ResidentSnapshot) -> dict[str, Allowed]:
+        """Return the mask of each relation of which not everything may be seen, by name."""
+        if self._principal.admin:
+            return {}
+        masks = {name: self.over(rows) for name, rows in snapshot.relations.items()}
+        return {name: mask for name, mask in masks.items() if mask is not None}
 
     def among(self, lists: Sequence[str]) -> list[str]:
-        """Return those of stored lists of readers, JSON as in ``visible_to``, that let the principal see a note."""
-        return [text for text in lists if may_see(json.loads(text), self._principal)]
+        """Return those of stored lists of readers, as JSON, that let the principal see a record."""
+        return [text for text in lists if self._listed(text)]
 
-    def allows(self, notes: RelationSnapshot, number: int) -> bool:
+    def allows(self, rows: RelationSnapshot, number: int) -> bool:
         """Return whether one row may be seen."""
-        if self._principal.admin:
+        return self.allows_row(rows.relation, rows.packed(number))
+
+    def allows_row(self, relation: Relation, row: Row) -> bool:
+        """Return whether a row as it is stored may be seen."""
+        if relation.readers is None or self._principal.admin:
             return True
-        text = notes.packed(number)[notes.layout.codec.index("visible_to")]
-        return may_see(None if text is None else json.loads(text), self._principal)
+        return self._listed(row[codec_of(relation).index(relation.readers)])
+
+    def allows_entity(self, relation: Relation, entity: Any) -> bool:
+        """Return whether a record may be seen."""
+        return relation.readers is None or may_see(getattr(entity, relation.readers), self._principal)
+
+    def _listed(self, names: Any) -> bool:
+        """Return whether a list of readers as it is stored, JSON or None, lets the principal see a record."""
+        return may_see(None if names is None else json.loads(names), self._principal)

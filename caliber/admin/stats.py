@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from caliber.access.visibility import NoteMask
+from caliber.access.visibility import Readers
 from caliber.admin import spaces
 from caliber.admin.full_text import check_full_text
 from caliber.context.window_log import WindowLog
@@ -101,17 +101,17 @@ def _compiled(code: CompiledCode | None) -> dict[str, Any] | None:
 
 
 def _visible_records(engine: Engine, records: dict[str, int], principal: Principal) -> dict[str, int]:
-    """Return how many records there are of the kinds that everybody may see, and of notes those in sight.
+    """Return how many records there are of the kinds that everybody may see, and of others those in sight.
 
     What hangs on records, such as vectors, links and events, would tell of hidden ones, and is left out.
     """
     own = {relation.name for relation in engine.store.catalog.own}
     out = {name: count for name, count in records.items() if name in own or name in _SEEN_BY_ALL}
-    notes = engine.memory.snapshot.relations.get(NOTE.name)
-    if notes is not None:
-        rows = notes.rows()
-        mask = NoteMask(principal).over(notes)
-        out[NOTE.name] = len(rows) if mask is None else int(mask.mask()[rows].sum())
+    readers = Readers(principal)
+    for name, mirror in engine.memory.snapshot.relations.items():
+        if mirror.relation.readers is not None:
+            rows, mask = mirror.rows(), readers.over(mirror)
+            out[name] = len(rows) if mask is None else int(mask.mask()[rows].sum())
     return out
 
 

@@ -35,7 +35,7 @@ class ScoredNow:
 
 
 def asked_again(
-    facts: WindowFacts, snapshot: ResidentSnapshot, config: CaliberConfig, note_mask: Allowed | None
+    facts: WindowFacts, snapshot: ResidentSnapshot, config: CaliberConfig, masks: Mapping[str, Allowed]
 ) -> AssemblyInputs:
     """Return the inputs of a window over another snapshot."""
     return AssemblyInputs(
@@ -48,7 +48,7 @@ def asked_again(
         config=config,
         config_hash=facts.config_hash,
         principal=facts.principal,
-        note_mask=note_mask,
+        masks=masks,
         query=facts.query,
         query_from=facts.query_from,
         query_embedding=facts.query_embedding,
@@ -77,7 +77,7 @@ def score_now(
         return None
     allowed = pool.allowed
     if allowed is None:
-        allowed = searcher.sight(owners, inputs.seen_notes, inputs.as_of_us, inputs.now_us).visible
+        allowed = searcher.sight(owners, inputs.readers, inputs.as_of_us, inputs.now_us).visible
     if not allowed[row]:
         return None
     # All rows that may enter: a limit does not count here.

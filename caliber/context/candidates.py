@@ -165,7 +165,7 @@ def _eligible(inputs: AssemblyInputs, plan: AssemblyPlan, members: Members, sour
 def members_of(inputs: AssemblyInputs, plan: AssemblyPlan, searcher: Searcher) -> Members:
     """Return what may enter the window of a trajectory that is there.
 
-    Raises: InvalidValue for a wrong mask over notes.
+    Raises: InvalidValue for a wrong mask over rows.
     """
     snapshot, dag = inputs.snapshot, plan.config.pcp.context_dag
     artifacts, scopes = snapshot["artifact"], snapshot["scope"]
@@ -173,9 +173,11 @@ def members_of(inputs: AssemblyInputs, plan: AssemblyPlan, searcher: Searcher) -
     closed = scopes.group("trajectory_id", key)
     closed = closed[scopes.column("closed_at")[closed] != NEVER_US]
     above = ancestors_of(snapshot["trajectory"], key, dag.max_depth) if dag.enabled else []
-    seen, notes = inputs.seen_notes, snapshot["note"]
-    if seen.mask is not None and seen.mask.codes.shape != (notes.length,):
-        raise InvalidValue(field="note_mask", reason=f"must have {notes.length} codes, one for each row of the mirror")
+    seen, notes = inputs.readers, snapshot["note"]
+    for name, mask in inputs.masks.items():
+        length = snapshot[name].length
+        if mask.codes.shape != (length,):
+            raise InvalidValue(field=f"masks.{name}", reason=f"must have {length} codes, one for each row")
     in_force = searcher.sight(artifacts, seen, inputs.as_of_us, inputs.now_us).visible
     of = [rows[in_force[rows]] for rows in (artifacts.group("trajectory_id", task) for task in (key, *above))]
     sight = searcher.sight(notes, seen, inputs.as_of_us, inputs.now_us)

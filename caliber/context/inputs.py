@@ -45,21 +45,22 @@ class ContentSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class MaskedNotes:
-    """The mask over notes that an assembly is given, as a search asks for it."""
+class Masked:
+    """The masks that an assembly is given, as a search asks for them."""
 
-    mask: Allowed | None
+    masks: Mapping[str, Allowed]
 
-    def over(self, notes: RelationSnapshot) -> Allowed | None:  # noqa: ARG002
-        """Return the mask, or None when everything may be seen."""
-        return self.mask
+    def over(self, rows: RelationSnapshot) -> Allowed | None:
+        """Return the mask over a relation, or None when everything may be seen."""
+        return self.masks.get(rows.relation.name)
 
 
 @dataclass(frozen=True, slots=True)
 class AssemblyInputs:
     """Everything that decides a window's bytes.
 
-    Shapes: note_mask over the rows of ``snapshot["note"]``, what the principal may see; query_embedding ``f32[d]``.
+    Shapes: masks by relation over the rows of ``snapshot[relation]``, what the principal may see, of relations of which
+    that is not everything; query_embedding ``f32[d]``.
     Units: ``as_of_us`` is valid time, ``now_us`` the clock; ``config_hash`` is hexadecimal.
     """
 
@@ -72,7 +73,7 @@ class AssemblyInputs:
     config: CaliberConfig
     config_hash: str
     principal: str
-    note_mask: Allowed | None = None
+    masks: Mapping[str, Allowed] = field(default_factory=dict)
     query: str | None = None
     query_embedding: NDArray[np.float32] | None = None
     without_vector: str | None = None
@@ -93,6 +94,6 @@ class AssemblyInputs:
     """Rules for this window alone."""
 
     @property
-    def seen_notes(self) -> MaskedNotes:
-        """The notes that may be seen."""
-        return MaskedNotes(self.note_mask)
+    def readers(self) -> Masked:
+        """What the principal may see."""
+        return Masked(self.masks)

@@ -97,7 +97,7 @@ def recallable(
 ) -> Bools:
     """Return which rows of a kind a window may recall. Shapes: ``bool[length of the mirror]``"""
     owners = inputs.snapshot[kind]
-    allowed = searcher.sight(owners, inputs.seen_notes, inputs.as_of_us, inputs.now_us).visible
+    allowed = searcher.sight(owners, inputs.readers, inputs.as_of_us, inputs.now_us).visible
     if kind == "note":
         return allowed
     if kind in _SOURCES:
@@ -129,7 +129,7 @@ def request_of(inputs: AssemblyInputs, plan: AssemblyPlan) -> Request:
         kinds=(),
         limit=max(1, plan.config.recall.limit),
         conditions={},
-        notes=inputs.seen_notes,
+        readers=inputs.readers,
         as_of_us=inputs.as_of_us,
         now_us=inputs.now_us,
         figures=inputs.figures,

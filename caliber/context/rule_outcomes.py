@@ -13,7 +13,7 @@ import uuid
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.access.visibility import NoteMask
+from caliber.access.visibility import Readers
 from caliber.backends import backend
 from caliber.config import CaliberConfig
 from caliber.context import AssemblyInputs, WindowPlan, assemble, default_query, stated_query, window_plan
@@ -81,7 +81,7 @@ def plan_rules(
             config=config,
             config_hash=config.hash.hex(),
             principal=who.label,
-            note_mask=NoteMask(who).over(snapshot["note"]),
+            masks=Readers(who).masks(snapshot),
             query=said.text,
             query_embedding=said.vector,
             vector_expected=said.origin == "caller",

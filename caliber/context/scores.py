@@ -122,7 +122,7 @@ def judge(
         kinds=(),
         limit=1,
         conditions={},
-        notes=inputs.seen_notes,
+        readers=inputs.readers,
         as_of_us=inputs.as_of_us,
         now_us=inputs.now_us,
         figures=inputs.figures,

@@ -77,8 +77,8 @@ class Reader:
         self._pending = engine.part(PendingInjections)
         self._windows = engine.part(WindowLog)
         self.searching = searching
-        self._notes = searching.notes
-        self.hearing = hearing_of(principal, searching.sees_note)
+        self._readers = searching.readers
+        self.hearing = hearing_of(principal, searching.sees)
 
     # --- windows ---------------------------------------------------------------------------------
 
@@ -181,7 +181,7 @@ class Reader:
                 config=engine.config,
                 config_hash=engine.config.hash.hex(),
                 principal=self._principal.label,
-                note_mask=self._notes.over(snapshot["note"]),
+                masks=self._readers.masks(snapshot),
                 query=query.text,
                 query_embedding=query.vector,
                 without_vector=without_vector,
@@ -208,7 +208,7 @@ class Reader:
             kinds=(),
             limit=1,
             conditions={},
-            notes=self._notes,
+            readers=self._readers,
             as_of_us=now if as_of is None else to_us(as_of, "as_of"),
             now_us=now,
         )
@@ -315,9 +315,9 @@ class Reader:
         found = snapshot.locate(record_id.bytes)
         if found is None or facts.config_hash != engine.config.hash.hex():
             return None
-        mask = self._notes.over(snapshot["note"])
+        masks = self._readers.masks(snapshot)
         return score_now(
-            asked_again(facts, snapshot, engine.config, mask), *found, self._shared.searcher, engine.memory
+            asked_again(facts, snapshot, engine.config, masks), *found, self._shared.searcher, engine.memory
         )
 
     # --- the event log ---------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from caliber.access.visibility import may_see
+from caliber.access.visibility import Readers
 from caliber.engine.engine import Engine
 from caliber.model.access import Principal
 from caliber.storage.compile.codec import Row, dump_json
@@ -18,7 +18,7 @@ class StoredContents:
 
     def __init__(self, engine: Engine, principal: Principal | None = None) -> None:
         self._engine = engine
-        self._principal = principal
+        self._readers = None if principal is None else Readers(principal)
 
     def content(self, relation: str, ordinal: int, version: int) -> Mapping[str, Any] | None:
         """Return the content columns of a row as of a version; None when they are gone."""
@@ -53,11 +53,7 @@ class StoredContents:
         if found is None:
             return None
         entity = self._engine.memory.entity(*found)
-        hidden = (
-            self._principal is not None
-            and found[0].relation.name == "note"
-            and not may_see(entity.visible_to, self._principal)
-        )
+        hidden = self._readers is not None and not self._readers.allows_entity(found[0].relation, entity)
         return None if hidden else entity
 
     def relation(self, record_id: uuid.UUID) -> str | None:

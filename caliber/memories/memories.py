@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.access.visibility import may_see
 from caliber.memories import conditions
 from caliber.memories.written import Written
 from caliber.model import arguments
@@ -33,7 +32,7 @@ from caliber.schema.predicate import Predicate
 from caliber.schema.relation import Column, ColumnType, Residence
 from caliber.search.compiled_filters import variables
 from caliber.search.opening import SearchEngine
-from caliber.storage.compile.codec import Row, codec_of, decoder_of
+from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.conditions import PAGE_ROWS
 from caliber.storage.compile.listing import Behind
 from caliber.storage.reading import reading
@@ -50,7 +49,7 @@ class Memory(Written):
         self._engine, self._principal, self._searching = engine, principal, searching
         self._bound, self._relation = bound, bound.relation
         self._shared = engine.part(SearchEngine)
-        self._notes = searching.notes
+        self._readers = searching.readers
         self._name = name
 
     @property
@@ -118,7 +117,10 @@ class Memory(Written):
         known = variables(self._principal, self._engine.clock.now_us())
         with reading(self._engine.store, self._relation) as session:
             count = None if self._hides() else listing.count(session, known)
-            return sum(map(self._may_see, listing.rows(session, known))) if count is None else count
+            if count is None:
+                rows = listing.rows(session, known)
+                count = sum(self._readers.allows_row(self._relation, row) for row in rows)
+            return count
 
     def search(
         self,
@@ -169,21 +171,11 @@ class Memory(Written):
         return whole.relations.get(self._relation.name)
 
     def _hides(self) -> bool:
-        return self._relation.name == "note" and not self._principal.admin
-
-    def _may_see(self, row: Row) -> bool:
-        if not self._hides():
-            return True
-        column = self._relation.column("visible_to")
-        readers, decode = row[codec_of(self._relation).index("visible_to")], decoder_of(column)
-        return may_see(None if readers is None or decode is None else decode(readers), self._principal)
-
-    def _sees(self, note: Any) -> bool:
-        return may_see(note.visible_to, self._principal)
+        return self._relation.readers is not None and not self._principal.admin
 
     def _meeting(self, snapshot: RelationSnapshot, predicate: Predicate | None) -> NDArray[np.bool_]:
         among = snapshot.live_mask
-        seen = self._notes.over(snapshot) if self._relation.name == "note" else None
+        seen = self._readers.over(snapshot)
         if seen is not None:
             among = among & seen.verdicts[seen.codes]
         if predicate is None:
@@ -204,8 +196,9 @@ class Memory(Written):
         known = variables(self._principal, engine.clock.now_us())
         with reading(engine.store, self._relation) as session:
             pages = PAGE_ROWS if most is None else min(PAGE_ROWS, most)
-            rows = (row for row in listing.rows(session, known, behind, page_rows=pages) if self._may_see(row))
-            return [decode(row) for row in itertools.islice(rows, most)]
+            rows = listing.rows(session, known, behind, page_rows=pages)
+            seen = (row for row in rows if self._readers.allows_row(self._relation, row))
+            return [decode(row) for row in itertools.islice(seen, most)]
 
     def _behind(self, after: Any, order: Column | None) -> Behind:
         """Return what a page begins behind; the values of a record that was passed in count as they stand there."""

@@ -243,7 +243,7 @@ class Records(Memory):
         bound = self._engine.store.catalog.named(parent)
         assert bound is not None  # a memory without its parent is not opened
         entity = uow.find(bound.relation, key.bytes)
-        if entity is None or (parent == "note" and not self._sees(entity)):
+        if entity is None or not self._readers.allows_entity(bound.relation, entity):
             raise NotFound(entity_type=parent, id=key)
         names = [name for name in ("trajectory_id", "scope_id", "session_id") if bound.relation.has(name)]
         return {name: getattr(entity, name) for name in names if getattr(entity, name) is not None}

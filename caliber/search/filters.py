@@ -37,10 +37,10 @@ _FLOAT64 = np.dtype(np.float64)
 _INT64 = np.dtype(np.int64)
 
 
-class SeenNotes(Protocol):
-    """Which notes may be seen; ``NoteMask`` is one."""
+class Seen(Protocol):
+    """What may be seen; ``access.visibility.Readers`` is one."""
 
-    def over(self, notes: RelationSnapshot) -> Allowed | None:
+    def over(self, rows: RelationSnapshot) -> Allowed | None:
         """Return the mask, or None when everything may be seen."""
         ...
 
@@ -254,10 +254,9 @@ def allowed_by(
 
 
 def masks(
-    owners: RelationSnapshot, conditions: Mapping[str, Any], notes: SeenNotes, as_of_us: int, now_us: int
+    owners: RelationSnapshot, conditions: Mapping[str, Any], readers: Seen, as_of_us: int, now_us: int
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]] | None:
     """Return which rows in force a principal may see, and which of them meet the filters; None without a column."""
-    seen = notes.over(owners) if owners.relation.name == "note" else None
-    visible = alive(owners, as_of_us, now_us, seen)
+    visible = alive(owners, as_of_us, now_us, readers.over(owners))
     wanted = allowed_by(visible, owners, conditions)
     return None if wanted is None else (visible, wanted)

@@ -78,7 +78,7 @@ class GraphLeg:
         sights = {item.kind: item.sight for item in searched}
         for kind in self._kinds:
             if kind not in sights:
-                sights[kind] = self._sights.of(snapshot[kind], request.notes, request.as_of_us, request.now_us)
+                sights[kind] = self._sights.of(snapshot[kind], request.readers, request.as_of_us, request.now_us)
         made_of = (snapshot["edge"].live_mask, *(sights[kind].visible for kind in self._kinds))
         newest = self._newest
         if newest is not None and all(one is other for one, other in zip(newest[0], made_of, strict=True)):

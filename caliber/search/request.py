@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.access.visibility import NoteMask
+from caliber.access.visibility import Readers
 from caliber.model.embedding import EmbeddingSpace
 from caliber.model.windows import Evidence
 from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.predicates import Texts
 from caliber.search.figures import StoredFigures
-from caliber.search.filters import Found, SeenNotes
+from caliber.search.filters import Found, Seen
 from caliber.search.query import Query
 from caliber.search.where import Where, held_texts
 
@@ -33,7 +33,7 @@ class Request:
     kinds: Sequence[str]
     limit: int
     conditions: Mapping[str, Any]
-    notes: SeenNotes
+    readers: Seen
     as_of_us: int
     now_us: int
     figures: StoredFigures | None = None
@@ -58,7 +58,7 @@ class Asked:
     kinds: Sequence[str]
     limit: int
     conditions: Mapping[str, Any]
-    notes: NoteMask
+    readers: Readers
     as_of_us: int
     now_us: int
     check: Callable[[], None] | None = None

@@ -24,7 +24,7 @@ from caliber.resident.keywords import ASKS, Keywords
 from caliber.resident.memory import ResidentMemory, ResidentSnapshot
 from caliber.resident.mirror import RelationSnapshot
 from caliber.search import fusion
-from caliber.search.filters import KINDS, Found, SeenNotes
+from caliber.search.filters import KINDS, Found, Seen
 from caliber.search.floor import Floor, Floored, Thresholds
 from caliber.search.graph import GraphLeg, Reached, Web, edge_ids
 from caliber.search.legs import Floats, Ints, Nearest, Searched, keyword_leg, padded, phrase_rows, vector_leg
@@ -79,9 +79,9 @@ class Searcher:
         """Return the terms that a part of a word is found by."""
         return self.analyzer.cached(part).terms
 
-    def sight(self, owners: RelationSnapshot, notes: SeenNotes, as_of_us: int, now_us: int) -> VisibleRows:
-        """Return which rows are in force and may be seen: notes at ``as_of_us``, everything else at ``now_us``."""
-        return self._sights.of(owners, notes, as_of_us, now_us)
+    def sight(self, owners: RelationSnapshot, readers: Seen, as_of_us: int, now_us: int) -> VisibleRows:
+        """Return which rows are in force and may be seen: by valid time at ``as_of_us``, else at ``now_us``."""
+        return self._sights.of(owners, readers, as_of_us, now_us)
 
     def warm(self, snapshot: ResidentSnapshot, stopped: Callable[[], bool]) -> None:
         """Make what the first search would have to make: words of texts, vectors of words; a batch after another."""
@@ -98,7 +98,7 @@ class Searcher:
             owners = request.snapshot[kind]
             if not owners.length:
                 continue
-            sight = self._sights.of(owners, request.notes, request.as_of_us, request.now_us)
+            sight = self._sights.of(owners, request.readers, request.as_of_us, request.now_us)
             allowed = sight.visible
             if request.conditions:
                 meeting = sight.meeting(owners, request.conditions)
@@ -145,7 +145,7 @@ class Searcher:
         searched = []
         for pool in pools:
             owners = request.snapshot[pool.kind]
-            sight = self.sight(owners, request.notes, request.as_of_us, request.now_us)
+            sight = self.sight(owners, request.readers, request.as_of_us, request.now_us)
             allowed = sight.visible if pool.allowed is None else pool.allowed
             words = self.keywords.of(owners)
             searched.append(Searched(pool.kind, owners, sight, allowed, words, silent=pool.silent))
@@ -174,7 +174,7 @@ class Searcher:
         searched = []
         for pool in pools:
             owners = request.snapshot[pool.kind]
-            sight = self.sight(owners, request.notes, request.as_of_us, request.now_us)
+            sight = self.sight(owners, request.readers, request.as_of_us, request.now_us)
             allowed = sight.visible if pool.allowed is None else pool.allowed
             words = self.keywords.of(owners)
             searched.append(Searched(pool.kind, owners, sight, allowed, words, silent=pool.silent))

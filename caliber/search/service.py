@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.access.visibility import NoteMask
+from caliber.access.visibility import Readers
 from caliber.embedding.embedder import Embedder
 from caliber.embedding.service import Embeddings
 from caliber.engine.deadlines import Deadline, bounded, for_embedding
@@ -45,6 +45,7 @@ from caliber.model.trajectory import Artifact
 from caliber.model.windows import Position, SearchHit, SearchResult, Understood
 from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.mirror import RelationSnapshot
+from caliber.schema.relation import Relation
 from caliber.search import filters
 from caliber.search.compiled_filters import variables
 from caliber.search.filters import Found
@@ -124,7 +125,7 @@ class Searching:
         self._shared = engine.part(SearchEngine)
         self._embeddings = engine.part(Embeddings)
         self._names = {relation: name for name, relation in self._shared.kinds.items()}
-        self.notes = NoteMask(principal)
+        self.readers = Readers(principal)
 
     @bounded
     def search_many(
@@ -178,7 +179,7 @@ class Searching:
                     kinds=wanted,
                     limit=count,
                     conditions=given,
-                    notes=self.notes,
+                    readers=self.readers,
                     as_of_us=at_us,
                     now_us=now,
                     check=within,
@@ -222,7 +223,7 @@ class Searching:
             kinds=asked.kinds,
             limit=asked.limit,
             conditions=asked.conditions,
-            notes=asked.notes,
+            readers=asked.readers,
             as_of_us=asked.as_of_us,
             now_us=asked.now_us,
             where=asked.where,
@@ -309,7 +310,7 @@ class Searching:
         """Return where a visible record is. Raises: NotFound, also for what the principal may not see."""
         snapshot = self._engine.snapshot()
         found = snapshot.locate(record_id.bytes)
-        if found is None or (found[0].relation.name == "note" and not self.notes.allows(*found)):
+        if found is None or not self.readers.allows(*found):
             raise NotFound(entity_type="record", id=record_id)
         return snapshot, *found
 
@@ -347,10 +348,10 @@ class Searching:
         scores, present = vectors.scores(query, owners, np.array([row], np.int64))
         return float(scores[0]) if present[0] else None
 
-    def sees_note(self, note_id: uuid.UUID) -> bool:
-        """Return whether a note is there and may be read."""
-        found = self._engine.memory.snapshot.locate(note_id.bytes)
-        return found is not None and self.notes.allows(*found)
+    def sees(self, relation: Relation, record_id: uuid.UUID) -> bool:
+        """Return whether a record of a relation is there and may be read."""
+        found = self._engine.memory.snapshot.locate(record_id.bytes)
+        return found is not None and found[0].relation.name == relation.name and self.readers.allows(*found)
 
 
 def check_stored(entity: Any) -> None:

@@ -23,7 +23,7 @@ from caliber.kernels.evaluator import LEAST_INSTANT, MOST_INSTANT, Allowed
 from caliber.resident.mirror import Generation, RelationSnapshot
 from caliber.resident.predicates import Texts, mask
 from caliber.schema.in_force import asked_us
-from caliber.search.filters import SeenNotes, alive, allowed_by
+from caliber.search.filters import Seen, alive, allowed_by
 from caliber.search.where import Where
 
 Bools = NDArray[np.bool_]
@@ -150,12 +150,11 @@ class VisibleCache:
         self._lock = threading.Lock()
         self._known: weakref.WeakKeyDictionary[Generation, list[VisibleRows]] = weakref.WeakKeyDictionary()
 
-    def of(self, owners: RelationSnapshot, notes: SeenNotes, as_of_us: int, now_us: int) -> VisibleRows:
+    def of(self, owners: RelationSnapshot, readers: Seen, as_of_us: int, now_us: int) -> VisibleRows:
         """Return which rows are in force and may be seen: by valid time at ``as_of_us``, else at ``now_us``."""
-        is_note = owners.relation.name == "note"
-        seen = notes.over(owners) if is_note else None
+        seen = readers.over(owners)
         at = asked_us(owners.relation, as_of_us, now_us)
-        if seen is not None and seen.codes is not owners.column("visible_to"):
+        if seen is not None and seen.codes is not owners.column(owners.relation.readers or ""):
             return VisibleRows(alive(owners, at, at, seen))
         verdicts = None if seen is None else seen.verdicts
         with self._lock:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from caliber.access.visibility import NoteMask
+from caliber.access.visibility import Readers
 from caliber.embedding.service import Embeddings
 from caliber.search.filters import masks
 from caliber.search.opening import SearchEngine
@@ -26,7 +26,7 @@ def test_relevance_is_the_score_of_a_search(agent: Any) -> None:
     memory.flush()
     engine = memory._engine
     snapshot, now = engine.memory.snapshot, engine.clock.now_us()
-    seen = NoteMask(memory.principal)
+    seen = Readers(memory.principal)
     vector = engine.part(Embeddings).embedder.query(QUERY)
     request = Request(
         snapshot,

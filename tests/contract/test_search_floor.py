@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from support.providers import CountingEmbeddings, outage
 
-from caliber.access.visibility import NoteMask
+from caliber.access.visibility import Readers
 from caliber.embedding.service import Embeddings
 from caliber.model import Edge, EdgeRelation, EntityRef, EntityType, ResultStatus
 from caliber.search.opening import SearchEngine
@@ -226,7 +226,7 @@ def test_relevance_says_what_is_found(vectors: Any) -> None:
             kinds=(),
             limit=1,
             conditions={},
-            notes=NoteMask(memory.principal),
+            readers=Readers(memory.principal),
             as_of_us=now,
             now_us=now,
         )

@@ -21,7 +21,7 @@ from support.memories import FACT, STEP
 from support.providers import CountingEmbeddings
 
 import caliber
-from caliber.access.visibility import NoteMask
+from caliber.access.visibility import Readers
 from caliber.backends.postgres import vector_index as module
 from caliber.backends.postgres.vector_plans import Space, index_name, nearest_plan
 from caliber.kernels import VectorMatrix
@@ -78,7 +78,7 @@ class World:
             ("note",),
             10,
             conditions,
-            NoteMask(ADMIN),
+            Readers(ADMIN),
             now_us,
             now_us,
         )

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from support.context_world import World, searching
 
-from caliber.access.visibility import NoteMask
+from caliber.access.visibility import Readers
 from caliber.context import assemble
 from caliber.context.record import unpack_record
 from caliber.kernels import Csr, Edges, Evaluator, Walk, csr, walk
@@ -502,7 +502,7 @@ def test_searches_of_one_store_find_the_same(
             kinds=("note", "artifact", "turn", "scope"),
             limit=limit,
             conditions=conditions,
-            notes=NoteMask(principal),
+            readers=Readers(principal),
             as_of_us=now + days * 86_400_000_000,
             now_us=now,
         )

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.configs import config
 
 import caliber
-from caliber.access.visibility import NoteMask
+from caliber.access.visibility import Readers
 from caliber.model import AgentRole, EntityRef, EntityType, FixedClock, Principal, PrincipalKind
 from caliber.model.time import from_us
 from caliber.search.filters import KINDS, masks
@@ -22,7 +22,7 @@ from caliber.search.opening import SearchEngine
 from caliber.search.visible import VisibleCache
 
 READERS = [
-    NoteMask(Principal(PrincipalKind.AGENT, name, role, admin=admin))
+    Readers(Principal(PrincipalKind.AGENT, name, role, admin=admin))
     for name, role, admin in (
         ("one", AgentRole.EXECUTOR, False),
         ("two", None, False),

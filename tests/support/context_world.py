@@ -384,9 +384,9 @@ class World:
         }
         if "query_embedding" in options and options["query_embedding"] is not None:
             options["query_embedding"] = np.asarray(options["query_embedding"], np.float32)
-        mask = options.get("note_mask")
+        mask = options.pop("note_mask", None)
         if mask is not None:
-            options["note_mask"] = Allowed(mask.astype(np.int32), np.array([False, True]))
+            options["masks"] = {"note": Allowed(mask.astype(np.int32), np.array([False, True]))}
         return AssemblyInputs(**{**fields, **options})
 
     def assemble(self, **options: Any) -> Assembled:
@@ -399,7 +399,7 @@ class World:
         if found is None:
             return None
         return score_now(
-            asked_again(facts, self.memory.snapshot, self.config, None), *found, self.searcher(self.config), self.memory
+            asked_again(facts, self.memory.snapshot, self.config, {}), *found, self.searcher(self.config), self.memory
         )
 
     def searcher(self, config: CaliberConfig) -> Searcher:

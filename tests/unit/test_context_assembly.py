@@ -246,7 +246,7 @@ def test_notes_outside_the_mask_leave_no_trace(world: Any) -> None:
     mask[notes.find(hidden.bytes)] = False
     window = world.window(note_mask=mask)
     assert {decision.target_id for decision in window.assembly_trace} == {shown}
-    with pytest.raises(InvalidValue, match="note_mask"):
+    with pytest.raises(InvalidValue, match="codes"):
         world.window(note_mask=mask[:-1])
 
 

@@ -102,17 +102,17 @@ def _of(relation: Relation, dialect: PostgresDialect) -> dict[str, str]:
     last_used = f"greatest({_time(kind)}, u.last_accessed_at)"
     age_us = f"greatest(extract(epoch FROM $1::timestamptz - {last_used}) * 1000000, 0)::float8"
     sight = in_sight(relation)
-    readers = "SELECT NULL::text WHERE false"
+    readers = {}
     if relation.readers is not None:
-        column = f"o.{quote(relation.readers)}"
-        readers = f"SELECT DISTINCT {column} FROM {records} AS o WHERE {column} IS NOT NULL"
+        column = quote(relation.readers)
+        readers = {f"search.readers_{kind}": f"SELECT DISTINCT {column} FROM {records} WHERE {column} IS NOT NULL"}
     linked = {
-        f"search.readers_{kind}": readers,
         f"search.by_key_{kind}": (
             f"SELECT {_row(relation, 'o')} FROM {records} AS o WHERE o.{key} IN ({_IDS.format('$1')}) AND {sight}"
         ),
     }
     return {
+        **readers,
         **({} if relation.searched else linked),
         f"search.figures_{kind}": (
             f"SELECT count(*), coalesce(sum(e.terms), 0)::bigint, max({_time(kind)}) FROM {records} AS o"

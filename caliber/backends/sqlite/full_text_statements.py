@@ -63,17 +63,17 @@ def _of(relation: Relation) -> dict[str, str]:
     records, words = quote(kind), text_table(relation)
     importance = "coalesce(o.importance, ?5)" if kind == "note" else "?5"
     sight = _in_sight(relation)
-    readers = "SELECT NULL WHERE 0"
+    readers = {}
     if relation.readers is not None:
         column = quote(relation.readers)
-        readers = f"SELECT DISTINCT {column} FROM {records} WHERE {column} IS NOT NULL"
+        readers = {f"search.readers_{kind}": f"SELECT DISTINCT {column} FROM {records} WHERE {column} IS NOT NULL"}
     linked = {
-        f"search.readers_{kind}": readers,
         f"search.by_key_{kind}": (
             f"SELECT {ROW.get(kind)} FROM {records} AS o WHERE o.{key} IN ({_IDS.format('?1')}) AND {sight}"
         ),
     }
     return {
+        **readers,
         **({} if relation.searched else linked),
         f"search.figures_{kind}": (
             f"SELECT count(*), coalesce(sum(e.terms), 0), max({_time(kind)}) FROM {records} AS o"

@@ -182,7 +182,7 @@ class Reasons:
         for kind, name in self._searched.items():
             relation = snapshot[name]
             seen = relation.live_mask.copy()
-            mask = self._memory._searching.notes.over(relation) if kind == "note" else None
+            mask = self._memory._searching.readers.over(relation)
             rows = np.flatnonzero(seen if mask is None else seen & mask.mask())
             for start in range(0, len(rows), _BATCH_ROWS):
                 part = rows[start : start + _BATCH_ROWS].tolist()

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from caliber.access.visibility import may_see
+from caliber.access.visibility import Readers
 from caliber.config.injection import InjectionKind
 from caliber.context.plan import NOTE, AssemblyPlan, SectionPlan
 from caliber.context.rules import RulePlan
@@ -21,27 +21,12 @@ from caliber.memories.conditions import joined
 from caliber.model.access import Principal
 from caliber.schema.in_force import in_force
 from caliber.schema.predicate import Variable
-from caliber.schema.relations import NOTE as NOTES
 from caliber.search.request import Asked
 from caliber.search.where import Where
-from caliber.storage.compile.codec import Row, codec_of, decoder_of
+from caliber.storage.compile.codec import Row
 from caliber.storage.compile.conditions import PAGE_ROWS
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store
-
-Sees = Callable[[Row], bool]
-
-
-def sees(principal: Principal) -> Sees:
-    """Return what says which notes a principal may see, as they are stored."""
-    codec = codec_of(NOTES)
-    place, decode = codec.index("visible_to"), decoder_of(NOTES.column("visible_to"))
-
-    def may(row: Row) -> bool:
-        readers = row[place]
-        return may_see(None if readers is None or decode is None else decode(readers), principal)
-
-    return may
 
 
 class RuleRows:
@@ -62,7 +47,7 @@ class RuleRows:
         self._principal = principal.label
         self._instants = {NOTE: as_of_us}
         self._now_us = now_us
-        self._sees = sees(principal)
+        self._readers = Readers(principal)
 
     def newest(self, store: Store, session: StatementSession, section: SectionPlan) -> list[Row]:
         """Return the newest notes, or records of a declared memory, that a rule's filter lets through."""
@@ -74,7 +59,7 @@ class RuleRows:
         )
         most = self.limit(rule)
         rows = listing.rows(session, self._variables(source), page_rows=max(1, min(PAGE_ROWS, most)))
-        return list(itertools.islice((row for row in rows if source != NOTE or self._sees(row)), most))
+        return list(itertools.islice((row for row in rows if self._readers.allows_row(relation, row)), most))
 
     def question(self, section: SectionPlan, base: Asked) -> Asked:
         """Return what a rule asks a search."""

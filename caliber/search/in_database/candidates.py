@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from caliber.config.search import SearchConfig
 from caliber.kernels import VectorMatrix
 from caliber.model.embedding import EmbeddingSpace
+from caliber.schema.in_force import asked_us
 from caliber.schema.relation import Relation
 from caliber.schema.relations import BY_NAME
 from caliber.search.figures import Figures
@@ -65,10 +66,8 @@ class Sight:
         self._statements = statements
         self._indexes = indexes
         self._check = asked.check
-        self._instants = {"note": asked.as_of_us}
-        self.now_us = asked.now_us
-        lists = [row[0] for row in self.ask("search.readers_note")]
-        self.seen = dump_json([json.loads(text) for text in asked.notes.among(lists)])
+        self._as_of_us, self.now_us = asked.as_of_us, asked.now_us
+        self._seen = {kind: self._readers(asked, relation) for kind, relation in relations.items() if relation.readers}
         among = {} if among is None else among
         self._filters = {kind: self._encoded(kind, asked, among.get(kind)) for kind in asked.kinds}
         self.kinds = tuple(kind for kind in asked.kinds if self._filters[kind] is not None)
@@ -104,7 +103,12 @@ class Sight:
 
     def of(self, kind: str) -> tuple[str, int]:
         """Return the lists of readers that count, and the instant at which records of a kind must be in force."""
-        return self.seen, self._instants.get(kind, self.now_us)
+        return self._seen.get(kind, "[]"), asked_us(self.relations[kind], self._as_of_us, self.now_us)
+
+    def _readers(self, asked: Asked, relation: Relation) -> str:
+        """Return the lists of readers in a relation that let the principal see a record, as JSON."""
+        lists = [row[0] for row in self.ask(f"search.readers_{relation.name}")]
+        return dump_json([json.loads(text) for text in asked.readers.among(lists)])
 
     def filters(self, kind: str) -> Sequence[Filters]:
         """Return the filters of which a record of a kind has to meet one; no record meets two."""

@@ -244,7 +244,7 @@ class StoredSearch:
             kinds=sight.kinds,
             limit=asked.limit,
             conditions=asked.conditions,
-            notes=asked.notes,
+            readers=asked.readers,
             as_of_us=asked.as_of_us,
             now_us=asked.now_us,
             figures=figures,

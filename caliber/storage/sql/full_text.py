@@ -216,7 +216,8 @@ def filterable(relation: Relation) -> tuple[str, ...]:
     return tuple(
         column.name
         for column in relation.columns
-        if column.residence in (Residence.COLUMN, Residence.INTERNED) and column.name not in ("version", "visible_to")
+        if column.residence in (Residence.COLUMN, Residence.INTERNED)
+        and column.name not in ("version", relation.readers)
     )
 
 
@@ -245,12 +246,13 @@ def _of(relation: Relation) -> dict[str, Irregular]:
     name = relation.name
     filters = tuple(f"filter_{name}" for name in filter_names(relation))
     sight = ("seen", "at_us")
-    # Records of declared memories have no readers of their own, and no links.
+    # Records of declared memories have no links.
     linked = {
-        f"search.readers_{name}": Irregular((), results=("visible_to",)),
         f"search.by_key_{name}": Irregular(("keys", *sight), rows_of=name),
     }
+    readers = {f"search.readers_{name}": Irregular((), results=(relation.readers,))} if relation.readers else {}
     return {
+        **readers,
         **({} if relation.searched else linked),
         f"search.figures_{name}": Irregular(sight, results=("texts", "terms", "newest_us")),
         f"search.matching_{name}": Irregular((*sight, *filters), results=("records",)),

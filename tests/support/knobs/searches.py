@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from caliber.access.visibility import NoteMask
+from caliber.access.visibility import Readers
 from caliber.config import CaliberConfig
 from caliber.config.search_profiles import search_settings
 from caliber.embedding.service import Embeddings
@@ -218,7 +218,7 @@ def records_read(config: CaliberConfig, place: Place) -> int:
         kinds=("note",),
         limit=1,
         conditions={},
-        notes=NoteMask(config.principal.to_principal()),
+        readers=Readers(config.principal.to_principal()),
         as_of_us=engine.clock.now_us(),
         now_us=engine.clock.now_us(),
     )
