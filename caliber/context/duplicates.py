@@ -112,7 +112,7 @@ def _equal_texts(parts: Sequence[Recalled], ranked: _Ranked, texts: TextSource) 
 def _said(item: Recalled, place: int, text: str) -> str:
     """Return what a record says with its head: who said it, or what it is about."""
     owners = item.owners
-    return _text(document_of(owners.relation.name, owners.packed(int(item.rows[place])), text))
+    return _text(document_of(owners.relation, owners.packed(int(item.rows[place])), text))
 
 
 def _text(content: Any) -> str:

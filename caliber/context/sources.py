@@ -134,7 +134,7 @@ def _unrecalled(
     if isinstance(entity, Note):
         return _note_cut(entity, plan, cuts, score)
     own = plan.own.get(source)
-    if own is not None and not own.relation.searched:
+    if own is not None and not own.relation.text:
         why = "its memory has neither an embedding nor a text that is indexed by words: no search finds its records"
         return _filtered("not_searched", why)
     task = getattr(entity, "trajectory_id", None)

@@ -23,9 +23,11 @@ class EmbeddedKinds:
     def __init__(self, catalog: Catalog, config: CaliberConfig) -> None:
         settings = config.embedding
         self._relations = catalog.by_name
-        own = {memory.relation.name: memory.embedded for memory in catalog.memories.values()}
-        self._texts = {kind: "summary" if kind == "scope" else "content" for kind in MODES}
-        self._texts |= {kind: text for kind, text in own.items() if text is not None}
+        self._texts = {
+            relation.name: relation.text.embedded
+            for relation in catalog.relations
+            if relation.text is not None and relation.text.embedded is not None
+        }
         self.modes = {kind: EmbedMode(getattr(settings, knob)) for kind, knob in MODES.items()}
         self.modes |= dict.fromkeys(self._texts.keys() - MODES.keys(), settings.embed_memories)
         self._places = {kind: self._place(kind) for kind in self.all}
@@ -65,7 +67,7 @@ class EmbeddedKinds:
         if content is None:
             return ""
         text = content.decode("utf-8", "replace") if isinstance(content, bytes) else content
-        if kind not in MODES or not says_something(text):
+        if not says_something(text):
             return text
         # What is indexed by word, too: a record has one text.
-        return document_of(kind, row, text).decode("utf-8", "surrogatepass")
+        return document_of(self._relations[kind], row, text).decode("utf-8", "surrogatepass")

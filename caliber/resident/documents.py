@@ -5,16 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from caliber.schema.relations import BY_NAME
+from caliber.schema.relation import Relation
 from caliber.storage.compile.codec import Row, codec_of
-
-SEARCHED = ("note", "artifact", "turn", "scope")
-"""The kinds of records that have a text to search."""
-
-HEADED_BY = {"note": "entity", "turn": "name"}
-"""What stands before the text: what a note is about, who said a turn."""
-
-_HEAD_PLACES = {kind: codec_of(BY_NAME[kind]).index(column) for kind, column in HEADED_BY.items()}
 
 
 def headed(head: str | None, text: str) -> str:
@@ -22,10 +14,20 @@ def headed(head: str | None, text: str) -> str:
     return f"{head}: {text}" if head else text
 
 
-def document_of(kind: str, row: Row, text: Any) -> bytes:
-    """Return what a row says; ``text`` is its text, which mirrors keep apart from it."""
-    place = _HEAD_PLACES.get(kind)
-    return document(None if place is None else row[place], text)
+def document_of(relation: Relation, row: Row, text: Any) -> bytes:
+    """Return a text of a row with its head; ``text`` is kept apart from the row by mirrors."""
+    head = None if relation.text is None else relation.text.head
+    return document(None if head is None else row[codec_of(relation).index(head)], text)
+
+
+def said_by(relation: Relation, row: Row) -> bytes | None:
+    """Return all that a row as it is stored is searched by; None for one that says nothing."""
+    assert relation.text is not None  # asked of what is searched
+    codec, text = codec_of(relation), relation.text
+    if len(text.searched) > 1:
+        return documents_joined([row[codec.index(name)] for name in text.searched])
+    said = row[codec.index(text.searched[0])]
+    return None if said is None and text.tokens is not None else document_of(relation, row, said)
 
 
 def document(head: str | None, text: Any) -> bytes:

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 from caliber.kernels import Analysis, KeywordIndex, KeywordSnapshot, Vocabulary
 from caliber.model.deadline import deadline_passed, remaining_s
 from caliber.model.errors import NotFound, Unavailable
-from caliber.resident.documents import HEADED_BY, document, documents_joined
+from caliber.resident.documents import document, documents_joined
 from caliber.resident.memory import ResidentMemory
 from caliber.resident.mirror import EVICTED, Generation, RelationSnapshot
 from caliber.storage.waiting import Places
@@ -92,22 +92,20 @@ class Keywords:
         texts.update(zip(live, self._memory.texts(snapshot, live), strict=True))
         # A row that is gone may still be seen by who reads an older boundary.
         texts.update(self._past_texts(snapshot, [row for row in evicted if not snapshot.live_mask[row]]))
-        if snapshot.relation.searched:
-            return self._declared(snapshot, list(texts.values()), rows)
-        column = HEADED_BY.get(snapshot.relation.name)
-        if column is None:
-            return [document(None, text) for text in texts.values()]
-        heads, codes = snapshot.interned(column), snapshot.column(column)[rows.start : rows.stop].tolist()
-        return [document(heads[code], text) for code, text in zip(codes, texts.values(), strict=True)]
-
-    def _declared(self, snapshot: RelationSnapshot, texts: list[Any], rows: range) -> list[bytes]:
-        """Return what records of a declared memory say, field by field."""
-        layout = snapshot.layout
-        said: list[Sequence[Any]] = [
-            texts if layout.codec.index(name) == layout.text_place else snapshot.packed_values(name, rows)
-            for name in snapshot.relation.searched
-        ]
-        return [documents_joined(parts) for parts in zip(*said, strict=True)]
+        said = list(texts.values())
+        layout, text = snapshot.layout, snapshot.relation.text
+        if text is None:
+            return [document(None, part) for part in said]
+        if len(text.searched) > 1 or layout.codec.index(text.searched[0]) != layout.text_place:
+            fields: list[Sequence[Any]] = [
+                said if layout.codec.index(name) == layout.text_place else snapshot.packed_values(name, rows)
+                for name in text.searched
+            ]
+            return [documents_joined(parts) for parts in zip(*fields, strict=True)]
+        if text.head is None:
+            return [document(None, part) for part in said]
+        heads, codes = snapshot.interned(text.head), snapshot.column(text.head)[rows.start : rows.stop].tolist()
+        return [document(heads[code], part) for code, part in zip(codes, said, strict=True)]
 
     def _past_texts(self, snapshot: RelationSnapshot, rows: list[int]) -> dict[int, Any]:
         """Return what rows said that are gone; nothing for those whose texts were not kept."""

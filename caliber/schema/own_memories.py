@@ -50,7 +50,7 @@ from caliber.schema.relations import BY_NAME
 from caliber.schema.relations.memory import KEY as KEY
 from caliber.schema.relations.memory import TABLE_PREFIX
 from caliber.schema.relations.trajectory import ALWAYS_US, NEVER_US
-from caliber.schema.traits import Ends, Pruned
+from caliber.schema.traits import Ends, Pruned, Text
 
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,47}")
 """Definitions come out of archives too, and names become those of columns and attributes."""
@@ -102,10 +102,13 @@ class OwnMemory(BuiltIn):
     type: MemoryType = field(kw_only=True)
     content: str | None = field(kw_only=True)
     """The field that holds a record's text, apart from the others: what is embedded, or the main one."""
-    embedded: str | None = field(kw_only=True)
-    """The field whose vectors are kept, or None."""
     own: tuple[str, ...] = field(kw_only=True)
     """The columns of declared fields; the others are the same for every memory."""
+
+    @property
+    def embedded(self) -> str | None:
+        """The field whose vectors are kept, or None."""
+        return None if self.relation.text is None else self.relation.text.embedded
 
 
 # --- what is wrong with a declaration -------------------------------------------------------------
@@ -246,7 +249,6 @@ def own_memory(memory: MemoryType, code: int, plural: str | None = None) -> OwnM
         vectors,
         type=memory,
         content=_content_field(memory),
-        embedded=embedded_field(memory),
         own=tuple(item.name for item in _own_fields(memory)),
     )
 
@@ -283,7 +285,7 @@ def _relation_of(memory: MemoryType, code: int, plural: str) -> Relation:
         keys.append(ForeignKey("parent_id", *_target_of(memory.parent), "cascade"))
         groups.append("parent_id")
     given = {column.name: column for column in columns}
-    embedded = embedded_field(memory)
+    searched, embedded = tuple(searched_fields(memory)), embedded_field(memory)
     return Relation(
         name=relation_name(memory.name),
         plural=plural,
@@ -312,8 +314,7 @@ def _relation_of(memory: MemoryType, code: int, plural: str) -> Relation:
             for name in dict.fromkeys((*groups, *(item.field for item in memory.indexes if item.field in looked_up)))
             if name in given
         ),
-        vector_of=() if embedded is None else (embedded,),
-        searched=tuple(searched_fields(memory)),
+        text=Text(searched, embedded) if searched else None,
         active=("archived_at",),
         ends=Ends(Pruned.DELETED, archive="archived_at"),
     )

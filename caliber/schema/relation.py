@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from caliber.model.errors import InternalError
-from caliber.schema.traits import Ends, Valid
+from caliber.schema.traits import AS_SAID, Dates, Ends, Text, Valid
 
 EnumClass = type[StrEnum]
 
@@ -138,10 +138,12 @@ class Relation:
     paths: tuple[AccessPath, ...] = ()
     groups: tuple[str, ...] = ()
     auto_key: bool = False
-    vector_of: tuple[str, ...] | None = None
-    """The columns that its vectors are made of, where these are not all of the content."""
-    searched: tuple[str, ...] = ()
-    """The columns whose words records of a declared memory are found by."""
+    text: Text | None = None
+    """What a record says, and is found by; None where no search finds it."""
+    dates: Dates = AS_SAID
+    """When what it says happened."""
+    importance: str | None = None
+    """The column that says how important a record is, 1 to 10; None where all are alike."""
     active: tuple[str, ...] = ()
     """The columns that are empty in a record that is in use; none where every record is."""
     valid: Valid | None = None
@@ -162,6 +164,8 @@ class Relation:
         named += [name for path in self.paths for name in (*path.by, *path.order, *(w[0] for w in path.where))]
         named += [key.column for key in self.foreign_keys]
         named += self.active
+        named += () if self.text is None else (*self.text.columns, *self.dates.happened, self.dates.entered)
+        named += () if self.importance is None else (self.importance,)
         named += () if self.valid is None else self.valid.columns
         named += () if self.readers is None else (self.readers,)
         named += () if self.ends is None else [name for name in (self.ends.archive, self.ends.supersede) if name]

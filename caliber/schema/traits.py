@@ -8,6 +8,47 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """What a record says: the columns whose words are searched, and the one whose vectors are kept.
+
+    ``head`` stands before both: what the record is about, or who says it; records are found by that name.
+    ``tokens`` counts a text that may be missing: only a record that has one can be found.
+    """
+
+    searched: tuple[str, ...]
+    embedded: str | None = None
+    head: str | None = None
+    tokens: str | None = None
+
+    @property
+    def embedded_columns(self) -> tuple[str, ...]:
+        """The columns that vectors are made of; none where no vectors are kept."""
+        return () if self.embedded is None else tuple(name for name in (self.head, self.embedded) if name is not None)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Every column that is named."""
+        named = (*self.searched, self.embedded, self.head, self.tokens)
+        return tuple(dict.fromkeys(name for name in named if name is not None))
+
+
+@dataclass(frozen=True, slots=True)
+class Dates:
+    """When what a record says happened: the first of ``happened`` that has a value.
+
+    ``entered`` is the instant since when it can be found.
+    """
+
+    happened: tuple[str, ...]
+    entered: str
+
+
+AS_SAID: Final = Dates(("occurred_at", "created_at"), "created_at")
+"""As its writer says; of what nobody says, when it was written."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,10 +28,7 @@ from caliber.schema.in_force import asked_us
 from caliber.schema.relation import Column, ColumnType, Relation, Residence
 from caliber.storage.compile.codec import dump_json
 from caliber.storage.sql.full_text import filterable as stored_filterable
-
-KINDS = ("note", "artifact", "turn", "scope")
-"""What can be searched; ``scope`` stands for the summaries of closed scopes."""
-
+from caliber.storage.sql.full_text import texts_of
 
 _FLOAT64 = np.dtype(np.float64)
 _INT64 = np.dtype(np.int64)
@@ -77,11 +74,8 @@ def kinds_of(catalog: Catalog) -> dict[str, str]:
 
     A declared memory can be searched if it has an embedding or a text that is indexed by words.
     """
-    out = dict(zip(KINDS, KINDS, strict=True))
-    for name, memory in catalog.memories.items():
-        if memory.relation.searched:
-            out[name] = memory.relation.name
-    return out
+    names = {memory.relation.name: name for name, memory in catalog.memories.items()}
+    return {names.get(relation.name, relation.name): relation.name for relation in texts_of(catalog)}
 
 
 def alive(
@@ -89,11 +83,12 @@ def alive(
 ) -> NDArray[np.bool_]:
     """Return the rows from ``start`` on that count: as they hold at ``as_of_us`` by valid time, else at ``now_us``.
 
-    A scope counts when it has a summary. ``allowed`` says which rows may be seen.
+    What may lack a text counts when it has one. ``allowed`` says which rows may be seen.
     """
     live = rows_in_force(snapshot, asked_us(snapshot.relation, as_of_us, now_us), allowed, start)
-    if snapshot.relation.name == "scope":
-        live &= snapshot.column("summary_tokens")[start:] > 0
+    text = snapshot.relation.text
+    if text is not None and text.tokens is not None:
+        live &= snapshot.column(text.tokens)[start:] > 0
     return live
 
 

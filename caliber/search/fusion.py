@@ -171,10 +171,10 @@ _EVERY = slice(None)
 
 def times_us(owners: RelationSnapshot, rows: Ints | slice = _EVERY) -> Ints:
     """Return when each record happened, or was written if nobody says. Shapes: ``int64[n]`` of those rows."""
-    if owners.relation.name == "scope":
-        return owners.column("opened_at")[rows]
-    occurred, created = owners.column("occurred_at")[rows], owners.column("created_at")[rows]
-    times: Ints = np.where(occurred == np.iinfo(np.int64).min, created, occurred)
+    times: Ints
+    *others, times = [owners.column(name)[rows] for name in owners.relation.dates.happened]
+    for said in reversed(others):
+        times = np.where(said == np.iinfo(np.int64).min, times, said)
     return times
 
 
@@ -196,10 +196,10 @@ def recency_scores(times: NDArray[np.int64], now_us: int, half_life_ms: int) -> 
 
 def importance_scores(owners: RelationSnapshot, neutral: float, rows: Ints | slice = _EVERY) -> Floats:
     """Return importance / 10; ``neutral`` where a record has none. Shapes: ``f64[n]`` of those rows."""
-    if owners.relation.name != "note":
+    if owners.relation.importance is None:
         count = owners.length if isinstance(rows, slice) else len(rows)
         return np.full(count, neutral / _TOP_IMPORTANCE)
-    importance = owners.column("importance")[rows]
+    importance = owners.column(owners.relation.importance)[rows]
     scores: Floats = np.where(importance < 0, neutral, importance) / _TOP_IMPORTANCE
     return scores
 

@@ -12,7 +12,6 @@ from caliber.resident.mirror import Generation, RelationSnapshot
 from caliber.search.legs import Bools, Ints, Searched
 from caliber.search.query import names_in
 
-_NAMED_BY = {"note": "entity", "turn": "name"}
 _LONGEST = 6
 """Parts of the longest name that is recognised."""
 
@@ -41,7 +40,7 @@ class Names:
 
         A name that only hidden records have is no name: it would show in what the query finds.
         """
-        known = [(item, self._of(item.owners)) for item in searched if item.kind in _NAMED_BY]
+        known = [(item, self._of(item.owners)) for item in searched if _name_of(item.owners) is not None]
         # Most words begin no name: one look each.
         if not any(part in names.firsts for _, names in known for part in parts):
             return []
@@ -54,7 +53,7 @@ class Names:
 
     def marked(self, item: Searched, name: tuple[str, ...], rows: Ints | Bools) -> Bools:
         """Return which of some rows go by a name. Shapes: rows as an index -> ``bool[rows]``."""
-        column = _NAMED_BY.get(item.kind)
+        column = _name_of(item.owners)
         if column is None:
             return np.zeros(len(rows), np.bool_)
         codes = item.owners.column(column)[rows]
@@ -68,7 +67,7 @@ class Names:
             known = self._known.get(owners.generation)
             if known is None:
                 known = self._known[owners.generation] = _Known()
-            values = owners.interned(_NAMED_BY[owners.relation.name])
+            values = owners.interned(_name_of(owners) or "")
             if known.read < len(values):
                 fresh = [value if isinstance(value, str) else "" for value in values[known.read :]]
                 for code, name in enumerate(self._spelt(fresh), known.read):
@@ -78,3 +77,8 @@ class Names:
                         known.firsts.add(spelt[0])
                 known.read += len(fresh)
             return known
+
+
+def _name_of(owners: RelationSnapshot) -> str | None:
+    """Return the column of the name that records of a relation go by."""
+    return None if owners.relation.text is None else owners.relation.text.head

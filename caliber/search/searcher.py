@@ -24,7 +24,7 @@ from caliber.resident.keywords import ASKS, Keywords
 from caliber.resident.memory import ResidentMemory, ResidentSnapshot
 from caliber.resident.mirror import RelationSnapshot
 from caliber.search import fusion
-from caliber.search.filters import KINDS, Found, Seen
+from caliber.search.filters import Found, Seen
 from caliber.search.floor import Floor, Floored, Thresholds
 from caliber.search.graph import GraphLeg, Reached, Web, edge_ids
 from caliber.search.legs import Floats, Ints, Nearest, Searched, keyword_leg, padded, phrase_rows, vector_leg
@@ -47,7 +47,7 @@ class Searcher:
     Raises:  InvalidValue for an unknown language; ExtraNotInstalled for word vectors that are not there
     """
 
-    def __init__(self, memory: ResidentMemory, settings: SearchConfig, kinds: Sequence[str] = KINDS) -> None:
+    def __init__(self, memory: ResidentMemory, settings: SearchConfig, kinds: Sequence[str]) -> None:
         self._settings = settings
         self.kinds = tuple(kinds)
         self.analyzer = analyzer = Analyzer(settings.keyword.language)

@@ -282,11 +282,12 @@ class Searching:
         return tuple(hits[place] for place in range(len(found)))
 
     def texts(self, snapshot: RelationSnapshot, rows: Sequence[int]) -> Sequence[Any]:
-        """Return what hits say: of a declared memory all that they were searched by, a field a line."""
-        memory, searched = self._engine.memory, snapshot.relation.searched
-        if not searched:
-            return memory.texts(snapshot, rows)
+        """Return what hits say: all that they were searched by, a field a line."""
+        memory, text = self._engine.memory, snapshot.relation.text
         apart = snapshot.layout.codec.names[snapshot.layout.text_place]
+        searched = (apart,) if text is None else text.searched
+        if searched == (apart,):
+            return memory.texts(snapshot, rows)
         fields = [
             memory.texts(snapshot, rows) if name == apart else snapshot.packed_values(name, rows) for name in searched
         ]

@@ -456,9 +456,9 @@ def test_vectors_that_memory_cannot_hold_are_refused(memory: Any, start: Any) ->
     (made,) = embeddings.list_by_owner(note.note_id)
     for kind in set(EntityType) - {EntityType.TURN, EntityType.NOTE, EntityType.ARTIFACT, EntityType.SCOPE}:
         stray = dataclasses.replace(made, owner_type=kind, owner_id=uuid.uuid4())
-        with pytest.raises(InvalidValue, match="turn, artifact, note, scope"):
+        with pytest.raises(InvalidValue, match="scope, turn, artifact, note"):
             embeddings.insert(stray)
-        with pytest.raises(InvalidValue, match="turn, artifact, note, scope"):
+        with pytest.raises(InvalidValue, match="scope, turn, artifact, note"):
             embeddings.update(made.space_id, made.owner_id, made.chunk_index, owner_type=kind)
     other = dataclasses.replace(made, chunk_index=1)
     for wrong, error in (

@@ -1957,22 +1957,22 @@ DELETE FROM "embedding" WHERE ordinal IN (SELECT ordinal FROM "embedding" WHERE 
 -- embedding.hashes_artifact
 --   takes: space_id, after, limit
 --   gives: ordinal, owner_id, head, content, content_hash
-SELECT owner.ordinal, artifact_id, NULL, content, made.content_hash FROM "artifact" AS owner JOIN "embedding" AS made ON made.space_id = ?1 AND made.owner_id = owner.artifact_id AND made.chunk_index = 0 WHERE content IS NOT NULL AND "rolled_back_at" IS NULL AND "superseded_by" IS NULL AND "retired_at" IS NULL AND owner.ordinal > ?2 ORDER BY owner.ordinal LIMIT ?3;
+SELECT owner.ordinal, "artifact_id", NULL, "content", made.content_hash FROM "artifact" AS owner JOIN "embedding" AS made ON made.space_id = ?1 AND made.owner_id = owner."artifact_id" AND made.chunk_index = 0 WHERE length("content") > 0 AND "rolled_back_at" IS NULL AND "superseded_by" IS NULL AND "retired_at" IS NULL AND owner.ordinal > ?2 ORDER BY owner.ordinal LIMIT ?3;
 
 -- embedding.hashes_note
 --   takes: space_id, after, limit
 --   gives: ordinal, owner_id, head, content, content_hash
-SELECT owner.ordinal, note_id, entity, content, made.content_hash FROM "note" AS owner JOIN "embedding" AS made ON made.space_id = ?1 AND made.owner_id = owner.note_id AND made.chunk_index = 0 WHERE content IS NOT NULL AND "archived_at" IS NULL AND "superseded_by" IS NULL AND owner.ordinal > ?2 ORDER BY owner.ordinal LIMIT ?3;
+SELECT owner.ordinal, "note_id", "entity", "content", made.content_hash FROM "note" AS owner JOIN "embedding" AS made ON made.space_id = ?1 AND made.owner_id = owner."note_id" AND made.chunk_index = 0 WHERE length("content") > 0 AND "archived_at" IS NULL AND "superseded_by" IS NULL AND owner.ordinal > ?2 ORDER BY owner.ordinal LIMIT ?3;
 
 -- embedding.hashes_scope
 --   takes: space_id, after, limit
 --   gives: ordinal, owner_id, head, content, content_hash
-SELECT owner.ordinal, scope_id, NULL, summary, made.content_hash FROM "scope" AS owner JOIN "embedding" AS made ON made.space_id = ?1 AND made.owner_id = owner.scope_id AND made.chunk_index = 0 WHERE summary IS NOT NULL AND TRUE AND owner.ordinal > ?2 ORDER BY owner.ordinal LIMIT ?3;
+SELECT owner.ordinal, "scope_id", NULL, "summary", made.content_hash FROM "scope" AS owner JOIN "embedding" AS made ON made.space_id = ?1 AND made.owner_id = owner."scope_id" AND made.chunk_index = 0 WHERE length("summary") > 0 AND TRUE AND owner.ordinal > ?2 ORDER BY owner.ordinal LIMIT ?3;
 
 -- embedding.hashes_turn
 --   takes: space_id, after, limit
 --   gives: ordinal, owner_id, head, content, content_hash
-SELECT owner.ordinal, turn_id, name, content, made.content_hash FROM "turn" AS owner JOIN "embedding" AS made ON made.space_id = ?1 AND made.owner_id = owner.turn_id AND made.chunk_index = 0 WHERE content IS NOT NULL AND length(content) > 0 AND TRUE AND owner.ordinal > ?2 ORDER BY owner.ordinal LIMIT ?3;
+SELECT owner.ordinal, "turn_id", "name", "content", made.content_hash FROM "turn" AS owner JOIN "embedding" AS made ON made.space_id = ?1 AND made.owner_id = owner."turn_id" AND made.chunk_index = 0 WHERE length("content") > 0 AND TRUE AND owner.ordinal > ?2 ORDER BY owner.ordinal LIMIT ?3;
 
 -- embedding.of_space
 --   takes: space_id
@@ -1982,62 +1982,62 @@ SELECT owner_type, count(*), count(DISTINCT owner_id) FROM "embedding" WHERE spa
 -- embedding.pending_artifact
 --   takes: space_id, before, limit
 --   gives: ordinal, owner_id, head, content
-SELECT ordinal, artifact_id, NULL, content FROM "artifact" AS owner WHERE content IS NOT NULL AND "rolled_back_at" IS NULL AND "superseded_by" IS NULL AND "retired_at" IS NULL AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner.artifact_id) AND ordinal < ?2 ORDER BY ordinal DESC LIMIT ?3;
+SELECT ordinal, "artifact_id", NULL, "content" FROM "artifact" AS owner WHERE length("content") > 0 AND "rolled_back_at" IS NULL AND "superseded_by" IS NULL AND "retired_at" IS NULL AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner."artifact_id") AND ordinal < ?2 ORDER BY ordinal DESC LIMIT ?3;
 
 -- embedding.pending_note
 --   takes: space_id, before, limit
 --   gives: ordinal, owner_id, head, content
-SELECT ordinal, note_id, entity, content FROM "note" AS owner WHERE content IS NOT NULL AND "archived_at" IS NULL AND "superseded_by" IS NULL AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner.note_id) AND ordinal < ?2 ORDER BY ordinal DESC LIMIT ?3;
+SELECT ordinal, "note_id", "entity", "content" FROM "note" AS owner WHERE length("content") > 0 AND "archived_at" IS NULL AND "superseded_by" IS NULL AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner."note_id") AND ordinal < ?2 ORDER BY ordinal DESC LIMIT ?3;
 
 -- embedding.pending_scope
 --   takes: space_id, before, limit
 --   gives: ordinal, owner_id, head, content
-SELECT ordinal, scope_id, NULL, summary FROM "scope" AS owner WHERE summary IS NOT NULL AND TRUE AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner.scope_id) AND ordinal < ?2 ORDER BY ordinal DESC LIMIT ?3;
+SELECT ordinal, "scope_id", NULL, "summary" FROM "scope" AS owner WHERE length("summary") > 0 AND TRUE AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner."scope_id") AND ordinal < ?2 ORDER BY ordinal DESC LIMIT ?3;
 
 -- embedding.pending_turn
 --   takes: space_id, before, limit
 --   gives: ordinal, owner_id, head, content
-SELECT ordinal, turn_id, name, content FROM "turn" AS owner WHERE content IS NOT NULL AND length(content) > 0 AND TRUE AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner.turn_id) AND ordinal < ?2 ORDER BY ordinal DESC LIMIT ?3;
+SELECT ordinal, "turn_id", "name", "content" FROM "turn" AS owner WHERE length("content") > 0 AND TRUE AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner."turn_id") AND ordinal < ?2 ORDER BY ordinal DESC LIMIT ?3;
 
 -- embedding.pending_up_artifact
 --   takes: space_id, after, limit
 --   gives: ordinal, owner_id, head, content
-SELECT ordinal, artifact_id, NULL, content FROM "artifact" AS owner WHERE content IS NOT NULL AND "rolled_back_at" IS NULL AND "superseded_by" IS NULL AND "retired_at" IS NULL AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner.artifact_id) AND ordinal > ?2 ORDER BY ordinal LIMIT ?3;
+SELECT ordinal, "artifact_id", NULL, "content" FROM "artifact" AS owner WHERE length("content") > 0 AND "rolled_back_at" IS NULL AND "superseded_by" IS NULL AND "retired_at" IS NULL AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner."artifact_id") AND ordinal > ?2 ORDER BY ordinal LIMIT ?3;
 
 -- embedding.pending_up_note
 --   takes: space_id, after, limit
 --   gives: ordinal, owner_id, head, content
-SELECT ordinal, note_id, entity, content FROM "note" AS owner WHERE content IS NOT NULL AND "archived_at" IS NULL AND "superseded_by" IS NULL AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner.note_id) AND ordinal > ?2 ORDER BY ordinal LIMIT ?3;
+SELECT ordinal, "note_id", "entity", "content" FROM "note" AS owner WHERE length("content") > 0 AND "archived_at" IS NULL AND "superseded_by" IS NULL AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner."note_id") AND ordinal > ?2 ORDER BY ordinal LIMIT ?3;
 
 -- embedding.pending_up_scope
 --   takes: space_id, after, limit
 --   gives: ordinal, owner_id, head, content
-SELECT ordinal, scope_id, NULL, summary FROM "scope" AS owner WHERE summary IS NOT NULL AND TRUE AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner.scope_id) AND ordinal > ?2 ORDER BY ordinal LIMIT ?3;
+SELECT ordinal, "scope_id", NULL, "summary" FROM "scope" AS owner WHERE length("summary") > 0 AND TRUE AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner."scope_id") AND ordinal > ?2 ORDER BY ordinal LIMIT ?3;
 
 -- embedding.pending_up_turn
 --   takes: space_id, after, limit
 --   gives: ordinal, owner_id, head, content
-SELECT ordinal, turn_id, name, content FROM "turn" AS owner WHERE content IS NOT NULL AND length(content) > 0 AND TRUE AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner.turn_id) AND ordinal > ?2 ORDER BY ordinal LIMIT ?3;
+SELECT ordinal, "turn_id", "name", "content" FROM "turn" AS owner WHERE length("content") > 0 AND TRUE AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner."turn_id") AND ordinal > ?2 ORDER BY ordinal LIMIT ?3;
 
 -- embedding.progress_artifact
 --   takes: space_id
 --   gives: total, pending
-SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner.artifact_id) THEN 0 ELSE 1 END), 0) FROM "artifact" AS owner WHERE content IS NOT NULL AND "rolled_back_at" IS NULL AND "superseded_by" IS NULL AND "retired_at" IS NULL;
+SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner."artifact_id") THEN 0 ELSE 1 END), 0) FROM "artifact" AS owner WHERE length("content") > 0 AND "rolled_back_at" IS NULL AND "superseded_by" IS NULL AND "retired_at" IS NULL;
 
 -- embedding.progress_note
 --   takes: space_id
 --   gives: total, pending
-SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner.note_id) THEN 0 ELSE 1 END), 0) FROM "note" AS owner WHERE content IS NOT NULL AND "archived_at" IS NULL AND "superseded_by" IS NULL;
+SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner."note_id") THEN 0 ELSE 1 END), 0) FROM "note" AS owner WHERE length("content") > 0 AND "archived_at" IS NULL AND "superseded_by" IS NULL;
 
 -- embedding.progress_scope
 --   takes: space_id
 --   gives: total, pending
-SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner.scope_id) THEN 0 ELSE 1 END), 0) FROM "scope" AS owner WHERE summary IS NOT NULL AND TRUE;
+SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner."scope_id") THEN 0 ELSE 1 END), 0) FROM "scope" AS owner WHERE length("summary") > 0 AND TRUE;
 
 -- embedding.progress_turn
 --   takes: space_id
 --   gives: total, pending
-SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner.turn_id) THEN 0 ELSE 1 END), 0) FROM "turn" AS owner WHERE content IS NOT NULL AND length(content) > 0 AND TRUE;
+SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner."turn_id") THEN 0 ELSE 1 END), 0) FROM "turn" AS owner WHERE length("content") > 0 AND TRUE;
 
 -- embedding.spaceless
 --   takes: after, limit
@@ -2047,42 +2047,42 @@ SELECT ordinal FROM "embedding" AS stray WHERE ordinal > ?1 AND NOT EXISTS (SELE
 -- embedding.strays_artifact
 --   takes: after, limit
 --   gives: ordinal, is_gone
-SELECT stray.ordinal, owner.artifact_id IS NULL FROM "embedding" AS stray LEFT JOIN "artifact" AS owner ON owner.artifact_id = stray.owner_id WHERE stray.owner_type = 'artifact' AND stray.ordinal > ?1 AND (owner.artifact_id IS NULL OR NOT ("rolled_back_at" IS NULL AND "superseded_by" IS NULL AND "retired_at" IS NULL)) ORDER BY stray.ordinal LIMIT ?2;
+SELECT stray.ordinal, owner."artifact_id" IS NULL FROM "embedding" AS stray LEFT JOIN "artifact" AS owner ON owner."artifact_id" = stray.owner_id WHERE stray.owner_type = 'artifact' AND stray.ordinal > ?1 AND (owner."artifact_id" IS NULL OR NOT ("rolled_back_at" IS NULL AND "superseded_by" IS NULL AND "retired_at" IS NULL)) ORDER BY stray.ordinal LIMIT ?2;
 
 -- embedding.strays_note
 --   takes: after, limit
 --   gives: ordinal, is_gone
-SELECT stray.ordinal, owner.note_id IS NULL FROM "embedding" AS stray LEFT JOIN "note" AS owner ON owner.note_id = stray.owner_id WHERE stray.owner_type = 'note' AND stray.ordinal > ?1 AND (owner.note_id IS NULL OR NOT ("archived_at" IS NULL AND "superseded_by" IS NULL)) ORDER BY stray.ordinal LIMIT ?2;
+SELECT stray.ordinal, owner."note_id" IS NULL FROM "embedding" AS stray LEFT JOIN "note" AS owner ON owner."note_id" = stray.owner_id WHERE stray.owner_type = 'note' AND stray.ordinal > ?1 AND (owner."note_id" IS NULL OR NOT ("archived_at" IS NULL AND "superseded_by" IS NULL)) ORDER BY stray.ordinal LIMIT ?2;
 
 -- embedding.strays_scope
 --   takes: after, limit
 --   gives: ordinal, is_gone
-SELECT stray.ordinal, owner.scope_id IS NULL FROM "embedding" AS stray LEFT JOIN "scope" AS owner ON owner.scope_id = stray.owner_id WHERE stray.owner_type = 'scope' AND stray.ordinal > ?1 AND (owner.scope_id IS NULL) ORDER BY stray.ordinal LIMIT ?2;
+SELECT stray.ordinal, owner."scope_id" IS NULL FROM "embedding" AS stray LEFT JOIN "scope" AS owner ON owner."scope_id" = stray.owner_id WHERE stray.owner_type = 'scope' AND stray.ordinal > ?1 AND (owner."scope_id" IS NULL) ORDER BY stray.ordinal LIMIT ?2;
 
 -- embedding.strays_turn
 --   takes: after, limit
 --   gives: ordinal, is_gone
-SELECT stray.ordinal, owner.turn_id IS NULL FROM "embedding" AS stray LEFT JOIN "turn" AS owner ON owner.turn_id = stray.owner_id WHERE stray.owner_type = 'turn' AND stray.ordinal > ?1 AND (owner.turn_id IS NULL) ORDER BY stray.ordinal LIMIT ?2;
+SELECT stray.ordinal, owner."turn_id" IS NULL FROM "embedding" AS stray LEFT JOIN "turn" AS owner ON owner."turn_id" = stray.owner_id WHERE stray.owner_type = 'turn' AND stray.ordinal > ?1 AND (owner."turn_id" IS NULL) ORDER BY stray.ordinal LIMIT ?2;
 
 -- embedding.unmoved_artifact
 --   takes: space_id, from_space_id, after, limit
 --   gives: ordinal, owner_id
-SELECT ordinal, artifact_id FROM "artifact" AS owner WHERE content IS NOT NULL AND "rolled_back_at" IS NULL AND "superseded_by" IS NULL AND "retired_at" IS NULL AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner.artifact_id) AND EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?2 AND owner_id = owner.artifact_id) AND ordinal > ?3 ORDER BY ordinal LIMIT ?4;
+SELECT ordinal, "artifact_id" FROM "artifact" AS owner WHERE length("content") > 0 AND "rolled_back_at" IS NULL AND "superseded_by" IS NULL AND "retired_at" IS NULL AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner."artifact_id") AND EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?2 AND owner_id = owner."artifact_id") AND ordinal > ?3 ORDER BY ordinal LIMIT ?4;
 
 -- embedding.unmoved_note
 --   takes: space_id, from_space_id, after, limit
 --   gives: ordinal, owner_id
-SELECT ordinal, note_id FROM "note" AS owner WHERE content IS NOT NULL AND "archived_at" IS NULL AND "superseded_by" IS NULL AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner.note_id) AND EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?2 AND owner_id = owner.note_id) AND ordinal > ?3 ORDER BY ordinal LIMIT ?4;
+SELECT ordinal, "note_id" FROM "note" AS owner WHERE length("content") > 0 AND "archived_at" IS NULL AND "superseded_by" IS NULL AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner."note_id") AND EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?2 AND owner_id = owner."note_id") AND ordinal > ?3 ORDER BY ordinal LIMIT ?4;
 
 -- embedding.unmoved_scope
 --   takes: space_id, from_space_id, after, limit
 --   gives: ordinal, owner_id
-SELECT ordinal, scope_id FROM "scope" AS owner WHERE summary IS NOT NULL AND TRUE AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner.scope_id) AND EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?2 AND owner_id = owner.scope_id) AND ordinal > ?3 ORDER BY ordinal LIMIT ?4;
+SELECT ordinal, "scope_id" FROM "scope" AS owner WHERE length("summary") > 0 AND TRUE AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner."scope_id") AND EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?2 AND owner_id = owner."scope_id") AND ordinal > ?3 ORDER BY ordinal LIMIT ?4;
 
 -- embedding.unmoved_turn
 --   takes: space_id, from_space_id, after, limit
 --   gives: ordinal, owner_id
-SELECT ordinal, turn_id FROM "turn" AS owner WHERE content IS NOT NULL AND length(content) > 0 AND TRUE AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner.turn_id) AND EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?2 AND owner_id = owner.turn_id) AND ordinal > ?3 ORDER BY ordinal LIMIT ?4;
+SELECT ordinal, "turn_id" FROM "turn" AS owner WHERE length("content") > 0 AND TRUE AND NOT EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?1 AND owner_id = owner."turn_id") AND EXISTS (SELECT 1 FROM "embedding" WHERE space_id = ?2 AND owner_id = owner."turn_id") AND ordinal > ?3 ORDER BY ordinal LIMIT ?4;
 
 -- embedding_cache.drop_some
 --   takes: model_id, dimensions, limit

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from support.context_world import World, searching
+from support.kinds import KINDS
 
 from caliber.access.visibility import Readers
 from caliber.context import assemble
@@ -437,7 +438,7 @@ def test_windows_of_one_store_are_the_same_bytes(
             max_tokens=budget,
         )
         try:
-            assembled = assemble(inputs, memory, Searcher(memory, config.search))
+            assembled = assemble(inputs, memory, Searcher(memory, config.search, KINDS))
         except BudgetTooSmall as error:
             found.append(("too small", str(error)))
             continue
@@ -506,7 +507,7 @@ def test_searches_of_one_store_find_the_same(
             as_of_us=now + days * 86_400_000_000,
             now_us=now,
         )
-        outcome = Searcher(memory, world.config.search).search(request)
+        outcome = Searcher(memory, world.config.search, KINDS).search(request)
         found.append([(hit.relation.entity_id(hit.row), hit.score, hit.breakdown) for hit in outcome.found])
         notes = snapshot["note"]
         if notes.length and "importance" in conditions:

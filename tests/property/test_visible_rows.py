@@ -12,12 +12,13 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.configs import config
+from support.kinds import KINDS
 
 import caliber
 from caliber.access.visibility import Readers
 from caliber.model import AgentRole, EntityRef, EntityType, FixedClock, Principal, PrincipalKind
 from caliber.model.time import from_us
-from caliber.search.filters import KINDS, masks
+from caliber.search.filters import masks
 from caliber.search.opening import SearchEngine
 from caliber.search.visible import VisibleCache
 

@@ -60,6 +60,7 @@ from caliber.schema.relations import (
 from caliber.search.searcher import Searcher
 from caliber.storage.compile.codec import dump_json
 from caliber.storage.write.unit_of_work import pack_content, unpack_content
+from support.kinds import KINDS
 
 PLAIN: dict[str, Any] = {
     "embedding_provider": None,
@@ -405,7 +406,7 @@ class World:
     def searcher(self, config: CaliberConfig) -> Searcher:
         """What a store with this configuration is searched by."""
         if config.search not in self._searchers:
-            self._searchers[config.search] = Searcher(self.memory, config.search)
+            self._searchers[config.search] = Searcher(self.memory, config.search, KINDS)
         return self._searchers[config.search]
 
     def window(self, **options: Any) -> Any:

@@ -14,6 +14,7 @@ from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.schema.in_force import asked_us
 from caliber.schema.relation import ColumnType, Relation
 from caliber.schema.relations import BY_NAME
+from caliber.schema.relations.memory import FIRST_CODE
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.in_force import in_force_condition
 from caliber.storage.compile.plan import Plan, quote
@@ -48,8 +49,8 @@ def in_sight(relation: Relation, seen: str = "$2", at: str = "$3") -> str:
         readers = f"o.{quote(relation.readers)}"
         lists = f"SELECT ARRAY(SELECT jsonb_array_elements_text(list)) FROM jsonb_array_elements({seen}::jsonb)"
         parts.append(f"({readers} IS NULL OR {readers} IN ({lists} AS lists (list)))")
-    if relation.name == "scope":
-        parts.append("o.summary_tokens > 0")
+    if relation.text is not None and relation.text.tokens is not None:
+        parts.append(f"o.{quote(relation.text.tokens)} > 0")
     return " AND ".join(parts)
 
 
@@ -82,12 +83,10 @@ def looked_up(relation: Relation, dialect: PostgresDialect, on: str, first: int 
     )
 
 
-def _time(kind: str) -> str:
-    return "o.opened_at" if kind == "scope" else "coalesce(o.occurred_at, o.created_at)"
-
-
-def _made(kind: str) -> str:
-    return "o.closed_at" if kind == "scope" else "o.created_at"
+def _time(relation: Relation) -> str:
+    """Return when what a record says happened."""
+    names = [f"o.{quote(name)}" for name in relation.dates.happened]
+    return names[0] if len(names) == 1 else f"coalesce({', '.join(names)})"
 
 
 def _row(relation: Relation, table: str) -> str:
@@ -98,8 +97,8 @@ def _of(relation: Relation, dialect: PostgresDialect) -> dict[str, str]:
     kind, key = relation.name, relation.key[0]
     records, embedding, usage = dialect.table(kind), dialect.table("embedding"), dialect.table("usage")
     words, entries = dialect.table(text_table(relation)), dialect.table(f"{text_table(relation)}_entry")
-    importance = "coalesce(o.importance, $5::float8)" if kind == "note" else "$5::float8"
-    last_used = f"greatest({_time(kind)}, u.last_accessed_at)"
+    importance = f"coalesce(o.{relation.importance}, $5::float8)" if relation.importance else "$5::float8"
+    last_used = f"greatest({_time(relation)}, u.last_accessed_at)"
     age_us = f"greatest(extract(epoch FROM $1::timestamptz - {last_used}) * 1000000, 0)::float8"
     sight = in_sight(relation)
     readers = {}
@@ -113,9 +112,9 @@ def _of(relation: Relation, dialect: PostgresDialect) -> dict[str, str]:
     }
     return {
         **readers,
-        **({} if relation.searched else linked),
+        **({} if relation.code >= FIRST_CODE else linked),
         f"search.figures_{kind}": (
-            f"SELECT count(*), coalesce(sum(e.terms), 0)::bigint, max({_time(kind)}) FROM {records} AS o"
+            f"SELECT count(*), coalesce(sum(e.terms), 0)::bigint, max({_time(relation)}) FROM {records} AS o"
             f" JOIN {entries} AS e ON e.ordinal = o.ordinal WHERE {in_sight(relation, '$1', '$2')}"
         ),
         f"search.matching_{kind}": (
@@ -149,16 +148,16 @@ def _of(relation: Relation, dialect: PostgresDialect) -> dict[str, str]:
         ),
         f"search.newest_{kind}": (
             f"SELECT o.ordinal FROM {records} AS o WHERE {in_sight(relation, '$1', '$2')} AND {filters(relation, 4)}"
-            f" ORDER BY {_made(kind)} DESC, o.{key} LIMIT $3::bigint"
+            f" ORDER BY o.{quote(relation.dates.entered)} DESC, o.{key} LIMIT $3::bigint"
         ),
         f"search.of_days_{kind}": (
             f"SELECT o.ordinal FROM {records} AS o WHERE {sight} AND {filters(relation, 6)}"
-            f" AND {_time(kind)} BETWEEN $1::timestamptz AND $4::timestamptz"
-            f" ORDER BY {_time(kind)} DESC, o.ordinal DESC LIMIT $5::bigint"
+            f" AND {_time(relation)} BETWEEN $1::timestamptz AND $4::timestamptz"
+            f" ORDER BY {_time(relation)} DESC, o.ordinal DESC LIMIT $5::bigint"
         ),
         f"search.count_of_days_{kind}": (
             f"SELECT count(*) FROM {records} AS o WHERE {sight}"
-            f" AND {_time(kind)} BETWEEN $1::timestamptz AND $4::timestamptz"
+            f" AND {_time(relation)} BETWEEN $1::timestamptz AND $4::timestamptz"
         ),
         f"search.vectors_{kind}": (
             f"SELECT e.ordinal, o.ordinal, o.{key}, e.vector FROM {embedding} AS e"

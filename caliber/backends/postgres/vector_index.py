@@ -83,7 +83,7 @@ class PostgresVectorIndex:
         self._settings = settings
         self._dialect = dialect
         self._version = version
-        self._kinds = {relation.name: relation for relation in texts if relation.vector_of != ()}
+        self._kinds = {relation.name: relation for relation in texts if relation.text and relation.text.embedded}
         self._plans = vector_plans(dialect, version >= _ITERATIVE, texts)
         self._read = read
         self._transaction = transaction

@@ -13,6 +13,7 @@ from caliber.backends.sqlite.statements import ROW
 from caliber.schema.in_force import asked_us
 from caliber.schema.relation import ColumnType, Relation
 from caliber.schema.relations import BY_NAME
+from caliber.schema.relations.memory import FIRST_CODE
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.in_force import in_force_condition
 from caliber.storage.compile.plan import Plan, quote
@@ -32,8 +33,8 @@ def _in_sight(relation: Relation, seen: str = "?2", at: str = "?3") -> str:
     else:
         readers = f"o.{quote(relation.readers)}"
         parts.append(f"({readers} IS NULL OR {readers} IN (SELECT value FROM json_each({seen})))")
-    if relation.name == "scope":
-        parts.append("o.summary_tokens > 0")
+    if relation.text is not None and relation.text.tokens is not None:
+        parts.append(f"o.{quote(relation.text.tokens)} > 0")
     return " AND ".join(parts)
 
 
@@ -50,19 +51,17 @@ def _filters(relation: Relation, first: int) -> str:
     return " AND ".join(parts)
 
 
-def _time(kind: str) -> str:
-    return "o.opened_at" if kind == "scope" else "coalesce(o.occurred_at, o.created_at)"
-
-
-def _made(kind: str) -> str:
-    return "o.closed_at" if kind == "scope" else "o.created_at"
+def _time(relation: Relation) -> str:
+    """Return when what a record says happened."""
+    names = [f"o.{quote(name)}" for name in relation.dates.happened]
+    return names[0] if len(names) == 1 else f"coalesce({', '.join(names)})"
 
 
 def _of(relation: Relation) -> dict[str, str]:
     kind, key = relation.name, relation.key[0]
     records, words = quote(kind), text_table(relation)
-    importance = "coalesce(o.importance, ?5)" if kind == "note" else "?5"
-    sight = _in_sight(relation)
+    importance = f"coalesce(o.{relation.importance}, ?5)" if relation.importance else "?5"
+    sight, time = _in_sight(relation), _time(relation)
     readers = {}
     if relation.readers is not None:
         column = quote(relation.readers)
@@ -74,9 +73,9 @@ def _of(relation: Relation) -> dict[str, str]:
     }
     return {
         **readers,
-        **({} if relation.searched else linked),
+        **({} if relation.code >= FIRST_CODE else linked),
         f"search.figures_{kind}": (
-            f"SELECT count(*), coalesce(sum(e.terms), 0), max({_time(kind)}) FROM {records} AS o"
+            f"SELECT count(*), coalesce(sum(e.terms), 0), max({time}) FROM {records} AS o"
             f" JOIN {words}_entry AS e ON e.ordinal = o.ordinal WHERE {_in_sight(relation, '?1', '?2')}"
         ),
         f"search.matching_{kind}": (
@@ -99,19 +98,19 @@ def _of(relation: Relation) -> dict[str, str]:
         f"search.recent_{kind}": (
             f"SELECT o.ordinal FROM {records} AS o LEFT JOIN usage AS u ON u.owner_id = o.{key}"
             f" WHERE {sight} AND {_filters(relation, 7)}"
-            f" ORDER BY 0.5 / (1.0 + max(?1 - max({_time(kind)}, coalesce(u.last_accessed_at, {_time(kind)})), 0)"
+            f" ORDER BY 0.5 / (1.0 + max(?1 - max({time}, coalesce(u.last_accessed_at, {time})), 0)"
             f" * 1.0 / ?4) + 0.05 * {importance} DESC, o.ordinal DESC LIMIT ?6"
         ),
         f"search.newest_{kind}": (
             f"SELECT o.ordinal FROM {records} AS o WHERE {_in_sight(relation, '?1', '?2')} AND {_filters(relation, 4)}"
-            f" ORDER BY {_made(kind)} DESC, o.{key} LIMIT ?3"
+            f" ORDER BY o.{quote(relation.dates.entered)} DESC, o.{key} LIMIT ?3"
         ),
         f"search.of_days_{kind}": (
             f"SELECT o.ordinal FROM {records} AS o WHERE {sight} AND {_filters(relation, 6)}"
-            f" AND {_time(kind)} BETWEEN ?1 AND ?4 ORDER BY {_time(kind)} DESC, o.ordinal DESC LIMIT ?5"
+            f" AND {time} BETWEEN ?1 AND ?4 ORDER BY {time} DESC, o.ordinal DESC LIMIT ?5"
         ),
         f"search.count_of_days_{kind}": (
-            f"SELECT count(*) FROM {records} AS o WHERE {sight} AND {_time(kind)} BETWEEN ?1 AND ?4"
+            f"SELECT count(*) FROM {records} AS o WHERE {sight} AND {time} BETWEEN ?1 AND ?4"
         ),
         f"search.vectors_{kind}": (
             f"SELECT e.ordinal, o.ordinal, o.{key}, e.vector FROM embedding AS e"
@@ -163,7 +162,9 @@ _TEXTS = {
 @functools.lru_cache(maxsize=64)
 def full_text_statements(texts: tuple[Relation, ...]) -> dict[str, Plan]:
     """Return the statements that search a store of which these relations are indexed."""
-    sql = _TEXTS | {name: text for relation in texts if relation.searched for name, text in _of(relation).items()}
+    sql = _TEXTS | {
+        name: text for relation in texts if relation.code >= FIRST_CODE for name, text in _of(relation).items()
+    }
     out = {}
     for name, contract in contracts_of(texts).items():
         results = codec_of(BY_NAME[contract.rows_of]).names if contract.rows_of else contract.results

@@ -25,7 +25,7 @@ from caliber.schema.relation import (
     version,
 )
 from caliber.schema.relations.trajectory import ALWAYS_US, NEVER_US
-from caliber.schema.traits import Ends, Pruned, Valid
+from caliber.schema.traits import Ends, Pruned, Text, Valid
 
 _COLUMN = Residence.COLUMN
 
@@ -38,6 +38,8 @@ NOTE = Relation(
     ordinal=True,
     versioned=True,
     mirrored=True,
+    text=Text(("content",), embedded="content", head="entity"),
+    importance="importance",
     active=("archived_at", "superseded_by"),
     valid=Valid(since="valid_from", until="valid_until", as_of=True),
     readers="visible_to",

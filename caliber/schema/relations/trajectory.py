@@ -47,7 +47,7 @@ from caliber.schema.relation import (
     uuid_array,
     version,
 )
-from caliber.schema.traits import Ends, Pruned, Valid
+from caliber.schema.traits import Dates, Ends, Pruned, Text, Valid
 
 _COLUMN = Residence.COLUMN
 _TEXT = Residence.TEXT
@@ -194,6 +194,8 @@ SCOPE = Relation(
         integer("tokens_output", check=(0, None)),
         version(),
     ),
+    text=Text(("summary",), embedded="summary", tokens="summary_tokens"),
+    dates=Dates(happened=("opened_at",), entered="closed_at"),
     uniques=(Unique(("trajectory_id", "sequence_number")),),
     foreign_keys=(ForeignKey("trajectory_id", "trajectory", "trajectory_id", "cascade"),),
     groups=("trajectory_id",),
@@ -242,6 +244,7 @@ TURN = Relation(
         ForeignKey("trajectory_id", "trajectory", "trajectory_id", "cascade"),
     ),
     groups=("scope_id",),
+    text=Text(("content",), embedded="content", head="name"),
     ends=Ends(Pruned.DELETED),
     paths=(AccessPath("list_by_scope", ("scope_id",), ("sequence",)),),
 )
@@ -333,6 +336,7 @@ ARTIFACT = Relation(
         ForeignKey("superseded_by", "artifact", "artifact_id", "set null"),
     ),
     groups=("trajectory_id",),
+    text=Text(("content",), embedded="content"),
     active=("rolled_back_at", "superseded_by", "retired_at"),
     valid=Valid(until="expires_at"),
     ends=Ends(Pruned.ARCHIVED, archive="retired_at", supersede="superseded_by"),

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from caliber.kernels import Vocabulary
-from caliber.resident.documents import document_of, documents_joined
+from caliber.resident.documents import said_by
 from caliber.schema.relation import Relation
-from caliber.storage.compile.codec import Row, codec_of
-from caliber.storage.sql.full_text import PART_MARK, TEXTS, TextEntry
+from caliber.storage.compile.codec import Row
+from caliber.storage.sql.full_text import PART_MARK, TextEntry
 from caliber.text.words import Analyzer, languages
 
 RULES: Final = 1
@@ -23,19 +23,6 @@ RULES: Final = 1
 
 _WORDS_KEPT: Final = 200_000
 """Distinct words whose terms are remembered; then they are worked out anew."""
-
-_TEXT_PLACES: Final = {
-    relation.name: codec_of(relation).index("summary" if relation.name == "scope" else "content") for relation in TEXTS
-}
-
-
-def _said(relation: Relation, row: Row) -> bytes | None:
-    """Return what a row says; None for a scope without a summary."""
-    if relation.searched:
-        codec = codec_of(relation)
-        return documents_joined([row[codec.index(name)] for name in relation.searched])
-    text = row[_TEXT_PLACES[relation.name]]
-    return None if text is None else document_of(relation.name, row, text)
 
 
 def indexer_name(language: str) -> str:
@@ -67,12 +54,12 @@ class WordIndexer:
 
     def digest(self, relation: Relation, row: Row) -> bytes | None:
         """Return the digest of what a row says; None for a scope without a summary."""
-        said = _said(relation, row)
+        said = said_by(relation, row)
         return None if said is None else hashlib.blake2b(said, digest_size=8).digest()
 
     def entries(self, relation: Relation, rows: Sequence[Row]) -> list[TextEntry | None]:
         """Return the entry of each row; None for a scope without a summary."""
-        documents = [_said(relation, row) for row in rows]
+        documents = [said_by(relation, row) for row in rows]
         with self._lock:
             if len(self._tokens) > _WORDS_KEPT:
                 self._forget()

@@ -58,7 +58,7 @@ class TextSteps:
         if known is None:
             return None
         code = step.row.code
-        before, after = known.pop(code, ()), () if relation is None else relation.searched
+        before, after = known.pop(code, ()), () if relation is None or relation.text is None else relation.text.searched
         if after:
             known[code] = after
         if before == after:

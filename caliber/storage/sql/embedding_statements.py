@@ -5,12 +5,12 @@ One text serves every database: nothing in them is spelt differently but paramet
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from caliber.schema.catalog import Catalog
-from caliber.schema.relations import ARTIFACT, EMBEDDING, NOTE
-from caliber.schema.relations.memory import KEY
+from caliber.schema.relation import Relation
+from caliber.schema.relations import EMBEDDING, RELATIONS
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.in_force import active_condition
 from caliber.storage.compile.plan import Dialect, Plan, quote
@@ -23,33 +23,33 @@ class Embedded:
 
     key: str
     content: str
-    head: str = "NULL"
-    has_text: str = ""
-    active: str = "TRUE"
+    head: str
+    active: str
 
     @property
     def wanted(self) -> str:
         """The condition under which a record is to have vectors."""
-        return f"{self.content} IS NOT NULL{self.has_text} AND {self.active}"
+        return f"length({self.content}) > 0 AND {self.active}"
 
 
-KINDS: dict[str, Embedded] = {
-    "turn": Embedded("turn_id", "content", head="name", has_text=" AND length(content) > 0"),
-    "artifact": Embedded("artifact_id", "content", active=active_condition(ARTIFACT)),
-    "note": Embedded("note_id", "content", head="entity", active=active_condition(NOTE)),
-    "scope": Embedded("scope_id", "summary"),
-}
+def _embedded(relations: Iterable[Relation]) -> dict[str, Embedded]:
+    """Return how each relation that is embedded is, by name."""
+    out = {}
+    for relation in relations:
+        text = relation.text
+        if text is not None and text.embedded is not None:
+            head = "NULL" if text.head is None else quote(text.head)
+            active = active_condition(relation)
+            out[relation.name] = Embedded(quote(relation.key[0]), quote(text.embedded), head, active)
+    return out
+
+
+KINDS: dict[str, Embedded] = _embedded(RELATIONS)
 
 
 def kinds_of(catalog: Catalog) -> dict[str, Embedded]:
     """Return the kinds of records of a store that are embedded, its own memories among them."""
-    own = {}
-    for memory in catalog.memories.values():
-        if memory.embedded is not None:
-            text = quote(memory.embedded)
-            said, used = f" AND length({text}) > 0", active_condition(memory.relation)
-            own[memory.relation.name] = Embedded(KEY, text, has_text=said, active=used)
-    return KINDS | own if own else KINDS
+    return KINDS | _embedded(catalog.own) if catalog.own else KINDS
 
 
 def with_memories(built_in: dict[str, Plan], catalog: Catalog, dialect: Dialect) -> dict[str, Plan]:

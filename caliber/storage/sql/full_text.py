@@ -17,14 +17,15 @@ from typing import Final, NamedTuple, Protocol
 
 from caliber.schema.catalog import Catalog
 from caliber.schema.relation import ColumnType, Relation, Residence
-from caliber.schema.relations import ARTIFACT, NOTE, SCOPE, TURN
+from caliber.schema.relations import RELATIONS
 from caliber.schema.relations.memory import FIRST_CODE
+from caliber.schema.traits import Text
 from caliber.storage.compile.codec import Row, dump_json
 from caliber.storage.compile.plan import Plan
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.compile.statements import Irregular
 
-TEXTS: Final[tuple[Relation, ...]] = (NOTE, ARTIFACT, TURN, SCOPE)
+TEXTS: Final[tuple[Relation, ...]] = tuple(relation for relation in RELATIONS if relation.text is not None)
 """The relations whose texts are indexed in every store."""
 
 PART_MARK: Final = "^"
@@ -115,12 +116,16 @@ class FullText(Protocol):
 
 def texts_of(catalog: Catalog) -> tuple[Relation, ...]:
     """Return the relations of a store whose texts are indexed, its own memories among them."""
-    return TEXTS + tuple(relation for relation in catalog.own if relation.searched)
+    return TEXTS + tuple(relation for relation in catalog.own if relation.text is not None)
 
 
 def memories_of(relations: Iterable[Relation]) -> dict[int, tuple[str, ...]]:
     """Return the declared memories among relations, and the fields whose words are indexed."""
-    return {relation.code: relation.searched for relation in relations if relation.searched}
+    return {
+        relation.code: relation.text.searched
+        for relation in relations
+        if relation.text is not None and relation.code >= FIRST_CODE
+    }
 
 
 def packed_memories(memories: Memories) -> str:
@@ -164,13 +169,16 @@ def to_index(memories: Memories, relations: Iterable[Relation]) -> list[Relation
             continue
         if not all(relation.has(name) and relation.column(name).type is ColumnType.TEXT for name in fields):
             return None
-        out.append(relation if fields == relation.searched else _searched_by(relation, fields))
+        out.append(_searched_by(relation, fields))
     return out
 
 
 @functools.lru_cache(maxsize=512)
 def _searched_by(relation: Relation, fields: tuple[str, ...]) -> Relation:
-    return replace(relation, searched=fields, _by_name={})
+    if relation.text is not None and relation.text.searched == fields:
+        return relation
+    text = Text(fields) if relation.text is None else replace(relation.text, searched=fields)
+    return replace(relation, text=text, _by_name={})
 
 
 def text_table(relation: Relation) -> str:
@@ -253,7 +261,7 @@ def _of(relation: Relation) -> dict[str, Irregular]:
     readers = {f"search.readers_{name}": Irregular((), results=(relation.readers,))} if relation.readers else {}
     return {
         **readers,
-        **({} if relation.searched else linked),
+        **({} if relation.code >= FIRST_CODE else linked),
         f"search.figures_{name}": Irregular(sight, results=("texts", "terms", "newest_us")),
         f"search.matching_{name}": Irregular((*sight, *filters), results=("records",)),
         f"search.count_{name}": Irregular(("term", *sight), results=("texts",)),
@@ -286,4 +294,6 @@ FULL_TEXT: dict[str, Irregular] = {
 
 def contracts_of(texts: Sequence[Relation]) -> dict[str, Irregular]:
     """Return the statements that search a store, by name: ``FULL_TEXT``, and those of its own memories."""
-    return FULL_TEXT | {name: each for relation in texts if relation.searched for name, each in _of(relation).items()}
+    return FULL_TEXT | {
+        name: each for relation in texts if relation.code >= FIRST_CODE for name, each in _of(relation).items()
+    }

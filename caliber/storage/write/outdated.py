@@ -48,7 +48,7 @@ def indexed_now(
     known = []
     for relation in texts:
         now = present.by_code.get(relation.code)
-        if now is not None and now.searched == relation.searched and _columns(relation) <= _columns(now):
+        if now is not None and memories_of([now]) == memories_of([relation]) and _columns(relation) <= _columns(now):
             known.append(relation)
     return memories_of(texts_of(present)), known
 

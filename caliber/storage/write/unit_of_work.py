@@ -479,7 +479,8 @@ class UnitOfWork:
         if not _differ(relation, relation.content_columns, old, new):
             return
         owner = old[relation.index(relation.key[0]) + offset]
-        if relation.vector_of is None or _differ(relation, relation.vector_of, old, new):
+        text = relation.text
+        if text is not None and _differ(relation, text.embedded_columns, old, new):
             self.remove(EMBEDDING, "embedding.drop_owner", owner)
         if not self._keep_content:
             return

@@ -19,12 +19,12 @@ from caliber.model.knowledge import Edge, EdgeRelation
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.time import FixedClock, from_us
 from caliber.schema.relations import EDGE
-from caliber.search.filters import KINDS
 from caliber.search.in_database.windows import WindowSearch
 from caliber.search.opening import SearchEngine
 from caliber.search.request import Asked, Outcome, Request
 from support.configs import DIMENSIONS
 from support.context_world import World, numbered
+from support.kinds import KINDS
 from support.knobs.case import FILE, NO_VECTORS, Agent, Case, Place
 
 NEAR, FAIR, FAR = [1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 0, 0]
