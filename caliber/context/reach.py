@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from caliber.model.trust import TrustLabel
 from caliber.schema.relation import Relation
-from caliber.schema.relations.memory import FIRST_CODE
-
-_NOTE: Final = "note"
 
 
 def conditions_of(
@@ -26,13 +23,13 @@ def conditions_of(
     ``tasks`` are those in reach, None for every task; ``own`` is the window's. What is not the task's own is trusted
     ``least`` or more.
     """
-    if relation.name == _NOTE:
+    if not relation.has("trajectory_id"):  # knowledge belongs to no task
         return [{}]
     whose: dict[str, Any] = {}
     if tasks is not None:
         keys: list[uuid.UUID | None] = [uuid.UUID(bytes=key) for key in tasks]
-        # A record of a declared memory that belongs to no task is everybody's.
-        whose["trajectory_id"] = [*keys, None] if relation.code >= FIRST_CODE else keys
+        # A record that may belong to no task, and does not, is everybody's.
+        whose["trajectory_id"] = [*keys, None] if relation.column("trajectory_id").nullable else keys
     labels = list(TrustLabel)
     trusted = labels[: labels.index(least) + 1]
     if trusted == labels:

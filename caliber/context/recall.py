@@ -98,15 +98,15 @@ def recallable(
     """Return which rows of a kind a window may recall. Shapes: ``bool[length of the mirror]``"""
     owners = inputs.snapshot[kind]
     allowed = searcher.sight(owners, inputs.readers, inputs.as_of_us, inputs.now_us).visible
-    if kind == "note":
+    if not owners.relation.has("trajectory_id"):  # knowledge belongs to no task
         return allowed
-    if kind in _SOURCES:
-        if tasks is not None:
-            allowed = allowed & of_tasks(owners, tasks)
-    elif tasks is not None and owners.relation.has("trajectory_id"):
-        values = owners.interned("trajectory_id")
-        free = {code for code, value in enumerate(values) if value is None}
-        allowed = allowed & (of_tasks(owners, tasks) | np.isin(owners.column("trajectory_id"), list(free)))
+    if tasks is not None:
+        mine = of_tasks(owners, tasks)
+        if owners.relation.column("trajectory_id").nullable:  # what may belong to no task, and does not, is everybody's
+            values = owners.interned("trajectory_id")
+            free = [code for code, value in enumerate(values) if value is None]
+            mine = mine | np.isin(owners.column("trajectory_id"), free)
+        allowed = allowed & mine
     if owners.relation.has("trust"):
         least = list(TrustLabel).index(plan.config.recall.trust)
         own = of_tasks(owners, [inputs.trajectory_id.bytes])

@@ -26,6 +26,7 @@ from caliber.model.ids import ScopeId
 from caliber.model.windows import CutOff
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.predicates import mask
+from caliber.schema.in_force import asked_us
 from caliber.search.request import Pool, Relevance
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class Taking:
         if rule.predicate is None:
             return among
         inputs = self._inputs
-        at = inputs.as_of_us if source == NOTE else inputs.now_us
+        at = asked_us(owners.relation, inputs.as_of_us, inputs.now_us)
         variables = variables_of(inputs.trajectory_id, self._scope_id, inputs.principal, at)
         # Notes, declared memories and recalled turns are asked of whole, so that what is known of them pays; of
         # anything else only the rows of one task are.

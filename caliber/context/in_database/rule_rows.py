@@ -14,12 +14,12 @@ from typing import Any
 
 from caliber.access.visibility import Readers
 from caliber.config.injection import InjectionKind
-from caliber.context.plan import NOTE, AssemblyPlan, SectionPlan
+from caliber.context.plan import AssemblyPlan, SectionPlan
 from caliber.context.rules import RulePlan
 from caliber.dsl.variables import variables_of
 from caliber.memories.conditions import joined
 from caliber.model.access import Principal
-from caliber.schema.in_force import in_force
+from caliber.schema.in_force import asked_us, in_force
 from caliber.schema.predicate import Variable
 from caliber.search.request import Asked
 from caliber.search.where import Where
@@ -45,8 +45,7 @@ class RuleRows:
         self._trajectory_id = trajectory_id
         self._scope_id = scope_id
         self._principal = principal.label
-        self._instants = {NOTE: as_of_us}
-        self._now_us = now_us
+        self._as_of_us, self._now_us = as_of_us, now_us
         self._readers = Readers(principal)
 
     def newest(self, store: Store, session: StatementSession, section: SectionPlan) -> list[Row]:
@@ -77,5 +76,5 @@ class RuleRows:
         return assembly.recency_fallback_limit if rule.kind is InjectionKind.RELEVANT else assembly.rule_limit
 
     def _variables(self, source: int) -> Mapping[Variable, Any]:
-        at = self._instants.get(source, self._now_us)
+        at = asked_us(self._plan.relation(source), self._as_of_us, self._now_us)
         return variables_of(self._trajectory_id, self._scope_id, self._principal, at)
