@@ -1,0 +1,86 @@
+"""How many Python functions one call runs, and in how many modules, on the thread that makes it: they may only fall.
+
+No clock: the same on every machine. The figures are those of a store in a file, in its steady state, with vectors made
+behind. A change that lowers one lowers its limit here. Source: design, section 9.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.configs import USER
+
+import caliber
+
+PACKAGE = str(Path(caliber.__file__).parent)
+NOTES, TURNS = 400, 60
+LIMITS: dict[str, tuple[int, int]] = {
+    "append_turn": (172, 38),
+    "assemble_context": (4_443, 79),
+    "search": (387, 41),
+    "get": (66, 19),
+}
+"""Functions of CALIBER, and modules of CALIBER entered, at most; to reach: 150 and 18, 350 and 35, 150, 12."""
+
+
+def counted(call: Callable[[], Any]) -> tuple[int, Counter[str]]:
+    """Return how many functions of CALIBER a call runs, and how many of them in each module.
+
+    Those of other packages, NumPy's above all, are more or less with each of their versions.
+    """
+    modules: Counter[str] = Counter()
+
+    def watch(frame: Any, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
+            modules[frame.f_code.co_filename] += 1
+
+    before = sys.getprofile()
+    sys.setprofile(watch)
+    try:
+        call()
+    finally:
+        sys.setprofile(before)
+    return modules.total(), modules
+
+
+@pytest.fixture
+def steady(file_backend: Any) -> dict[str, Callable[[], Any]]:
+    """Return the four calls over a store that has settled."""
+    memory = file_backend.open(write_behind__usage_enabled=True)
+    task = memory.start_trajectory("plan the trip to the coast", initiator=USER)
+    scope = memory.current_scope(task.trajectory_id)
+    said = {"entity_type": "topic", "note_type": "fact", "confidence": 0.9}
+    note = [
+        memory.add_note(entity=f"place {at % 40}", content=f"the harbour of place {at} opens at {at % 24}", **said)
+        for at in range(NOTES)
+    ][-1]
+    for at in range(TURNS):
+        memory.append_turn(scope.scope_id, role="user" if at % 2 else "assistant", content=f"what of day {at}?")
+
+    turns = iter(range(1_000))
+    calls: dict[str, Callable[[], Any]] = {
+        "append_turn": lambda: memory.append_turn(scope.scope_id, role="user", content=f"and then {next(turns)}?"),
+        "assemble_context": lambda: memory.assemble_context(task.trajectory_id, query="when does the harbour open?"),
+        "search": lambda: memory.search("harbour of place 7", kinds=["note"], limit=10),
+        "get": lambda: memory.get(note.note_id),
+    }
+    for call in calls.values():
+        for _ in range(3):
+            call()
+    memory.flush()
+    return calls
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_a_call_runs_no_more_functions_than_before(name: str, steady: dict[str, Callable[[], Any]]) -> None:
+    # design section 9; issue "The house I"
+    # The least of several: in the others memory takes over what was written behind in between.
+    calls, modules = min((counted(steady[name]) for _ in range(7)), key=lambda item: item[0])
+    most, entered = LIMITS[name]
+    assert calls <= most, f"{name} runs {calls} functions; the most of them: {modules.most_common(10)}"
+    assert len(modules) <= entered, f"{name} enters {len(modules)} modules: {sorted(modules)}"
