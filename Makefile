@@ -25,6 +25,8 @@ RETRY   := -p tests.support.flaky
 # What keeps a run from waiting for ever when a worker dies, and shows where a test hangs before its timeout kills it.
 WORKING := -p tests.support.files_to_workers -o faulthandler_timeout=590
 SAY     := @printf '==> %s\n'
+# Tests start hundreds of processes: without bytecode each compiles the package anew, and each worker every test.
+unexport PYTHONDONTWRITEBYTECODE
 
 NATIVE_SOURCES := CMakeLists.txt $(shell find csrc -type f \( -name '*.c' -o -name '*.h' \))
 
