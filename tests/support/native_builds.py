@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import os
 import platform
 import re
 import shutil
 import subprocess
+import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +21,9 @@ import cffi
 from caliber.kernels import dispatch
 
 ROOT = Path(__file__).resolve().parents[2]
+OBJECTS = ROOT / "build" / "objects"
+"""Objects by the hash of whatever they depend on. Mutants are the same in each run until the kernels change."""
+KEPT_S = 7 * 24 * 3600
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 
 # What the last word in the name of a file of one instruction set says; other files are for every machine.
@@ -42,6 +50,37 @@ class Toolchain(NamedTuple):
     def run(self, *arguments: str) -> None:
         done = subprocess.run([self.compiler, *self.flags, *arguments], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
+
+    def compile(self, flags: Sequence[str], include: Path, source: Path, target: Path) -> None:
+        """Compile ``source``, or copy its object if this compiler made it of the same text, headers and flags."""
+        digest = hashlib.sha256(repr((_version(self.compiler), self.flags, tuple(flags))).encode())
+        for path in (source, *sorted(include.parent.rglob("*.h"))):
+            digest.update(f"\0{path.relative_to(include.parent)}\0".encode() + path.read_bytes())
+        kept = _objects() / f"{digest.hexdigest()}.o"
+        try:
+            os.utime(kept)
+            shutil.copyfile(kept, target)
+        except FileNotFoundError:
+            self.run(*flags, "-I", str(include), str(source), "-o", str(target))
+            handle, made = tempfile.mkstemp(dir=kept.parent)
+            os.close(handle)
+            shutil.copyfile(target, made)
+            Path(made).replace(kept)  # other workers see a whole object or none
+
+
+@functools.cache
+def _version(compiler: str) -> str:
+    return subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
+
+
+@functools.cache
+def _objects() -> Path:
+    """Return the folder of kept objects, without those that no run has used for a week."""
+    OBJECTS.mkdir(parents=True, exist_ok=True)
+    for path in OBJECTS.iterdir():
+        if path.stat().st_mtime < time.time() - KEPT_S:
+            path.unlink(missing_ok=True)
+    return OBJECTS
 
 
 def quick() -> Toolchain:
@@ -81,8 +120,8 @@ def compile_kernels(
         if unchanged is not None and same:
             objects.append(str(unchanged / target.relative_to(folder)))
             continue
-        flags = ["-c", "-std=gnu11", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-I", str(source / "include")]
-        tools.run(*flags, f"-DCALIBER_{here}=1", *special.get(name, []), str(path), "-o", str(target))
+        flags = ["-c", "-std=gnu11", "-fPIC", "-ffp-contract=off", "-fno-math-errno", f"-DCALIBER_{here}=1"]
+        tools.compile([*flags, *special.get(name, [])], source / "include", path, target)
         objects.append(str(target))
     return objects
 
