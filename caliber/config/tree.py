@@ -239,13 +239,17 @@ class CaliberConfig(Section):
 
     def canonical_json(self) -> str:
         """Return the one JSON text of this content: keys sorted, no spaces, absent options left out."""
-        return json.dumps(self.to_mapping(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        text = json.dumps(self.to_mapping(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        if self._hash is None:
+            self._hash = hashlib.sha256(text.encode()).digest()
+        return text
 
     @property
     def hash(self) -> bytes:
         """SHA-256 of ``canonical_json``; windows name the configuration they were made under by it (C-126)."""
         if self._hash is None:
-            self._hash = hashlib.sha256(self.canonical_json().encode()).digest()
+            self.canonical_json()
+        assert self._hash is not None
         return self._hash
 
     @property

@@ -208,9 +208,8 @@ class Engine:
             worker.close()
 
     def _keep_config(self) -> None:
-        document = ConfigDocument(
-            self.config.hash, "config", self.config.canonical_json(), from_us(self.clock.now_us())
-        )
+        text = self.config.canonical_json()  # computes the hash as well
+        document = ConfigDocument(self.config.hash, "config", text, from_us(self.clock.now_us()))
         self.store.write(lambda uow: uow.insert_new(CONFIG_DOCUMENT, document))
 
     def repeat(self, name: str, task: Callable[[], None], every_ms: int) -> None:

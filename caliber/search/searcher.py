@@ -7,6 +7,7 @@ Source: M §1.3, B-092 to B-098, K-119, K-202; docs/search.md.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
@@ -41,6 +42,13 @@ _DIVERSE_POOL = 100
 """Hits that are to differ from each other; however many are wanted, so that a larger limit only adds to a smaller."""
 
 
+@functools.cache
+def _silent_terms(language: str) -> frozenset[str]:
+    """Return the terms of the stop words of a language, the same for every handle."""
+    analyzer = Analyzer(language)
+    return frozenset(term for word in analyzer.lexicon.stop_words for term in analyzer(word).terms)
+
+
 class Searcher:
     """Searches one store.
 
@@ -55,11 +63,10 @@ class Searcher:
         self.keywords = Keywords(memory, analyzer)
         self._similar: SimilarTerms | None = None
         if settings.keyword.similar_words != "none":
-            silent = frozenset(term for word in analyzer.lexicon.stop_words for term in analyzer(word).terms)
             self._similar = SimilarTerms(
                 WordVectors(analyzer.language, analyzer.stems),
                 self.keywords.dictionary,
-                silent,
+                _silent_terms(analyzer.language),
                 least=settings.keyword.similar_min,
             )
         self._names = Names(self._spelt)
