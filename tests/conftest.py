@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import platform
@@ -43,6 +44,12 @@ def pytest_report_header() -> str:
 
     native = os.environ.get("CALIBER_TEST_NATIVE", "as installed")
     return f"caliber: kernels {active_path()} of {', '.join(available_paths())}, {native}; {platform.platform()}"
+
+
+def pytest_collection_finish() -> None:
+    # Full collections of garbage need not look at 13,000 tests and the modules they are in.
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
