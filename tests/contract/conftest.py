@@ -137,6 +137,7 @@ class PostgresBackend(Backend):
 
     adapter = "postgres"
     ready: ClassVar[list[str]] = []
+    _cleaner: ClassVar[psycopg.Connection[Any] | None] = None
 
     def __init__(self) -> None:
         super().__init__("postgres", f"env:{DSN}", frozenset({"reopen", "sharing", "snapshots", "full text", "bulk"}))
@@ -205,7 +206,8 @@ class PostgresBackend(Backend):
             ]
         if not statements:
             return
-        with psycopg.connect(os.environ[DSN]) as connection:
+        connection = self._cleaning()
+        with connection.transaction():
             connection.execute("; ".join(statements))
             if self._schema in made:
                 names = "name, schema_version, min_reader_version, min_writer_version"
@@ -216,6 +218,20 @@ class PostgresBackend(Backend):
                     self.ready.append(self._schema)
                 else:  # the test wrote there
                     connection.execute(f'DROP SCHEMA "{self._schema}" CASCADE')
+
+    @classmethod
+    def _cleaning(cls) -> psycopg.Connection[Any]:
+        """Return the connection that empties schemas: one that knows their tables takes a third of the time."""
+        if cls._cleaner is None or cls._cleaner.broken or cls._cleaner.closed:
+            cls._cleaner = psycopg.connect(os.environ[DSN], autocommit=True)
+        return cls._cleaner
+
+    @classmethod
+    def finish(cls) -> None:
+        """Close the connection that empties schemas."""
+        if cls._cleaner is not None:
+            cls._cleaner.close()
+            cls._cleaner = None
 
 
 DERIVED = """
@@ -253,6 +269,7 @@ def postgres() -> Iterator[str]:
     """The DSN of the suite's server: the one that CALIBER_TEST_DSN names, or a private one for this run."""
     if os.environ.get(DSN):
         yield os.environ[DSN]
+        PostgresBackend.finish()
         for schema in PostgresBackend.ready:
             with psycopg.connect(os.environ[DSN]) as connection:
                 connection.execute(f'DROP SCHEMA "{schema}" CASCADE')
@@ -263,6 +280,7 @@ def postgres() -> Iterator[str]:
         try:
             yield server.dsn
         finally:
+            PostgresBackend.finish()
             del os.environ[DSN]
 
 
