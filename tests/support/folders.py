@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -9,7 +10,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 MEMORY = Path("/dev/shm")
-ROOM_BYTES = 1 << 30
+SERVER_BYTES, RUN_BYTES = 1 << 30, 4 << 30
+"""What a server needs at most, and a whole run of the tests."""
+
+
+def memory_folder(room_bytes: int = RUN_BYTES) -> Path | None:
+    """Return a folder in memory that has room and runs programs, or None."""
+    if not MEMORY.is_dir() or os.statvfs(MEMORY).f_flag & os.ST_NOEXEC or not os.access(MEMORY, os.W_OK):
+        return None
+    return MEMORY if shutil.disk_usage(MEMORY).free > room_bytes else None
 
 
 @contextmanager
@@ -19,8 +28,7 @@ def open_folder() -> Iterator[Path]:
     A cluster is a thousand files, which some file systems take seconds to make and forget. Nothing here has to survive
     the machine, so memory will do.
     """
-    place = MEMORY if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM_BYTES else None
-    folder = Path(tempfile.mkdtemp(dir=place))
+    folder = Path(tempfile.mkdtemp(dir=memory_folder(SERVER_BYTES)))
     folder.chmod(0o755)
     try:
         yield folder
