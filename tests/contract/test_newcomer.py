@@ -15,6 +15,7 @@ import pytest
 from support.cli_runs import caliber as run
 from support.cli_runs import caliber_json
 from support.configs import USER
+from support.evidence import scale
 
 from caliber import Caliber, ContextWindow
 from caliber.config import CaliberConfig, profiles
@@ -222,7 +223,7 @@ def test_no_window_shows_one_message_where_more_fits(backend: Any, profile: str,
     memory = backend.open(settings, clock=clock)
     chat = Chat(memory, clock)
     said: list[uuid.UUID] = []
-    for number in range(40):
+    for number in range(scale(16, 40)):
         window = chat.window(f"Tell me more, {number}.")
         said = [turn.turn_id for turn in memory.storage.turns.all()]
         shown = conversation(window)

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 from support.configs import policy
 from support.crowds import until
+from support.evidence import scale
 from support.providers import CountingEmbeddings, ScriptedSummarizer, outage
 
 import caliber
@@ -238,14 +239,16 @@ def test_a_process_that_is_killed_before_the_summary_leaves_a_missing_row(backen
     assert talk.provider.calls == ["summarize"] * 2
 
 
-def test_five_thousand_turns_without_a_change_of_scope(backend: Any, start: Any) -> None:
+def test_thousands_of_turns_without_a_change_of_scope(backend: Any, start: Any) -> None:
     talk = Talk(backend, start, summaries__block_turns=16)
-    for begin in range(0, 5_000, 500):
+    count = scale(1_500, 5_000)
+    blocks = count // 16
+    for begin in range(0, count, 500):
         new = [{"role": "user", "content": f"turn {number}"} for number in range(begin, begin + 500)]
         talk.memory.append_turns(talk.scope_id, new)
     talk.memory.flush()
-    assert talk.ranges == [(first, first + 15) for first in range(0, 4_991, 16)]
-    assert talk.provider.calls == ["summarize"] * 312
+    assert talk.ranges == [(16 * block, 16 * block + 15) for block in range(blocks)]
+    assert talk.provider.calls == ["summarize"] * blocks
     talk.sound()
 
 

@@ -19,7 +19,7 @@ from support.workload import settings_for
 
 import caliber
 
-SECONDS = scale(3, 20)
+SECONDS = scale(1, 20)
 CHILD = Path(__file__).parent / "counting_process.py"
 TESTS = str(Path(__file__).resolve().parents[1])
 

@@ -11,6 +11,7 @@ only file that names rooms for type checkers alone, and it is the bottom row any
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -122,8 +123,13 @@ def module_of(path: Path, package: Path) -> str:
     return ".".join(parts)
 
 
-def imports_of(source: str, module: str, *, is_package: bool) -> Iterator[Found]:
-    """Yield everything a module imports or names for importing."""
+@functools.cache
+def imports_of(source: str, module: str, *, is_package: bool) -> tuple[Found, ...]:
+    """Return everything a module imports or names for importing."""
+    return tuple(_imports(source, module, is_package=is_package))
+
+
+def _imports(source: str, module: str, *, is_package: bool) -> Iterator[Found]:
     package = module if is_package else module.rpartition(".")[0]
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):

@@ -88,8 +88,12 @@ def test_what_is_not_there_yet_is_named_and_is_not_there() -> None:
     (said,) = re.findall(r"^- \*\*Not there yet:\*\*.*?(?=^- )", README, re.DOTALL | re.MULTILINE)
     sources = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "caliber").rglob("*.py"))]
     kinds = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.CaliberError)}
+
+    def made(name: str, text: str) -> bool:
+        return f"{name}(" in text and re.search(rf"(?<!class )\b{name}\(", text) is not None
+
     leaves = {kind.__name__ for kind in kinds if not kind.__subclasses__()}
-    idle = {name for name in leaves if not any(re.search(rf"(?<!class )\b{name}\(", text) for text in sources)}
+    idle = {name for name in leaves if not any(made(name, text) for text in sources)}
     assert {name for name in leaves if f"`{name}`" in said} == idle
     rest = "".join(text for text in sources if "class EventType(" not in text)
     unmade = {item.value for item in EventType if not re.search(rf"\bEventType\.{item.name}\b", rest)}
