@@ -13,6 +13,9 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+# Collection makes a million objects and no garbage.
+gc.disable()
+
 # ``support`` holds what several rooms of tests share; it is not part of the package.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -54,9 +57,9 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_finish() -> None:
-    # Full collections of garbage need not look at 13,000 tests and the modules they are in.
-    gc.collect()
+    # Collections of garbage need not look at 13,000 tests and the modules they are in.
     gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
