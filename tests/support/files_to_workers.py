@@ -17,8 +17,20 @@ if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
 
+SLOW = ("tests/crash/", "tests/instructions/")
+"""Files of few tests that take seconds each. As the last of a run they would leave the other workers idle."""
+
+
 class FilesToWorkers(LoadFileScheduling):
-    """Hands whole files to workers, and what a dead worker has left to the others."""
+    """Hands whole files to workers, slow ones early, and what a dead worker has left to the others."""
+
+    def schedule(self) -> None:
+        """Hand out files, those of most tests first; after the first ones, those that are slow."""
+        begun = self.collection is not None
+        super().schedule()
+        if not begun:
+            for name in sorted(self.workqueue, key=lambda name: not name.startswith(SLOW)):
+                self.workqueue[name] = self.workqueue.pop(name)
 
     def remove_node(self, node: WorkerController) -> str | None:
         """Forget a worker; return the test that it died in, if there is one, which no other worker is handed."""
