@@ -19,12 +19,21 @@ gc.disable()
 # ``support`` holds what several rooms of tests share; it is not part of the package.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from support.folders import memory_folder
 
-# A store in a file takes four times as long on a disk. Nothing here has to survive the machine: crash tests kill
-# processes, or lose power in a file system of their own. `make soak` works on the disk.
-if not os.environ.get("CALIBER_SOAK") and (_memory := memory_folder()) is not None:
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_memory))
+def _work_in_memory() -> None:
+    """Let pytest keep the files of tests in memory: a store in a file takes four times as long on a disk.
+
+    Nothing here has to survive the machine: crash tests kill processes, or lose power in a file system of their own.
+    ``make soak`` works on the disk, and so does a run that is given ``--basetemp``.
+    """
+    from support.folders import memory_folder
+
+    place = None if os.environ.get("CALIBER_SOAK") else memory_folder()
+    if place is not None:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(place))
+
+
+_work_in_memory()
 
 # No deadline: a busy machine is not a bug. CI draws another seed for each commit; `make soak` searches much further.
 settings.register_profile("test", deadline=None, print_blob=True, max_examples=60)
