@@ -310,6 +310,16 @@ def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]
     made.close()
 
 
+@pytest.fixture(params=sorted(BACKENDS), scope="module")
+def module_backend(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backend]:
+    """One database under test for all tests of a module that ask for it: they must leave nothing behind."""
+    if request.param == "postgres":
+        request.getfixturevalue("postgres")
+    made = BACKENDS[request.param](tmp_path_factory.mktemp("module"))
+    yield made
+    made.close()
+
+
 class RecycledSchemas:
     """The backend of PostgreSQL, for which creating a store is done when a test before has left one that is empty."""
 
@@ -460,7 +470,13 @@ def agent(memory: caliber.Caliber) -> Agent:
     return Agent(memory)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
+def module_agent(module_backend: Backend) -> Agent:
+    """An agent of all tests of a module that ask for it: what they call must be refused, and write nothing."""
+    return Agent(module_backend.open())
+
+
+@pytest.fixture(scope="session")
 def start() -> Callable[..., Agent]:
     """Return what starts a trajectory on a handle."""
     return Agent

@@ -52,6 +52,12 @@ def store(backend: Any) -> Any:
     return backend.open(backend.config(embedding_provider=None))
 
 
+@pytest.fixture(scope="module")
+def empty_store(module_backend: Any) -> Any:
+    """A store that stays empty: whatever is loaded is refused."""
+    return module_backend.open(module_backend.config(embedding_provider=None))
+
+
 @pytest.fixture
 def other() -> Iterator[Any]:
     """Another, empty store."""
@@ -293,15 +299,15 @@ FIRST_ROW = {"another's fingerprint": 0}
 
 @pytest.mark.parametrize("batch_rows", [100, 3])
 @pytest.mark.parametrize("case", BAD)
-def test_a_bad_row_is_named_and_nothing_is_loaded(case: str, batch_rows: int, store: Any) -> None:
+def test_a_bad_row_is_named_and_nothing_is_loaded(case: str, batch_rows: int, empty_store: Any) -> None:
     columns, field, reason = BAD[case]
     if case == "a short hash":
         good = [hashlib.sha256(f"note {row} says é".encode()).digest() for row in range(6)]
         columns = {"content_hash": [bytes(31) if row == 4 else digest for row, digest in enumerate(good)]}
     with pytest.raises(InvalidRow, match=reason) as caught:
-        store.storage.bulk_load("note", notes(6, **columns), batch_rows=batch_rows)
+        empty_store.storage.bulk_load("note", notes(6, **columns), batch_rows=batch_rows)
     assert (caught.value.row, caught.value.field) == (FIRST_ROW.get(case, 4), field)
-    assert store.storage.notes.count() == 0
+    assert empty_store.storage.notes.count() == 0
 
 
 def test_text_that_is_not_utf8_is_named(store: Any) -> None:

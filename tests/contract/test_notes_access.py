@@ -140,10 +140,10 @@ def test_notes_count_while_they_are_valid(backend: Any, start: Any) -> None:
         {"namespace": ""},
     ],
 )
-def test_wrong_note_is_refused_and_nothing_written(wrong: dict[str, Any], agent: Any) -> None:
+def test_wrong_note_is_refused_and_nothing_written(wrong: dict[str, Any], module_agent: Any) -> None:
     with pytest.raises(InputError):
-        agent.note(**{"content": "c", **wrong})
-    assert agent.memory.storage.notes.count() == 0
+        module_agent.note(**{"content": "c", **wrong})
+    assert module_agent.memory.storage.notes.count() == 0
 
 
 # --- who sees them -------------------------------------------------------------------------------

@@ -73,6 +73,12 @@ def either(request: Any, backend: Any, start: Any) -> Any:
     return request.param(backend, start)
 
 
+@pytest.fixture(params=[by_words, by_vectors], scope="module")
+def read_only(request: Any, module_backend: Any, start: Any) -> Any:
+    """An agent of all tests of this module that only search."""
+    return request.param(module_backend, start)
+
+
 def talk(agent: Any) -> Any:
     """Say a fact, and then a lot of small talk."""
     agent.say("my dog is called Pixel")
@@ -87,8 +93,8 @@ def contents(memory: Any, query: str, **options: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("query", NOTHING)
-def test_nothing_to_find_finds_nothing(either: Any, query: str) -> None:
-    result = either.memory.search(query)
+def test_nothing_to_find_finds_nothing(read_only: Any, query: str) -> None:
+    result = read_only.memory.search(query)
     assert (result.hits, result.status, result.reason) == ((), ResultStatus.EMPTY, None)
 
 

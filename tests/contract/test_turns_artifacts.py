@@ -124,11 +124,12 @@ def test_content_beyond_the_limit_is_refused(agent: Any, monkeypatch: pytest.Mon
         {"guard": "token"},
     ],
 )
-def test_wrong_turn_is_refused_and_nothing_written(wrong: dict[str, Any], agent: Any) -> None:
+def test_wrong_turn_is_refused_and_nothing_written(wrong: dict[str, Any], module_agent: Any) -> None:
+    memory, scope_id = module_agent.memory, module_agent.scope_id
     with pytest.raises(InputError):
-        agent.memory.append_turn(agent.scope_id, **{"role": "user", "content": "x", **wrong})
-    assert agent.memory.storage.turns.count() == 0
-    assert agent.memory.get(agent.scope_id).turn_count == 0
+        memory.append_turn(scope_id, **{"role": "user", "content": "x", **wrong})
+    assert memory.storage.turns.count() == 0
+    assert memory.get(scope_id).turn_count == 0
 
 
 def test_many_turns_are_stored_all_or_none(agent: Any) -> None:
@@ -456,10 +457,10 @@ def test_expired_content_can_be_kept_anew(backend: Any, start: Any) -> None:
         {"content": None},
     ],
 )
-def test_wrong_artifact_is_refused_and_nothing_written(wrong: dict[str, Any], agent: Any) -> None:
+def test_wrong_artifact_is_refused_and_nothing_written(wrong: dict[str, Any], module_agent: Any) -> None:
     with pytest.raises(InputError):
-        agent.keep(**{"content": "x", **wrong})
-    assert agent.memory.storage.artifacts.count() == 0
+        module_agent.keep(**{"content": "x", **wrong})
+    assert module_agent.memory.storage.artifacts.count() == 0
 
 
 def test_artifact_in_storage_must_fit_its_scope_and_hash(agent: Any) -> None:
