@@ -308,9 +308,9 @@ class KeywordIndex:
         """Return the postings as they are now; what is added later does not show."""
         return self._postings.reader()
 
-    def packed(self, document: int) -> bytes:
-        """Return the words of a document."""
-        return self._packed[document]
+    def packed(self, documents: Sequence[int]) -> list[bytes]:
+        """Return the words of documents."""
+        return self._packed.take(documents)
 
     def flags(self) -> npt.NDArray[np.uint8]:
         """Return the flags of each document's words."""
@@ -417,7 +417,7 @@ class KeywordSnapshot:
         if not 1 <= len(parts) <= PHRASE_MAX:
             raise InvalidValue(field="parts", reason=f"a phrase has 1 to {PHRASE_MAX} parts")
         wanted = checks.row_ids(documents, self.length, field="documents")
-        packed = [self._index.packed(document) for document in wanted.tolist()]
+        packed = self._index.packed(wanted.tolist())
         found: npt.NDArray[np.uint32] = self._reader.phrase(
             packed, self._part_starts, self._part_ids, self._words, _numbers(parts, "parts")
         )
