@@ -54,6 +54,7 @@ class Column:
 
     ``open``: other texts than the members of ``enum`` may stand there too, and read as texts. ``declared``: a user's,
     whose declaration may change, so that the database checks neither whether there is a value nor which member it is.
+    ``default``: the value of rows that were written without the column; ``()`` is an empty list.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Column:
     content: bool = False
     open: bool = False
     declared: bool = False
+    default: str | int | float | bool | tuple[()] | None = None
     comment: str = ""
 
 

@@ -36,6 +36,7 @@ from caliber.storage.maintain.moving import (
     named_since,
     verify,
 )
+from caliber.storage.migrate.migrations import check_needed
 from caliber.tenancy.directory import Directory
 
 ROUNDS_MOST: Final = 8
@@ -166,6 +167,7 @@ class Move:
             make_role(self._entered_storage)
             with self._left.reading() as source:
                 self._catalog = source.catalog
+                check_needed(self._left.shown, source.schema_version)
             empty = self._entered.prepare(self._epoch, self._token, self._catalog)
             # What an attempt that broke off left standing; from now on it is ours to put up again.
             self._left.lift(None)
@@ -220,7 +222,8 @@ class Move:
         return rows
 
     def _check_memories(self, source: Reading) -> None:
-        """Refuse to go on with memories that were changed since the copy was prepared for them."""
+        """Refuse to go on with a schema or memories that were changed since the copy was prepared for them."""
+        check_needed(self._left.shown, source.schema_version)
         if source.catalog.revision != self._catalog.revision:
             raise Conflict(
                 f"the memories of tenant {self._tenant.name} were changed while it moved: move it again",

@@ -27,6 +27,7 @@ from caliber.localserver.server import LocalServer
 from caliber.model import SystemClock
 from caliber.model.errors import CaliberError, Conflict, SchemaMismatch, Unavailable
 from caliber.schema.relations import NOTE, TRAJECTORY
+from caliber.storage.migrate import migrations
 from caliber.storage.migrate.migrations import MIGRATIONS, SCHEMA_VERSION, MigrationStep
 
 from .conftest import DSN, PostgresBackend
@@ -441,8 +442,8 @@ def test_migration_waits_for_writers_under_way_and_no_longer_than_it_may(
     """What shuts old writers out lets those finish that have begun; everybody waits behind it, hence the limit."""
     store = pg.store()
     settings = pg.config(storage__lock_timeout_ms=100)
-    closing = MigrationStep("closing", 1, SCHEMA_VERSION + 1, (("postgres", ()),))
-    monkeypatch.setattr(schemas, "MIGRATIONS", {**MIGRATIONS, SCHEMA_VERSION + 1: closing})
+    closing = MigrationStep("closing", 1, SCHEMA_VERSION + 1)
+    monkeypatch.setattr(migrations, "MIGRATIONS", {**MIGRATIONS, SCHEMA_VERSION + 1: closing})
     began, go = threading.Event(), threading.Event()
 
     def slow(uow: Any) -> None:

@@ -7,15 +7,19 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
-from support.memories import FACT, STEP, record
+from support.memories import AT, FACT, STEP, record
 
 import caliber
 from caliber.api.opening import plan_migration
 from caliber.embedding.service import Embeddings
 from caliber.model.errors import InvalidValue, SchemaMismatch, StorageError
+from caliber.schema.relations import MEMORY_TYPE
+from caliber.schema.relations.memory import StoredMemory
+from caliber.testing.world import session_of
 
 PLACE = {"name": "place", "type": "text", "optional": True}
 WIDER = {
@@ -46,6 +50,32 @@ def _lines(settings: Any, **options: Any) -> list[str]:
 
 def _without(memory: dict[str, Any], *names: str) -> dict[str, Any]:
     return {**memory, "fields": [item for item in memory["fields"] if item["name"] not in names]}
+
+
+def test_a_memory_whose_code_no_byte_holds(backend: Any, another: Any, tmp_path: Path) -> None:  # issue 14, item 5
+    backend.needs("sharing")
+    store = backend.store()
+    last = StoredMemory(255, "older", "", AT, AT, AT)
+    plans = store.plans[MEMORY_TYPE.name]
+    store.write(lambda uow: session_of(uow).run(plans.insert, plans.codec.encode(last)))
+    settings = backend.config(memories=[FACT], search__mode="backend")
+    caliber.migrate(settings)
+    here, there = backend.open(settings), backend.open(backend.config(memories=[FACT]))
+    assert here._engine.store.catalog.memories["fact"].relation.code == 256
+    kept = here.memory("fact").insert(subject="Ada", content="wrote the first program", kind="claim")
+    removed = here.memory("fact").insert(subject="Bob", kind="claim")
+    assert there.search("", consistency="latest").position
+    here.memory("fact").delete(removed.record_id)
+    assert [hit.id for hit in there.search("program", kinds=["fact"], consistency="latest").hits] == [kept.record_id]
+    assert [hit.id for hit in here.search("program", kinds=["fact"]).hits] == [kept.record_id]
+    assert there.verify() == here.storage.check() == []
+    there.storage.backup(tmp_path / "all.zip")
+    for name in ("sqlite", "postgres"):
+        into = another(name)
+        into.create(into.config())
+        caliber.restore(into.config(memories=[FACT]), tmp_path / "all.zip", replace=True)
+        with into.open(into.config(memories=[FACT])) as memory:
+            assert memory.memory("fact").get(kept.record_id).subject == "Ada"
 
 
 def test_steps_are_told_first_and_then_taken(backend: Any) -> None:  # C-130, C-132, issue 6

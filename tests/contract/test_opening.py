@@ -242,10 +242,9 @@ def test_newer_store_that_still_lets_us_write_is_opened(tmp_path: Path) -> None:
 def test_store_of_an_older_version_says_how_to_migrate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "store.db"
     settings = made(path)
-    step = MigrationStep("more", SCHEMA_VERSION, NEXT, (("sqlite", ("CREATE TABLE more (a INTEGER) STRICT",)),))
+    step = MigrationStep("more", SCHEMA_VERSION, NEXT, texts=(("sqlite", ("CREATE TABLE more (a INTEGER) STRICT",)),))
     monkeypatch.setattr(migrations, "SCHEMA_VERSION", NEXT)
-    for module in (migrations, sqlite_schema):
-        monkeypatch.setattr(module, "MIGRATIONS", {**MIGRATIONS, NEXT: step})
+    monkeypatch.setattr(migrations, "MIGRATIONS", {**MIGRATIONS, NEXT: step})
     error = refused(settings)
     assert isinstance(error, SchemaMismatch)
     assert "caliber db migrate" in str(error)
@@ -261,11 +260,10 @@ def test_migration_that_fails_leaves_the_store_as_it_was(tmp_path: Path, monkeyp
     path = tmp_path / "store.db"
     settings = made(path)
     good = "CREATE TABLE more (a INTEGER) STRICT"
-    step = MigrationStep("bad", SCHEMA_VERSION, NEXT, (("sqlite", (good, "CREATE TABLE more (b)")),))
+    step = MigrationStep("bad", SCHEMA_VERSION, NEXT, texts=(("sqlite", (good, "CREATE TABLE more (b)")),))
     with monkeypatch.context() as patched:
         patched.setattr(migrations, "SCHEMA_VERSION", NEXT)
-        for module in (migrations, sqlite_schema):
-            patched.setattr(module, "MIGRATIONS", {**MIGRATIONS, NEXT: step})
+        patched.setattr(migrations, "MIGRATIONS", {**MIGRATIONS, NEXT: step})
         with pytest.raises(StorageError):
             caliber.migrate(settings)
     connection = apsw.Connection(str(path))

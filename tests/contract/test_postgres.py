@@ -204,7 +204,7 @@ def test_creation_that_fails_leaves_nothing(pg: PostgresBackend, monkeypatch: py
 
 def test_migration_is_applied_whole_or_not_at_all(pg: PostgresBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     # issue 5, item 1: transactional migrate
-    from caliber.backends.postgres import schema
+    from caliber.storage.migrate import migrations
     from caliber.storage.migrate.migrations import MIGRATIONS, SCHEMA_VERSION, MigrationStep
 
     store = pg.store()
@@ -212,9 +212,9 @@ def test_migration_is_applied_whole_or_not_at_all(pg: PostgresBackend, monkeypat
     good, bad = "CREATE TABLE more (a BIGINT)", "CREATE TABLE more (b BIGINT)"
 
     def applied(*statements: str) -> list[int]:
-        step = MigrationStep("more", SCHEMA_VERSION, SCHEMA_VERSION, (("postgres", statements),))
+        step = MigrationStep("more", SCHEMA_VERSION, SCHEMA_VERSION, texts=(("postgres", statements),))
         with monkeypatch.context() as patch:
-            patch.setattr(schema, "MIGRATIONS", {**MIGRATIONS, SCHEMA_VERSION + 1: step})
+            patch.setattr(migrations, "MIGRATIONS", {**MIGRATIONS, SCHEMA_VERSION + 1: step})
             return caliber.migrate(pg.config())
 
     with pytest.raises(StorageError):

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import apsw
 import psycopg
 import pytest
 from support.evidence import scale, soaking
@@ -31,7 +32,8 @@ from support.tenancies import (
 import caliber
 from caliber.config import CaliberConfig
 from caliber.localserver.server import LocalServer
-from caliber.model.errors import CaliberError, Conflict, InvalidValue, StorageError, Unavailable
+from caliber.model.errors import CaliberError, Conflict, InvalidValue, SchemaMismatch, StorageError, Unavailable
+from caliber.storage.migrate.migrations import SCHEMA_VERSION
 from caliber.tenancy.move import STEPS
 
 pytestmark = pytest.mark.usefixtures("second_postgres")
@@ -50,6 +52,19 @@ def settled(settings: CaliberConfig, source: str, name: str = "alice") -> dict[s
         tenants.create(name, source=source)
     with caliber.open(settings, tenant=name) as memory:
         return fill(memory)
+
+
+def test_a_tenant_of_another_schema_version_does_not_move(settings: CaliberConfig) -> None:
+    # issue 14, item 5: what this version does not know would be left behind
+    settled(settings, "files")
+    with caliber.Tenants(settings) as tenants:
+        file = tenants.config("alice").storage.path
+        for version, message in ((SCHEMA_VERSION + 1, "upgrade the package"), (SCHEMA_VERSION - 1, "db migrate")):
+            connection = apsw.Connection(file)
+            connection.execute("UPDATE schema_migration SET schema_version = ?", (version,)).fetchall()
+            connection.close()
+            with pytest.raises(SchemaMismatch, match=message):
+                tenants.move("alice", "first")
 
 
 def test_what_is_forgotten_during_a_move_is_in_no_file_afterwards(settings: CaliberConfig, tmp_path: Path) -> None:

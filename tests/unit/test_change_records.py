@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.entities import plain
 
 from caliber.schema.relations import SCOPE, TRAJECTORY, TURN
+from caliber.schema.relations.memory import CODE_MAX
 from caliber.storage.compile.codec import codec_of
-from caliber.storage.write.changes import DELETE, UPSERT, pack_changes, unpack_changes
+from caliber.storage.write.changes import DELETE, RELOAD_RECORD, UPSERT, pack_changes, pack_upserts, unpack_changes
 from caliber.storage.write.unit_of_work import pack_content, unpack_content
 
 
@@ -27,6 +32,31 @@ def test_change_records_pack_runs_and_refuse_damage() -> None:
     assert list(unpack_changes(packed)) == entries
     assert list(unpack_changes(b"")) == []
     assert len(packed) == 3 * 6 + 4 * 12
-    for broken in (packed[:-1], packed[:3], b"\xff" + packed[1:3], packed[:1] + b"\x09" + packed[2:]):
+    for broken in (packed[:-1], packed[:3], b"\xff" + packed[1:3], packed[:1] + b"\x0b" + packed[2:]):
         with pytest.raises(Exception, match="damaged"):
             list(unpack_changes(broken))
+
+
+CODES = st.integers(1, CODE_MAX) | st.sampled_from((63, 64, 255, 256, CODE_MAX))
+ENTRIES = st.tuples(CODES, st.sampled_from((UPSERT, DELETE)), st.integers(0, 2**63 - 1), st.integers(1, 2**31 - 1))
+
+
+@given(st.lists(ENTRIES))
+def test_codes_of_14_bits_come_back(entries: list[tuple[int, int, int, int]]) -> None:
+    # issue 14, item 5
+    packed = pack_changes(entries)
+    assert list(unpack_changes(packed)) == entries
+    assert packed != RELOAD_RECORD
+    upserts = [entry for entry in entries if entry[:2] == entries[0][:2] and entry[1] == UPSERT]
+    if upserts:
+        code = upserts[0][0]
+        assert pack_upserts(code, [entry[2] for entry in upserts], [entry[3] for entry in upserts]) == pack_changes(
+            upserts
+        )
+
+
+@given(CODES.filter(lambda code: code < 256), st.sampled_from((UPSERT, DELETE)))
+def test_codes_of_one_byte_are_written_as_schema_2_wrote_them(code: int, operation: int) -> None:
+    packed = pack_changes([(code, operation, 7, 3)])
+    assert packed == struct.pack("<BBIqi", code, operation, 1, 7, 3)
+    assert list(unpack_changes(packed)) == [(code, operation, 7, 3)]

@@ -9,7 +9,7 @@ import pytest
 
 from caliber.schema.relation import Relation, integer
 from caliber.schema.relations import DIRECTORY, MEMORY_TYPE, NOTE, PENDING_TRIGGER, RELATIONS, check_codes
-from caliber.schema.relations.memory import FIRST_CODE
+from caliber.schema.relations.memory import CODE_MAX, FIRST_CODE, LAST_CODE
 
 
 def test_no_two_relations_share_a_name_or_a_code() -> None:
@@ -26,6 +26,8 @@ def test_no_two_relations_share_a_name_or_a_code() -> None:
         ("another", NOTE.code, f"note and another both have the code {NOTE.code}"),
         ("note", FIRST_CODE - 1, "two relations have the name note"),
         ("another", FIRST_CODE, f"another has the code {FIRST_CODE}, which is not in 1 to 63"),
+        ("another", LAST_CODE, f"another has the code {LAST_CODE}, which is not in 1 to 63 or {LAST_CODE + 1} to"),
+        ("another", CODE_MAX + 1, f"another has the code {CODE_MAX + 1}, which is not in 1 to 63"),
         ("another", 0, "another has the code 0, which is not in 1 to 63"),
     ],
 )

@@ -155,7 +155,8 @@ class PostgresCare:
     def whole(self) -> Iterator[PostgresWhole]:
         with self._bulk.connection() as connection, connection.transaction():
             connection.execute(_SNAPSHOT)
-            bulk.limit(connection, self._bulk.target(), "min_reader_version")
+            # A process that does not know the newest schema would leave out what is new.
+            bulk.limit(connection, self._bulk.target(), "schema_version")
             yield PostgresWhole(connection, self._bulk)
 
     def copy_to(self, path: Path, progress: Steps) -> tuple[str, int]:  # noqa: ARG002  (there is nothing to copy)

@@ -14,8 +14,9 @@ from typing import Final
 
 from caliber.model.errors import InvalidValue
 from caliber.schema.relation import Column, ColumnType, Relation
-from caliber.schema.relations import RELATIONS, TENANT
-from caliber.storage.compile.plan import quote
+from caliber.schema.relations import CHANGE
+from caliber.schema.relations.memory import FIRST_CODE, LAST_CODE
+from caliber.storage.compile.plan import enum_check, literal, quote
 
 NAME_PATTERN: Final = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,62}\Z")
 """What a schema may be called: no name that PostgreSQL would fold, cut short or keep for itself."""
@@ -48,10 +49,6 @@ def check_schema_name(name: str) -> str:
     return name
 
 
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
-
-
 @functools.lru_cache(maxsize=64)
 def dialect_of(schema: str, vector_schema: str) -> PostgresDialect:
     """Return the dialect of a tenant; the same one each time, so that what is compiled for it can be kept."""
@@ -79,10 +76,6 @@ class PostgresDialect:
         self.ordinal_value = (
             f"""coalesce({{mark}}::bigint, nextval('"{schema}"."{{relation}}_ordinal_seq"'::regclass))"""
         )
-        self.own_statements: Mapping[str, tuple[str, ...]] = {
-            relation.name: (*self._comments(relation), *(self._feed() if relation.name == "change" else ()))
-            for relation in (*RELATIONS, TENANT)
-        }
 
     def table(self, name: str) -> str:
         return f"{quote(self.schema)}.{quote(name)}"
@@ -96,6 +89,28 @@ class PostgresDialect:
         if column.type in (ColumnType.TEXT_ARRAY, ColumnType.UUID_ARRAY):
             return [f"array_position({quote(column.name)}, NULL) IS NULL"]
         return []  # the types say the rest
+
+    def default_of(self, column: Column) -> str:
+        if column.default == ():
+            return "'{}'"
+        return literal(column.default) if isinstance(column.default, str) else str(column.default).lower()
+
+    def own_statements(self, relation: Relation) -> tuple[str, ...]:
+        if FIRST_CODE <= relation.code <= LAST_CODE:
+            return ()
+        return (*self._comments(relation), *(self._feed() if relation.name == CHANGE.name else ()))
+
+    def replace_enum_check(self, relation: str, before: Column, after: Column) -> tuple[str, ...]:
+        # ``validate_checks`` compares rows with it after the migration, while others may write.
+        table = self.table(relation)
+        find = (
+            "SELECT quote_ident(c.conname) INTO STRICT name FROM pg_constraint AS c JOIN pg_attribute AS a"
+            " ON a.attrelid = c.conrelid AND c.conkey = ARRAY[a.attnum]"
+            f" WHERE c.conrelid = {literal(table)}::regclass AND c.contype = 'c' AND a.attname = {literal(before.name)}"
+        )
+        drop, add = f"ALTER TABLE {table} DROP CONSTRAINT ", f" CHECK ({enum_check(after)}) NOT VALID"
+        change = f"{literal(drop)} || name || ', ADD CONSTRAINT ' || name || {literal(add)}"
+        return (f"DO $$ DECLARE name text; BEGIN {find}; EXECUTE {change}; END $$",)
 
     def placeholder(self, position: int) -> str:
         return f"${position}"
@@ -112,10 +127,10 @@ class PostgresDialect:
 
     def _comments(self, relation: Relation) -> Iterator[str]:
         table = self.table(relation.name)
-        yield f"COMMENT ON TABLE {table} IS {_literal(relation.comment)}"
+        yield f"COMMENT ON TABLE {table} IS {literal(relation.comment)}"
         for column in relation.columns:
             if column.comment:
-                yield f"COMMENT ON COLUMN {table}.{quote(column.name)} IS {_literal(column.comment)}"
+                yield f"COMMENT ON COLUMN {table}.{quote(column.name)} IS {literal(column.comment)}"
 
     def _feed(self) -> tuple[str, ...]:
         feed = self.table("feed")

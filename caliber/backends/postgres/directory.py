@@ -16,7 +16,7 @@ from caliber.backends.postgres.statements import ADVISORY_CLASS
 from caliber.model.errors import SchemaMismatch, Unavailable
 from caliber.schema.relations import DIRECTORY, SCHEMA_MIGRATION, TENANT
 from caliber.storage.compile.plan import RelationPlans, compile_relation, quote
-from caliber.storage.migrate.migrations import baseline_of, check_versions
+from caliber.storage.migrate.migrations import DIRECTORY_VERSION, baseline_of, check_versions
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class PostgresRecords:
         for plans in self.plans.values():
             for statement in plans.create:
                 connection.command(statement)
-        row = baseline_of(bytes(32), self._clock_us())
+        row = baseline_of(bytes(32), self._clock_us(), version=DIRECTORY_VERSION)
         plans = self.plans[SCHEMA_MIGRATION.name]
         connection.run(plans.insert, plans.codec.encode(row))
 
@@ -93,7 +93,9 @@ class PostgresRecords:
             )
         plans = self.plans[SCHEMA_MIGRATION.name]
         rows = self._connection.run(plans.lists["list_all"], ())
-        check_versions(self._shared.store, [plans.codec.decode(row) for row in rows], writing=True)
+        check_versions(
+            self._shared.store, [plans.codec.decode(row) for row in rows], writing=True, version=DIRECTORY_VERSION
+        )
 
     def work(self, work: Callable[[UnitOfWork], T]) -> T:
         with self._lock:

@@ -14,7 +14,7 @@ from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.schema.in_force import asked_us
 from caliber.schema.relation import ColumnType, Relation
 from caliber.schema.relations import BY_NAME
-from caliber.schema.relations.memory import FIRST_CODE
+from caliber.schema.relations.memory import FIRST_CODE, LAST_CODE
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.in_force import in_force_condition
 from caliber.storage.compile.plan import Plan, quote
@@ -112,7 +112,7 @@ def _of(relation: Relation, dialect: PostgresDialect) -> dict[str, str]:
     }
     return {
         **readers,
-        **({} if relation.code >= FIRST_CODE else linked),
+        **({} if FIRST_CODE <= relation.code <= LAST_CODE else linked),
         f"search.figures_{kind}": (
             f"SELECT count(*), coalesce(sum(e.terms), 0)::bigint, max({_time(relation)}) FROM {records} AS o"
             f" JOIN {entries} AS e ON e.ordinal = o.ordinal WHERE {in_sight(relation, '$1', '$2')}"

@@ -19,7 +19,7 @@ from caliber.schema.relations import MEMORY_TYPE
 from caliber.schema.relations.memory import StoredMemory
 from caliber.storage.compile.plan import quote
 from caliber.storage.migrate.memory_steps import MigrationPlan, Wanted, left_alone, memory_steps, next_step
-from caliber.storage.migrate.migrations import MIGRATIONS
+from caliber.storage.migrate.migrations import missing_versions
 from caliber.storage.migrate.text_steps import TextSteps
 from caliber.storage.sql.full_text import unpacked_memories
 from caliber.storage.stored_memories import stored_memories
@@ -73,6 +73,4 @@ def planned(shared: Shared, schema: str, wanted: Wanted, *, clock_us: Callable[[
         texts = _texts(connection, dialect)
         found = memory_steps(shared.store, rows, wanted, dialect, from_us(clock_us()))
         steps = [texts.with_texts(step) for step in found]
-    done = {migration.schema_version for migration in applied}
-    missing = tuple(version for version in sorted(MIGRATIONS) if version > min(done) and version not in done)
-    return MigrationPlan(missing, tuple(steps), tuple(left_alone(rows, wanted)))
+    return MigrationPlan(missing_versions(applied), tuple(steps), tuple(left_alone(rows, wanted)))

@@ -67,6 +67,8 @@ class _Reading:
         self._own = own(dialect)
         self.mark: str = self._one("SELECT pg_current_snapshot()::text") if finished else ""
         self.catalog = catalog_in(connection, dialect.table(MEMORY_TYPE.name))
+        versions = dialect.table(SCHEMA_MIGRATION.name)
+        self.schema_version: int = self._one(f"SELECT coalesce(max(schema_version), 0) FROM {versions}")
 
     def _one(self, text: str, *parameters: Any) -> Any:
         with RawCursor(self._connection) as cursor:

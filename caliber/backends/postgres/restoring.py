@@ -88,7 +88,8 @@ class _Restoring:
         self._progress = progress
 
     def run(self, store: str, replace: bool) -> str:
-        limit(self._connection, self._target, "min_writer_version")
+        # A process that does not know the newest schema would replace records that it does not know.
+        limit(self._connection, self._target, "schema_version")
         there = catalog_in(self._connection, self._dialect.table(MEMORY_TYPE.name))
         tables = ", ".join(self._dialect.table(relation.name) for relation in there.relations)
         # Readers go on; who writes waits, and finds another store afterwards.
@@ -158,7 +159,7 @@ class _Restoring:
 
     def _made(self, relation: Relation) -> Iterator[CopyRows]:
         for batch in self._archive.batches(relation):
-            columns = columns_of(relation, batch, 0)
+            columns = columns_of(relation.columns, batch, 0)
             sent = [for_server(columns[each.name], each, batch.num_rows) for each in relation.columns]
             yield CopyRows(sent, batch.num_rows)
 
@@ -166,7 +167,7 @@ class _Restoring:
         whole = PostgresWhole(self._connection, self._bulk)
         done = 0
         for relation in whole_of(self._archive.catalog):
-            digest = RowsDigest(relation)
+            digest = RowsDigest(relation, self._archive.columns_of(relation))
             for batch in whole.read(relation):
                 digest.add_batch(batch)
                 self._progress("verifying rows", done + digest.rows, self._archive.rows)

@@ -12,13 +12,21 @@ from caliber.backends.postgres.dialect import PostgresDialect, dialect_of
 from caliber.backends.postgres.full_text_plans import state_table
 from caliber.backends.postgres.statements import ADVISORY_CLASS
 from caliber.model.errors import Conflict, SchemaMismatch, StorageError, Unavailable
-from caliber.model.time import from_us
 from caliber.schema.catalog import BUILT_IN
 from caliber.schema.memory_types import MemoryType
 from caliber.schema.relations import MEMORY_TYPE, RELATIONS, SCHEMA_MIGRATION, TENANT
 from caliber.schema.relations.storage import Migration
 from caliber.storage.compile.plan import RelationPlans, compile_relation, plans_of, quote
-from caliber.storage.migrate.migrations import MIGRATIONS, baseline_of, check_migratable, check_versions, checksum_of
+from caliber.storage.migrate.migrations import (
+    baseline_of,
+    check_migratable,
+    check_versions,
+    checksum_of,
+    migration_of,
+    missing_versions,
+    shuts_out,
+    statements_of,
+)
 from caliber.storage.stored_memories import first_memories
 
 OLDEST_SERVER: Final = 140_000
@@ -101,43 +109,35 @@ def migrate(shared: Shared, schema: str, *, clock_us: Callable[[], int], lock_ti
     """
     with alone(shared, schema) as connection:
         connection.command(f"SET LOCAL lock_timeout = {lock_timeout_ms}")  # behind another migrator it waits as it must
-        _, plans, applied = applied_versions(connection, shared, schema)
-        done = {migration.schema_version for migration in applied}
-        out = []
+        dialect, plans, applied = applied_versions(connection, shared, schema)
+        missing = missing_versions(applied)
         connection.command(f"SET LOCAL search_path TO {quote(schema)}, pg_temp")
-        if _shuts_out(applied, set(MIGRATIONS) - done):
+        if shuts_out(applied, missing):
             # Each transaction of a store reads it first: when this one has the lock, older processes are out.
             connection.command(f"LOCK TABLE {SCHEMA_MIGRATION.name} IN ACCESS EXCLUSIVE MODE")
-        for version in sorted(MIGRATIONS):
-            if version in done or version <= min(done):
-                continue
-            step = MIGRATIONS[version]
-            statements = step.statements(PostgresDialect.name)
+        for version in missing:
+            statements = statements_of(version, dialect)
             for statement in statements:
                 connection.command(statement)
-            _record(
-                connection,
-                plans,
-                Migration(
-                    schema_version=version,
-                    name=step.name,
-                    checksum=checksum_of(statements),
-                    min_reader_version=step.min_reader_version,
-                    min_writer_version=step.min_writer_version,
-                    epoch=applied[0].epoch,
-                    applied_at=from_us(clock_us()),
-                ),
-            )
-            out.append(version)
-        return out
+            _record(connection, plans, migration_of(version, checksum_of(statements), clock_us(), applied[0].epoch))
+    validate_checks(shared, schema, lock_timeout_ms)
+    return list(missing)
 
 
-def _shuts_out(applied: Sequence[Migration], coming: set[int]) -> bool:
-    """Return whether a step to come is not for all that may use the store now."""
-    may_read = max((migration.min_reader_version for migration in applied), default=0)
-    may_write = max((migration.min_writer_version for migration in applied), default=0)
-    steps = [MIGRATIONS[version] for version in coming]
-    return any(step.min_reader_version > may_read or step.min_writer_version > may_write for step in steps)
+def validate_checks(shared: Shared, schema: str, lock_timeout_ms: int) -> None:
+    """Validate every check that is not validated, also those of a killed migration.
+
+    Others read and write meanwhile, which they could not while a check is replaced.
+    """
+    with alone(shared, schema) as connection:
+        connection.command(f"SET LOCAL lock_timeout = {lock_timeout_ms}")
+        found = connection.command(
+            "SELECT format('ALTER TABLE %s VALIDATE CONSTRAINT %I', conrelid::regclass, conname) FROM pg_constraint"
+            f" WHERE connamespace = '{schema}'::regnamespace AND contype = 'c' AND NOT convalidated"
+            " ORDER BY conrelid, conname"
+        )
+        for (statement,) in found:
+            connection.command(statement)
 
 
 def check_schema(connection: PgConnection, plans: dict[str, RelationPlans], store: str, *, writing: bool) -> str:

@@ -15,7 +15,7 @@ from caliber.backends.sqlite.connection import OpenOptions, SqliteConnection
 from caliber.backends.sqlite.dialect import DIALECT
 from caliber.backends.sqlite.errors import translate
 from caliber.backends.sqlite.forks import Calls
-from caliber.backends.sqlite.schema import PLANS
+from caliber.backends.sqlite.schema import PLANS, check_allowed
 from caliber.model.errors import StorageError
 from caliber.schema.relation import Relation
 from caliber.storage.bulk import arrow
@@ -125,6 +125,8 @@ class SqliteCare:
     @contextmanager
     def whole(self) -> Iterator[SqliteWhole]:
         with self._reading() as connection:
+            # A process that does not know the newest schema would leave out what is new.
+            check_allowed(connection, self._options.shown, "schema_version")
             yield SqliteWhole(connection, self._options.shown)
 
     def copy_to(self, path: Path, progress: Steps) -> tuple[str, int]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from caliber.schema.relation import Column, ColumnType
-from caliber.storage.compile.plan import quote
+from caliber.schema.relation import Column, ColumnType, Relation
+from caliber.storage.compile.plan import enum_check, literal, quote
 
 _CONTAINS = {
     ColumnType.TEXT: "instr({0}, {1}) > 0",
@@ -45,7 +45,6 @@ class SqliteDialect:
     ordinal_value = "{mark}"
     row_lock = ""  # a write transaction is alone
     own_columns: Mapping[str, tuple[str, ...]] = MappingProxyType({})
-    own_statements: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
     def table(self, name: str) -> str:
         return quote(name)
@@ -66,6 +65,26 @@ class SqliteDialect:
         if column.type in (ColumnType.JSON, ColumnType.TEXT_ARRAY):
             return [f"json_valid({name})"]
         return []
+
+    def default_of(self, column: Column) -> str:
+        if column.default == ():
+            return "x''" if column.type is ColumnType.UUID_ARRAY else "'[]'"
+        if isinstance(column.default, str):
+            return literal(column.default)
+        return str(int(column.default) if isinstance(column.default, bool) else column.default)
+
+    def own_statements(self, relation: Relation) -> tuple[str, ...]:
+        del relation  # tables here have no comments
+        return ()
+
+    def replace_enum_check(self, relation: str, before: Column, after: Column) -> tuple[str, ...]:
+        # SQLite's documentation of ALTER TABLE allows this for changes that do not affect stored rows.
+        old, new = (literal(f"CHECK ({enum_check(column)})") for column in (before, after))
+        return (
+            "PRAGMA writable_schema = ON",
+            f"UPDATE sqlite_schema SET sql = replace(sql, {old}, {new}) WHERE type = 'table' AND name = '{relation}'",
+            "PRAGMA writable_schema = RESET",
+        )
 
     def placeholder(self, position: int) -> str:
         return f"?{position}"

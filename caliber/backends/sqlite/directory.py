@@ -13,7 +13,7 @@ from caliber.model.errors import SchemaMismatch, Unavailable
 from caliber.schema.relations import DIRECTORY, SCHEMA_MIGRATION
 from caliber.storage.compile.plan import RelationPlans, compile_relation
 from caliber.storage.compile.session import Counter
-from caliber.storage.migrate.migrations import baseline_of, check_versions
+from caliber.storage.migrate.migrations import DIRECTORY_VERSION, baseline_of, check_versions
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class SqliteRecords:
         for plans in _PLANS.values():
             for statement in plans.create:
                 connection.command(statement)
-        row = baseline_of(bytes(32), self._clock_us())
+        row = baseline_of(bytes(32), self._clock_us(), version=DIRECTORY_VERSION)
         plans = _PLANS[SCHEMA_MIGRATION.name]
         connection.run(plans.insert, plans.codec.encode(row))
         connection.command(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -71,7 +71,7 @@ class SqliteRecords:
             raise SchemaMismatch(store=self._shown, reason="the file is no directory of tenants; choose another path")
         plans = _PLANS[SCHEMA_MIGRATION.name]
         rows = self._connection.run(plans.lists["list_all"], ())
-        check_versions(self._shown, [plans.codec.decode(row) for row in rows], writing=True)
+        check_versions(self._shown, [plans.codec.decode(row) for row in rows], writing=True, version=DIRECTORY_VERSION)
 
     def work(self, work: Callable[[UnitOfWork], T]) -> T:
         with self._lock, self._connection.transaction():

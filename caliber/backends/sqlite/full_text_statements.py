@@ -13,7 +13,7 @@ from caliber.backends.sqlite.statements import ROW
 from caliber.schema.in_force import asked_us
 from caliber.schema.relation import ColumnType, Relation
 from caliber.schema.relations import BY_NAME
-from caliber.schema.relations.memory import FIRST_CODE
+from caliber.schema.relations.memory import FIRST_CODE, LAST_CODE
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.in_force import in_force_condition
 from caliber.storage.compile.plan import Plan, quote
@@ -73,7 +73,7 @@ def _of(relation: Relation) -> dict[str, str]:
     }
     return {
         **readers,
-        **({} if relation.code >= FIRST_CODE else linked),
+        **({} if FIRST_CODE <= relation.code <= LAST_CODE else linked),
         f"search.figures_{kind}": (
             f"SELECT count(*), coalesce(sum(e.terms), 0), max({time}) FROM {records} AS o"
             f" JOIN {words}_entry AS e ON e.ordinal = o.ordinal WHERE {_in_sight(relation, '?1', '?2')}"
@@ -163,7 +163,10 @@ _TEXTS = {
 def full_text_statements(texts: tuple[Relation, ...]) -> dict[str, Plan]:
     """Return the statements that search a store of which these relations are indexed."""
     sql = _TEXTS | {
-        name: text for relation in texts if relation.code >= FIRST_CODE for name, text in _of(relation).items()
+        name: text
+        for relation in texts
+        if FIRST_CODE <= relation.code <= LAST_CODE
+        for name, text in _of(relation).items()
     }
     out = {}
     for name, contract in contracts_of(texts).items():

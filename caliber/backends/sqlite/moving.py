@@ -64,6 +64,8 @@ class _Reading:
         self._connection = connection
         self.mark: int = connection.run(STATEMENTS["change.bounds"], ())[0][1]
         self.catalog = catalog_of(connection, PLANS)
+        newest = f"SELECT coalesce(max(schema_version), 0) FROM {SCHEMA_MIGRATION.name}"
+        self.schema_version: int = connection.command(newest)[0][0]
         self._plans = plans_of(self.catalog, PLANS, DIALECT)
 
     def rows(self, relation: Relation, batch_rows: int) -> Iterator[Any]:

@@ -25,7 +25,9 @@ from caliber.backends.sqlite.fence import has_moved, lift, token_of
 from caliber.backends.sqlite.forks import Calls
 from caliber.backends.sqlite.schema import (
     PLANS,
+    apply_versions,
     baseline,
+    check_allowed,
     check_schema,
     clear_beside,
     exists,
@@ -91,7 +93,7 @@ def _restored(
         if isinstance(source, Archive):
             _load(made, source, clock_us, progress)
         else:
-            _copy(made, source, progress)
+            _copy(made, source, clock_us, progress)
         # Long after, not right after: others may commit until the very moment of taking over.
         epoch = _renew(made, _last_change(options) if there else 0, clock_us)
         check_file(beside, made.fork_wait_ms)
@@ -144,6 +146,8 @@ def _check_replaceable(options: OpenOptions, target: Path, replace: bool) -> Non
     """
     with _connected(options) as connection:
         check_schema(connection, options, writing=True)
+        # A process that does not know the newest schema would replace records that it does not know.
+        check_allowed(connection, options.shown, "schema_version")
         if token_of(connection) is not None:
             reason, retryable, advice = MOVED if has_moved(connection) else MOVING
             raise Unavailable(f"{target} is unavailable ({reason}): {advice}", reason=reason, retryable=retryable)
@@ -161,7 +165,7 @@ def _last_change(options: OpenOptions) -> int:
         return int(connection.run(_LAST, ())[0][0])
 
 
-def _copy(made: OpenOptions, source: Path, progress: Stages) -> None:
+def _copy(made: OpenOptions, source: Path, clock_us: Callable[[], int], progress: Stages) -> None:
     """Copy a file that ``db backup`` or SQLite made."""
     if not source.is_file():
         raise InvalidValue(field=str(source), reason="there is no such file")
@@ -169,9 +173,11 @@ def _copy(made: OpenOptions, source: Path, progress: Stages) -> None:
     with Calls(made.fork_wait_ms).connected(source, apsw.SQLITE_OPEN_READONLY) as given:
         copy_pages(given, Path(made.path), lambda done, of: progress("copying", done, of), made.fork_wait_ms)
     with _connected(made) as connection:
-        check_schema(connection, dataclasses.replace(made, path=str(source)), writing=True)
         with connection.transaction():
             lift(connection, None)  # of a store that was about to move; this one is not
+        shown = dataclasses.replace(made, path=str(source))
+        apply_versions(connection, shown, clock_us)
+        check_schema(connection, shown, writing=True)
 
 
 def _load(made: OpenOptions, archive: Archive, clock_us: Callable[[], int], progress: Stages) -> None:
@@ -187,7 +193,7 @@ def _load(made: OpenOptions, archive: Archive, clock_us: Callable[[], int], prog
             for relation in whole_of(archive.catalog):
                 insert = compile_relation(relation, DIALECT).insert.sql
                 for batch in archive.batches(relation):
-                    columns = columns_of(relation, batch, 0)
+                    columns = columns_of(relation.columns, batch, 0)
                     with connection.turn():
                         connection.raw.executemany(insert, rows_of(relation, columns, batch.num_rows)).fetchall()
                     done += batch.num_rows
@@ -204,7 +210,7 @@ def _verify(connection: SqliteConnection, archive: Archive, progress: Stages) ->
     whole = SqliteWhole(connection, "the restored store")
     done = 0
     for relation in whole_of(archive.catalog):
-        digest = RowsDigest(relation)
+        digest = RowsDigest(relation, archive.columns_of(relation))
         for batch in whole.read(relation):
             digest.add_batch(batch)
             progress("verifying rows", done + digest.rows, archive.rows)

@@ -23,17 +23,21 @@ from caliber.backends.sqlite.statements import STATEMENTS
 from caliber.model.errors import Conflict, InternalError, SchemaMismatch, Unavailable
 from caliber.model.time import from_us
 from caliber.schema.catalog import BUILT_IN
+from caliber.schema.relation import Relation
 from caliber.schema.relations import MEMORY_TYPE, RELATIONS, SCHEMA_MIGRATION
 from caliber.schema.relations.storage import Migration
-from caliber.storage.compile.plan import RelationPlans, compile_relation, plans_of
+from caliber.storage.compile.plan import RelationPlans, column_definition, compile_relation, plans_of
 from caliber.storage.compile.session import Counter
 from caliber.storage.migrate.migrations import (
-    MIGRATIONS,
     baseline_of,
+    changed_by,
     check_migratable,
     check_needed,
     check_versions,
     checksum_of,
+    migration_of,
+    missing_versions,
+    statements_of,
 )
 from caliber.storage.stored_memories import declared_in, first_memories, stored_memories
 from caliber.storage.write.changes import UPSERT, pack_changes
@@ -246,12 +250,7 @@ def migrate(config: CaliberConfig, *, clock_us: Callable[[], int], drop: Sequenc
     wanted = Wanted(declared_in(config), tuple(drop))
     connection = open_existing(options)
     try:
-        first = min(migration.schema_version for migration in _migrations(connection, options))
-        applied = [
-            version
-            for version in sorted(MIGRATIONS)
-            if version > first and _apply(connection, options, version, clock_us())
-        ]
+        applied = apply_versions(connection, options, clock_us)
         while _take_step(connection, options, wanted, clock_us()):
             pass
         return applied
@@ -267,7 +266,7 @@ def plan_migration(config: CaliberConfig, *, clock_us: Callable[[], int], drop: 
     wanted = Wanted(declared_in(config), tuple(drop))
     connection = open_existing(options)
     try:
-        done = {migration.schema_version for migration in _migrations(connection, options)}
+        missing = missing_versions(_migrations(connection, options))
         rows = stored_memories(connection, PLANS)
         texts = _texts(connection)
         steps = [
@@ -275,7 +274,6 @@ def plan_migration(config: CaliberConfig, *, clock_us: Callable[[], int], drop: 
         ]
     finally:
         connection.close()
-    missing = tuple(version for version in sorted(MIGRATIONS) if version > min(done) and version not in done)
     return MigrationPlan(missing, tuple(steps), tuple(left_alone(rows, wanted)))
 
 
@@ -313,31 +311,43 @@ def _migrations(connection: SqliteConnection, options: OpenOptions) -> list[Migr
     return applied
 
 
+def apply_versions(connection: SqliteConnection, options: OpenOptions, clock_us: Callable[[], int]) -> list[int]:
+    """Apply every missing schema version, each in a transaction of its own; return those applied."""
+    missing = missing_versions(_migrations(connection, options))
+    return [version for version in missing if _apply(connection, options, version, clock_us())]
+
+
 def _apply(connection: SqliteConnection, options: OpenOptions, version: int, now_us: int) -> bool:
     """Apply one schema version in a transaction of its own; return whether it was still missing."""
-    step = MIGRATIONS[version]
-    statements = list(step.statements(DIALECT.name))
+    statements = statements_of(version, DIALECT)
     with connection.transaction():
         applied = _migrations(connection, options)  # only now: another migrator may have been first
-        if version in {migration.schema_version for migration in applied}:
+        if version not in missing_versions(applied):
             return False
         for statement in statements:
             connection.command(statement)
+        for _, relation in changed_by(version):
+            _check_table(connection, options, relation)
+        # Other connections read the schema again. SQLite does that itself for ALTER TABLE and CREATE.
+        connection.command(f"PRAGMA schema_version = {connection.pragma('schema_version') + 1}")
         plans = PLANS[SCHEMA_MIGRATION.name]
-        row = Migration(
-            version,
-            step.name,
-            checksum_of(statements),
-            step.min_reader_version,
-            step.min_writer_version,
-            applied[0].epoch,
-            from_us(now_us),
-        )
+        row = migration_of(version, checksum_of(statements), now_us, applied[0].epoch)
         connection.run(plans.insert, plans.codec.encode(row))
         # Programs that have it open see by its number that others committed, and look whether they may go on.
         entry = (SCHEMA_MIGRATION.code, UPSERT, version, version)
         connection.run(STATEMENTS["change.insert"], (os.urandom(16), pack_changes([entry]), now_us))
     return True
+
+
+def _check_table(connection: SqliteConnection, options: OpenOptions, relation: Relation) -> None:
+    """Refuse a table that lacks a column as it is declared. Raises: SchemaMismatch."""
+    found = connection.command(f"SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = '{relation.name}'")
+    for column in relation.columns:
+        if not found or column_definition(relation, column, DIALECT) not in found[0][0]:
+            raise SchemaMismatch(
+                store=options.shown,
+                reason=f"its column {relation.name}.{column.name} is not as CALIBER made it; restore a backup",
+            )
 
 
 def open_existing(options: OpenOptions, counter: Counter | None = None) -> SqliteConnection:

@@ -9,7 +9,7 @@ from caliber.schema.relations.embedding import EMBEDDING, EMBEDDING_CACHE, EMBED
 from caliber.schema.relations.erasure import ERASURE
 from caliber.schema.relations.events import EVENT
 from caliber.schema.relations.knowledge import EDGE, NOTE, USAGE
-from caliber.schema.relations.memory import FIRST_CODE, MEMORY_TYPE
+from caliber.schema.relations.memory import CODE_MAX, FIRST_CODE, LAST_CODE, MEMORY_TYPE
 from caliber.schema.relations.pcp import CHECKPOINT
 from caliber.schema.relations.policies import PENDING_TRIGGER, POLICY_RUN
 from caliber.schema.relations.storage import CHANGE, CONFIG_DOCUMENT, SCHEMA_MIGRATION
@@ -51,7 +51,7 @@ DIRECTORY: tuple[Relation, ...] = (TENANT, SCHEMA_MIGRATION)
 def check_codes(relations: Iterable[Relation]) -> None:
     """Raise AssertionError unless each relation has a name and a code of its own, and a code of a built-in relation.
 
-    Change records name relations by their codes; those from ``FIRST_CODE`` on belong to declared memories.
+    Change records name relations by their codes; ``FIRST_CODE`` to ``LAST_CODE`` belong to declared memories.
     """
     by_code: dict[int, str] = {}
     names: set[str] = set()
@@ -60,8 +60,11 @@ def check_codes(relations: Iterable[Relation]) -> None:
             raise AssertionError(f"two relations have the name {relation.name}")
         if relation.code in by_code:
             raise AssertionError(f"{by_code[relation.code]} and {relation.name} both have the code {relation.code}")
-        if not 0 < relation.code < FIRST_CODE:
-            raise AssertionError(f"{relation.name} has the code {relation.code}, which is not in 1 to {FIRST_CODE - 1}")
+        if not (0 < relation.code < FIRST_CODE or LAST_CODE < relation.code <= CODE_MAX):
+            raise AssertionError(
+                f"{relation.name} has the code {relation.code}, which is not in 1 to {FIRST_CODE - 1}"
+                f" or {LAST_CODE + 1} to {CODE_MAX}"
+            )
         names.add(relation.name)
         by_code[relation.code] = relation.name
 

@@ -12,8 +12,10 @@ KEY = "record_id"
 TABLE_PREFIX = "memory_"
 """What the tables of declared memories begin with."""
 FIRST_CODE = 64
-LAST_CODE = 255
-"""Change records name relations by one byte; those below are for what every store has."""
+LAST_CODE = 8_191
+"""The codes of declared memories."""
+CODE_MAX = 16_383
+"""Change records name relations by 14 bits. Built-in relations have the codes below and above declared memories."""
 
 NAMESAKE_BITS = 40
 """How far apart the ordinals of memories lie that had one name after the other: no table has so many rows."""

@@ -87,6 +87,17 @@ def schema_of(relation: Relation, *, numbered: bool = False) -> Any:
     return pa.schema(fields, metadata={"relation": relation.name})
 
 
+def default_array(column: Column, rows: int) -> Any:
+    """Return the column of rows that were written without it: its default, or nulls."""
+    value: Any = [] if column.default == () else column.default
+    return load_pyarrow().array([value] * rows, _type_of(KINDS[column.type]))
+
+
+def default_column(column: Column, rows: int) -> CopyColumn:
+    """Return the column of rows that were written without it, as buffers."""
+    return _buffers(default_array(column, rows), field_of(column))
+
+
 # --- from what callers have ---------------------------------------------------------------------
 
 

@@ -18,7 +18,7 @@ from caliber.kernels.tokens import estimate_tokens_spans
 from caliber.model.errors import InvalidRow, InvalidValue
 from caliber.model.trust import TrustLabel
 from caliber.schema.relation import Column, ColumnType, Relation
-from caliber.storage.bulk.arrow import field_of
+from caliber.storage.bulk.arrow import default_column, field_of
 from caliber.storage.bulk.columns import (
     Columns,
     column_of_bytes,
@@ -94,7 +94,8 @@ def _can_be_made(relation: Relation, column: Column) -> bool:
     if relation.has(KEY) and name in ("token_count", "content_hash"):
         return True
     return (
-        name == "version"
+        column.default is not None
+        or name == "version"
         or (relation.key == (name,) and column.type is ColumnType.UUID)
         or name in _HASHED.get(relation.name, {})
         or (name == "token_count" and relation.name in _COUNTED)
@@ -135,6 +136,8 @@ def _made(relation: Relation, declared: Column, columns: Columns, rows: int, mak
     if name in _LIKE and _LIKE[name] in columns:
         like = columns[_LIKE[name]]
         return dataclasses.replace(like, field=field_of(declared))
+    if declared.default is not None:
+        return default_column(declared, rows)
     if declared.nullable:
         return nothing(declared, rows)
     if relation.key == (name,):

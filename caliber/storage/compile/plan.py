@@ -14,7 +14,7 @@ from hashlib import sha256
 from typing import Any, Final, Protocol
 
 from caliber.schema.catalog import Catalog
-from caliber.schema.relation import AccessPath, Column, ColumnType, Relation, Unique
+from caliber.schema.relation import AccessPath, Column, ColumnType, ForeignKey, Relation, Unique
 from caliber.schema.traits import Pruned
 from caliber.storage.compile.codec import Codec, codec_of
 from caliber.storage.compile.in_force import active_condition
@@ -33,8 +33,6 @@ class Dialect(Protocol):
     """The end of a SELECT that keeps others from writing its rows; empty where nobody else can."""
     own_columns: Mapping[str, tuple[str, ...]]
     """Definitions of columns that only this database has, by relation."""
-    own_statements: Mapping[str, tuple[str, ...]]
-    """Statements that only this database runs beside a table, by relation."""
 
     def table(self, name: str) -> str:
         """Return a relation's table as statements name it."""
@@ -46,6 +44,18 @@ class Dialect(Protocol):
 
     def checks_of(self, column: Column) -> list[str]:
         """Return the column's CHECK expressions."""
+        ...
+
+    def default_of(self, column: Column) -> str:
+        """Return the column's default as a literal."""
+        ...
+
+    def own_statements(self, relation: Relation) -> tuple[str, ...]:
+        """Return the statements that only this database runs beside a table."""
+        ...
+
+    def replace_enum_check(self, relation: str, before: Column, after: Column) -> tuple[str, ...]:
+        """Return the statements that replace the check of an enum's members by a wider one."""
         ...
 
     def placeholder(self, position: int) -> str:
@@ -140,25 +150,48 @@ def _where(conditions: tuple[tuple[str, bool], ...]) -> str:
 
 
 def column_definition(relation: Relation, column: Column, dialect: Dialect) -> str:
-    """Return a column as CREATE TABLE and ALTER TABLE say it."""
+    """Return a column as CREATE TABLE defines it."""
     if relation.auto_key and relation.key == (column.name,):
         return f"{quote(column.name)} {dialect.auto_key_definition}"
     parts = [quote(column.name), dialect.type_of(column)]
     if not column.nullable and not column.declared:
         parts.append("NOT NULL")
+    if column.default is not None:
+        parts.append(f"DEFAULT {dialect.default_of(column)}")
     checks = dialect.checks_of(column)
     low, high = column.check or (None, None)
     if low is not None:
         checks.append(f"{quote(column.name)} >= {low}")
     if high is not None:
         checks.append(f"{quote(column.name)} <= {high}")
-    if column.enum is not None and not column.open:
-        members = ", ".join("'" + member.value + "'" for member in column.enum)
-        checks.append(f"{quote(column.name)} IN ({members})")
+    if members := enum_check(column):
+        checks.append(members)
     if column.length is not None:
         checks.append(f"length({quote(column.name)}) = {column.length}")
     parts.extend(f"CHECK ({check})" for check in checks)
     return " ".join(parts)
+
+
+def enum_check(column: Column) -> str:
+    """Return the condition that a column holds a member of its enum; empty for an open one."""
+    if column.enum is None or column.open:
+        return ""
+    return f"{quote(column.name)} IN ({', '.join(literal(member.value) for member in column.enum)})"
+
+
+def literal(text: str) -> str:
+    """Return a text as a SQL literal."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _foreign_key(key: ForeignKey, dialect: Dialect) -> str:
+    return f"REFERENCES {dialect.table(key.relation)} ({quote(key.target)}) ON DELETE {key.on_delete.upper()}"
+
+
+def added_column(relation: Relation, column: Column, dialect: Dialect) -> str:
+    """Return a column as ALTER TABLE adds it, with its foreign key."""
+    keys = [_foreign_key(key, dialect) for key in relation.foreign_keys if key.column == column.name]
+    return " ".join([column_definition(relation, column, dialect), *keys])
 
 
 def _unique_name(relation: Relation, unique: Unique) -> str:
@@ -170,7 +203,8 @@ def _short(name: str) -> str:
     return name if len(name) <= NAME_BYTES else f"{name[: NAME_BYTES - 9]}_{sha256(name.encode()).hexdigest()[:8]}"
 
 
-def _ddl(relation: Relation, dialect: Dialect) -> tuple[str, ...]:
+def create_statements(relation: Relation, dialect: Dialect) -> tuple[str, ...]:
+    """Return the statements that create a relation: its table, then its indexes and comments."""
     lines = []
     if relation.ordinal:
         lines.append(f"{quote('ordinal')} {dialect.ordinal_definition}")
@@ -180,10 +214,7 @@ def _ddl(relation: Relation, dialect: Dialect) -> tuple[str, ...]:
         keys = ", ".join(quote(name) for name in relation.key)
         lines.append(f"UNIQUE ({keys})" if relation.ordinal else f"PRIMARY KEY ({keys})")
     for key in relation.foreign_keys:
-        lines.append(
-            f"FOREIGN KEY ({quote(key.column)}) REFERENCES {dialect.table(key.relation)} ({quote(key.target)})"
-            f" ON DELETE {key.on_delete.upper()}"
-        )
+        lines.append(f"FOREIGN KEY ({quote(key.column)}) {_foreign_key(key, dialect)}")
     body = ",\n  ".join(lines)
     table = dialect.table(relation.name)
     statements = [f"CREATE TABLE {table} (\n  {body}\n){dialect.table_suffix}"]
@@ -210,7 +241,7 @@ def _ddl(relation: Relation, dialect: Dialect) -> tuple[str, ...]:
             name = quote(_short(f"ix_{relation.name}_{key.column}"))
             where = f" WHERE {_where(((key.column, False),))}" if relation.column(key.column).nullable else ""
             statements.append(f"CREATE INDEX {name} ON {table} ({quote(key.column)}){where}")
-    return (*statements, *dialect.own_statements.get(relation.name, ()))
+    return (*statements, *dialect.own_statements(relation))
 
 
 def _count_plan(relation: Relation, path: AccessPath, dialect: Dialect) -> Plan:
@@ -351,7 +382,7 @@ def compile_relation(relation: Relation, dialect: Dialect) -> RelationPlans:
     return RelationPlans(
         relation=relation,
         codec=codec,
-        create=_ddl(relation, dialect),
+        create=create_statements(relation, dialect),
         insert=Plan(f"{relation.name}.insert", insert + returning, names, ("ordinal",) if returning else ()),
         insert_or_ignore=Plan(
             f"{relation.name}.insert_or_ignore",

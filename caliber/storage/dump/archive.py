@@ -25,11 +25,11 @@ from typing import IO, Any, Final
 
 from caliber.model.errors import Conflict, InvalidValue, StorageError, Unavailable
 from caliber.schema.catalog import BUILT_IN, Catalog
-from caliber.schema.relation import Relation
+from caliber.schema.relation import Column, Relation
 from caliber.schema.relations import MEMORY_TYPE
 from caliber.schema.relations.memory import StoredMemory
 from caliber.storage.compile.damage import UNREADABLE
-from caliber.storage.dump.parquet import parquet_batches, parquet_writer
+from caliber.storage.dump.parquet import parquet_batches, parquet_names, parquet_writer
 from caliber.storage.dump.whole import BATCH_ROWS, RowsDigest, whole_of
 from caliber.storage.maintain.care import Stages, WholeStore
 from caliber.storage.migrate.migrations import BASELINE_VERSION, SCHEMA_VERSION, before_baseline
@@ -398,6 +398,14 @@ class Archive:
     def member(self, relation: Relation) -> Member | None:
         """Return what the archive says of a relation; None for one that did not exist yet when it was made."""
         return next((each for each in self.manifest.relations if each.relation == relation.name), None)
+
+    def columns_of(self, relation: Relation) -> tuple[Column, ...]:
+        """Return the columns of a relation that the archive has; an older version did not write newer ones."""
+        member = self.member(relation)
+        if member is None:
+            return relation.columns
+        names = parquet_names(io.BufferedReader(self._open(member)))
+        return tuple(column for column in relation.columns if column.name in names)
 
     def batches(self, relation: Relation) -> Iterator[Any]:
         """Yield the rows of a relation of ``caliber.storage.dump.whole`` as record batches."""

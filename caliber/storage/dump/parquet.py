@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from caliber.model.errors import InvalidValue, Unavailable
 from caliber.schema.relation import Relation
-from caliber.storage.bulk.arrow import load_pyarrow, schema_of
+from caliber.storage.bulk.arrow import default_array, load_pyarrow, schema_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -102,8 +102,19 @@ def _decoded(batches: Iterator[Any], field: str) -> Iterator[Any]:
         yield batch
 
 
+def parquet_names(source: Any) -> set[str]:
+    """Return the names of the columns of a Parquet file object. Raises: InvalidValue."""
+    pa = load_pyarrow()
+    import pyarrow.parquet as parquet
+
+    try:
+        return set(parquet.read_schema(source).names)
+    except (pa.ArrowException, OSError) as error:
+        raise InvalidValue(field="archive", reason="holds a file that is no Parquet file") from error
+
+
 def parquet_batches(source: Any, relation: Relation, batch_rows: int) -> Iterator[Any]:
-    """Yield the rows of a Parquet file object, one row group in memory at a time; lacking columns may be null.
+    """Yield the rows of a Parquet file object, one row group in memory at a time; lacking columns hold their defaults.
 
     Raises: InvalidValue for what is not Parquet, or has other columns than the relation
     """
@@ -117,7 +128,8 @@ def parquet_batches(source: Any, relation: Relation, batch_rows: int) -> Iterato
     with file:
         wanted, given = schema_of(relation), set(file.schema_arrow.names)
         unknown = sorted(given - set(wanted.names))
-        lacking = [column.name for column in relation.columns if column.name not in given and not column.nullable]
+        absent = {column.name: column for column in relation.columns if column.name not in given}
+        lacking = [column.name for column in absent.values() if not column.nullable and column.default is None]
         if len(given) < len(file.schema_arrow.names):
             raise InvalidValue(field=relation.name, reason="has two columns of one name")
         if unknown or lacking:
@@ -126,7 +138,9 @@ def parquet_batches(source: Any, relation: Relation, batch_rows: int) -> Iterato
         for group in range(file.num_row_groups):
             for batch in _decoded(file.iter_batches(batch_size=batch_rows, row_groups=[group]), relation.name):
                 arrays = [
-                    batch.column(field.name) if field.name in given else pa.nulls(batch.num_rows, field.type)
+                    default_array(absent[field.name], batch.num_rows)
+                    if field.name in absent
+                    else batch.column(field.name)
                     for field in wanted
                 ]
                 yield pa.record_batch(arrays, names=wanted.names)

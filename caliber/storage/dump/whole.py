@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from caliber.kernels.copy import CopyColumn, CopyKind, CopyRows, copy_tuples
@@ -56,9 +57,9 @@ WHOLE: Final[tuple[Relation, ...]] = whole_of(BUILT_IN)
 """The statements that make a store without memories of its own."""
 
 
-def columns_of(relation: Relation, batch: Any, first_row: int) -> Columns:
+def columns_of(declared: Iterable[Column], batch: Any, first_row: int) -> Columns:
     """Return a record batch as buffers, by column. Raises: DTypeError, InvalidRow."""
-    return {each.name: arrow.column_from(batch, each, first_row=first_row) for each in relation.columns}
+    return {each.name: arrow.column_from(batch, each, first_row=first_row) for each in declared}
 
 
 def _plain(column: CopyColumn, declared: Column, rows: int) -> CopyColumn:
@@ -76,23 +77,26 @@ def _escaped(text: bytes) -> bytes:
 
 
 class RowsDigest:
-    """SHA-256 of rows, whatever database they are in and however they are cut into batches."""
+    """SHA-256 of rows, whatever database they are in and however they are cut into batches.
 
-    def __init__(self, relation: Relation) -> None:
-        self._relation = relation
+    ``columns`` are those that count, where these are not all.
+    """
+
+    def __init__(self, relation: Relation, columns: Sequence[Column] | None = None) -> None:
+        self._columns = relation.columns if columns is None else columns
         self._hash = hashlib.sha256(relation.name.encode())
         self.rows = 0
 
     def add(self, columns: Columns, rows: int) -> None:
         """Take rows in, in the order of their keys."""
-        ordered = [_plain(columns[each.name], each, rows) for each in self._relation.columns]
+        ordered = [_plain(columns[each.name], each, rows) for each in self._columns]
         for piece in copy_tuples(CopyRows(ordered, rows), chunk_bytes=_CHUNK_BYTES):
             self._hash.update(piece)
         self.rows += rows
 
     def add_batch(self, batch: Any) -> None:
         """Take a record batch in."""
-        self.add(columns_of(self._relation, batch, self.rows), batch.num_rows)
+        self.add(columns_of(self._columns, batch, self.rows), batch.num_rows)
 
     def hex(self) -> str:
         """Return the digest of what was taken in."""

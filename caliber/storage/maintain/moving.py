@@ -49,6 +49,8 @@ class Reading(Protocol):
     """The boundary, as ``changes_since`` takes it."""
     catalog: Catalog
     """The relations of the store."""
+    schema_version: int
+    """The newest schema version of the store; 0 of a copy that is not finished."""
 
     def rows(self, relation: Relation, batch_rows: int) -> Iterator[Any]:
         """Yield the rows in the order of their keys as record batches, the ordinal first where there is one."""

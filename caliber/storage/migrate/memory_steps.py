@@ -15,11 +15,12 @@ from datetime import datetime
 from caliber.model.errors import InvalidValue, SchemaMismatch
 from caliber.schema.memory_definitions import definition_of, memory_from
 from caliber.schema.memory_types import Field, FieldType, Index, MemoryType
-from caliber.schema.own_memories import OwnMemory, embedded_field, faults, own_memory
+from caliber.schema.own_memories import embedded_field, faults, own_memory
 from caliber.schema.relation import Relation
 from caliber.schema.relations import MEMORY_TYPE
 from caliber.schema.relations.memory import FIRST_CODE, LAST_CODE, NAMESAKE_BITS, StoredMemory
-from caliber.storage.compile.plan import Dialect, column_definition, compile_relation, indexes_made_by, quote
+from caliber.storage.compile.plan import Dialect, compile_relation
+from caliber.storage.migrate.schema_changes import statements_between
 from caliber.storage.stored_memories import parents_first, shown
 from caliber.storage.write.changes import RELOAD_RECORD, UPSERT, pack_changes
 
@@ -249,7 +250,7 @@ def _changed(
     """Return the first step from a memory that is there to the declared one."""
     for line, after, removes in _towards(held, memory, wanted):
         before, then = own_memory(held, row.code), own_memory(after, row.code)
-        statements = _difference(before, then, dialect)
+        statements = statements_between(before.relation, then.relation, dialect)
         if before.embedded is not None and then.embedded is None:
             name = before.relation.name
             statements = (f"DELETE FROM {dialect.table('embedding')} WHERE owner_type = '{name}'", *statements)
@@ -313,19 +314,3 @@ def _indexes_towards(held: MemoryType, memory: MemoryType) -> Iterator[tuple[str
 
 def _shown_index(memory: MemoryType, index: Index) -> str:
     return f"{memory.name}.{index.field} ({index.type})"
-
-
-def _difference(before: OwnMemory, after: OwnMemory, dialect: Dialect) -> tuple[str, ...]:
-    """Return the statements that make one relation of the other."""
-    old, new = (compile_relation(memory.relation, dialect) for memory in (before, after))
-    table = dialect.table(after.relation.name)
-    # What a table is created with besides: its indexes, each of them a statement of its own.
-    lines = [line for line in old.create[1:] if line not in new.create[1:]]
-    statements = [f"DROP INDEX {dialect.table(name)}" for name in indexes_made_by(lines)]
-    columns = {column.name for column in after.relation.columns}
-    gone = [column.name for column in before.relation.columns if column.name not in columns]
-    statements += [f"ALTER TABLE {table} DROP COLUMN {quote(name)}" for name in gone]
-    fresh = [column for column in after.relation.columns if not before.relation.has(column.name)]
-    definitions = [column_definition(after.relation, column, dialect) for column in fresh]
-    statements += [f"ALTER TABLE {table} ADD COLUMN {definition}" for definition in definitions]
-    return (*statements, *(line for line in new.create[1:] if line not in old.create[1:]))

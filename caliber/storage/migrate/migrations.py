@@ -2,48 +2,92 @@
 
 Migrations expand first and contract later, so that old and new processes can run side by side. ``create`` makes
 the newest schema at once; ``migrate`` brings an older one up to it; ``open`` does neither and says what to run.
+
+To add a version: change the declarations, raise ``SCHEMA_VERSION``, and name the changes in ``MIGRATIONS``. The lowest
+versions that may read and write never fall. Source: docs/decisions/0110, 0201.
 """
 
 from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from caliber.model.errors import SchemaMismatch
 from caliber.model.time import from_us
-from caliber.schema.relations import SCHEMA_MIGRATION
+from caliber.schema.relation import Relation
+from caliber.schema.relations import RELATIONS, SCHEMA_MIGRATION
 from caliber.schema.relations.storage import Migration
-from caliber.storage.compile.plan import RelationPlans
+from caliber.storage.compile.plan import Dialect, RelationPlans
 from caliber.storage.compile.session import StatementSession
+from caliber.storage.migrate.schema_changes import Relations, SchemaChange, changed, statements_between
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """The schema that this version of CALIBER writes."""
 
 BASELINE_VERSION = 2
 """The oldest schema that this version of CALIBER can migrate. Schema 1 was never released."""
 
 
+DIRECTORY_VERSION = 2
+"""The schema of a directory of tenants, whose relations are its own. It has no migrations."""
+
+
 @dataclass(frozen=True, slots=True)
 class MigrationStep:
-    """One schema version. ``texts`` holds each backend's statements by its name."""
+    """One schema version: its changes; then, in ``texts``, other statements of each backend by its name."""
 
     name: str
     min_reader_version: int
     min_writer_version: int
+    changes: tuple[SchemaChange, ...] = ()
     texts: tuple[tuple[str, tuple[str, ...]], ...] = ()
-
-    def statements(self, dialect: str) -> tuple[str, ...]:
-        """Return the statements of this step for one database."""
-        return dict(self.texts)[dialect]
 
 
 MIGRATIONS: dict[int, MigrationStep] = {
-    BASELINE_VERSION: MigrationStep(
-        "baseline", min_reader_version=BASELINE_VERSION, min_writer_version=BASELINE_VERSION
-    ),
+    2: MigrationStep("baseline", min_reader_version=2, min_writer_version=2),
+    # The tables stay. A process of schema 2 takes a change record with a code above 255 for a damaged one.
+    3: MigrationStep("codes of 14 bits", min_reader_version=3, min_writer_version=3),
 }
+
+
+def relations_at(version: int) -> Relations:
+    """Return the relations that a store of a schema version has."""
+    relations = RELATIONS
+    for later in sorted((number for number in MIGRATIONS if number > version), reverse=True):
+        for change in reversed(MIGRATIONS[later].changes):
+            relations = change.undo(relations)
+    return relations
+
+
+def changed_by(version: int) -> list[tuple[Relation | None, Relation]]:
+    """Return the relations that a schema version changes, before (None for a new one) and after."""
+    after = relations_at(version)
+    before = after
+    for change in reversed(MIGRATIONS[version].changes):
+        before = change.undo(before)
+    return list(changed(before, after))
+
+
+def statements_of(version: int, dialect: Dialect) -> tuple[str, ...]:
+    """Return the statements that bring a store to a schema version from the one before."""
+    derived = [line for before, after in changed_by(version) for line in statements_between(before, after, dialect)]
+    return (*derived, *dict(MIGRATIONS[version].texts).get(dialect.name, ()))
+
+
+def missing_versions(applied: Iterable[Migration]) -> tuple[int, ...]:
+    """Return the schema versions that a store lacks, in their order."""
+    done = {migration.schema_version for migration in applied}
+    return tuple(version for version in sorted(MIGRATIONS) if version > min(done) and version not in done)
+
+
+def shuts_out(applied: Sequence[Migration], versions: Iterable[int]) -> bool:
+    """Return whether missing versions refuse a process that may use the store now."""
+    may_read = max(migration.min_reader_version for migration in applied)
+    may_write = max(migration.min_writer_version for migration in applied)
+    steps = [MIGRATIONS[version] for version in versions]
+    return any(step.min_reader_version > may_read or step.min_writer_version > may_write for step in steps)
 
 
 def checksum_of(statements: Sequence[str]) -> bytes:
@@ -51,18 +95,17 @@ def checksum_of(statements: Sequence[str]) -> bytes:
     return hashlib.sha256("\n".join(statements).encode()).digest()
 
 
-def baseline_of(checksum: bytes, at_us: int, epoch: str | None = None) -> Migration:
+def migration_of(version: int, checksum: bytes, at_us: int, epoch: str) -> Migration:
+    """Return the row that records a schema version in a store."""
+    step = MIGRATIONS[version]
+    readers, writers = step.min_reader_version, step.min_writer_version
+    return Migration(version, step.name, checksum, readers, writers, epoch, from_us(at_us))
+
+
+def baseline_of(checksum: bytes, at_us: int, epoch: str | None = None, *, version: int | None = None) -> Migration:
     """Return the row of a store made with the newest schema at once; its epoch is a new one unless one is given."""
-    step = MIGRATIONS[SCHEMA_VERSION]
-    return Migration(
-        schema_version=SCHEMA_VERSION,
-        name="baseline",
-        checksum=checksum,
-        min_reader_version=step.min_reader_version,
-        min_writer_version=step.min_writer_version,
-        epoch=str(uuid.uuid4()) if epoch is None else epoch,
-        applied_at=from_us(at_us),
-    )
+    row = migration_of(version or SCHEMA_VERSION, checksum, at_us, epoch or str(uuid.uuid4()))
+    return replace(row, name="baseline")
 
 
 def epoch_of(session: StatementSession, plans: Mapping[str, RelationPlans]) -> str:
@@ -106,21 +149,22 @@ def before_baseline(version: int) -> str:
     )
 
 
-def check_versions(store: str, applied: Sequence[Migration], *, writing: bool) -> None:
-    """Refuse a store that this version of CALIBER may not use.
+def check_versions(store: str, applied: Sequence[Migration], *, writing: bool, version: int | None = None) -> None:
+    """Refuse a store that this version of CALIBER, whose schema is ``version``, may not use.
 
     Raises: SchemaMismatch, saying whether to migrate the store or to upgrade CALIBER.
     """
     check_migratable(store, applied)
+    ours = version or SCHEMA_VERSION
     newest = max(applied, key=lambda migration: migration.schema_version)
     needed = newest.min_writer_version if writing else newest.min_reader_version
-    if needed > SCHEMA_VERSION:
+    if needed > ours:
         raise SchemaMismatch(
             store=store,
             reason=f"schema version {newest.schema_version} needs a newer CALIBER; upgrade the package caliber-memory",
         )
-    if newest.schema_version < SCHEMA_VERSION:
+    if newest.schema_version < ours:
         raise SchemaMismatch(
             store=store,
-            reason=f"schema version {newest.schema_version} is older than {SCHEMA_VERSION}; run `caliber db migrate`",
+            reason=f"schema version {newest.schema_version} is older than {ours}; run `caliber db migrate`",
         )

@@ -1,4 +1,8 @@
-"""Change records: what a transaction wrote, as packed ordinals and versions (design, section 5)."""
+"""Change records: what a transaction wrote, as packed ordinals and versions (design, section 5).
+
+A run begins with the low byte of the relation's code, a byte with the operation (2 bits) and the high bits of the
+code (6 bits), and a count. Codes up to 255 have the bytes that schema 2 wrote: its records stay readable.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,7 @@ RELOAD = 3
 """Everything is another: the store was restored. Whoever follows reads all of it anew."""
 
 _HEAD = struct.Struct("<BBI")
+_OPERATION_BITS = 2
 _ENTRY = struct.Struct("<qi")
 _ENTRIES = np.dtype([("ordinal", "<i8"), ("version", "<i4")])
 
@@ -31,7 +36,7 @@ def pack_changes(entries: Sequence[ChangeEntry]) -> bytes:
         end = start
         while end < len(entries) and entries[end][0] == relation and entries[end][1] == operation:
             end += 1
-        out += _HEAD.pack(relation, operation, end - start)
+        out += _HEAD.pack(relation & 0xFF, operation | relation >> 8 << _OPERATION_BITS, end - start)
         for entry in entries[start:end]:
             out += _ENTRY.pack(entry[2], entry[3])
         start = end
@@ -43,7 +48,7 @@ def pack_upserts(relation: int, ordinals: Sequence[int], versions: Sequence[int]
     entries = np.empty(len(ordinals), _ENTRIES)
     entries["ordinal"] = ordinals
     entries["version"] = versions
-    return _HEAD.pack(relation, UPSERT, len(ordinals)) + entries.tobytes()
+    return _HEAD.pack(relation & 0xFF, UPSERT | relation >> 8 << _OPERATION_BITS, len(ordinals)) + entries.tobytes()
 
 
 RELOAD_RECORD = _HEAD.pack(0, RELOAD, 0)
@@ -58,7 +63,8 @@ def unpack_changes(raw: bytes) -> Iterable[ChangeEntry]:
     while at < len(raw):
         if at + _HEAD.size > len(raw):
             raise StorageError("a change record is damaged; run `caliber doctor`")
-        relation, operation, count = _HEAD.unpack_from(raw, at)
+        low, second, count = _HEAD.unpack_from(raw, at)
+        relation, operation = second >> _OPERATION_BITS << 8 | low, second & (1 << _OPERATION_BITS) - 1
         at += _HEAD.size
         if operation not in (UPSERT, DELETE) or at + count * _ENTRY.size > len(raw):
             raise StorageError("a change record is damaged; run `caliber doctor`")

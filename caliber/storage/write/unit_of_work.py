@@ -20,7 +20,7 @@ from caliber.model.events import Event
 from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relation import Relation
 from caliber.schema.relations import CONTENT_VERSION, EMBEDDING, EVENT, SCOPE, TRAJECTORY, TURN, TURN_SUMMARY
-from caliber.schema.relations.memory import FIRST_CODE
+from caliber.schema.relations.memory import FIRST_CODE, LAST_CODE
 from caliber.storage.compile.codec import Row, dump_json
 from caliber.storage.compile.damage import UNREADABLE, damaged
 from caliber.storage.compile.paging import pages
@@ -356,7 +356,7 @@ class UnitOfWork:
         nobody else can do it. Raises: SchemaMismatch.
         """
         code = relation.code
-        if code >= FIRST_CODE and code not in self._live:
+        if FIRST_CODE <= code <= LAST_CODE and code not in self._live:
             check_present(self._session, relation, self._plans, self._statements, self._catalog)
             self._live.add(code)
 
