@@ -1,0 +1,132 @@
+"""A store, an archive and windows of schema 2, made by the code of then, in this version. Source: decision 0201.
+
+``tests/data/schema_2`` says how they were made.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.cli_runs import caliber as command
+from support.memories import FACT
+
+import caliber
+from caliber.api.opening import plan_migration
+from caliber.model import FixedClock
+from caliber.model.errors import SchemaMismatch
+from caliber.storage.migrate.migrations import BASELINE_VERSION, MIGRATIONS
+from caliber.storage.write.changes import unpack_changes
+
+DATA = Path(__file__).parents[1] / "data" / "schema_2"
+EXPECTED = json.loads((DATA / "expected.json").read_text())
+LATER = [version for version in sorted(MIGRATIONS) if version > BASELINE_VERSION]
+
+
+def fingerprint(window: Any) -> dict[str, Any]:
+    return {
+        "window_id": str(window.window_id),
+        "text": window.text,
+        "messages": window.to_messages(),
+        "used_tokens": window.used_tokens,
+        "sources": [
+            [str(source.id), source.version, repr(source.relevance), source.tokens]
+            for section in window.sections
+            for source in section.sources
+        ],
+        "trace": [[str(each.target_id), each.action.value, each.reason] for each in window.assembly_trace],
+    }
+
+
+def check_store(settings: Any, *, restored: bool = False) -> None:
+    """Open a store that holds what was made, and read, write and search it."""
+    clock = FixedClock(EXPECTED["now_us"])
+    with caliber.open(settings, clock=clock) as memory:
+        assert memory.verify() == []
+        tables = memory._engine.store.plans
+        with memory._engine.store.read() as session:
+            rows = {name: session.run(plans.count, ())[0][0] for name, plans in tables.items()}
+        for name, count in EXPECTED["rows"].items():
+            if name not in ("change", "schema_migration", "event", "config_document", "pending_trigger", "policy_run"):
+                assert rows[name] == count, name
+        if not restored:
+            with memory._engine.store.read() as session:
+                records = session.run(tables["change"].page, (0, 1_000))
+            assert len(records) >= EXPECTED["rows"]["change"]
+            assert all(list(unpack_changes(record[2])) for record in records), "those of schema 2 stay readable"
+        for key, content in EXPECTED["notes"].items():
+            assert memory.get(uuid.UUID(key)).content == content
+        for key, subject in EXPECTED["facts"].items():
+            assert memory.memory("fact").get(uuid.UUID(key)).subject == subject
+        for window in EXPECTED["windows"]:
+            assert fingerprint(memory.replay(uuid.UUID(window["window_id"]))) == window
+        hits = memory.search("tomatoes need", limit=5).hits
+        assert [[hit.kind, str(hit.id), hit.content] for hit in hits] == [hit[:3] for hit in EXPECTED["hits"]]
+        task = uuid.UUID(EXPECTED["trajectory_id"])
+        assert "tomatoes need sun" in memory.assemble_context(task, query="tomatoes").text
+        added = memory.memory("fact").insert(subject="Ash", kind="claim", content="Ash is new")
+        note = memory.add_note(entity="e", entity_type="t", note_type="fact", content="written now", confidence=0.5)
+        memory.flush()
+    with caliber.open(settings, clock=clock) as memory:
+        assert memory.get(note.note_id).content == "written now"
+        assert memory.memory("fact").get(added.record_id).subject == "Ash"
+        assert memory.verify() == []
+
+
+@pytest.fixture
+def settings(backend: Any) -> Any:
+    backend.needs("reopen")
+    return backend.config(memories=[FACT])
+
+
+def test_a_file_of_the_version_before_opens_after_migrating(file_backend: Any, tmp_path: Path) -> None:
+    settings = file_backend.config(memories=[FACT])
+    shutil.copyfile(DATA / "store.sqlite", settings.storage.path)
+    for call in (caliber.open, lambda config: caliber.create(config, exist_ok=True)):
+        with pytest.raises(SchemaMismatch, match=r"schema version 2 is older than .* run `caliber db migrate`"):
+            call(settings)
+    assert list(plan_migration(settings).versions) == LATER
+    assert caliber.migrate(settings) == LATER
+    assert caliber.migrate(settings) == []
+    check_store(settings)
+
+
+def test_the_command_migrates_a_file_of_the_version_before(tmp_path: Path) -> None:
+    shutil.copyfile(DATA / "store.sqlite", tmp_path / "store.db")
+    document = tmp_path / "caliber.toml"
+    command("init", "--path", document, "--store", "store.db", "--embedding", "none")
+    assert "schema version 3" in command("db", "migrate", "--config", document).stdout
+    assert "up to date" in command("db", "migrate", "--config", document).stdout
+
+
+def test_a_tenant_of_the_version_before_opens_after_migrating(pg: Any) -> None:
+    """PostgreSQL: restored from the archive; the tables of schema 2 are those of schema 3."""
+    settings = pg.config(memories=[FACT])
+    caliber.restore(settings, DATA / "archive.zip")
+    pg.adopt(settings)
+    pg.tamper(None, "UPDATE schema_migration SET schema_version = 2, min_reader_version = 2, min_writer_version = 2")
+    with pytest.raises(SchemaMismatch, match="run `caliber db migrate`"):
+        caliber.open(settings)
+    assert caliber.migrate(settings) == LATER
+    assert caliber.migrate(settings) == []
+    check_store(settings, restored=True)
+    pg.forsake()
+
+
+def test_an_archive_of_the_version_before_restores(backend: Any, settings: Any) -> None:
+    backend.create(backend.config())
+    caliber.restore(settings, DATA / "archive.zip", replace=True)
+    check_store(settings, restored=True)
+
+
+def test_a_copy_of_the_version_before_restores(file_backend: Any, tmp_path: Path) -> None:
+    settings = file_backend.config(memories=[FACT])
+    copy = tmp_path / "copy.db"
+    shutil.copyfile(DATA / "store.sqlite", copy)
+    caliber.restore(settings, copy)
+    check_store(settings, restored=True)
+    assert (DATA / "store.sqlite").read_bytes() == copy.read_bytes(), "the copy stays as it was"
