@@ -104,11 +104,15 @@ def test_the_command_migrates_a_file_of_the_version_before(tmp_path: Path) -> No
 
 
 def test_a_tenant_of_the_version_before_opens_after_migrating(pg: Any) -> None:
-    """PostgreSQL: restored from the archive; the tables of schema 2 are those of schema 3."""
+    """PostgreSQL: restored from the archive; then it is given the index that schema 2 had."""
     settings = pg.config(memories=[FACT])
     caliber.restore(settings, DATA / "archive.zip")
     pg.adopt(settings)
     pg.tamper(None, "UPDATE schema_migration SET schema_version = 2, min_reader_version = 2, min_writer_version = 2")
+    pg.tamper(None, "DROP INDEX uq_note_idempotency_key, uq_note_created_by_idempotency_key")
+    pg.tamper(
+        None, "CREATE UNIQUE INDEX uq_note_idempotency_key ON note (idempotency_key) WHERE idempotency_key IS NOT NULL"
+    )
     with pytest.raises(SchemaMismatch, match="run `caliber db migrate`"):
         caliber.open(settings)
     assert caliber.migrate(settings) == LATER

@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 
 from caliber.model.errors import SchemaMismatch
 from caliber.model.time import from_us
-from caliber.schema.relation import Relation
+from caliber.schema.relation import Relation, Unique
 from caliber.schema.relations import RELATIONS, SCHEMA_MIGRATION
 from caliber.schema.relations.storage import Migration
 from caliber.storage.compile.plan import Dialect, RelationPlans
 from caliber.storage.compile.session import StatementSession
-from caliber.storage.migrate.schema_changes import Relations, SchemaChange, changed, statements_between
+from caliber.storage.migrate.schema_changes import LoosenUniques, Relations, SchemaChange, changed, statements_between
 
 SCHEMA_VERSION = 3
 """The schema that this version of CALIBER writes."""
@@ -47,8 +47,24 @@ class MigrationStep:
 
 MIGRATIONS: dict[int, MigrationStep] = {
     2: MigrationStep("baseline", min_reader_version=2, min_writer_version=2),
-    # The tables stay. A process of schema 2 takes a change record with a code above 255 for a damaged one.
-    3: MigrationStep("codes of 14 bits", min_reader_version=3, min_writer_version=3),
+    # A process of schema 2 takes a change record with a code above 255 for a damaged one.
+    3: MigrationStep(
+        "codes of 14 bits, and idempotency keys of an author",
+        min_reader_version=3,
+        min_writer_version=3,
+        changes=(
+            LoosenUniques(
+                "note",
+                before=(
+                    Unique(
+                        ("fingerprint",),
+                        where=(("archived_at", True), ("superseded_by", True), ("idempotency_key", True)),
+                    ),
+                    Unique(("idempotency_key",), where=(("idempotency_key", False),)),
+                ),
+            ),
+        ),
+    ),
 }
 
 

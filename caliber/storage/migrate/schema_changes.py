@@ -1,4 +1,4 @@
-"""Schema changes as data: a version's new relations, columns and members of enums.
+"""Schema changes as data: a version's new relations, columns and members of enums, and its rules of uniqueness.
 
 A change names a part of today's declarations and can take it away again. Today's declarations without the changes of
 later versions are those of an earlier version, and the statements of a version follow from the declarations before and
@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any, cast
 
 from caliber.model.errors import InternalError
-from caliber.schema.relation import EnumClass, Relation
+from caliber.schema.relation import EnumClass, Relation, Unique
 from caliber.storage.compile.plan import Dialect, added_column, create_statements, enum_check, indexes_made_by, quote
 
 Relations = tuple[Relation, ...]
@@ -92,7 +92,21 @@ class AddEnumMember:
         )
 
 
-SchemaChange = AddRelation | AddColumn | AddEnumMember
+@dataclass(frozen=True, slots=True)
+class LoosenUniques:
+    """Other rules of what is unique, which every row keeps that kept those ``before``."""
+
+    relation: str
+    before: tuple[Unique, ...]
+
+    def undo(self, relations: Relations) -> Relations:
+        """Return ``relations`` with the rules as they were."""
+        after = _find(relations, self.relation)
+        before = replace(after, uniques=self.before, _by_name={})
+        return tuple(before if relation is after else relation for relation in relations)
+
+
+SchemaChange = AddRelation | AddColumn | AddEnumMember | LoosenUniques
 
 
 def _find(relations: Relations, name: str) -> Relation:
