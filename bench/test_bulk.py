@@ -33,7 +33,7 @@ from caliber.model import SystemClock
 from caliber.schema.relations import EMBEDDING, EMBEDDING_SPACE
 from caliber.storage.bulk import arrow
 from caliber.storage.bulk.columns import ordinal_column
-from caliber.storage.bulk.derived import Maker
+from caliber.storage.bulk.completing import Maker
 from caliber.storage.bulk.load import batches_of
 from caliber.storage.bulk.protocol import BATCH_ROWS, Batch, BulkReport, OnExisting
 
@@ -73,7 +73,7 @@ class Rows:
         )
 
     def batches(self) -> Iterator[Batch]:
-        maker = Maker(0, None, None)  # type: ignore[arg-type]  # nothing is left to make
+        maker = Maker(0, None)  # type: ignore[arg-type]  # nothing is left to make
         source, spaces = arrow.source_of(self.table, BATCH_ROWS), {self.space.bytes: DIMENSIONS}
         return batches_of(EMBEDDING, source, maker, spaces, owners=("note",))
 

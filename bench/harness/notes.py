@@ -149,9 +149,7 @@ class Ours:
 
         def work(uow: UnitOfWork) -> None:
             for text, vector in zip(texts, vectors, strict=True):
-                new = check_artifact(
-                    engine.count_bytes, artifact_type="fact", content=text, extraction_method="explicit"
-                )
+                new = check_artifact(engine.estimator, artifact_type="fact", content=text, extraction_method="explicit")
                 artifact, _ = create_artifact(uow, scope.scope_id, new, unlabelled=TrustLabel.TOOL)
                 attach(uow, "artifact", artifact.artifact_id, text, [(lane, [vector])])
 

@@ -5,21 +5,18 @@ Source: design section 4; C-195, D-005.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from caliber.embedding.service import Embeddings
 from caliber.engine.engine import Engine
-from caliber.knowledge.notes import FINGERPRINTED, fingerprints_of
 from caliber.model import arguments
 from caliber.model.errors import InvalidValue
 from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relation import Relation
-from caliber.schema.relations import EMBEDDING_SPACE, NOTE, TURN, TURN_SUMMARY
+from caliber.schema.relations import EMBEDDING_SPACE, TURN, TURN_SUMMARY
 from caliber.storage.bulk import arrow
 from caliber.storage.bulk.arrow import Source
-from caliber.storage.bulk.columns import Columns, values_of
-from caliber.storage.bulk.derived import Maker
+from caliber.storage.bulk.completing import Maker
 from caliber.storage.bulk.load import batches_of, loadable
 from caliber.storage.bulk.protocol import BulkReport, OnExisting, Progress
 from caliber.storage.reading import reading
@@ -71,7 +68,7 @@ def load_source(
         raise InvalidValue(field="relation", reason=f"{relation.name} is written by the store itself; load {names}")
     with reading(engine.store, relation):
         pass  # a memory that is gone takes no records, though another one may have its name
-    maker = Maker(engine.clock.now_us(), engine.estimator, _fingerprints)
+    maker = Maker(engine.clock.now_us(), engine.estimator)
     owners = tuple(kinds_of(engine.store.catalog))
     batches = batches_of(relation, source, maker, _spaces(engine), owners)
     report = engine.store.bulk_load(relation, batches, on_existing, progress)
@@ -102,7 +99,3 @@ def _spaces(engine: Engine) -> dict[bytes, int]:
     codec = engine.store.plans[EMBEDDING_SPACE.name].codec
     space, dimensions = codec.index("space_id"), codec.index("dimensions")
     return {row[space]: row[dimensions] for row in rows}
-
-
-def _fingerprints(columns: Columns, rows: int) -> Sequence[bytes]:
-    return fingerprints_of({name: values_of(NOTE.column(name), columns[name], rows) for name in FINGERPRINTED})

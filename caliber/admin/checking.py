@@ -6,18 +6,18 @@ Source: P-084; docs/decisions/0140.
 from __future__ import annotations
 
 import functools
-import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 from caliber.admin.full_text import check_full_text
 from caliber.config import CaliberConfig
 from caliber.engine.engine import Engine
 from caliber.model.errors import CaliberError, SchemaMismatch, StorageError, Unavailable
-from caliber.schema.relation import Relation
-from caliber.schema.relations import ARTIFACT, CONFIG_DOCUMENT, EMBEDDING, NOTE, TRAJECTORY
+from caliber.schema.derived import Derived, Sha256
+from caliber.schema.relations import EMBEDDING, RELATIONS
 from caliber.storage.compile.damage import UNREADABLE, faults, key_of, key_text
+from caliber.storage.compile.derived import hashed, wrong_hash
 from caliber.storage.compile.paging import pages
 from caliber.storage.compile.plan import RelationPlans
 from caliber.storage.compile.session import StatementSession
@@ -201,44 +201,25 @@ def _strays(store: Store, session: StatementSession) -> Iterator[Finding]:
 # --- hashes ---------------------------------------------------------------------------------------
 
 
-def _content(entity: Any) -> tuple[bytes, bytes] | None:
-    content = entity.content if isinstance(entity.content, bytes) else entity.content.encode()
-    return content, entity.content_hash
-
-
-def _goal(entity: Any) -> tuple[bytes, bytes] | None:
-    return None if entity.goal is None else (entity.goal.encode(), entity.goal_hash)
-
-
-def _body(entity: Any) -> tuple[bytes, bytes] | None:
-    return entity.body.encode(), entity.config_hash
-
-
-_HASHED: Final[tuple[tuple[Relation, str, Callable[[Any], tuple[bytes, bytes] | None]], ...]] = (
-    (ARTIFACT, "content", _content),
-    (NOTE, "content", _content),
-    (TRAJECTORY, "goal", _goal),
-    (CONFIG_DOCUMENT, "body", _body),
-)
+_HASHED: Final = hashed(RELATIONS)
 
 
 def _hashes(store: Store, progress: Stages, unreadable: Container[str], session: StatementSession) -> Iterator[Finding]:
     """Yield what is no longer what its hash was made of: no database sees that."""
-    total = sum(session.run(store.plans[relation.name].count, ())[0][0] for relation, *_ in _HASHED)
+    total = sum(session.run(store.plans[relation.name].count, ())[0][0] for relation in _HASHED)
     done = 0
-    for relation, column, parts_of in _HASHED:
+    for relation in _HASHED:
         plans = store.plans[relation.name]
-        damaged: list[str] = []
+        damaged: dict[Derived, list[str]] = defaultdict(list)
         for rows in pages(session, plans, _PAGE):
             for row in rows:
                 if relation.name in unreadable and faults(relation, row, plans.codec.names):
                     continue  # said already
-                parts = parts_of(plans.codec.decode(row))
-                if parts is not None and hashlib.sha256(parts[0]).digest() != parts[1]:
-                    damaged.append(key_text(plans.codec.key_of(row)))
+                wrong = wrong_hash(relation, dict(zip(plans.codec.names, row, strict=True)), Sha256)
+                if wrong is not None:
+                    damaged[wrong].append(key_text(plans.codec.key_of(row)))
             done += len(rows)
             progress("checking hashes", done, total)
-        if damaged:
-            what = f"{column} is not what its hash was made of"
-            examples = tuple(damaged[:EXAMPLES])
-            yield Finding(FindingKind.HASH, relation.name, len(damaged), what, _DAMAGED, examples)
+        for rule, keys in damaged.items():
+            what = f"{rule.of[0]} is not what its hash was made of"
+            yield Finding(FindingKind.HASH, relation.name, len(keys), what, _DAMAGED, tuple(keys[:EXAMPLES]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+from itertools import chain
 from typing import Any
 
 from caliber.access.visibility import Readers
@@ -14,10 +14,10 @@ from caliber.engine.engine import Engine
 from caliber.kernels import active_path
 from caliber.kernels.jit.code import CompiledCode
 from caliber.model.access import Principal
+from caliber.schema.derived import Sha256
 from caliber.schema.relations import (
     ARTIFACT,
     CHECKPOINT,
-    NOTE,
     PENDING_TRIGGER,
     SCOPE,
     SESSION,
@@ -25,7 +25,9 @@ from caliber.schema.relations import (
     TURN,
     TURN_SUMMARY,
 )
-from caliber.storage.compile.damage import last_of
+from caliber.storage.compile.damage import key_text
+from caliber.storage.compile.derived import hashed, wrong_hash
+from caliber.storage.compile.paging import pages
 from caliber.trajectory.summarizer import TurnSummarizer
 
 _PAGE = 1_000
@@ -125,21 +127,14 @@ def verify(engine: Engine) -> list[str]:
 
 
 def _damaged(engine: Engine) -> list[str]:
-    """Return which artifacts and notes no longer have the content their hash was made of: SQLite cannot see that."""
+    """Return which records no longer have the content their hash was made of: SQLite cannot see that."""
     found = []
-    for relation in (ARTIFACT, NOTE):
+    for relation in hashed(engine.store.catalog.mirrored):
         plans = engine.store.plans[relation.name]
-        last = -1
-        while True:
-            with engine.store.read() as session:
-                rows = session.run(plans.page, (last, _PAGE))
-            for row in rows:
-                entity = plans.codec.decode(row)
-                content = entity.content if isinstance(entity.content, bytes) else entity.content.encode()
-                if hashlib.sha256(content).digest() != entity.content_hash:
-                    name = getattr(entity, relation.key[0])
-                    found.append(f"{relation.name} {name}: the stored content is damaged, its hash is another")
-            if len(rows) < _PAGE:
-                break
-            last = last_of(rows, last)
+        with engine.store.read() as session:
+            for row in chain.from_iterable(pages(session, plans, _PAGE)):
+                wrong = wrong_hash(relation, dict(zip(plans.codec.names, row, strict=True)), Sha256)
+                if wrong is not None:
+                    name = key_text(plans.codec.key_of(row))
+                    found.append(f"{relation.name} {name}: the stored {wrong.of[0]} is damaged, its hash is another")
     return found

@@ -7,15 +7,13 @@ lifecycle are in ``Caliber``'s own methods. Source: C §11, K-018.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
 import numpy as np
 
 from caliber.engine.engine import Engine
-from caliber.knowledge.notes import change_note
 from caliber.model import arguments, states
 from caliber.model.embedding import Embedding, EmbeddingSpace
 from caliber.model.errors import (
@@ -26,16 +24,16 @@ from caliber.model.errors import (
     InvalidValue,
     InvalidVector,
 )
-from caliber.model.time import to_us
+from caliber.model.time import from_us, to_us
 from caliber.model.trajectory import Artifact, Scope, ScopeStatus, Trajectory, TrajectoryStatus, Turn
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.schema.relations import EMBEDDING_SPACE, SCOPE
+from caliber.schema.rules import NotBefore
 from caliber.storage.compile.damage import is_of_type, last_of
+from caliber.storage.compile.derived import completed, reason_of, wrong_hash
 from caliber.storage.reading import reading
 from caliber.storage.sql.embedding_statements import kinds_of
-from caliber.storage.write.memory_records import KEY, derived_of
 from caliber.storage.write.unit_of_work import UnitOfWork
-from caliber.trajectory import artifacts
 
 _PAGE = 1_000
 _TYPES: dict[ColumnType, type[Any]] = {ColumnType.TEXT: str, ColumnType.BYTES: bytes, ColumnType.INT: int}
@@ -65,7 +63,6 @@ def check_insert(uow: UnitOfWork, entity: Any) -> None:
             )
         if isinstance(entity, Turn) and not scope.is_open:
             raise ConstraintViolation(constraint="scope_open", reason=f"scope {scope.scope_id} is closed")
-    check_hash(entity)
     check_embedding(uow, entity)
 
 
@@ -86,10 +83,17 @@ def check_embedding(uow: UnitOfWork, entity: Any) -> None:
         raise InvalidVector(reason="it contains NaN or infinity")
 
 
-def check_hash(entity: Any) -> None:
-    """Raise ConstraintViolation for an artifact whose hash is not that of its content (C-041)."""
-    if isinstance(entity, Artifact) and hashlib.sha256(entity.content).digest() != entity.content_hash:
-        raise ConstraintViolation(constraint="content_hash", reason="it is not the SHA-256 of the content")
+def check_rules(relation: Relation, row: Mapping[str, Any]) -> None:
+    """Raise InvalidValue for a row that breaks a rule between its columns (C-047, C-012)."""
+    for rule in relation.rules:
+        value = row[rule.column]
+        if isinstance(rule, NotBefore):
+            earlier = row[rule.earlier]
+            broken = value is not None and earlier is not None and value < earlier
+        else:
+            broken = (value is not None) != (row[rule.kind] == rule.value)
+        if broken:
+            raise InvalidValue(field=rule.column, reason=rule.reason)
 
 
 def check_update(entity: Any, changes: dict[str, Any]) -> None:
@@ -101,6 +105,8 @@ def check_update(entity: Any, changes: dict[str, Any]) -> None:
         states.SCOPE.check(ScopeStatus.OPEN if entity.is_open else ScopeStatus.CLOSED, after)
 
 
+_CONTENT = (str, bytes, bytearray, memoryview)
+"""Types that content may come as."""
 _PLAIN = (str, int, float, bool)
 """Types that memory keeps as they are: a subclass that offers a buffer (NumPy's) would be kept as its bytes."""
 
@@ -125,7 +131,7 @@ class Table:
         if not isinstance(entity, self._relation.entity):
             raise DTypeError(field="entity", expected=self._relation.entity.__name__, got=type(entity).__name__)
 
-        self._encodable(entity)
+        self._check_row(self._encodable(entity))
 
         def work(uow: UnitOfWork) -> None:
             check_insert(uow, entity)
@@ -182,25 +188,31 @@ class Table:
         return self._engine.write(work)
 
     def _write_changed(self, uow: UnitOfWork, entity: Any, changes: dict[str, Any]) -> Any:
+        relation, codec = self._relation, self._plans.codec
         check_update(entity, changes)
-        if self._relation.name == "note":
-            # As it will be read again: an array or a list is no tuple, and is compared otherwise.
-            read = self._plans.codec.decode(self._encodable(dataclasses.replace(entity, **changes)))
-            changes = {name: getattr(read, name) for name in changes}
-            changed = change_note(uow, entity, self._engine.count_bytes, **changes)
-        else:
-            if self._relation.name == "artifact" and "content" in changes:
-                content = arguments.as_content(changes["content"], "content", allow_empty=False)
-                changes = {**artifacts.derived_of(content, self._engine.count_bytes), **changes, "content": content}
-            replaced = dataclasses.replace(entity, **changes)
-            self._encodable(replaced)
-            if self._relation.has(KEY):
-                following = derived_of(self._relation, replaced, self._engine.count_text)
-                replaced = dataclasses.replace(replaced, **{**following, **changes})
-            check_hash(replaced)
-            check_embedding(uow, replaced)
-            changed = uow.update(self._relation, replaced)
-        return changed
+        for name in relation.content_columns:
+            if relation.column(name).type is ColumnType.BYTES and isinstance(changes.get(name), _CONTENT):
+                changes = {**changes, name: arguments.as_content(changes[name], name, allow_empty=True)}
+        # As it will be read again: an array or a list is no tuple, and is compared otherwise.
+        changed = codec.decode(self._encodable(dataclasses.replace(entity, **changes)))
+        if changed == entity:
+            return entity
+        followed = completed(relation, changed, self._engine.estimator, changes.keys())
+        stated = {name: getattr(changed, name) for name in changes}
+        if relation.has("updated_at"):
+            stated = {"updated_at": from_us(uow.now_us), **stated}
+        changed = dataclasses.replace(followed, **stated)
+        self._check_row(self._encodable(changed))
+        check_embedding(uow, changed)
+        return uow.update(relation, changed)
+
+    def _check_row(self, row: tuple[Any, ...]) -> None:
+        """Raise InvalidValue, ConstraintViolation for a column that does not go with the others (C-041, C-047)."""
+        stored = dict(zip(self._plans.codec.names, row, strict=True))
+        check_rules(self._relation, stored)
+        wrong = wrong_hash(self._relation, stored)
+        if wrong is not None:
+            raise ConstraintViolation(constraint=wrong.column, reason=f"it is {reason_of(self._relation, wrong)}")
 
     def delete(self, *key: Any) -> bool:
         """Delete a row and what is owned by it, keeping their content for replay; return whether it was there."""

@@ -19,7 +19,6 @@ from caliber.admin.spaces import Rebuilt, SpaceTable, Sweep
 from caliber.admin.table import Table
 from caliber.embedding.service import Embeddings
 from caliber.engine.engine import Engine
-from caliber.kernels import estimate_tokens
 from caliber.model import arguments
 from caliber.model.errors import InvalidValue, NotFound, ProviderNotConfigured
 from caliber.model.pcp import Checkpoint
@@ -76,14 +75,13 @@ class ScopeTable(Table):
             arguments.as_text(summary, "summary")
         made = arguments.as_uuids(artifact_ids, "artifact_ids")
         checkpoint = None if checkpoint_id is None else arguments.as_uuid(checkpoint_id, "checkpoint_id")
-        tokens = 0 if summary is None else estimate_tokens(summary, estimator=self._engine.estimator)
 
         def work(uow: UnitOfWork) -> Scope:
             closed = lifecycle.close_scope(
                 uow,
                 wanted,
                 summary=summary,
-                summary_tokens=tokens,
+                estimator=self._engine.estimator,
                 artifact_ids=list(made),
                 checkpoint_id=checkpoint,
             )

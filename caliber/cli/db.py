@@ -138,7 +138,11 @@ def _document(entity: Any) -> Any:
     # What is packed for the machine says nothing to a reader.
     import dataclasses
 
-    packed = ("record", "content_hash", "fingerprint", "goal_hash", "config_hash", "text_hash")
+    from caliber.schema.relation import ColumnType
+    from caliber.schema.relations import RELATIONS
+
+    relation = next(each for each in RELATIONS if each.entity is type(entity))
+    packed = {each.name for each in relation.columns if each.type is ColumnType.BYTES and not each.content}
     return {field.name: getattr(entity, field.name) for field in dataclasses.fields(entity) if field.name not in packed}
 
 

@@ -10,7 +10,7 @@ from caliber.access.visibility import Readers
 from caliber.engine.engine import Engine
 from caliber.model.access import Principal
 from caliber.storage.compile.codec import Row, dump_json
-from caliber.storage.write.unit_of_work import pack_content, unpack_content
+from caliber.storage.compile.kept_content import pack_content, unpack_content
 
 
 class StoredContents:

@@ -252,10 +252,6 @@ class Engine:
         """Return the tokens of a text under the configured estimator."""
         return estimate_tokens(text, estimator=self.estimator)
 
-    def count_bytes(self, raw: bytes) -> int:
-        """Return the tokens of content under the configured estimator."""
-        return self.estimator.tokens_of_bytes(raw)
-
     # --- state -----------------------------------------------------------------------------------
 
     def check_open(self) -> None:

@@ -1,68 +1,31 @@
 """The walk over every relation, in one transaction: what is the subject's own goes, what names it is redacted.
 
-Own are: the record or records under the subject's id; trajectories and sessions it began; notes about it and turns it
-said; what was made of those alone (summaries, extracted artifacts, notes of an erased trajectory); and everything that
-hangs on what goes: versions kept for replay, vectors, links, counters, events.
+Each relation declares how a subject is found in it (``caliber.schema.erase``). Its own are: the record or records under
+its id; trajectories and sessions it began; notes about it and turns it said; what was made of those alone (summaries,
+extracted artifacts, notes of an erased trajectory); and everything that hangs on what goes: versions kept for replay,
+vectors, links, counters, events.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import uuid
-import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from caliber.context import erasing as windows
 from caliber.erasure.digests import digests_of, digests_of_body
 from caliber.erasure.redaction import Redactor
-from caliber.erasure.subject import MARK, Subject
+from caliber.erasure.subject import Subject
+from caliber.kernels.estimators import Estimator
 from caliber.model.errors import AmbiguousSubject
-from caliber.model.events import EventFamily
-from caliber.model.knowledge import Note
-from caliber.model.pcp import Checkpoint
-from caliber.model.trajectory import Artifact, Scope, Trajectory, Turn
-from caliber.pcp.checkpoints import CODEC_ZLIB, read_state
-from caliber.schema.in_force import is_active
-from caliber.schema.relation import ColumnType, Relation, Residence
-from caliber.schema.relations import (
-    ARTIFACT,
-    CHANGE,
-    CHECKPOINT,
-    CONFIG_DOCUMENT,
-    CONTENT_VERSION,
-    CONTEXT_WINDOW,
-    EDGE,
-    EMBEDDING,
-    EMBEDDING_CACHE,
-    EMBEDDING_SPACE,
-    ERASURE,
-    EVENT,
-    LOCK,
-    MEMORY_TYPE,
-    NOTE,
-    PENDING_INJECTION,
-    POLICY_RUN,
-    RELATIONS,
-    SCHEMA_MIGRATION,
-    SCOPE,
-    SESSION,
-    TRAJECTORY,
-    TURN,
-    TURN_SUMMARY,
-    USAGE,
-)
-from caliber.storage.compile.codec import codec_of, dump_json
+from caliber.schema.erase import COPIES, Erase, Layout, MadeFrom, Packed
+from caliber.schema.relation import ColumnType, Relation
+from caliber.storage.compile.codec import codec_of
 from caliber.storage.write.changes import DELETE
-from caliber.storage.write.unit_of_work import UnitOfWork, unpack_content
+from caliber.storage.write.unit_of_work import UnitOfWork
 
-_WALKED: Final = (SESSION, TRAJECTORY, TURN, TURN_SUMMARY, SCOPE, ARTIFACT, NOTE, USAGE, EDGE, EMBEDDING,
-                  CONTENT_VERSION, CONTEXT_WINDOW, CHECKPOINT, EVENT, LOCK, CONFIG_DOCUMENT,
-                  EMBEDDING_CACHE)  # fmt: skip
-_NUMBERS_ONLY: Final = (CHANGE, SCHEMA_MIGRATION, ERASURE, POLICY_RUN, EMBEDDING_SPACE, PENDING_INJECTION, MEMORY_TYPE)
-"""Relations without words of a subject or ids of its records; they are read afterwards like everything else."""
 _SHARED_FROM: Final = 20
 _SHARED_PART: Final = 0.5
 _ALL_TIME_US: Final = 3_650 * 86_400_000_000
@@ -99,38 +62,46 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Wanted:
-    """The target of a walk: a subject and, when a task is purged, its trajectories."""
+    """The target of a walk."""
 
     subject: Subject
-    trajectories: frozenset[bytes] = frozenset()
     even_if_shared: bool = False
 
 
 class Walk:
     """One walk over a store, inside one write transaction."""
 
-    def __init__(
-        self,
-        uow: UnitOfWork,
-        wanted: Wanted,
-        count_text: Callable[[str], int],
-        count_bytes: Callable[[bytes], int],
-    ) -> None:
+    def __init__(self, uow: UnitOfWork, wanted: Wanted, estimator: Estimator) -> None:
         self._uow = uow
         self._row: tuple[Any, ...] = ()
+        self._now = self._row
+        """The row that is being looked at: as it was read, and as this transaction has it by now."""
         self._wanted = wanted
         self._subject = wanted.subject
-        self._redactor = Redactor(wanted.subject, count_text, count_bytes)
+        self._redactor = Redactor(wanted.subject, estimator)
         self.outcome = Outcome()
         self._seen_changes = 0
         self._deleted: set[tuple[str, int]] = set()
-        self._touched: set[tuple[str, int]] = set()
-        """Relation and ordinal of each record whose content went or changed."""
-        self._gone: set[bytes] = self._redactor.gone
-        self._said_by: set[tuple[bytes, int]] = set()
-        """Trajectory and number of each turn that went."""
-        self._emptied: set[bytes] = set()
-        """Scopes that lost a turn."""
+        self._touched = self._redactor.lost.touched
+        self._gone = self._redactor.gone
+        self._relations = sorted(
+            (relation for relation in uow.catalog.relations if relation.erase is not None), key=self._turn_of
+        )
+        self._went: dict[tuple[str, tuple[str, ...]], set[tuple[Any, ...]]] = {
+            (made.relation, made.target): set() for each in self._relations for made in _trait(each).made_from
+        }
+        """Of relations that others are made from: the values of rows that went, in the columns that others name."""
+
+    def _turn_of(self, relation: Relation) -> int:
+        """Return when a relation has its turn: owners, what is made of them, what hangs on them, copies, caches."""
+        erase = _trait(relation)
+        if erase.cache is not None:
+            return 4
+        if _copies(relation):
+            return 3
+        if erase.hangs_on:
+            return 2
+        return int(bool(erase.made_from) or erase.sources is not None or relation in self._uow.catalog.own)
 
     def run(self) -> Outcome:
         """Erase and redact everything that is wanted.
@@ -138,54 +109,36 @@ class Walk:
         Raises: AmbiguousSubject when what names the subject names others too.
         """
         self._uow.keep_nothing()
-        if not self._wanted.even_if_shared:
-            self._refuse_shared()
-        steps: dict[str, Callable[[], None]] = {
-            TURN.name: self._turns,
-            SCOPE.name: self._scopes,
-            ARTIFACT.name: self._artifacts,
-            NOTE.name: self._notes,
-            USAGE.name: self._usage,
-            EDGE.name: self._edges,
-            EMBEDDING.name: self._embeddings,
-            CONTENT_VERSION.name: self._contents,
-            CONTEXT_WINDOW.name: self._windows,
-            CHECKPOINT.name: self._checkpoints,
-            EVENT.name: self._events,
-            LOCK.name: self._locks,
-            CONFIG_DOCUMENT.name: self._configurations,
-            EMBEDDING_CACHE.name: self._cache,
-            TRAJECTORY.name: self._trajectories,
-        }
-        self._refuse_declared()
-        own = self._uow.catalog.own
-        others = tuple(item for item in RELATIONS if item not in _WALKED and item not in _NUMBERS_ONLY)
-        at = _WALKED.index(USAGE)  # what hangs on records comes after them
-        for relation in (*_WALKED[:at], *own, *_WALKED[at:], *others):
-            if relation in own:
-                self._memory(relation)
-            else:
-                steps.get(relation.name, lambda relation=relation: self._plain(relation))()
+        for relation in self._relations:
+            if _trait(relation).kind is not None and not self._wanted.even_if_shared:
+                self._refuse_shared(relation, _trait(relation))
+        for relation in self._relations:
+            refused = _trait(relation).refused
+            if refused is not None:
+                self._refuse_declared(relation, refused)
+        for relation in self._relations:
+            self._walk(relation, _trait(relation))
+        self.outcome.windows_closed = self._redactor.closed
         return self.outcome
 
-    def _refuse_declared(self) -> None:
+    def _refuse_declared(self, relation: Relation, reason: str) -> None:
         """Refuse what is a word of a declaration: it is no record's, and stands in records of everybody."""
-        for memory in self._each(MEMORY_TYPE):
-            if self._subject.mentioned(memory.name) or self._subject.mentioned(memory.definition):
-                raise AmbiguousSubject(
-                    reason=f"the declaration of the memory {memory.code} names it; give texts that it does not hold, or"
-                    " remove the memory or the field (caliber db migrate --drop) and declare it in other words",
-                    memory=memory.code,
-                )
+        for entity in self._each(relation):
+            if self._redactor.without(relation, entity) is not entity:
+                key = getattr(entity, relation.key[0])
+                raise AmbiguousSubject(reason=reason.format(key=key), key=key)
 
-    def _refuse_shared(self) -> None:
+    def _refuse_shared(self, relation: Relation, erase: Erase) -> None:
+        """Refuse a name of several kinds of things, and one that stands in most of the records."""
         kinds: dict[str, set[str]] = {}
-        notes = naming = 0
-        for entity in self._each(NOTE):
-            notes += 1
-            naming += self._subject.mentioned(entity.content) or self._subject.mentioned(entity.entity)
-            if self._subject.named(entity.entity):
-                kinds.setdefault(" ".join(entity.entity.casefold().split()), set()).add(entity.entity_type)
+        records = naming = 0
+        texts = [name for name in relation.content_columns if relation.column(name).type is ColumnType.TEXT]
+        for entity in self._each(relation):
+            records += 1
+            naming += any(self._subject.mentioned(getattr(entity, name) or "") for name in (*erase.names, *texts))
+            for name in (getattr(entity, name) for name in erase.names):
+                if name is not None and self._subject.named(name):
+                    kinds.setdefault(" ".join(name.casefold().split()), set()).add(getattr(entity, erase.kind or ""))
         shared = max((len(types) for types in kinds.values()), default=0)
         if shared > 1:
             raise AmbiguousSubject(
@@ -193,14 +146,41 @@ class Walk:
                 "with even_if_shared",
                 kinds=shared,
             )
-        if notes >= _SHARED_FROM and naming > _SHARED_PART * notes:
+        if records >= _SHARED_FROM and naming > _SHARED_PART * records:
+            found: dict[str, Any] = {relation.plural: naming}
             raise AmbiguousSubject(
-                reason=f"{naming} of {notes} notes name it, more than half; give texts that fewer hold, or all the same"
-                " with even_if_shared",
-                notes=naming,
+                reason=f"{naming} of {records} {relation.plural} name it, more than half; give texts that fewer hold, "
+                "or all the same with even_if_shared",
+                **found,
             )
 
-    # --- what every relation has in common -----------------------------------------------------------
+    # --- records -------------------------------------------------------------------------------------
+
+    def _walk(self, relation: Relation, erase: Erase) -> None:
+        """Erase records that are the subject's own, and redact the others."""
+        if erase.cache is not None:
+            self._empty(relation, erase.cache)
+        if erase.cache is not None or erase.refused is not None:
+            return
+        if _copies(relation):
+            self._redactor.lost.records = self._lost_records()
+        goes = self._going(relation, erase)
+        emptied = [(made.empties, made) for made in erase.made_from if made.empties is not None]
+        for entity in self._each(relation):
+            if goes():
+                if erase.stub is not None and getattr(entity, erase.stub.column) == erase.stub.value:
+                    self._redact_if_changed(relation, entity, dataclasses.replace(entity, **dict(erase.stub.left)))
+                else:
+                    self._erase(relation, entity)
+                continue
+            changed = self._redactor.without(relation, entity)
+            lost: dict[str, Any] = {name: None for name, made in emptied if self._is_of_gone(relation, made)}
+            if changed is not None and any(getattr(entity, name) is not None for name in lost):
+                changed = self._redactor.changed(relation, changed, lost)
+            if changed is None or self._has_twin(relation, entity, changed):
+                self._erase(relation, entity)
+            else:
+                self._redact_if_changed(relation, entity, changed)
 
     def _each(self, relation: Relation) -> Iterator[Any]:
         """Yield the entities of a relation that are still there, as this transaction has them by now."""
@@ -209,7 +189,37 @@ class Walk:
             for row in page:
                 if not relation.ordinal or (relation.name, row[0]) not in self._deleted:
                     self._row = row
-                    yield codec.decode(self._uow.current(relation, row))
+                    self._now = self._uow.current(relation, row)
+                    yield codec.decode(self._now)
+
+    def _going(self, relation: Relation, erase: Erase) -> Callable[[], bool]:
+        """Return what tells whether the record that is being looked at goes."""
+        place = codec_of(relation).index
+        ids, gone, went, named = self._subject.ids, self._gone, self._is_of_gone, self._subject.named
+        needed = [place(each.name) for each in relation.columns if each.type is ColumnType.UUID and not each.nullable]
+        names, hangs = ([place(name) for name in columns] for columns in (erase.names, erase.hangs_on))
+        made_from = [made for made in erase.made_from if made.empties is None]
+        sources = None if erase.sources is None else place(erase.sources)
+        digest = None if erase.digest is None else place(erase.digest)
+        version = None if erase.version_of is None else [place(name) for name in erase.version_of]
+
+        def goes() -> bool:
+            row = self._now
+            return (
+                any(row[at] in ids for at in needed)
+                or any(row[at] in ids or row[at] in gone for at in hangs)
+                or any(row[at] is not None and named(row[at]) for at in names)
+                or (sources is not None and bool(row[sources]) and _split(row[sources]) <= gone)
+                or (digest is not None and row[digest] in self.outcome.hashes)
+                or (version is not None and tuple(row[at] for at in version) in self._touched)
+                or any(went(relation, made) for made in made_from)
+            )
+
+        return goes
+
+    def _is_of_gone(self, relation: Relation, made: MadeFrom) -> bool:
+        place = codec_of(relation).index
+        return tuple(self._now[place(name)] for name in made.columns) in self._went[made.relation, made.target]
 
     def _erase(self, relation: Relation, entity: Any) -> None:
         """Delete the record that is being looked at, and what is owned by it."""
@@ -217,6 +227,10 @@ class Walk:
         self._uow.delete(relation, entity)
         if not relation.mirrored:
             self.outcome.erased[relation.name] += 1
+            self._remember(relation, self._now)
+        self._note_deleted()
+
+    def _note_deleted(self) -> None:
         for change in self._uow.changes[self._seen_changes :]:
             if change.operation == DELETE:
                 self._note_gone(change.relation, change.row)
@@ -227,256 +241,82 @@ class Walk:
         self.outcome.erased[relation.name] += 1
         if relation.content_columns:
             self._touched.add((relation.name, row[0]))
-        if relation.content_columns or relation.name in ("trajectory", "session"):
+        if relation.erase is not None and not relation.erase.hangs_on:
             self._gone.add(row[relation.index(relation.key[0]) + 1])
-        entity = _decoded(relation, row)
-        self.outcome.hashes |= digests_of(entity)
-        if isinstance(entity, Turn):
-            self._said_by.add((entity.trajectory_id.bytes, entity.turn_number))
-            self._emptied.add(entity.scope_id.bytes)
+        self.outcome.hashes |= digests_of(relation, codec_of(relation).decode(row))
+        self._remember(relation, row)
 
-    def _redact(self, relation: Relation, entity: Any, changed: Any) -> None:
+    def _remember(self, relation: Relation, row: tuple[Any, ...]) -> None:
+        """Keep what others know a row by that went: those made from it, and other versions of its record."""
+        codec = codec_of(relation)
+        for (name, target), values in self._went.items():
+            if name == relation.name:
+                values.add(tuple(row[codec.index(column)] for column in target))
+        if relation.erase is not None and relation.erase.version_of is not None:
+            kind, ordinal = (row[codec.index(name)] for name in relation.erase.version_of)
+            self._touched.add((kind, ordinal))
+        for column in relation.columns:
+            if isinstance(column.redaction, Packed) and column.redaction.layout is Layout.VERSION:
+                self.outcome.hashes |= digests_of_body(row[codec.index(column.name)])
+
+    def _redact_if_changed(self, relation: Relation, entity: Any, changed: Any) -> None:
         """Write a record that no longer names the subject."""
+        if changed == entity:
+            return
         if relation.versioned:
             self._uow.adopt(relation, self._row)
             self._uow.update(relation, changed)
-            for change in self._uow.changes[self._seen_changes :]:
-                if change.operation == DELETE and change.relation.content_columns:  # the summary of a turn
-                    self._note_gone(change.relation, change.row)
-            self._seen_changes = len(self._uow.changes)
+            self._note_deleted()  # the summary of a turn
         else:
             self._uow.upsert(relation, changed)
         self.outcome.redacted[relation.name] += 1
-        self.outcome.hashes |= digests_of(entity) - digests_of(changed)
+        before, after = (digests_of(relation, each) for each in (entity, changed))
+        self.outcome.hashes |= before - after
         if relation.content_columns:
             self._touched.add((relation.name, self._row[0]))
 
-    def _plain(self, relation: Relation) -> None:
-        """Redact records of a relation that has nothing of its own to it; erase what is the subject itself."""
-        for entity in self._each(relation):
-            if self._is_subject(relation, entity):
-                self._erase(relation, entity)
+    def _has_twin(self, relation: Relation, entity: Any, changed: Any) -> bool:
+        """Return whether another record says by now what must be said once only."""
+        if changed is entity:
+            return False
+        codec = codec_of(relation)
+        row = codec.encode(changed)
+        for unique in relation.uniques:
+            places = [codec.index(name) for name in unique.columns]
+            values = [row[at] for at in places]
+            if values == [self._now[at] for at in places] or None in values:
                 continue
-            changed = self._redactor.without(relation, entity)
-            if changed != entity:
-                self._redact(relation, entity, changed)
+            if all((row[codec.index(name)] is None) == is_null for name, is_null in unique.where):
+                taken = self._uow.taken(relation, unique.columns, values)
+                if any(ordinal != self._row[0] for ordinal in taken):
+                    return True
+        return False
 
-    def _is_subject(self, relation: Relation, entity: Any) -> bool:
-        key = getattr(entity, relation.key[0])
-        initiator = getattr(entity, "initiator", None)
-        return _bytes(key) in self._subject.ids or (initiator is not None and initiator.id.bytes in self._subject.ids)
-
-    def _own(self, relation: Relation, is_own: Callable[[Any], bool]) -> None:
-        """Erase what ``is_own`` or the subject itself, and redact the rest."""
-        for entity in self._each(relation):
-            if is_own(entity) or self._is_subject(relation, entity):
-                self._erase(relation, entity)
-                continue
-            changed = self._redactor.without(relation, entity)
-            if changed != entity:
-                self._redact_unique(relation, entity, changed)
-
-    def _redact_unique(self, relation: Relation, entity: Any, changed: Any) -> None:
-        """Redact a record, or erase it when another one says the same by now."""
-        twins: Sequence[Any] = ()
-        if isinstance(changed, Note) and is_active(relation, changed) and changed.idempotency_key is None:
-            twins = self._uow.select("note.by_fingerprint", changed.fingerprint)
-        elif isinstance(changed, Artifact) and is_active(relation, changed):
-            twins = self._uow.select(
-                "artifact.active_by_hash",
-                changed.trajectory_id.bytes,
-                changed.content_hash,
-                changed.artifact_type.value,
-                changed.trust.value,
-            )
-        if any(row[0] != self._row[0] for row in twins):
-            self._erase(relation, entity)
-        else:
-            self._redact(relation, entity, changed)
-
-    # --- one relation after another ------------------------------------------------------------------
-
-    def _trajectories(self) -> None:
-        wanted = set(self._wanted.trajectories)
-
-        def own(entity: Trajectory) -> bool:
-            return entity.trajectory_id.bytes in wanted
-
-        self._own(TRAJECTORY, own)
-
-    def _turns(self) -> None:
-        self._own(TURN, lambda turn: turn.name is not None and self._subject.named(turn.name))
-
-    def _scopes(self) -> None:
-        for entity in self._each(SCOPE):
-            scope: Scope = entity
-            if scope.scope_id.bytes in self._subject.ids:
-                self._erase(SCOPE, scope)
-                continue
-            changed = self._redactor.without(SCOPE, scope)
-            if scope.summary is not None and scope.scope_id.bytes in self._emptied:
-                # It was made of what somebody said who is to be forgotten.
-                changed = dataclasses.replace(changed, summary=None, summary_tokens=0)
-            if changed != scope:
-                self._redact(SCOPE, scope, changed)
-
-    def _artifacts(self) -> None:
-        said = self._said_by
-
-        def own(artifact: Artifact) -> bool:
-            return artifact.source_turn is not None and (artifact.trajectory_id.bytes, artifact.source_turn) in said
-
-        self._own(ARTIFACT, own)
-
-    def _notes(self) -> None:
-        def own(note: Note) -> bool:
-            sources = {item.bytes for item in note.source_trajectory_ids}
-            return self._subject.named(note.entity) or (bool(sources) and sources <= self._gone)
-
-        self._own(NOTE, own)
-
-    def _memory(self, relation: Relation) -> None:
-        """Erase records of a memory that are about the subject, by a field they are looked up by; redact others.
-
-        A field that must have a value and is the subject's id goes with its record.
-        """
-        looked_up = [
-            column.name
-            for column in relation.columns
-            if column.declared and column.type is ColumnType.TEXT and column.residence is Residence.INTERNED
-        ]
-        ids = [column.name for column in relation.columns if column.type is ColumnType.UUID and not column.nullable]
-
-        def own(record: Any) -> bool:
-            named = (getattr(record, name) for name in looked_up)
-            return any(value is not None and self._subject.named(value) for value in named) or any(
-                getattr(record, name).bytes in self._subject.ids for name in ids
-            )
-
-        self._own(relation, own)
-
-    def _usage(self) -> None:
-        lost = self._gone | self._subject.ids
-        for usage in self._each(USAGE):
-            if usage.owner_id.bytes in lost:
-                self._erase(USAGE, usage)
-
-    def _edges(self) -> None:
-        lost = self._gone | self._subject.ids
-        for edge in self._each(EDGE):
-            if {edge.source.id.bytes, edge.target.id.bytes, edge.edge_id.bytes} & lost:
-                self._erase(EDGE, edge)
-
-    def _embeddings(self) -> None:
-        lost = self._gone | self._subject.ids
-        for embedding in self._each(EMBEDDING):
-            if embedding.owner_id.bytes in lost or embedding.content_hash in self.outcome.hashes:
-                self._erase(EMBEDDING, embedding)
-
-    def _contents(self) -> None:
-        """Drop what records said before: of those touched all versions, of others those that name the subject."""
-        for entity in self._each(CONTENT_VERSION):
-            place = (str(entity.owner_type), entity.owner_ordinal)
-            task = None if entity.trajectory_id is None else entity.trajectory_id.bytes
-            # Of a record that was deleted before its task is purged, this is all there is.
-            named = entity.owner_id.bytes in self._subject.ids or task in self._wanted.trajectories
-            if place in self._touched or named or self._says(entity.body):
-                self._touched.add(place)
-                self.outcome.hashes |= digests_of_body(entity.body)
-                self._erase(CONTENT_VERSION, entity)
-
-    def _says(self, body: str) -> bool:
-        return any(
-            self._subject.mentioned_in(value) if isinstance(value, bytes) else self._subject.mentioned(dump_json(value))
-            for value in unpack_content(body).values()
-            if value is not None
-        )
-
-    def _windows(self) -> None:
-        forgotten = windows.Forgotten(
-            content=lambda relation, ordinal: (relation, ordinal) in self._touched,
-            words=self._redactor.within,
-            ids=self._subject.ids,
-        )
-        for window in self._each(CONTEXT_WINDOW):
-            if window.window_id.bytes in self._subject.ids:
-                self._erase(CONTEXT_WINDOW, window)
-                continue
-            found = windows.without(window.record, forgotten)
-            if found is None:
-                continue
-            record, closed = found
-            # The digest of a whole text tells whether it was a given one.
-            text_hash = bytes(32) if closed else window.text_hash
-            self.outcome.windows_closed += closed
-            self._redact(CONTEXT_WINDOW, window, dataclasses.replace(window, record=record, text_hash=text_hash))
-
-    def _checkpoints(self) -> None:
-        lost = {str(_uuid(raw)) for raw in self._gone | self._subject.ids} | self._touched_ids()
-        for entity in self._each(CHECKPOINT):
-            checkpoint: Checkpoint = entity
-            state = read_state(checkpoint)
-            for section in (state.get("context_snapshot") or {}).get("sections", ()):
-                if any(source[1] in lost for source in section["sources"]):
-                    section["content"], section["token_count"] = MARK, 0
-            raw = dump_json(self._redactor.within(state)).encode()
-            if raw != dump_json(read_state(checkpoint)).encode():
-                packed = zlib.compress(raw) if checkpoint.codec == CODEC_ZLIB else raw
-                self._redact(CHECKPOINT, checkpoint, dataclasses.replace(checkpoint, state=packed))
-
-    def _touched_ids(self) -> set[str]:
-        """Return the ids of records that were redacted: copies of what they said are elsewhere."""
-        return {
-            str(_uuid(change.row[change.relation.index(change.relation.key[0]) + 1]))
+    def _lost_records(self) -> frozenset[str]:
+        """Return the ids of records that went or were redacted: copies of what they said are elsewhere."""
+        touched = (
+            change.row[change.relation.index(change.relation.key[0]) + 1]
             for change in self._uow.changes
             if change.relation.content_columns and (change.relation.name, change.row[0]) in self._touched
-        }
+        )
+        return frozenset(str(uuid.UUID(bytes=raw)) for raw in (*self._gone, *self._subject.ids, *touched))
 
-    def _events(self) -> None:
-        lost = self._gone | self._subject.ids
-        for event in self._each(EVENT):
-            about = [event.event_id, event.subject_id, event.trajectory_id, event.scope_id]
-            if any(item is not None and item.bytes in lost for item in about):
-                if event.family is not EventFamily.AUDIT:
-                    self._erase(EVENT, event)
-                    continue
-                # That something happened stays in the audit; what, and to whom, does not.
-                bare = dataclasses.replace(event, payload={"erased": True}, principal=None, subject_id=None)
-                bare = dataclasses.replace(bare, trajectory_id=None, scope_id=None)
-                if bare != event:
-                    self._redact(EVENT, event, bare)
-                continue
-            changed = self._redactor.without(EVENT, event)
-            if changed != event:
-                self._redact(EVENT, event, changed)
-
-    def _locks(self) -> None:
-        for lock in self._each(LOCK):
-            if self._subject.mentioned(lock.resource):
-                self._erase(LOCK, lock)
-            elif self._subject.mentioned(lock.holder):
-                self._redact(LOCK, lock, dataclasses.replace(lock, holder=self._subject.without(lock.holder)))
-
-    def _configurations(self) -> None:
-        for document in self._each(CONFIG_DOCUMENT):
-            if self._subject.mentioned(document.body):
-                self._erase(CONFIG_DOCUMENT, document)
-
-    def _cache(self) -> None:
-        """Empty the cache of vectors: its keys are hashes of texts that nobody keeps."""
+    def _empty(self, relation: Relation, statement: str) -> None:
+        """Empty a cache when something went: it may hold copies."""
         if not self.outcome.is_empty:
-            dropped = self._uow.execute("embedding_cache.prune", self._uow.now_us + _ALL_TIME_US)
+            dropped = self._uow.execute(statement, self._uow.now_us + _ALL_TIME_US)
             if dropped:
-                self.outcome.erased[EMBEDDING_CACHE.name] += dropped
+                self.outcome.erased[relation.name] += dropped
 
 
-def _decoded(relation: Relation, row: tuple[Any, ...]) -> Any:
-    return codec_of(relation).decode(row)
+def _trait(relation: Relation) -> Erase:
+    assert relation.erase is not None  # others are not walked
+    return relation.erase
 
 
-def _bytes(key: Any) -> bytes:
-    return getattr(key, "bytes", key) if not isinstance(key, bytes) else key
+def _copies(relation: Relation) -> bool:
+    return any(isinstance(each.redaction, Packed) and each.redaction.layout in COPIES for each in relation.columns)
 
 
-def _uuid(raw: bytes) -> uuid.UUID:
-    return uuid.UUID(bytes=raw)
+def _split(ids: bytes) -> set[bytes]:
+    return {ids[at : at + 16] for at in range(0, len(ids), 16)}

@@ -8,7 +8,6 @@ noted while records are read, and only in them does it count as theirs when byte
 from __future__ import annotations
 
 import hashlib
-import zlib
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any, Final
@@ -17,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.erasure.digests import digests_of
+from caliber.erasure.packed import said
 from caliber.erasure.subject import Subject, folded
 from caliber.model.erasure import NOT_OURS, Searched
-from caliber.model.errors import StorageError
 from caliber.resident.memory import ResidentMemory
+from caliber.schema.erase import Packed, Redaction
 from caliber.schema.relation import Relation
-from caliber.schema.relations import CHECKPOINT, CONTEXT_WINDOW
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.paging import pages
 from caliber.storage.maintain.erasing import Place
@@ -34,9 +33,6 @@ _PAGE: Final = 500
 _DIGEST_BYTES: Final = 32
 _PIECE_BYTES: Final = 1 << 20
 _BETWEEN: Final = b"\0\xff\xfe\0"
-_UNPACKED_MAX: Final = 1 << 26
-_PACKED: Final = {CONTEXT_WINDOW.name: "record", CHECKPOINT.name: "state"}
-"""The column of a relation that holds packed text."""
 
 
 class Proof:
@@ -84,18 +80,20 @@ class Proof:
     def _values(self, store: Store, relation: Relation) -> Iterator[str | bytes]:
         """Yield what a relation's records say, and take note of the digests that they have a right to."""
         codec = codec_of(relation)
-        packed = _PACKED.get(relation.name)
-        packed_at = -1 if packed is None else codec.index(packed)
+        packed = {
+            codec.index(each.name): each.redaction for each in relation.columns if isinstance(each.redaction, Packed)
+        }
         # Vectors, digests and ids are no texts: they are read with the tables, byte by byte.
-        said = {codec.index(name) for name in relation.content_columns}
+        texts = {codec.index(each.name) for each in relation.columns if each.redaction is Redaction.WORDS}
         with store.read() as session:
             for row in chain.from_iterable(pages(session, store.plans[relation.name], _PAGE)):
-                self._hashes -= digests_of(codec.decode(row))
+                self._hashes -= digests_of(relation, codec.decode(row))
                 for place, value in enumerate(row):
-                    if place == packed_at and isinstance(value, bytes):
-                        yield _unpacked(value)
-                    elif isinstance(value, str) or (isinstance(value, bytes) and place in said):
+                    how = packed.get(place)
+                    if isinstance(value, str) or (isinstance(value, bytes) and place in texts):
                         yield value
+                    elif how is not None and value is not None:
+                        yield from said(how.layout, value)
 
     def _in_value(self, value: str | bytes) -> int:
         subject = self._subject
@@ -194,14 +192,3 @@ def _starts(piece: bytes, heads: Heads | None) -> list[int]:
         return []
     raw = np.frombuffer(piece, np.uint8).astype(np.uint16)
     return np.flatnonzero(heads[raw[:-1] << np.uint16(8) | raw[1:]]).tolist()
-
-
-def _unpacked(raw: bytes) -> bytes:
-    """Return what is packed in a window's record or a checkpoint; nothing where nothing is."""
-    start = 4 if raw[:3] == b"CWR" else 0
-    if not start and raw[:1] != b"\x78":
-        return b""
-    try:
-        return zlib.decompressobj().decompress(raw[start:], _UNPACKED_MAX)
-    except zlib.error as error:
-        raise StorageError("a packed record cannot be read; run `caliber doctor`") from error

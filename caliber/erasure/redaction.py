@@ -1,59 +1,87 @@
-"""Taking a subject out of one record: every column by its type, and what is derived from content made anew."""
+"""Taking a subject out of one record: every column as it is declared, and derived columns made anew."""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import uuid
-from collections.abc import Callable
+import functools
 from typing import Any
 
+from caliber.erasure import packed
 from caliber.erasure.subject import Subject
 from caliber.kernels import uuid7
-from caliber.knowledge import notes
+from caliber.kernels.estimators import Estimator
+from caliber.schema.erase import Packed, Redaction
 from caliber.schema.relation import Column, ColumnType, Relation
-from caliber.storage.write.memory_records import derived_of
-from caliber.trajectory import artifacts
-
-_DERIVED = frozenset({"content_hash", "fingerprint", "goal_hash"})
-_KEY = "idempotency_key"
+from caliber.storage.compile.derived import completed
 
 
 class Redactor:
     """Makes records that no longer name a subject. ``gone`` are ids of records that were erased with it."""
 
-    def __init__(self, subject: Subject, count_text: Callable[[str], int], count_bytes: Callable[[bytes], int]) -> None:
+    def __init__(self, subject: Subject, estimator: Estimator) -> None:
         self._subject = subject
-        self._count_text = count_text
-        self._count_bytes = count_bytes
+        self._estimator = estimator
         self.gone: set[bytes] = set()
+        self.lost = packed.Lost(subject, self.within)
+        self.closed = 0
+        """Packed records that can be replayed no longer."""
 
     def without(self, relation: Relation, entity: Any) -> Any:
-        """Return an entity without the subject; the same one if it does not name it."""
+        """Return an entity without the subject; the same one if it does not name it, None if the record is to go."""
         changes: dict[str, Any] = {}
-        for column in relation.columns:
-            if column.name in _DERIVED or column.name in relation.key or not hasattr(entity, column.name):
+        for column in _redacted(relation):
+            value = getattr(entity, column.name, None)
+            if value is None:
                 continue
-            value = getattr(entity, column.name)
-            if value is not None:
+            how = column.redaction
+            if how is Redaction.ROW:
+                if self._subject.mentioned(value):
+                    return None
+            elif isinstance(how, Packed):
+                if how.row:
+                    if self._mentioned_in(how, value):
+                        return None
+                    continue
+                changed, closed = packed.without(how.layout, value, self.lost)
+                if changed != value:
+                    changes[column.name] = changed
+                    self.closed += closed
+                    if closed and how.digest is not None:  # that of a whole text tells whether it was a given one
+                        changes[how.digest] = bytes(relation.column(how.digest).length or 0)
+            else:
                 changed = self._value(column, value)
                 if changed != value:
                     changes[column.name] = changed
-        if not changes:
-            return entity
-        if getattr(entity, _KEY, None) is not None and any(
-            _KEY in unique.columns and not changes.keys().isdisjoint(unique.columns) for unique in relation.uniques
-        ):
-            changes[_KEY] = _new_key()  # two authors may have used one key, and have one name from now on
-        return dataclasses.replace(entity, **changes, **self._derived(relation, entity, changes))
+        return self.changed(relation, entity, changes) if changes else entity
+
+    def changed(self, relation: Relation, entity: Any, changes: dict[str, Any]) -> Any:
+        """Return an entity with changed columns, and what follows from them."""
+        for column in relation.columns:
+            if column.redaction is Redaction.EMPTIED:
+                changes[column.name] = None
+            elif column.redaction is Redaction.NEW_KEY and getattr(entity, column.name) is not None:
+                with_it = (unique.columns for unique in relation.uniques if column.name in unique.columns)
+                if any(not changes.keys().isdisjoint(columns) for columns in with_it):
+                    changes[column.name] = (
+                        _new_key()
+                    )  # two authors may have used one key, and have one name from now on
+        # Hashes of what was erased would tell whether it was a given text.
+        return completed(relation, dataclasses.replace(entity, **changes), self._estimator, changes.keys())
+
+    def _mentioned_in(self, how: Packed, value: Any) -> bool:
+        subject = self._subject
+        said = packed.said(how.layout, value)
+        return any(subject.mentioned_in(each) if isinstance(each, bytes) else subject.mentioned(each) for each in said)
 
     def _value(self, column: Column, value: Any) -> Any:
-        kind, subject = column.type, self._subject
-        if column.name == _KEY:
+        kind, how, subject = column.type, column.redaction, self._subject
+        if how is Redaction.NEW_KEY:
             # No two of them may be equal: one that is taken out must not collide with another.
             return _new_key() if subject.mentioned(value) else value
-        if kind is ColumnType.TEXT:
-            return subject.without(value)
+        if how is Redaction.IDS:
+            if kind is ColumnType.UUID:
+                return None if value.bytes in subject.ids else value
+            return tuple(item for item in value if item.bytes not in subject.ids and item.bytes not in self.gone)
         if kind is ColumnType.BYTES:
             return subject.without_in(value)
         if kind is ColumnType.TEXT_ARRAY:
@@ -62,11 +90,7 @@ class Redactor:
             assert column.json_encode is not None
             assert column.json_decode is not None
             return column.json_decode(self.within(column.json_encode(value)))
-        if kind is ColumnType.UUID_ARRAY:
-            return tuple(item for item in value if item.bytes not in subject.ids and item.bytes not in self.gone)
-        if kind is ColumnType.UUID and column.nullable and isinstance(value, uuid.UUID):
-            return None if value.bytes in subject.ids else value
-        return value
+        return subject.without(value)
 
     def within(self, value: Any) -> Any:
         """Return a JSON value without the subject, in keys too."""
@@ -78,26 +102,13 @@ class Redactor:
             return {self._subject.without(name): self.within(item) for name, item in value.items()}
         return value
 
-    def _derived(self, relation: Relation, entity: Any, changes: dict[str, Any]) -> dict[str, Any]:
-        """Return what follows from content: hashes of what was erased would tell whether it was a given text."""
-        name = relation.name
-        if relation.has("record_id"):
-            changed = dataclasses.replace(entity, **changes)
-            # Another record may say the same by now, and stays.
-            return {**derived_of(relation, changed, self._count_text), "fingerprint": None}
-        if name == "scope" and "summary" in changes:
-            return {"summary_tokens": self._count_text(changes["summary"])}
-        if name == "turn_summary" and "content" in changes:
-            return {"token_count": self._count_text(changes["content"])}
-        if name == "trajectory" and "goal" in changes:
-            return {"goal_hash": hashlib.sha256(changes["goal"].encode()).digest()}
-        if name == "turn" and "content" in changes:
-            return {"token_count": self._count_bytes(changes["content"])}
-        if name == "artifact" and "content" in changes:
-            return artifacts.derived_of(changes["content"], self._count_bytes)
-        if name == "note":
-            return notes.derived_of(dataclasses.replace(entity, **changes), self._count_bytes)
-        return {}
+
+@functools.lru_cache(maxsize=512)
+def _redacted(relation: Relation) -> tuple[Column, ...]:
+    """Return the columns that may name a subject: derived ones follow, a key is what the record is known by."""
+    passed = {*relation.key, *relation.rule_of}
+    nothing = (Redaction.NOTHING, Redaction.DIGEST, Redaction.EMPTIED)
+    return tuple(each for each in relation.columns if each.name not in passed and each.redaction not in nothing)
 
 
 def _new_key() -> str:

@@ -29,7 +29,7 @@ from caliber.model.erasure import Erasure, ErasureKind, ForgetReport
 from caliber.model.errors import NotFound, PermissionDenied
 from caliber.model.events import EventFamily, EventType
 from caliber.model.forks import renew_in_child
-from caliber.model.references import EntityRef, EntityType
+from caliber.model.references import EntityRef
 from caliber.model.time import from_us
 from caliber.schema.relations import ERASURE, TRAJECTORY
 from caliber.storage.write.unit_of_work import UnitOfWork
@@ -71,8 +71,6 @@ class Forgetting:
         if entity is not None:
             entity = arguments.as_reference(entity, "entity")
         wanted = Wanted(Subject.of(entity, texts), even_if_shared=even_if_shared)
-        if entity is not None and entity.entity_type is EntityType.TRAJECTORY:
-            wanted = dataclasses.replace(wanted, trajectories=frozenset({entity.id.bytes}))
         return self._run(ErasureKind.SUBJECT, wanted, dry_run, wait_ms, scrub_log)
 
     def purge_trajectory(
@@ -80,8 +78,7 @@ class Forgetting:
     ) -> ForgetReport:
         """Erase a task and the tasks it started. Raises: as ``Caliber.purge_trajectory``."""
         self._check_rights("purge")
-        ids = self._family(trajectory_id)
-        wanted = Wanted(Subject(ids), frozenset(item.bytes for item in ids), even_if_shared=True)
+        wanted = Wanted(Subject(self._family(trajectory_id)), even_if_shared=True)
         return self._run(ErasureKind.TRAJECTORY, wanted, dry_run, wait_ms, scrub_log)
 
     def resume(self, *, wait_ms: int | None = None) -> list[ForgetReport]:
@@ -157,7 +154,7 @@ class Forgetting:
         engine = self._engine
         if engine.store.eraser.hold is not None:
             uow.run(engine.store.eraser.hold)
-        return Walk(uow, wanted, engine.count_text, engine.count_bytes).run()
+        return Walk(uow, wanted, engine.estimator).run()
 
     def _rehearse(self, wanted: Wanted) -> Outcome:
         def work(uow: UnitOfWork) -> None:

@@ -30,6 +30,7 @@ from caliber.resident.memory import ResidentSnapshot
 from caliber.schema.in_force import is_active
 from caliber.schema.relations import ARTIFACT, NOTE
 from caliber.search.opening import SearchEngine
+from caliber.storage.compile.derived import derived_value
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 
@@ -135,7 +136,7 @@ class NoteMaker:
             note_type=made.note_type,
             content=made.content,
             confidence=min(made.confidence, config.notes.initial_confidence),
-            token_count=self._engine.count_text(made.content),
+            token_count=derived_value(NOTE, "token_count", self._engine.estimator, content=made.content),
             visible_to=default_visible_to(self._principal, roles),
             created_by=author_of(self._principal),
             source_trajectory_ids=(trajectory.trajectory_id,),
@@ -192,7 +193,7 @@ class NoteMaker:
             note = note_ops.change_note(
                 uow,
                 known,
-                engine.count_bytes,
+                engine.estimator,
                 content=prepared.content,
                 confidence=prepared.confidence,
                 source_trajectory_ids=sources if source in sources else (*sources, source),

@@ -20,6 +20,8 @@ from caliber.model.ids import Id
 from caliber.model.knowledge import Note, NoteType
 from caliber.model.references import EntityType
 from caliber.model.trust import TrustLabel
+from caliber.schema.relations import NOTE
+from caliber.storage.compile.derived import derived_value
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 
@@ -74,7 +76,7 @@ class NoteMethods:
             note_type=arguments.as_enum(note_type, NoteType, "note_type"),
             content=body,
             confidence=arguments.as_fraction(confidence, "confidence"),
-            token_count=engine.count_text(body),
+            token_count=derived_value(NOTE, "token_count", engine.estimator, content=body),
             importance=None if importance is None else arguments.as_fraction(importance, "importance", 1, 10),
             valid_from=arguments.as_instant(valid_from, "valid_from"),
             valid_until=arguments.as_instant(valid_until, "valid_until"),

@@ -39,8 +39,8 @@ from caliber.schema.memory_types import RetentionKind
 from caliber.schema.own_memories import KEY, OwnMemory
 from caliber.schema.relation import ColumnType, Relation
 from caliber.schema.relations import SCOPE, SESSION, TRAJECTORY
+from caliber.storage.compile.derived import completed
 from caliber.storage.write.ending import archive
-from caliber.storage.write.memory_records import derived_of
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class Records(Memory):
 
     def _derived(self, record: Any) -> Any:
         """Return a record with what follows from its fields."""
-        return dataclasses.replace(record, **derived_of(self._relation, record, self._engine.count_text))
+        return completed(self._relation, record, self._engine.estimator)
 
     def _text(self, record: Any) -> str:
         """Return the text whose vectors are kept."""

@@ -183,7 +183,7 @@ class PolicyEngine:
             step.summary_vector = self._embeddings.vector("scope", summary)
             return
         new = artifact_ops.check_artifact(
-            self._engine.count_bytes,
+            self._engine.estimator,
             artifact_type=ArtifactType.INTERMEDIATE_OUTPUT,
             content=summary,
             extraction_method=ExtractionMethod.INFERRED,
@@ -211,7 +211,7 @@ class PolicyEngine:
         found = self._engine.summarizer.extract_artifacts(turns)
         new = [
             artifact_ops.check_artifact(
-                self._engine.count_bytes,
+                self._engine.estimator,
                 artifact_type=item.artifact_type,
                 content=item.content,
                 extraction_method=ExtractionMethod.INFERRED,

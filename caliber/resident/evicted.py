@@ -11,9 +11,9 @@ from typing import Any
 from caliber.model.errors import NotFound
 from caliber.resident.mirror import RelationSnapshot
 from caliber.storage.compile.codec import Row, dump_json
+from caliber.storage.compile.kept_content import unpack_content
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store
-from caliber.storage.write.unit_of_work import unpack_content
 
 
 def read_back(

@@ -33,9 +33,9 @@ from caliber.schema.relation import Relation
 from caliber.schema.relations import ARTIFACT, NOTE, SCOPE, TURN
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.damage import last_of
+from caliber.storage.compile.derived import completed, derived_value
 from caliber.storage.compile.plan import RelationPlans
 from caliber.storage.write.ending import archive, prune
-from caliber.storage.write.memory_records import derived_of
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory import artifacts as artifact_ops
 
@@ -230,7 +230,7 @@ class Compressor:
             )
         if relation in (TURN, ARTIFACT):
             new = artifact_ops.check_artifact(
-                self._engine.count_bytes,
+                self._engine.estimator,
                 artifact_type=ArtifactType.INTERMEDIATE_OUTPUT,
                 content=summary,
                 extraction_method=ExtractionMethod.INFERRED,
@@ -254,7 +254,7 @@ class Compressor:
             note_type=newest.note_type,
             content=summary,
             confidence=min(note.confidence for note in notes),
-            token_count=self._engine.count_text(summary),
+            token_count=derived_value(NOTE, "token_count", self._engine.estimator, content=summary),
             importance=max((note.importance for note in notes if note.importance is not None), default=None),
             valid_from=newest.valid_from,
             valid_until=newest.valid_until,
@@ -270,7 +270,7 @@ class Compressor:
         """The newest record with the summary as its text: the other fields are the last that were known."""
         changes = {self._content_of(relation): summary, "record_id": uuid7(), "trust": trust, "version": 1}
         made: Any = dataclasses.replace(records[-1], **changes, fingerprint=None, idempotency_key=None)
-        return dataclasses.replace(made, **derived_of(relation, made, self._engine.count_text))
+        return completed(relation, made, self._engine.estimator)
 
     # --- writing -----------------------------------------------------------------------------------
 

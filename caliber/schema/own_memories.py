@@ -26,6 +26,8 @@ from typing import Any, Final
 from caliber.model.errors import InternalError, InvalidValue
 from caliber.model.memories import MemoryCategory
 from caliber.model.trust import TrustLabel
+from caliber.schema.derived import RecordHash, Tokens
+from caliber.schema.erase import Erase, Redaction
 from caliber.schema.indexing import OWN_INDEXES, index_faults
 from caliber.schema.memories import BUILT_IN, BuiltIn
 from caliber.schema.memory_definitions import definition_of, memory_from
@@ -286,12 +288,18 @@ def _relation_of(memory: MemoryType, code: int, plural: str) -> Relation:
         groups.append("parent_id")
     given = {column.name: column for column in columns}
     searched, embedded = tuple(searched_fields(memory)), embedded_field(memory)
+    texts = [column for column in columns if column.declared and column.type is ColumnType.TEXT]
     return Relation(
         name=relation_name(memory.name),
         plural=plural,
         entity=_entity_of(_shape_of(memory)),
         code=code,
         comment=f"The declared memory {memory.name}.",
+        derived=(
+            Tokens("token_count", tuple(item.name for item in texts)),
+            RecordHash("content_hash", tuple(item.name for item in columns if item.declared)),
+        ),
+        erase=Erase(names=tuple(item.name for item in texts if item.residence is Residence.INTERNED)),  # looked up by
         ordinal=True,
         versioned=True,
         mirrored=True,
@@ -340,8 +348,14 @@ def _system_columns(memory: MemoryType) -> Iterator[Column]:
     yield enum("trust", TrustLabel, residence=_COLUMN)
     yield integer("token_count", check=(0, None), residence=_COLUMN)
     yield blob("content_hash", length=32)
-    yield blob("fingerprint", length=32, nullable=True, comment="of what makes two records the same statement")
-    yield text("idempotency_key", nullable=True)
+    yield blob(
+        "fingerprint",
+        length=32,
+        nullable=True,
+        redact=Redaction.EMPTIED,
+        comment="of what makes two records the same statement",
+    )
+    yield text("idempotency_key", nullable=True, redact=Redaction.NEW_KEY)
     yield instant("archived_at", nullable=True, residence=_COLUMN, resident_null=NEVER_US)
     yield version()
 
@@ -376,7 +390,9 @@ def _column_of(memory: MemoryType, item: Field, looked_up: set[str], content: st
             members = _values_of(memory.name, item.name, item.values)
             return Column(item.name, ColumnType.ENUM, enum=members, open=True, residence=Residence.INTERNED, **options)
         case FieldType.JSON:
-            return Column(item.name, ColumnType.JSON, json_encode=_same, json_decode=_same, **options)
+            return Column(
+                item.name, ColumnType.JSON, json_encode=_same, json_decode=_same, redact=Redaction.WORDS, **options
+            )
         case FieldType.EMBEDDING:
             raise InternalError("an embedding is no column")
 

@@ -12,6 +12,9 @@ from enum import StrEnum
 from typing import Any
 
 from caliber.model.errors import InternalError
+from caliber.schema.derived import Derived, Tokens
+from caliber.schema.erase import Erase, Packed, Redaction
+from caliber.schema.rules import NotBefore, Rule
 from caliber.schema.traits import AS_SAID, Dates, Ends, Text, Valid
 
 EnumClass = type[StrEnum]
@@ -71,7 +74,26 @@ class Column:
     open: bool = False
     declared: bool = False
     default: str | int | float | bool | tuple[()] | None = None
+    redact: Redaction | Packed | None = None
+    """How the column loses a subject; None for what its type says. Bytes and JSON have nothing to say: it is stated."""
     comment: str = ""
+
+    @property
+    def redaction(self) -> Redaction | Packed:
+        """How the column loses a subject."""
+        if self.redact is not None:
+            return self.redact
+        if self.type is ColumnType.UUID and not self.nullable:
+            return Redaction.NOTHING  # its record goes
+        return _REDACTED.get(self.type, Redaction.NOTHING)
+
+
+_REDACTED = {
+    ColumnType.TEXT: Redaction.WORDS,
+    ColumnType.TEXT_ARRAY: Redaction.WORDS,
+    ColumnType.UUID: Redaction.IDS,
+    ColumnType.UUID_ARRAY: Redaction.IDS,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +153,12 @@ class Relation:
     key: tuple[str, ...]
     code: int
     comment: str
+    derived: tuple[Derived, ...] | None = field(kw_only=True)
+    """The columns that follow from others, and by which rule; None where every value is a writer's own."""
+    erase: Erase | None = field(kw_only=True)
+    """How a subject is found in the records; None where they hold nothing of anybody, or go with others."""
+    rules: tuple[Rule, ...] = ()
+    """Rules between columns of one record."""
     ordinal: bool = False
     versioned: bool = False
     mirrored: bool = False
@@ -140,6 +168,8 @@ class Relation:
     paths: tuple[AccessPath, ...] = ()
     groups: tuple[str, ...] = ()
     auto_key: bool = False
+    rule_of: dict[str, Derived] = field(init=False, compare=False, repr=False)
+    """The rule of each derived column."""
     text: Text | None = None
     """What a record says, and is found by; None where no search finds it."""
     dates: Dates = AS_SAID
@@ -157,6 +187,7 @@ class Relation:
     _by_name: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "rule_of", {rule.column: rule for rule in self.derived or ()})
         for index, column in enumerate(self.columns):
             if column.name in self._by_name:
                 raise InternalError(f"relation {self.name}: column {column.name} is declared twice")
@@ -165,6 +196,10 @@ class Relation:
         named += [name for unique in self.uniques for name in (*unique.columns, *(w[0] for w in unique.where))]
         named += [name for path in self.paths for name in (*path.by, *path.order, *(w[0] for w in path.where))]
         named += [key.column for key in self.foreign_keys]
+        named += [name for rule in self.derived or () for name in (rule.column, *sorted(rule.sources))]
+        named += () if self.erase is None else self.erase.columns
+        for between in self.rules:
+            named += [between.column, between.earlier if isinstance(between, NotBefore) else between.kind]
         named += self.active
         named += () if self.text is None else (*self.text.columns, *self.dates.happened, self.dates.entered)
         named += () if self.importance is None else (self.importance,)
@@ -174,6 +209,23 @@ class Relation:
         for name in named:
             if name not in self._by_name and name != "ordinal":
                 raise InternalError(f"relation {self.name}: column {name} is used but not declared")
+        for rule in self.derived or ():
+            made = ColumnType.INT if isinstance(rule, Tokens) else ColumnType.BYTES
+            if self.column(rule.column).type is not made:
+                raise InternalError(f"relation {self.name}: column {rule.column} is derived, and must be {made}")
+
+        self._check_redaction()
+
+    def _check_redaction(self) -> None:
+        for column in self.columns:
+            where = f"relation {self.name}: column {column.name}"
+            stated = column.redact is not None or column.name in self.rule_of or self.erase is None
+            if column.type in (ColumnType.BYTES, ColumnType.JSON) and not stated:
+                raise InternalError(f"{where} holds {column.type}: state how it is redacted")
+            if column.redact is Redaction.EMPTIED and not column.nullable:
+                raise InternalError(f"{where} cannot be emptied: it is not nullable")
+            if isinstance(column.redact, Packed) and column.redact.digest not in (None, *self._by_name):
+                raise InternalError(f"{where}: {column.redact.digest} is used but not declared")
 
     def __hash__(self) -> int:
         # What is made of a relation is kept by it, and looked up on every call: all of its columns would be hashed.

@@ -6,14 +6,13 @@ Source: C-040 to C-045, C-230 to C-232, K-043, K-044.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from caliber.kernels import uuid7
+from caliber.kernels.estimators import Estimator
 from caliber.model import arguments
 from caliber.model.errors import Conflict, ConstraintViolation, InvalidValue
 from caliber.model.ids import ArtifactId
@@ -32,6 +31,7 @@ from caliber.model.trajectory import (
 )
 from caliber.model.trust import TrustLabel, least_trusted
 from caliber.schema.relations import ARTIFACT, SCOPE, SESSION, TRAJECTORY, TURN
+from caliber.storage.compile.derived import derive
 from caliber.storage.write.ending import archive
 from caliber.storage.write.unit_of_work import UnitOfWork
 
@@ -58,7 +58,7 @@ class NewArtifact:
 
 
 def check_artifact(
-    count_tokens: Callable[[bytes], int],
+    estimator: Estimator,
     *,
     artifact_type: Any,
     content: Any,
@@ -76,7 +76,7 @@ def check_artifact(
     return NewArtifact(
         artifact_type=arguments.as_enum(artifact_type, ArtifactType, "artifact_type"),
         content=raw,
-        **derived_of(raw, count_tokens),
+        **derive(ARTIFACT, {"content": raw}, estimator),
         extraction_method=arguments.as_enum(extraction_method, ExtractionMethod, "extraction_method"),
         confidence=None if confidence is None else arguments.as_fraction(confidence, "confidence"),
         ttl=arguments.as_ttl(ttl),
@@ -88,11 +88,6 @@ def check_artifact(
         idempotency_key=arguments.as_name(idempotency_key, "idempotency_key"),
         trust=None if trust is None else arguments.as_enum(trust, TrustLabel, "trust"),
     )
-
-
-def derived_of(content: bytes, count_tokens: Callable[[bytes], int]) -> dict[str, Any]:
-    """Return what follows from an artifact's content: its hash, and how many tokens it has."""
-    return {"content_hash": hashlib.sha256(content).digest(), "token_count": count_tokens(content)}
 
 
 def create_artifact(

@@ -181,7 +181,7 @@ class TaskMethods:
             came with other content or another label), LockExpired.
         """
         new = turn_ops.check_turn(
-            self._engine.count_bytes,
+            self._engine.estimator,
             self._engine.config.trust.of_turn,
             role=role,
             content=content,
@@ -206,7 +206,7 @@ class TaskMethods:
         deadline_ms: int | None = None,
     ) -> list[Turn]:
         """Append messages in order, all or none; each is a mapping of ``append_turn``'s keywords. Raises: as it."""
-        new = turn_ops.check_turns(self._engine.count_bytes, self._engine.config.trust.of_turn, turns)
+        new = turn_ops.check_turns(self._engine.estimator, self._engine.config.trust.of_turn, turns)
         wanted = arguments.as_uuid(scope_id, "scope_id")
         return self._append(wanted, new, guard, deadline_ms) if new else []
 
@@ -268,7 +268,7 @@ class TaskMethods:
         """
         engine = self._engine
         new = artifact_ops.check_artifact(
-            engine.count_bytes,
+            engine.estimator,
             artifact_type=artifact_type,
             content=content,
             extraction_method=extraction_method,

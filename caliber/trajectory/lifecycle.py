@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import uuid
 from collections.abc import Sequence
 
 from caliber.kernels import uuid7
+from caliber.kernels.estimators import Estimator
 from caliber.model import states
 from caliber.model.errors import CircularReference, ConstraintViolation, InvalidStateTransition
 from caliber.model.ids import ArtifactId, CheckpointId, ScopeId, SessionId, TrajectoryId
@@ -26,6 +26,7 @@ from caliber.model.trajectory import (
 )
 from caliber.model.trust import TrustLabel
 from caliber.schema.relations import ARTIFACT, SCOPE, SESSION, TRAJECTORY, TURN
+from caliber.storage.compile.derived import derived_value
 from caliber.storage.write.ending import archive
 from caliber.storage.write.unit_of_work import UnitOfWork
 
@@ -127,7 +128,7 @@ def start_trajectory(
         trajectory_id=TrajectoryId(uuid7()),
         status=TrajectoryStatus.ACTIVE,
         initiator=initiator,
-        goal_hash=hashlib.sha256(goal.encode()).digest(),
+        goal_hash=derived_value(TRAJECTORY, "goal_hash", None, goal=goal),
         created_at=now,
         updated_at=now,
         last_activity_at=now,
@@ -238,7 +239,7 @@ def close_scope(
     scope_id: uuid.UUID,
     *,
     summary: str | None,
-    summary_tokens: int,
+    estimator: Estimator,
     artifact_ids: Sequence[uuid.UUID],
     checkpoint_id: uuid.UUID | None,
     turns: Sequence[Turn] | None = None,
@@ -270,7 +271,7 @@ def close_scope(
             start_turn_id=turns[0].turn_id if turns else scope.start_turn_id,
             end_turn_id=turns[-1].turn_id if turns else scope.end_turn_id,
             summary=summary,
-            summary_tokens=summary_tokens,
+            summary_tokens=derived_value(SCOPE, "summary_tokens", estimator, summary=summary),
             artifact_ids=tuple(ArtifactId(item) for item in artifact_ids),
             checkpoint_id=None if checkpoint_id is None else CheckpointId(checkpoint_id),
         ),

@@ -304,7 +304,7 @@ class Tasks(Generic[P]):
                 uow,
                 current.scope_id,
                 summary=summary,
-                summary_tokens=0 if summary is None else self._engine.count_text(summary),
+                estimator=self._engine.estimator,
                 artifact_ids=[artifact.artifact_id for artifact in applied.artifacts],
                 checkpoint_id=applied.checkpoint_id,
                 turns=turns,

@@ -20,6 +20,7 @@ from caliber.config import CaliberConfig
 from caliber.engine import pacing
 from caliber.engine.engine import Engine
 from caliber.kernels import uuid7
+from caliber.kernels.estimators import Estimator
 from caliber.llm.protocols import SummarizationProvider
 from caliber.model.errors import AuthenticationFailed, CaliberError, ConfigError, SummarizationFailed
 from caliber.model.ids import TurnSummaryId
@@ -29,6 +30,7 @@ from caliber.model.trust import least_trusted
 from caliber.resident.memory import ResidentMemory
 from caliber.schema.relations import TURN, TURN_SUMMARY
 from caliber.storage.compile.codec import Row, codec_of
+from caliber.storage.compile.derived import derived_value
 from caliber.storage.protocol import Store
 from caliber.storage.sql.turn_summaries import OVERLAPPING
 from caliber.storage.waiting import Event, Worker, is_of_handler
@@ -73,14 +75,14 @@ class TurnSummarizer:
         provider: SummarizationProvider,
         outlines: Outlines,
         *,
-        count_text: Callable[[str], int],
+        estimator: Estimator,
         failed: Callable[[CaliberError], None],
     ) -> None:
         self._store = store
         self._memory = memory
         self._provider = provider
         self._outlines = outlines
-        self._count_text = count_text
+        self._estimator = estimator
         self._failed = failed
         self._size = config.summaries.block_turns
         self._max_tokens = config.summaries.max_tokens
@@ -220,7 +222,7 @@ class TurnSummarizer:
 
     def _store_summary(self, task: _Task, rows: Sequence[Row], turns: Sequence[Turn], content: str) -> None:
         expected = [(row[0], row[_TURN_VERSION]) for row in rows]
-        tokens = self._count_text(content)
+        tokens = derived_value(TURN_SUMMARY, "token_count", self._estimator, content=content)
         first, last = turns[0].turn_number, turns[-1].turn_number
 
         def work(uow: UnitOfWork) -> bool:
@@ -348,7 +350,7 @@ def open_summarizer(engine: Engine) -> None:
         config,
         provider,
         outlines,
-        count_text=engine.count_text,
+        estimator=engine.estimator,
         failed=lambda error: engine.record_error("summarizing turns", error),
     )
     engine.add(worker)

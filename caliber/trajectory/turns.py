@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from caliber.kernels import uuid7
+from caliber.kernels.estimators import Estimator
 from caliber.model import arguments
 from caliber.model.errors import Conflict, ConstraintViolation, DTypeError, InvalidValue, NotFound
 from caliber.model.ids import ScopeId, TrajectoryId, TurnId, uuid_from_bytes
@@ -60,7 +61,7 @@ class NewTurn:
 
 
 def check_turn(
-    count_tokens: Callable[[bytes], int],
+    estimator: Estimator | None,
     label_of: LabelOf,
     *,
     role: Any,
@@ -82,7 +83,13 @@ def check_turn(
         raise InvalidValue(field="tool_calls", reason="only assistant turns call tools")
     if tool_call_id is not None and role is not TurnRole.TOOL:
         raise InvalidValue(field="tool_call_id", reason="only tool turns answer a call")
-    tokens = count_tokens(raw) if token_count is None else arguments.as_whole(token_count, "token_count")
+    if token_count is None:
+        assert estimator is not None
+        tokens = estimator.tokens_of_bytes(
+            raw
+        )  # as TURN declares: every turn comes by here, and enters no more modules
+    else:
+        tokens = arguments.as_whole(token_count, "token_count")
     name = arguments.as_name(name, "name")
     return NewTurn(
         role=role,
@@ -99,7 +106,7 @@ def check_turn(
     )
 
 
-def check_turns(count_tokens: Callable[[bytes], int], label_of: LabelOf, items: Any) -> list[NewTurn]:
+def check_turns(estimator: Estimator, label_of: LabelOf, items: Any) -> list[NewTurn]:
     """Return checked turns from mappings with the keywords of ``append_turn``. Raises: InputError kinds."""
     out = []
     for at, item in enumerate(arguments.as_items(items, "turns", "an iterable of mappings")):
@@ -111,7 +118,7 @@ def check_turns(count_tokens: Callable[[bytes], int], label_of: LabelOf, items: 
         if unknown or "role" not in item or "content" not in item:
             reason = f"unknown keys: {', '.join(map(str, unknown))}" if unknown else "role and content are required"
             raise InvalidValue(field=f"turns[{at}]", reason=reason)
-        out.append(check_turn(count_tokens, label_of, **item))
+        out.append(check_turn(estimator, label_of, **item))
     return out
 
 

@@ -94,7 +94,7 @@ def test_what_is_loaded_is_what_add_note_would_have_made(store: Any) -> None:
         note = loaded[row["content"]]
         content = row["content"].encode()
         assert note.content_hash == hashlib.sha256(content).digest()
-        assert note.token_count == store._engine.count_bytes(content)
+        assert note.token_count == store._engine.estimator.tokens_of_bytes(content)
         assert (note.version, note.tags, note.importance) == (1, (), None)
         assert note.note_id.version == 7
         # The same statement again is the same note; what came without a label is trusted least.

@@ -36,9 +36,10 @@ from caliber.erasure.erasing import Walk
 from caliber.model import EntityRef, EntityType, Principal, ToolCall
 from caliber.model.access import PrincipalKind
 from caliber.model.errors import AmbiguousSubject, NotFound, PermissionDenied, RequiredFieldMissing, Unavailable
+from caliber.schema.relations import TURN
 from caliber.search.in_database.full_text import WordIndexer
 from caliber.search.opening import SearchEngine
-from caliber.storage.write.memory_records import content_hash_of
+from caliber.storage.compile.derived import completed
 
 TESTS = str(Path(__file__).resolve().parents[1])
 NAME = "Zaphod Beeblebröx"
@@ -265,7 +266,9 @@ def _others_are_as_they_were(world: Any) -> None:
     naming = memory.get(world.facts["naming"].record_id)
     assert (naming.subject, naming.content, naming.owner) == ("ship of [forgotten]", "stolen by [forgotten]", None)
     assert naming.about == {"[forgotten]": {"who": ["[forgotten]"]}}
-    assert naming.content_hash == content_hash_of(memory._engine.store.catalog.by_name["memory_fact"], naming)
+    assert (
+        naming.content_hash == completed(memory._engine.store.catalog.by_name["memory_fact"], naming, None).content_hash
+    )
     assert memory.get(world.facts["free"].record_id) == world.facts["free"]
     assert memory.replay(world.without.window_id).text == world.without.text
     with pytest.raises(NotFound, match="forgotten"):
@@ -449,7 +452,7 @@ _DIE = """
         os.kill(os.getpid(), signal.SIGKILL)
     memory = caliber.open(config(sys.argv[1], **json.loads(sys.argv[3])))
     if sys.argv[4] == "transaction":
-        Walk._events = die
+        Walk._empty = die
     else:
         memory._engine.store.eraser.scrub = die
     memory.forget(texts=("Trillian",))
@@ -555,7 +558,8 @@ def test_proving_finds_what_erasing_left(file_backend: Any, start: Any, monkeypa
         assert not report.proven
         assert {place.kind for place in report.searched if place.findings} == {"file"}
     with monkeypatch.context() as planted:
-        planted.setattr(Walk, "_turns", lambda self: None)
+        walk: Any = Walk._walk
+        planted.setattr(Walk, "_walk", lambda self, each, how: each is not TURN and walk(self, each, how))
         report = forgotten("Agrajag")
         assert not report.proven
         assert {"relation turn", "table turn"} <= {place.name for place in report.searched if place.findings}
@@ -646,3 +650,28 @@ def test_who_reads_an_older_state_is_waited_for_and_named(backend: Any, start: A
     (finished,) = agent.memory.resume_forgetting()
     assert not finished.remaining
     assert not agent.memory.storage.erasures.list_unfinished()
+
+
+def test_what_is_kept_of_an_erased_task_goes_with_it(backend: Any) -> None:
+    # Only a purge of the task itself took what was kept of records that had gone before it.
+    memory = backend.open(backend.config(embedding_provider=None))
+    for who, left in ((PERSON, 0), (EntityRef(EntityType.USER, uuid.uuid4()), 1)):
+        task = memory.start_trajectory("a task", initiator=who)
+        scope = memory.current_scope(task.trajectory_id)
+        memory.append_turn(scope.scope_id, role="user", content=SECRET)
+        assert memory.storage.turns.delete_by_scope(scope.scope_id) == 1
+        assert memory.storage.content_versions.count() == 1
+        report = memory.forget(entity=PERSON)
+        assert report.proven
+        assert report.erased["trajectory"] == 1 - left
+        assert memory.storage.content_versions.count() == left
+
+
+def test_whatever_has_the_id_of_the_subject_goes(agent: Any) -> None:
+    # Locks stayed, and checkpoints.
+    lock = agent.memory.agents.acquire("a resource", holder="somebody", lease_ms=60_000)
+    held = next(iter(agent.memory.storage.locks.all()))
+    assert held.token == lock.token
+    report = agent.memory.forget(entity=EntityRef(EntityType.USER, held.lock_id))
+    assert report.erased == {"lock": 1}
+    assert agent.memory.storage.locks.count() == 0

@@ -10,8 +10,8 @@ from support.memories import FACT, STEP, record
 
 import caliber
 from caliber.model.errors import InvalidRow, InvalidValue
+from caliber.storage.compile.derived import completed
 from caliber.storage.dump.archive import Archive
-from caliber.storage.write.memory_records import content_hash_of
 
 MEMORIES = [FACT, STEP]
 
@@ -109,7 +109,7 @@ def test_records_of_memories_are_loaded_and_read_in_bulk(backend: Any, another: 
     target.storage.bulk_load("fact", bare)
     made = [each for each in target.storage.fact.list_by_subject("s2") if each.record_id != kept[1].record_id]
     relation = target._engine.store.catalog.memories["fact"].relation
-    assert made[0].content_hash == content_hash_of(relation, made[0])
+    assert made[0].content_hash == completed(relation, made[0], None).content_hash
     assert made[0].token_count > 0
     assert made[0].trust == "web"
     wrong = bare.set_column(2, "kind", [["lie"] * 4])

@@ -667,6 +667,11 @@ SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "
 --   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
 SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE "trajectory_id" = $1 AND "idempotency_key" = $2;
 
+-- artifact.taken_trajectory_id_content_hash_artifact_type_trust
+--   takes: trajectory_id, content_hash, artifact_type, trust
+--   gives: ordinal
+SELECT "ordinal" FROM "tenant_a"."artifact" WHERE "trajectory_id" = $1 AND "content_hash" = $2 AND "artifact_type" = $3 AND "trust" = $4 AND "superseded_by" IS NULL AND "rolled_back_at" IS NULL AND "retired_at" IS NULL;
+
 -- artifact.expired
 --   takes: created_until, limit
 --   gives: artifact_id
@@ -878,6 +883,11 @@ SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "c
 --   takes: created_by, idempotency_key
 --   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, trust, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
 SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "trust", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM "tenant_a"."note" WHERE "created_by" = $1 AND "idempotency_key" = $2;
+
+-- note.taken_fingerprint
+--   takes: fingerprint
+--   gives: ordinal
+SELECT "ordinal" FROM "tenant_a"."note" WHERE "fingerprint" = $1 AND "archived_at" IS NULL AND "superseded_by" IS NULL AND "idempotency_key" IS NULL;
 
 -- note.expired
 --   takes: created_until, limit

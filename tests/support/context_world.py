@@ -59,7 +59,7 @@ from caliber.schema.relations import (
 )
 from caliber.search.searcher import Searcher
 from caliber.storage.compile.codec import dump_json
-from caliber.storage.write.unit_of_work import pack_content, unpack_content
+from caliber.storage.compile.kept_content import pack_content, unpack_content
 from support.kinds import KINDS
 
 PLAIN: dict[str, Any] = {

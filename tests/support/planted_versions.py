@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from caliber.schema import relations
+from caliber.schema.erase import Erase
 from caliber.schema.relation import (
     AccessPath,
     ForeignKey,
@@ -72,6 +73,8 @@ def mood(planted: int) -> Relation:
         columns=(*columns, version()),
         foreign_keys=(ForeignKey("trajectory_id", "trajectory", "trajectory_id", "cascade"),) if planted > 1 else (),
         uniques=(Unique(("nickname",), where=(("nickname", False),)),) if planted > 1 else (),
+        derived=None,
+        erase=Erase(hangs_on=("trajectory_id",)) if planted > 1 else Erase(),
         paths=(AccessPath("list_by_feeling", ("feeling",), ("felt_at", "ordinal")),),
     )
 

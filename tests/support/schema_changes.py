@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from caliber.model.errors import InternalError
+from caliber.schema.erase import Redaction
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.schema.relations import NOTE, RELATIONS, TURN
 from caliber.storage.migrate.schema_changes import AddColumn, AddEnumMember, AddRelation, Relations, SchemaChange
@@ -43,7 +44,7 @@ DEFAULTS = [
     Column("added", ColumnType.INT, default=-3, check=(-5, 5)),
     Column("added", ColumnType.FLOAT, default=0.5),
     Column("added", ColumnType.BOOL, default=True),
-    Column("added", ColumnType.JSON, default="[]"),
+    Column("added", ColumnType.JSON, default="[]", redact=Redaction.WORDS),
     Column("added", ColumnType.TEXT_ARRAY, default=()),
     Column("added", ColumnType.UUID_ARRAY, default=()),
     Column("added", ColumnType.ENUM, enum=NOTE.column("trust").enum, default="web"),

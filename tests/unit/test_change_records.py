@@ -12,8 +12,8 @@ from support.entities import plain
 from caliber.schema.relations import SCOPE, TRAJECTORY, TURN
 from caliber.schema.relations.memory import CODE_MAX
 from caliber.storage.compile.codec import codec_of
+from caliber.storage.compile.kept_content import pack_content, unpack_content
 from caliber.storage.write.changes import DELETE, RELOAD_RECORD, UPSERT, pack_changes, pack_upserts, unpack_changes
-from caliber.storage.write.unit_of_work import pack_content, unpack_content
 
 
 def test_content_is_packed_whatever_its_bytes() -> None:

@@ -17,10 +17,12 @@ from hypothesis import strategies as st
 from caliber.erasure.proving import Proof
 from caliber.erasure.redaction import Redactor
 from caliber.erasure.subject import MARK, Subject
+from caliber.kernels.estimators import open_estimator
 from caliber.model import EntityRef, EntityType
 from caliber.model.erasure import ErasureKind, ForgetReport, Searched
 from caliber.model.errors import AmbiguousSubject, DTypeError
 from caliber.schema import relation as declared
+from caliber.schema.erase import Erase, Redaction
 from caliber.schema.relation import Relation, blob, integer, json_, text_array, uuid_, uuid_array
 from caliber.storage.maintain.erasing import Place
 
@@ -252,16 +254,18 @@ _BLOCK = Relation(
     entity=_Block,
     code=99,
     comment="A relation that forgetting knows nothing of.",
+    derived=None,
+    erase=Erase(),
     key=("block_id",),
     columns=(
         uuid_("block_id"),
         declared.text("label"),
-        json_("body", dict, dict),
+        json_("body", dict, dict, redact=Redaction.WORDS),
         text_array("tags"),
         uuid_("owner", nullable=True),
         uuid_array("seen_by"),
-        blob("raw"),
-        declared.text("idempotency_key", nullable=True),
+        blob("raw", redact=Redaction.WORDS),
+        declared.text("idempotency_key", nullable=True, redact=Redaction.NEW_KEY),
         integer("size"),
     ),
 )
@@ -274,7 +278,7 @@ def test_a_relation_that_nobody_thought_of_is_redacted_by_its_types() -> None:
         uuid.uuid4(), "about Zoë Łuk", {"ZOË ŁUK": ["x", {"y": "zoë łuk!"}], "n": 1}, ("zoë łuk", "b"), who,
         (who, other), "Zoë Łuk".encode("utf-16-le") + b"\xff", "Zoë Łuk:1", 3,
     )  # fmt: skip
-    redactor = Redactor(Subject((who,), ("Zoë Łuk",)), len, len)
+    redactor = Redactor(Subject((who,), ("Zoë Łuk",)), open_estimator("bytes", bytes_per_token=4, vocabulary=None))
     changed = redactor.without(_BLOCK, block)
     assert changed.label == f"about {MARK}"
     assert changed.body == {MARK: ["x", {"y": f"{MARK}!"}], "n": 1}

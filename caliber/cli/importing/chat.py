@@ -157,7 +157,7 @@ def _message(data: Mapping[str, Any], conversation: Conversation) -> None:
         turn["model_id"] = data["model"]
     turn["occurred_at"] = next((_instant(data[key], key) for key in _TIMES if data.get(key) is not None), None)
     try:
-        check_turn(len, _unlabelled, **turn)
+        check_turn(None, _unlabelled, **turn, token_count=0)
     except CaliberError as error:
         raise BadLine(str(error)) from None
     conversation.turns.append(turn)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from caliber.model.agents import Lock, LockMode
+from caliber.schema.erase import Erase, Redaction
 from caliber.schema.relation import (
     AccessPath,
     Relation,
@@ -22,10 +23,12 @@ LOCK = Relation(
     comment="Leases with fencing tokens; an expired one no longer counts.",
     ordinal=True,
     versioned=True,
+    derived=None,  # a lease is as its holder asked
+    erase=Erase(),
     key=("lock_id",),
     columns=(
         uuid_("lock_id"),
-        text("resource"),
+        text("resource", redact=Redaction.ROW),
         text("holder"),
         enum("mode", LockMode),
         integer("token", check=(1, None)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from caliber.model.context import ContentVersion, PendingInjection, StoredWindow
 from caliber.model.references import EntityType
+from caliber.schema.erase import Erase, Layout, Packed, Redaction
 from caliber.schema.relation import (
     AccessPath,
     ForeignKey,
@@ -26,6 +27,8 @@ CONTEXT_WINDOW = Relation(
     code=30,
     comment="A persisted window: recorded inputs and decisions, enough to explain and replay it.",
     ordinal=True,
+    derived=None,  # text_hash is that of the assembled text, which is not kept
+    erase=Erase(),
     key=("window_id",),
     columns=(
         uuid_("window_id"),
@@ -33,9 +36,9 @@ CONTEXT_WINDOW = Relation(
         instant("assembled_at"),
         integer("max_tokens", check=(0, None)),
         integer("used_tokens", check=(0, None)),
-        blob("config_hash", length=32),
-        blob("text_hash", length=32),
-        blob("record"),
+        blob("config_hash", length=32, redact=Redaction.NOTHING),
+        blob("text_hash", length=32, redact=Redaction.NOTHING),
+        blob("record", redact=Packed(Layout.WINDOW, digest="text_hash")),
         instant("expires_at", nullable=True),
     ),
     foreign_keys=(ForeignKey("trajectory_id", "trajectory", "trajectory_id", "cascade"),),
@@ -54,13 +57,15 @@ CONTENT_VERSION = Relation(
     entity=ContentVersion,
     code=31,
     comment="What a record said before a write changed or removed it; kept while windows may refer to it.",
+    derived=None,  # a copy of another record
+    erase=Erase(hangs_on=("owner_id", "trajectory_id"), version_of=("owner_type", "owner_ordinal")),
     key=("owner_type", "owner_ordinal", "owner_version"),
     columns=(
         enum("owner_type", EntityType, open=True),
         integer("owner_ordinal"),
         integer("owner_version"),
         uuid_("owner_id"),
-        text("body"),
+        text("body", redact=Packed(Layout.VERSION, row=True)),
         instant("replaced_at"),
         uuid_("trajectory_id", nullable=True, comment="of what belongs to a task, to be purged with it"),
     ),
@@ -79,6 +84,8 @@ PENDING_INJECTION = Relation(
     ordinal=True,
     versioned=True,
     mirrored=True,
+    derived=None,  # each column is stated by its trigger
+    erase=None,  # words of declarations and of the configuration; goes with its trajectory
     key=("injection_id",),
     columns=(
         uuid_("injection_id"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from caliber.model.embedding import CachedEmbedding, DistanceMetric, Embedding, EmbeddingSpace, SpaceState
 from caliber.model.references import EntityType
+from caliber.schema.erase import Erase, Redaction
 from caliber.schema.relation import (
     AccessPath,
     ForeignKey,
@@ -28,6 +29,8 @@ EMBEDDING_SPACE = Relation(
     ordinal=True,
     versioned=True,
     mirrored=True,
+    derived=None,  # what a model is
+    erase=None,  # a model, and nobody's words
     key=("space_id",),
     columns=(
         uuid_("space_id"),
@@ -51,13 +54,15 @@ EMBEDDING = Relation(
     ordinal=True,
     versioned=True,
     mirrored=True,
+    derived=None,  # content_hash is that of a text of the owner
+    erase=Erase(hangs_on=("owner_id",), digest="content_hash"),
     key=("space_id", "owner_id", "chunk_index"),
     columns=(
         uuid_("space_id"),
         enum("owner_type", EntityType, open=True),
         uuid_("owner_id"),
         integer("chunk_index", check=(0, None)),
-        blob("content_hash", length=32),
+        blob("content_hash", length=32, redact=Redaction.DIGEST),
         vector("vector"),
         instant("generated_at"),
         version(),
@@ -72,9 +77,11 @@ EMBEDDING_CACHE = Relation(
     entity=CachedEmbedding,
     code=22,
     comment="Vectors of texts seen before, so that a provider is asked once.",
+    derived=None,  # content_hash is that of a text which is not kept
+    erase=Erase(cache="embedding_cache.prune"),  # its keys are hashes of texts that nobody keeps
     key=("content_hash", "model_id", "dimensions"),
     columns=(
-        blob("content_hash", length=32),
+        blob("content_hash", length=32, redact=Redaction.DIGEST),
         text("model_id"),
         integer("dimensions", check=(1, 16384)),
         vector("vector"),

@@ -28,6 +28,8 @@ ERASURE = Relation(
     comment="What was forgotten, and whether the files are rid of it; nothing of the subject itself.",
     ordinal=True,
     versioned=True,
+    derived=None,  # counts of what is gone
+    erase=None,  # counts and instants
     key=("erasure_id",),
     columns=(
         uuid_("erasure_id"),

@@ -6,6 +6,7 @@ from typing import Any
 
 from caliber.model.events import Event, EventFamily
 from caliber.model.references import EntityType
+from caliber.schema.erase import Erase, Redaction, Stub
 from caliber.schema.relation import (
     AccessPath,
     Relation,
@@ -29,6 +30,22 @@ EVENT = Relation(
     code=41,
     comment="The append-only log of what happened, by family.",
     ordinal=True,
+    derived=None,  # an event is as it was reported
+    erase=Erase(
+        hangs_on=("event_id", "subject_id", "trajectory_id", "scope_id"),
+        # That something happened stays in the audit; what, and to whom, does not.
+        stub=Stub(
+            "family",
+            EventFamily.AUDIT,
+            (
+                ("payload", {"erased": True}),
+                ("principal", None),
+                ("subject_id", None),
+                ("trajectory_id", None),
+                ("scope_id", None),
+            ),
+        ),
+    ),
     key=("event_id",),
     columns=(
         uuid_("event_id"),
@@ -40,7 +57,7 @@ EVENT = Relation(
         enum("subject_type", EntityType, nullable=True, open=True),
         uuid_("subject_id", nullable=True),
         text("principal", nullable=True),
-        json_("payload", _same, _same),
+        json_("payload", _same, _same, redact=Redaction.WORDS),
         integer("duration_ms", nullable=True, check=(0, None)),
     ),
     paths=(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from caliber.model.knowledge import Edge, EdgeRelation, Note, NoteType, Usage
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.trust import TrustLabel
+from caliber.schema.derived import Fingerprint, Sha256, Tokens
+from caliber.schema.erase import Erase, Redaction
 from caliber.schema.relation import (
     AccessPath,
     Composite,
@@ -25,6 +27,7 @@ from caliber.schema.relation import (
     version,
 )
 from caliber.schema.relations.trajectory import ALWAYS_US, NEVER_US
+from caliber.schema.rules import NotBefore
 from caliber.schema.traits import Ends, Pruned, Text, Valid
 
 _COLUMN = Residence.COLUMN
@@ -38,6 +41,19 @@ NOTE = Relation(
     ordinal=True,
     versioned=True,
     mirrored=True,
+    derived=(
+        Sha256("content_hash", ("content",)),
+        Fingerprint(
+            "fingerprint",
+            ("entity", "entity_type", "note_type", "content", "valid_from", "valid_until", "namespace", "trust"),
+            readers="visible_to",
+            author="created_by",
+            later=("occurred_at",),  # swimming in May is not swimming in July
+        ),
+        Tokens("token_count", ("content",)),
+    ),
+    erase=Erase(names=("entity",), kind="entity_type", sources="source_trajectory_ids"),
+    rules=(NotBefore("valid_until", "valid_from"),),  # C-047
     text=Text(("content",), embedded="content", head="entity"),
     importance="importance",
     active=("archived_at", "superseded_by"),
@@ -70,7 +86,7 @@ NOTE = Relation(
         text("created_by", nullable=True),
         uuid_("superseded_by", nullable=True, residence=Residence.FLAG),
         instant("archived_at", nullable=True, residence=_COLUMN, resident_null=NEVER_US),
-        text("idempotency_key", nullable=True),
+        text("idempotency_key", nullable=True, redact=Redaction.NEW_KEY),
         version(),
     ),
     uniques=(
@@ -95,6 +111,8 @@ USAGE = Relation(
     ordinal=True,
     versioned=True,
     mirrored=True,
+    derived=None,  # counters
+    erase=Erase(hangs_on=("owner_id",)),
     key=("owner_id",),
     columns=(
         enum("owner_type", EntityType, open=True),
@@ -114,6 +132,8 @@ EDGE = Relation(
     ordinal=True,
     versioned=True,
     mirrored=True,
+    derived=None,  # ids and weights, each stated
+    erase=Erase(hangs_on=("source_id", "target_id")),
     key=("edge_id",),
     composites=(
         Composite("source", EntityRef, (("entity_type", "source_type"), ("id", "source_id"))),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from caliber.schema.erase import Erase
 from caliber.schema.relation import AccessPath, Relation, Unique, instant, integer, text, version
 
 KEY = "record_id"
@@ -41,6 +42,11 @@ MEMORY_TYPE = Relation(
     code=47,
     comment="The memories declared for this store; one that was removed keeps its code for ever.",
     versioned=True,
+    derived=None,  # a declaration is as it was made
+    erase=Erase(
+        refused="the declaration of the memory {key} names it; give texts that it does not hold, or remove the memory"
+        " or the field (caliber db migrate --drop) and declare it in other words"
+    ),
     key=("code",),
     columns=(
         integer("code", check=(FIRST_CODE, None)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from caliber.model.pcp import Checkpoint
+from caliber.schema.erase import Erase, Layout, Packed, Redaction
 from caliber.schema.relation import (
     AccessPath,
     ForeignKey,
@@ -22,13 +23,15 @@ CHECKPOINT = Relation(
     code=6,
     comment="A point a trajectory can be recovered from.",
     ordinal=True,
+    derived=None,  # the state is of other records, at a moment that is gone
+    erase=Erase(),
     key=("checkpoint_id",),
     columns=(
         uuid_("checkpoint_id"),
         uuid_("trajectory_id"),
         integer("turn_number", check=(0, None)),
-        text("codec"),
-        blob("state"),
+        text("codec", redact=Redaction.NOTHING),
+        blob("state", redact=Packed(Layout.CHECKPOINT)),
         boolean("recoverable"),
         instant("created_at"),
         uuid_("scope_id", nullable=True),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from caliber.model.access import PrincipalKind
 from caliber.model.agents import AgentRole
 from caliber.model.policies import PendingTrigger, PolicyRun, Trigger
+from caliber.schema.erase import Erase
 from caliber.schema.relation import (
     AccessPath,
     ForeignKey,
@@ -26,6 +27,8 @@ POLICY_RUN = Relation(
     comment="How far each rule on a schedule is; what came due up to covered_at is done.",
     ordinal=True,
     versioned=True,
+    derived=None,  # instants and counts
+    erase=None,  # ids of rules, instants and counts
     key=("rule_id",),
     columns=(
         uuid_("rule_id"),
@@ -46,6 +49,8 @@ PENDING_TRIGGER = Relation(
     code=48,
     comment="What the start of a task or a turn set off; the transaction of its actions removes it.",
     versioned=True,
+    derived=None,  # what set the trigger off
+    erase=Erase(),
     key=("trigger_id",),
     columns=(
         uuid_("trigger_id"),

@@ -7,6 +7,8 @@ from datetime import datetime
 from typing import Any
 
 from caliber.model.storage import ConfigDocument
+from caliber.schema.derived import Sha256
+from caliber.schema.erase import Erase, Redaction
 from caliber.schema.relation import (
     AccessPath,
     Relation,
@@ -50,6 +52,8 @@ CHANGE = Relation(
     entity=Change,
     code=42,
     comment="The feed that mirrors of other processes follow; one row per transaction.",
+    derived=None,  # numbers of other rows
+    erase=None,  # ordinals and versions
     key=("sequence",),
     auto_key=True,
     columns=(
@@ -67,11 +71,13 @@ CONFIG_DOCUMENT = Relation(
     entity=ConfigDocument,
     code=43,
     comment="Every configuration this store was opened with, by hash; secrets are references.",
+    derived=(Sha256("config_hash", ("body",)),),
+    erase=Erase(),
     key=("config_hash",),
     columns=(
         blob("config_hash", length=32),
-        text("kind"),
-        text("body"),
+        text("kind", redact=Redaction.NOTHING),
+        text("body", redact=Redaction.ROW),
         instant("created_at"),
     ),
 )
@@ -83,6 +89,8 @@ SCHEMA_MIGRATION = Relation(
     entity=Migration,
     code=44,
     comment="Applied schema versions, and which versions of CALIBER may read and write them.",
+    derived=None,  # checksum is that of statements, which are in the code
+    erase=None,  # names and numbers of versions
     key=("schema_version",),
     columns=(
         integer("schema_version"),

@@ -12,6 +12,8 @@ TENANT = Relation(
     code=50,
     comment="Which data source holds a tenant, and what is being done with it.",
     versioned=True,
+    derived=None,  # names of places
+    erase=None,  # names of places, in a store of its own
     key=("name",),
     columns=(
         uuid_("tenant_id"),

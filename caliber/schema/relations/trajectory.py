@@ -28,6 +28,8 @@ from caliber.model.trajectory import (
     TurnSummary,
 )
 from caliber.model.trust import TrustLabel
+from caliber.schema.derived import Sha256, Tokens
+from caliber.schema.erase import Erase, MadeFrom, Redaction
 from caliber.schema.relation import (
     AccessPath,
     Composite,
@@ -47,6 +49,7 @@ from caliber.schema.relation import (
     uuid_array,
     version,
 )
+from caliber.schema.rules import OnlyWith
 from caliber.schema.traits import Dates, Ends, Pruned, Text, Valid
 
 _COLUMN = Residence.COLUMN
@@ -97,6 +100,8 @@ SESSION = Relation(
     entity=Session,
     code=1,
     comment="A span of work that temporary artifacts and working memory hang on.",
+    derived=None,  # ids and instants
+    erase=Erase(),
     ordinal=True,
     versioned=True,
     mirrored=True,
@@ -120,6 +125,8 @@ TRAJECTORY = Relation(
     entity=Trajectory,
     code=2,
     comment="A task of an agent, from its goal to its outcome.",
+    derived=(Sha256("goal_hash", ("goal",)),),
+    erase=Erase(),
     ordinal=True,
     versioned=True,
     mirrored=True,
@@ -136,7 +143,7 @@ TRAJECTORY = Relation(
         instant("last_activity_at"),
         text("goal", nullable=True, residence=_TEXT),
         text_array("tags"),
-        json_("outcome", _outcome_to_json, _outcome_from_json, nullable=True),
+        json_("outcome", _outcome_to_json, _outcome_from_json, nullable=True, redact=Redaction.WORDS),
         uuid_("parent_trajectory_id", nullable=True),
         uuid_("session_id", nullable=True),
         integer("turn_count", check=(0, None)),
@@ -168,6 +175,9 @@ SCOPE = Relation(
     entity=Scope,
     code=3,
     comment="A stretch of a trajectory, one context's worth; never reopens once closed.",
+    derived=(Tokens("summary_tokens", ("summary",)),),
+    # The summary was made of what somebody said who is to be forgotten.
+    erase=Erase(made_from=(MadeFrom(("scope_id",), "turn", ("scope_id",), empties="summary"),)),
     ordinal=True,
     versioned=True,
     mirrored=True,
@@ -211,6 +221,8 @@ TURN = Relation(
     entity=Turn,
     code=4,
     comment="One message in a scope. Content is kept as bytes, whatever they are.",
+    derived=(Tokens("token_count", ("content",)),),
+    erase=Erase(names=("name",)),
     ordinal=True,
     versioned=True,
     mirrored=True,
@@ -223,15 +235,15 @@ TURN = Relation(
         integer("turn_number", check=(0, None), residence=_COLUMN),
         enum("role", TurnRole, residence=_COLUMN, content=True),
         enum("trust", TrustLabel, residence=_COLUMN, comment="where the content came from"),
-        blob("content", residence=_TEXT, content=True),
+        blob("content", residence=_TEXT, content=True, redact=Redaction.WORDS),
         integer("token_count", check=(0, None), residence=_COLUMN),
         instant("created_at", residence=_COLUMN),
         instant("occurred_at", nullable=True, residence=_COLUMN, resident_null=ALWAYS_US),
         text("name", nullable=True, residence=Residence.INTERNED, content=True),
-        json_("tool_calls", _calls_to_json, _calls_from_json, content=True),
+        json_("tool_calls", _calls_to_json, _calls_from_json, content=True, redact=Redaction.WORDS),
         text("tool_call_id", nullable=True, content=True),
         text("model_id", nullable=True),
-        text("idempotency_key", nullable=True),
+        text("idempotency_key", nullable=True, redact=Redaction.NEW_KEY),
         version(),
     ),
     uniques=(
@@ -255,6 +267,8 @@ TURN_SUMMARY = Relation(
     entity=TurnSummary,
     code=49,
     comment="A summary of a block of turns of an open scope; it goes when one of its turns goes or changes.",
+    derived=(Tokens("token_count", ("content",)),),
+    erase=Erase(),
     ordinal=True,
     versioned=True,
     mirrored=True,
@@ -291,6 +305,11 @@ ARTIFACT = Relation(
     entity=Artifact,
     code=5,
     comment="A typed output kept beyond its scope; equal content of a label is kept once per trajectory and type.",
+    derived=(Sha256("content_hash", ("content",)), Tokens("token_count", ("content",))),
+    erase=Erase(
+        made_from=(MadeFrom(("trajectory_id", "source_turn"), "turn", ("trajectory_id", "turn_number")),),
+    ),
+    rules=(OnlyWith("ttl_ms", "ttl_kind", TTLKind.DURATION),),
     ordinal=True,
     versioned=True,
     mirrored=True,
@@ -302,7 +321,7 @@ ARTIFACT = Relation(
         uuid_("scope_id"),
         enum("artifact_type", ArtifactType, residence=_COLUMN, content=True),
         text("schema_version"),
-        blob("content", residence=_TEXT, content=True),
+        blob("content", residence=_TEXT, content=True, redact=Redaction.WORDS),
         blob("content_hash", length=32),
         enum("extraction_method", ExtractionMethod),
         enum("trust", TrustLabel, residence=_COLUMN, comment="where the content came from"),
@@ -319,7 +338,7 @@ ARTIFACT = Relation(
         instant("rolled_back_at", nullable=True, residence=_COLUMN, resident_null=NEVER_US),
         instant("retired_at", nullable=True, residence=_COLUMN, resident_null=NEVER_US),
         instant("occurred_at", nullable=True, residence=_COLUMN, resident_null=ALWAYS_US),
-        text("idempotency_key", nullable=True),
+        text("idempotency_key", nullable=True, redact=Redaction.NEW_KEY),
         version(),
     ),
     uniques=(

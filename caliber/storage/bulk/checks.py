@@ -15,6 +15,7 @@ import numpy.typing as npt
 from caliber.kernels.copy import CopyColumn, CopyKind
 from caliber.model.errors import InvalidRow
 from caliber.schema.relation import Column, ColumnType, Relation
+from caliber.schema.rules import NotBefore
 from caliber.storage.bulk.columns import Columns, edges, is_one_of, numbers, present, uuids_of
 
 _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
@@ -116,17 +117,19 @@ def _check_vectors(column: CopyColumn, there: npt.NDArray[np.bool_] | None, rows
 
 
 def _check_across(relation: Relation, columns: Columns, rows: int, first_row: int) -> None:
-    """What one column says of another (C-047, C-012)."""
-    if relation.name == "note":
-        start, end = columns["valid_from"], columns["valid_until"]
-        both = _both(present(start, rows), present(end, rows))
-        bad = numbers(end)[:rows] < numbers(start)[:rows]
-        _refuse(bad, both, first_row, "valid_until", "must not be before valid_from")
-    elif relation.name == "artifact":
-        lasting = is_one_of(columns["ttl_kind"], rows, [b"duration"])
-        there = present(columns["ttl_ms"], rows)
-        given = np.ones(rows, np.bool_) if there is None else there
-        _refuse(lasting != given, None, first_row, "ttl_ms", "goes with the kind duration, and only with it")
+    """Raise InvalidRow for the first row that breaks a rule between columns (C-047, C-012)."""
+    for rule in relation.rules:
+        column = columns[rule.column]
+        there = present(column, rows)
+        if isinstance(rule, NotBefore):
+            earlier = columns[rule.earlier]
+            both = _both(present(earlier, rows), there)
+            bad = numbers(column)[:rows] < numbers(earlier)[:rows]
+            _refuse(bad, both, first_row, rule.column, rule.reason)
+        else:
+            wanted = is_one_of(columns[rule.kind], rows, [rule.value.encode()])
+            given = np.ones(rows, np.bool_) if there is None else there
+            _refuse(wanted != given, None, first_row, rule.column, rule.reason)
 
 
 def check_owners(columns: Columns, rows: int, first_row: int, owners: Sequence[str]) -> None:

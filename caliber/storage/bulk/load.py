@@ -12,11 +12,11 @@ import numpy.typing as npt
 from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relation import Relation
 from caliber.schema.relations import CHECKPOINT, EMBEDDING_CACHE
-from caliber.storage.bulk import arrow, derived
+from caliber.storage.bulk import arrow, completing
 from caliber.storage.bulk.arrow import Source
 from caliber.storage.bulk.checks import check_batch, check_dimensions, check_owners
 from caliber.storage.bulk.columns import Columns, canonical_json
-from caliber.storage.bulk.derived import Maker
+from caliber.storage.bulk.completing import Maker
 from caliber.storage.bulk.protocol import Batch, BulkReport, Progress
 from caliber.storage.write.unit_of_work import RowChange
 
@@ -45,7 +45,7 @@ def batches_of(
     Raises: InvalidRow; DTypeError for a column of a type that cannot be converted; InvalidValue for columns that are
         unknown or lacking
     """
-    derived.check_names(relation, source.names)
+    completing.check_names(relation, source.names)
     return _batches_of(relation, source, maker, spaces, owners)
 
 
@@ -62,13 +62,13 @@ def _batches_of(
             if declared.json_decode is not None:
                 column = canonical_json(column, declared, rows, first_row)
             columns[name] = column
-        derived.add_plain(relation, columns, rows, maker)
+        completing.add_plain(relation, columns, rows, maker)
         check_batch(relation, columns, rows, first_row)
         if relation.name == "embedding" and rows:
             check_owners(columns, rows, first_row, owners)
             check_dimensions(columns, rows, first_row, spaces)
-        derived.verify(relation, columns, source.names, rows, first_row, maker)
-        derived.add_derived(relation, columns, rows, maker)
+        completing.verify(relation, columns, source.names, rows, first_row, maker)
+        completing.add_derived(relation, columns, rows, first_row, maker)
         yield Batch(first_row, rows, {column.name: columns[column.name] for column in relation.columns})
         first_row += rows
 

@@ -14,6 +14,7 @@ from hashlib import sha256
 from typing import Any, Final, Protocol
 
 from caliber.schema.catalog import Catalog
+from caliber.schema.erase import Redaction
 from caliber.schema.relation import AccessPath, Column, ColumnType, ForeignKey, Relation, Unique
 from caliber.schema.traits import Pruned
 from caliber.storage.compile.codec import Codec, codec_of
@@ -113,6 +114,8 @@ class RelationPlans:
     """For each foreign key's column, the rows that refer to one target; for mirrored relations only."""
     by_idempotency: Plan | None = None
     """The row that was written with an idempotency key, where a relation has them."""
+    taken: dict[tuple[str, ...], Plan] = field(default_factory=dict)
+    """For each rule of uniqueness that redacting may break, the ordinals of rows with given values under it."""
     expired: Plan | None = None
     """Keys of records that were made up to a time, the first ones; where retention reaches them, as the next three."""
     stale: Plan | None = None
@@ -280,6 +283,22 @@ def _idempotency_plan(relation: Relation, codec: Codec, dialect: Dialect) -> Pla
     return Plan(f"{relation.name}.by_idempotency", sql, unique.columns, codec.names)
 
 
+def _taken_plans(relation: Relation, dialect: Dialect) -> dict[tuple[str, ...], Plan]:
+    if relation.erase is None or not relation.ordinal:
+        return {}
+    out = {}
+    for unique in relation.uniques:
+        how = {relation.column(name).redaction for name in unique.columns}
+        if Redaction.NEW_KEY not in how and (
+            Redaction.WORDS in how or not relation.rule_of.keys().isdisjoint(unique.columns)
+        ):
+            where = _path_conditions(AccessPath("taken", unique.columns, (), where=unique.where), dialect)
+            name = f"{relation.name}.taken_{'_'.join(unique.columns)}"
+            sql = f"SELECT {quote('ordinal')} FROM {dialect.table(relation.name)}{where}"
+            out[unique.columns] = Plan(name, sql, unique.columns, ("ordinal",))
+    return out
+
+
 def _reached(relation: Relation) -> str:
     """Return the condition under which retention reaches a record: what is archived is taken once, all else always."""
     archives = relation.ends is not None and relation.ends.pruned is Pruned.ARCHIVED
@@ -419,6 +438,7 @@ def compile_relation(relation: Relation, dialect: Dialect) -> RelationPlans:
             if relation.mirrored
         },
         by_idempotency=_idempotency_plan(relation, codec, dialect),
+        taken=_taken_plans(relation, dialect),
         expired=_expired_plan(relation, dialect),
         stale=_stale_plan(relation, codec, dialect),
         surplus=_surplus_plan(relation, dialect, None),

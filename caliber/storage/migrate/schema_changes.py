@@ -60,6 +60,8 @@ class AddColumn:
             auto_key=after.auto_key,
             uniques=tuple(each for each in after.uniques if self.column not in (*each.columns, *dict(each.where))),
             foreign_keys=tuple(each for each in after.foreign_keys if each.column != self.column),
+            derived=None,
+            erase=None,
             paths=tuple(each for each in after.paths if self.column not in (*each.by, *each.order, *dict(each.where))),
         )
         return tuple(before if relation is after else relation for relation in relations)

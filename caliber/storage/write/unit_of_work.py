@@ -6,10 +6,8 @@ events are published after the commit, and nothing of either happens when the tr
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import dataclasses
-import json
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -21,8 +19,8 @@ from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relation import Relation
 from caliber.schema.relations import CONTENT_VERSION, EMBEDDING, EVENT, SCOPE, TRAJECTORY, TURN, TURN_SUMMARY
 from caliber.schema.relations.memory import FIRST_CODE, LAST_CODE
-from caliber.storage.compile.codec import Row, dump_json
-from caliber.storage.compile.damage import UNREADABLE, damaged
+from caliber.storage.compile.codec import Row
+from caliber.storage.compile.kept_content import pack_content
 from caliber.storage.compile.paging import pages
 from caliber.storage.compile.plan import Plan, RelationPlans
 from caliber.storage.compile.session import StatementSession
@@ -38,28 +36,6 @@ class RowChange(NamedTuple):
     relation: Relation
     operation: int
     row: Row
-
-
-def pack_content(relation: Relation, row: Row) -> str:
-    """Return the content columns of a row as JSON; bytes as base64."""
-    body: dict[str, Any] = {}
-    offset = 1 if relation.ordinal else 0
-    for name in relation.content_columns:
-        value = row[relation.index(name) + offset]
-        body[name] = {"b64": base64.b64encode(value).decode("ascii")} if isinstance(value, bytes) else value
-    return dump_json(body)
-
-
-def unpack_content(body: str) -> dict[str, Any]:
-    """Return what ``pack_content`` kept. Raises: StorageError for a damaged body."""
-    try:
-        loaded: dict[str, Any] = json.loads(body)
-        return {
-            name: base64.b64decode(value["b64"]) if isinstance(value, dict) and "b64" in value else value
-            for name, value in loaded.items()
-        }
-    except UNREADABLE:
-        raise damaged("a kept version of a record is damaged", relation="content_version") from None
 
 
 class Ask(NamedTuple):
@@ -169,6 +145,11 @@ class UnitOfWork:
         assert plans.by_idempotency is not None  # asked of relations that have such a key
         rows = self._session.run(plans.by_idempotency, key)
         return self._hold(plans, rows[0]) if rows else None
+
+    def taken(self, relation: Relation, columns: tuple[str, ...], values: Sequence[Any]) -> list[int]:
+        """Return the ordinals of rows that hold values which a rule of uniqueness lets stand once."""
+        plan = self._plans[relation.name].taken.get(columns)
+        return [] if plan is None else [row[0] for row in self._session.run(plan, values)]
 
     def stale(self, relation: Relation, until_us: int, below: float) -> list[Any]:
         """Return what retention reaches of a relation: made up to a time, and less sure than ``below``."""

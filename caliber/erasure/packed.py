@@ -1,0 +1,103 @@
+"""Packed content, by its layout: what it says, and the same without a subject (``caliber.schema.erase``)."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from caliber.context import erasing as windows
+from caliber.erasure.subject import MARK, Subject
+from caliber.model.errors import StorageError
+from caliber.schema.erase import Layout
+from caliber.storage.compile.codec import dump_json
+from caliber.storage.compile.kept_content import unpack_content
+
+_UNPACKED_MAX: Final = 1 << 26
+_ZLIB: Final = b"\x78"
+_WINDOW: Final = (b"CWR", 4)
+"""The beginning of a window's record, and how long it is with its version."""
+
+
+@dataclass
+class Lost:
+    """The losses of packed content: a subject, records that went or lost words, and their ids as text."""
+
+    subject: Subject
+    words: Callable[[Any], Any]
+    touched: set[tuple[str, int]] = field(default_factory=set)
+    """Relation and ordinal of each record whose content went or changed."""
+    records: frozenset[str] = frozenset()
+
+
+def said(layout: Layout, value: Any) -> Iterable[str | bytes]:
+    """Return what packed content says. Raises: StorageError when it is damaged."""
+    if layout is Layout.VERSION:
+        values = unpack_content(value).values()
+        return [each if isinstance(each, bytes) else dump_json(each) for each in values if each is not None]
+    return [_unpacked(value)]
+
+
+def without(layout: Layout, value: Any, lost: Lost) -> tuple[Any, bool]:
+    """Return packed content without what is lost, the same if nothing is; and whether it can be replayed no longer.
+
+    Raises: StorageError when it is damaged.
+    """
+    return _WITHOUT[layout](value, lost)
+
+
+def _window(raw: bytes, lost: Lost) -> tuple[bytes, bool]:
+    forgotten = windows.Forgotten(
+        content=lambda relation, ordinal: (relation, ordinal) in lost.touched, words=lost.words, ids=lost.subject.ids
+    )
+    return windows.without(raw, forgotten) or (raw, False)
+
+
+def _checkpoint(raw: bytes, lost: Lost) -> tuple[bytes, bool]:
+    state = _json_of(raw)
+    for section in (state.get("context_snapshot") or {}).get("sections", ()):
+        if any(source[1] in lost.records for source in section["sources"]):
+            section["content"], section["token_count"] = MARK, 0
+    return _json_again(raw, lost.words(state)), False
+
+
+def _json(raw: bytes, lost: Lost) -> tuple[bytes, bool]:
+    return _json_again(raw, lost.words(_json_of(raw))), False
+
+
+_WITHOUT: Final[Mapping[Layout, Callable[[Any, Lost], tuple[Any, bool]]]] = {
+    Layout.JSON: _json,
+    Layout.CHECKPOINT: _checkpoint,
+    Layout.WINDOW: _window,
+}
+
+
+def _json_of(raw: bytes) -> Any:
+    try:
+        return json.loads(_unpacked(raw))
+    except ValueError as error:
+        raise _damaged() from error
+
+
+def _json_again(raw: bytes, value: Any) -> bytes:
+    """Return a JSON value packed as ``raw`` is; ``raw`` itself where that says the same."""
+    if value == _json_of(raw):
+        return raw
+    text = dump_json(value).encode()
+    return zlib.compress(text) if raw[:1] == _ZLIB else text
+
+
+def _unpacked(raw: bytes) -> bytes:
+    start = _WINDOW[1] if raw[:3] == _WINDOW[0] else 0
+    if not start and raw[:1] != _ZLIB:
+        return raw
+    try:
+        return zlib.decompressobj().decompress(raw[start:], _UNPACKED_MAX)
+    except zlib.error as error:
+        raise _damaged() from error
+
+
+def _damaged() -> StorageError:
+    return StorageError("packed content cannot be read; run `caliber doctor`")

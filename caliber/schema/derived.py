@@ -1,0 +1,61 @@
+"""Derived columns as data: which column of a relation follows from which others, and by which rule.
+
+The rules are closed: ``caliber.storage.compile.derived`` computes them, for one record and for whole columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """One rule: ``column`` follows from the columns ``of``.
+
+    ``exact``: the rule gives the only right value, and another one is refused. Else a writer may state its own.
+    """
+
+    column: str
+    of: tuple[str, ...]
+    sources: frozenset[str] = field(init=False)
+    """Every column that the value is made of."""
+    exact: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sources", frozenset(self.of))
+
+
+@dataclass(frozen=True, slots=True)
+class Sha256(Derived):
+    """The SHA-256 of one column: of a text's UTF-8, or of bytes. The writer states it where that column is empty."""
+
+    exact: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens(Derived):
+    """The tokens of columns of text or bytes, added up; an empty column has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordHash(Derived):
+    """The SHA-256 of a JSON object of columns. A column without a value is left out: adding one changes no hash."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint(Derived):
+    """The SHA-256 of a statement: a JSON list of the columns ``of``, its readers, and ``later`` ones.
+
+    A statement with ``readers`` is its author's own: nobody finds, or adds to, one hidden from him. The sorted readers
+    and the ``author`` are part of it, else null. Columns that became part ``later`` are left out where they have no
+    value, so that older fingerprints stay as they are.
+    """
+
+    readers: str = field(kw_only=True)
+    author: str = field(kw_only=True)
+    later: tuple[str, ...] = field(kw_only=True)
+    exact: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sources", frozenset((*self.of, self.readers, self.author, *self.later)))

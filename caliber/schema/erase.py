@@ -1,0 +1,114 @@
+"""Erasing as data: how a subject is found in the records of a relation, and how each column loses it.
+
+``caliber.erasure`` acts on it, and knows no relation by name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class Redaction(StrEnum):
+    """How a column loses a subject.
+
+    WORDS lose its names: texts, lists, JSON with its keys, bytes in the encoding that a name stands in. IDS become
+    empty, or leave their list. NEW_KEY is replaced: no two keys may become equal. EMPTIED is NULL as soon as another
+    column changes. ROW takes the whole record with it. DIGEST is that of some content, which is known again by it.
+    NOTHING is there to lose: numbers, vectors, words of the program.
+    """
+
+    WORDS = "words"
+    IDS = "ids"
+    NEW_KEY = "new key"
+    EMPTIED = "emptied"
+    ROW = "row"
+    DIGEST = "digest"
+    NOTHING = "nothing"
+
+
+class Layout(StrEnum):
+    """How content is packed; ``caliber.erasure.packed`` unpacks each.
+
+    JSON is as it is or compressed with zlib. VERSION is the JSON of columns that a record had, CHECKPOINT the JSON of
+    a state with a window's sections, WINDOW a window's record.
+    """
+
+    JSON = "json"
+    VERSION = "version"
+    CHECKPOINT = "checkpoint"
+    WINDOW = "window"
+
+
+COPIES = frozenset({Layout.CHECKPOINT, Layout.WINDOW})
+"""Layouts that hold what other records say: they are read when those are done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A column of packed content: unpacked, redacted and packed again; or its ``row`` goes when it names the subject.
+
+    ``digest`` is a column with the digest of what was packed: it is zeroed when content went that cannot be replayed.
+    """
+
+    layout: Layout
+    row: bool = False
+    digest: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MadeFrom:
+    """A record was made from those of ``relation`` whose ``target`` columns equal its ``columns``.
+
+    It goes when one of them went; with ``empties`` only that column does.
+    """
+
+    columns: tuple[str, ...]
+    relation: str
+    target: tuple[str, ...]
+    empties: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stub:
+    """Records whose ``column`` holds ``value`` stay, with the values ``left``: that something happened is kept."""
+
+    column: str
+    value: str
+    left: tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Erase:
+    """How a subject is found in a relation. A record goes with it whose key, or another id that it must have, is its.
+
+    Also those whose column of ``names`` is a name of the subject and nothing else; whose ``sources`` all went; which
+    were ``made_from`` a record that went; which ``hangs_on`` an id that is the subject's or went; whose column
+    ``digest`` is that of content that went. Names of more than one ``kind`` are ambiguous.
+
+    ``version_of`` names the columns of relation and ordinal: what is kept of a record goes when that is touched.
+    ``cache`` is a statement that empties the relation whenever anything is erased. ``refused`` says why what names the
+    subject here can be neither erased nor redacted.
+    """
+
+    names: tuple[str, ...] = ()
+    kind: str | None = None
+    sources: str | None = None
+    made_from: tuple[MadeFrom, ...] = ()
+    hangs_on: tuple[str, ...] = ()
+    digest: str | None = None
+    version_of: tuple[str, str] | None = None
+    stub: Stub | None = None
+    cache: str | None = None
+    refused: str | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Every column that is named."""
+        own = (*self.names, *self.hangs_on, *(self.version_of or ()))
+        own += tuple(name for name in (self.kind, self.sources, self.digest) if name is not None)
+        own += tuple(
+            name for made in self.made_from for name in (*made.columns, *([made.empties] if made.empties else ()))
+        )
+        return own + (() if self.stub is None else (self.stub.column, *(name for name, _ in self.stub.left)))

@@ -1,0 +1,38 @@
+"""Rules between columns of one record, as data; the database does not know them.
+
+``caliber.storage.bulk.checks`` asks for them in whole columns, ``caliber.admin.table`` in one record.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class NotBefore:
+    """``column`` is not before ``earlier``, where both have a value."""
+
+    column: str
+    earlier: str
+
+    @property
+    def reason(self) -> str:
+        """The fault of a record that breaks the rule."""
+        return f"must not be before {self.earlier}"
+
+
+@dataclass(frozen=True, slots=True)
+class OnlyWith:
+    """``column`` has a value exactly where the column ``kind`` holds ``value``."""
+
+    column: str
+    kind: str
+    value: str
+
+    @property
+    def reason(self) -> str:
+        """The fault of a record that breaks the rule."""
+        return f"goes with the kind {self.value}, and only with it"
+
+
+Rule = NotBefore | OnlyWith

@@ -1,0 +1,179 @@
+"""Columns that a load leaves out, and derived columns that it states: made or checked, batch by batch.
+
+Ids come from a kernel, derived columns from ``caliber.storage.compile.derived``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from caliber.kernels import uuid7_batch
+from caliber.kernels.copy import CopyColumn
+from caliber.kernels.estimators import Estimator
+from caliber.model.errors import InvalidRow, InvalidValue
+from caliber.model.trust import TrustLabel
+from caliber.schema.derived import Derived, Sha256
+from caliber.schema.relation import Column, ColumnType, Relation
+from caliber.storage.bulk.arrow import default_column, field_of
+from caliber.storage.bulk.columns import (
+    Columns,
+    column_of_bytes,
+    column_of_numbers,
+    column_of_texts,
+    edges,
+    empty_lists,
+    nothing,
+    present,
+    values_of,
+)
+from caliber.storage.compile.derived import HASH_BYTES, derive_column, reason_of
+
+_NOW = frozenset(
+    {
+        "created_at",
+        "updated_at",
+        "last_activity_at",
+        "last_active_at",
+        "opened_at",
+        "started_at",
+        "generated_at",
+        "last_accessed_at",
+    }
+)
+_LIKE = {"base_importance": "importance", "base_weight": "weight"}
+"""Columns that begin as another."""
+
+_TRUSTED_LEAST = {"trust": list(TrustLabel)[-1].value.encode()}
+"""The label of rows that come without one: nothing says where they came from."""
+
+_EMPTY_JSON = {"tool_calls": b"[]"}
+
+
+@dataclass(frozen=True, slots=True)
+class Maker:
+    """The clock and the estimator that columns are made with."""
+
+    now_us: int
+    estimator: Estimator
+
+
+def check_names(relation: Relation, names: Sequence[str]) -> None:
+    """Raise InvalidValue for columns that the relation does not have, or lacks and cannot be made."""
+    unknown = sorted(set(names) - {column.name for column in relation.columns})
+    if unknown:
+        raise InvalidValue(field="columns", reason=f"{relation.name} has no {', '.join(unknown)}")
+    if len(set(names)) != len(names):
+        raise InvalidValue(field="columns", reason="a column comes twice")
+    lacking = [
+        column.name
+        for column in relation.columns
+        if column.name not in names and not column.nullable and not _can_be_made(relation, column, names)
+    ]
+    if lacking:
+        raise InvalidValue(field="columns", reason=f"{relation.name} also needs {', '.join(lacking)}")
+
+
+def _can_be_made(relation: Relation, column: Column, names: Sequence[str]) -> bool:
+    name = column.name
+    rule = relation.rule_of.get(name)
+    if rule is not None:
+        # Only of a hash a missing source is missed: it is that of a value that is not kept.
+        return not isinstance(rule, Sha256) or rule.of[0] in names or not relation.column(rule.of[0]).nullable
+    return (
+        column.default is not None
+        or name == "version"
+        or (relation.key == (name,) and column.type is ColumnType.UUID)
+        or (name in _NOW and column.type is ColumnType.INSTANT)
+        or name in _LIKE
+        or name in _EMPTY_JSON
+        or name in _TRUSTED_LEAST
+        or column.type in (ColumnType.TEXT_ARRAY, ColumnType.UUID_ARRAY)
+    )
+
+
+def add_plain(relation: Relation, columns: Columns, rows: int, maker: Maker) -> None:
+    """Add the columns that were not given and say nothing of the others."""
+    later = {*relation.rule_of, *_LIKE}
+    for declared in relation.columns:
+        if declared.name not in columns and declared.name not in later:
+            columns[declared.name] = _made(relation, declared, columns, rows, maker)
+
+
+def add_derived(relation: Relation, columns: Columns, rows: int, first_row: int, maker: Maker) -> None:
+    """Add the columns that are made from others, which have been checked.
+
+    Raises: InvalidRow for a hash that is neither stated nor to be made, as its source is missing.
+    """
+    for declared in relation.columns:
+        if declared.name in columns:
+            continue
+        rule = relation.rule_of.get(declared.name)
+        if rule is None:
+            columns[declared.name] = _made(relation, declared, columns, rows, maker)
+            continue
+        there = _has_source(rule, columns, rows)
+        if there is not None and not there.all():
+            reason = f"must be given where {rule.of[0]} is missing"
+            raise InvalidRow(row=first_row + int((~there).argmax()), field=declared.name, reason=reason)
+        made = _derived(relation, rule, columns, rows, maker)
+        columns[declared.name] = (column_of_bytes if made.ndim == 2 else column_of_numbers)(declared, made)
+
+
+def _derived(relation: Relation, rule: Derived, columns: Columns, rows: int, maker: Maker) -> np.ndarray:
+    return derive_column(
+        rule,
+        rows,
+        lambda name: (columns[name].values, edges(columns[name], rows)),
+        lambda name: values_of(relation.column(name), columns[name], rows),
+        maker.estimator,
+    )
+
+
+def _has_source(rule: Derived, columns: Columns, rows: int) -> np.ndarray | None:
+    """Return which rows have what a hash is made of, or None where all have it."""
+    return present(columns[rule.of[0]], rows) if isinstance(rule, Sha256) else None
+
+
+def _made(relation: Relation, declared: Column, columns: Columns, rows: int, maker: Maker) -> CopyColumn:
+    name = declared.name
+    if name == "version":
+        return column_of_numbers(declared, np.ones(rows, np.int64))
+    if name in _LIKE and _LIKE[name] in columns:
+        like = columns[_LIKE[name]]
+        return dataclasses.replace(like, field=field_of(declared))
+    if declared.default is not None:
+        return default_column(declared, rows)
+    if declared.nullable:
+        return nothing(declared, rows)
+    if relation.key == (name,):
+        return column_of_bytes(declared, uuid7_batch(rows))
+    if name in _NOW:
+        return column_of_numbers(declared, np.full(rows, maker.now_us, np.int64))
+    if name in _EMPTY_JSON:
+        return column_of_texts(declared, [_EMPTY_JSON[name]] * rows)
+    if name in _TRUSTED_LEAST:
+        return column_of_texts(declared, [_TRUSTED_LEAST[name]] * rows)
+    return empty_lists(declared, rows)
+
+
+def verify(relation: Relation, columns: Columns, given: Sequence[str], rows: int, first_row: int, maker: Maker) -> None:
+    """Raise InvalidRow where a given hash is not that of its content: what is found by it would not be found again."""
+    for rule in relation.derived or ():
+        if not rule.exact or rule.column not in given:
+            continue
+        # Checked before: each value has as many bytes as a hash has.
+        column, right = columns[rule.column], _derived(relation, rule, columns, rows, maker)
+        start = int(edges(column, rows)[0])
+        stated = column.values[start : start + HASH_BYTES * rows].reshape(rows, HASH_BYTES)
+        different = (stated != right).any(axis=1)
+        there = _has_source(rule, columns, rows)
+        if there is not None:
+            different &= there
+        if different.any():
+            raise InvalidRow(
+                row=first_row + int(different.argmax()), field=rule.column, reason=reason_of(relation, rule)
+            )
