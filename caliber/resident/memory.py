@@ -17,7 +17,8 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import compress, repeat, starmap
+from itertools import compress, groupby, repeat, starmap
+from operator import attrgetter
 from typing import Any
 
 from caliber.kernels.evaluator import Evaluator
@@ -395,16 +396,19 @@ class ResidentMemory:
         vectors: set[IndexKey] = set()
         retire: dict[str, set[int]] = {}
         embeddings: list[RowChange] = []
-        for change in changes:
-            name = change.relation.name
+        for name, run in groupby(changes, attrgetter("relation.name")):
+            several = list(run)
             if name == EMBEDDING.name:
-                embeddings.append(change)
+                embeddings += several
                 continue
             touched.add(name)
-            with blaming(change.relation, (change.row,)):
-                self._apply_row(change, retire.setdefault(name, set()))
+            going = retire.setdefault(name, set())
+            with blaming(several[0].relation, [change.row for change in several]):
+                for change in several:
+                    self._apply_row(change, going)
             if name == EMBEDDING_SPACE.name:
-                self._apply_space(change.operation, change.row)
+                for change in several:
+                    self._apply_space(change.operation, change.row)
         # Vectors after their owners, whose rows they point to, and all at once.
         vectors |= self._indexes.apply(embeddings, self._spaces, self._generations)
         for relation, ordinal in deleted:
