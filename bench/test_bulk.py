@@ -89,8 +89,6 @@ class Server:
         self.dsn = server.dsn
         self.rows = rows
         overrides = {"storage.adapter": "postgres", "storage.schema_name": SCHEMA, "embedding_provider": None}
-        for kind in ("turns", "notes", "artifacts", "summaries"):
-            overrides[f"embedding.embed_{kind}"] = "off"
         config = caliber.profiles.reference(f"env:{DSN}", **overrides)
         with psycopg.connect(server.dsn, autocommit=True) as connection:
             connection.execute("CREATE EXTENSION IF NOT EXISTS vector")

@@ -66,8 +66,7 @@ def both(tmp_path_factory: pytest.TempPathFactory, quick: bool) -> Iterator[Both
     ):
         patch.setenv(DSN, server.dsn)
         made = Both(store, store.add_task(*QUICK_TASK) if quick else store.add_task())
-        bare = {"embedding_provider": None, "vector": None}
-        bare |= {f"embedding.embed_{kind}": "off" for kind in ("turns", "notes", "artifacts", "summaries")}
+        bare = {"embedding_provider": None, "vector": None, "embedding.embed": {"default": "off"}}
         bare |= {"summaries.turns": "off"}  # without vectors it would sum up in other words than SQLite
         config = made.config("postgres", **bare)
         caliber.create(config)

@@ -62,7 +62,7 @@ class Tasks:
             "storage.schema_name": schema,
             "storage.durability": durability,
             "storage.pool_max": WRITERS + 1,
-            "embedding.embed_turns": "off",
+            "embedding.embed.turn": "off",
         }
         config = caliber.profiles.reference(f"env:{DSN}", **overrides)
         caliber.create(config)

@@ -147,7 +147,7 @@ class Appending:
     """One store, its open scope, and the same rows written by the bare driver."""
 
     def __init__(self, folder: Path, opening: ExitStack, **overrides: Any) -> None:
-        self.config = configuration(folder, **{"embedding.embed_turns": "off", **overrides})
+        self.config = configuration(folder, **{"embedding.embed.turn": "off", **overrides})
         caliber.create(self.config)
         self.memory = opening.enter_context(caliber.open(self.config))
         task = self.memory.start_trajectory("Append", initiator=ME)

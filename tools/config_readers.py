@@ -25,6 +25,7 @@ MAY_READ = re.compile(r"config|settings|Settings|storage|options")
 # Read through a method of the section, or an equal knob.
 THROUGH = {
     "assembly.section_shares": "share",
+    "embedding.embed": "mode_of",
     "recall.from": "reach",
     "cache_dir": "cache_path",
     "access.default_visibility": "for_role",
@@ -42,7 +43,6 @@ LIKE = {
     "pcp.grounding.stale_data_max_age_ms": "stale_threshold",
 }
 BY_TABLE = {
-    **{f"embedding.embed_{what}": "MODES" for what in ("turns", "notes", "artifacts", "summaries")},
     **{f"search.weights.{leg}": "SearchWeights" for leg in ("vector", "keyword", "graph", "importance")},
 }
 # Read of a thing whose type only a protocol knows.

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "windows.md"
 BEGIN, END = "<!-- begin: tools/gen_window.py -->\n", "<!-- end -->\n"
 BUDGET = 420
-KNOBS = {"embedding.embed_turns": "commit", "assembly.evict_block_turns": 8, "summaries.max_tokens": 20}
+KNOBS = {"embedding.embed.turn": "commit", "assembly.evict_block_turns": 8, "summaries.max_tokens": 20}
 QUESTION = "When is Pixel's appointment at the vet, and what should I tell them?"
 FIRST = (
     ("user", "I have a new dog! She is called Pixel, a border collie, and she is afraid of thunder."),

@@ -33,7 +33,6 @@ SPACES: Mapping[str, Mapping[str, Any]] = {
 }
 """What each space changes in the reference profile."""
 
-_EMBEDDED = ("turns", "notes", "artifacts", "summaries")
 INITIATOR = EntityRef(EntityType.AGENT, uuid.UUID(int=1))
 
 
@@ -115,7 +114,7 @@ class Stores:
         """Return the profile in this space, changed by ``overrides`` (dotted paths)."""
         settings: dict[str, Any] = {"policies": [], "resident.feed_poll_ms": 0, **SPACES[self.space], **overrides}
         if self.space == "none":
-            settings.update({f"embedding.embed_{kind}": "off" for kind in _EMBEDDED})
+            settings["embedding.embed"] = {"default": "off"}
         return self._profile(path, **settings)
 
     def open(self, path: Path, overrides: Mapping[str, Any]) -> caliber.Caliber:

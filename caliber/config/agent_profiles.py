@@ -73,10 +73,8 @@ CODING_AGENT: Final = AgentProfile(
         "search.weights.vector": Change(0.11, "Names decide; meaning helps with prose about code.", vectors=True),
         "search.weights.keyword": Change(0.8, "The identifier in the question is the one in the record.", vectors=True),
         "search.keyword.similar_words": Change("none", "Identifiers have no English neighbours.", vectors=True),
-        "embedding.embed_turns": Change(
-            "off", "Most turns are tool output, which is found by its words.", vectors=True
-        ),
-        "embedding.embed_artifacts": Change("behind", "A tool loop does not wait for vectors.", vectors=True),
+        "embedding.embed.turn": Change("off", "Most turns are tool output, which is found by its words.", vectors=True),
+        "embedding.embed.artifact": Change("behind", "A tool loop does not wait for vectors.", vectors=True),
         "embedding.long_text": Change("chunks", "A file has many subjects: each part has its vector.", vectors=True),
     },
 )
@@ -100,12 +98,12 @@ CHAT_COMPANION: Final = AgentProfile(
         "assembly.notes_without_query": Change(20, "A greeting asks nothing: what is known comes along all the same."),
         "search.boosts.recency": Change(0.15, "What was said last week is meant more often than last year's."),
         "search.boosts.recency_half_life_ms": Change(14 * DAY, "Two weeks, as talk is picked up again."),
-        "embedding.embed_notes": Change(
+        "embedding.embed.note": Change(
             "behind", "The answer does not wait until something is remembered.", vectors=True
         ),
-        "embedding.embed_artifacts": Change("behind", "As of notes.", vectors=True),
-        "embedding.embed_summaries": Change("behind", "As of notes.", vectors=True),
-        "embedding.embed_memories": Change("behind", "As of notes.", vectors=True),
+        "embedding.embed.artifact": Change("behind", "As of notes.", vectors=True),
+        "embedding.embed.scope": Change("behind", "As of notes.", vectors=True),
+        "embedding.embed.default": Change("behind", "As of notes.", vectors=True),
         "context_window_persistence.ttl_ms": Change(7 * DAY, "Windows hold private talk: as long as debugging needs."),
         "retention.windows_ms": Change(7 * DAY, "As long as context_window_persistence.ttl_ms."),
         "retention.events_ms": Change(30 * DAY, "Traces name what was talked about: a month."),
@@ -148,7 +146,7 @@ OPS_AGENT: Final = AgentProfile(
         "search.boosts.recency_half_life_ms": Change(DAY, "Yesterday's alert counts half."),
         "search.boosts.date_slack_ms": Change(DAY, "Traces of a day are written on that day."),
         "search.diversity": Change(0.3, "A hundred equal log lines say one thing."),
-        "embedding.embed_turns": Change("off", "Log lines are found by their words.", vectors=True),
+        "embedding.embed.turn": Change("off", "Log lines are found by their words.", vectors=True),
         "policy_engine.on_error": Change("abort", "A step that failed is looked at, not passed over."),
         "trajectory.children_on_complete": Change("cascade_fail", "A closed incident leaves no side task running."),
         "policies": Change(

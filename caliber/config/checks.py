@@ -147,17 +147,20 @@ def _hnsw(links: int | None, candidates: int | None) -> Iterator[ConfigError]:
         yield _clash("vector.hnsw_ef_construction", "vector.hnsw_m", reason)
 
 
-def _embed(name: str) -> Rule:
-    def rule(mode: EmbedMode, provider: object, vector: object) -> Iterator[ConfigError]:
-        if mode is not EmbedMode.OFF and provider is None and vector is None:
+def embed_modes(embedding: Any) -> Mapping[str, Any] | None:
+    """Return the entries of ``embedding.embed``, valid or not; None where it is no table."""
+    modes = embedding.get("embed") if isinstance(embedding, Mapping) else getattr(embedding, "embed", None)
+    return {name: modes[name] for name in modes if isinstance(name, str)} if isinstance(modes, Mapping) else None
+
+
+@check("embedding", "embedding_provider", "vector")
+def _embed(embedding: Any, provider: object, vector: object) -> Iterator[ConfigError]:
+    if provider is not None or vector is not None:
+        return
+    for name, mode in (embed_modes(embedding) or {}).items():
+        if mode in (EmbedMode.BEHIND, EmbedMode.COMMIT):
             reason = "without embedding_provider and vector nothing can be embedded: choose off"
-            yield _clash(f"embedding.{name}", "embedding_provider", reason)
-
-    return rule
-
-
-for _name in ("embed_turns", "embed_notes", "embed_artifacts", "embed_summaries"):
-    check(f"embedding.{_name}", "embedding_provider", "vector")(_embed(_name))
+            yield _clash(f"embedding.embed.{readable(name)}", "embedding_provider", reason)
 
 
 @check("search.default_limit", "search.limit_max")

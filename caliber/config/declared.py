@@ -13,14 +13,16 @@ from typing import Any, Final, TypeVar
 
 import pydantic
 
-from caliber.config.checks import check
-from caliber.config.faults import wrong
+from caliber.config.checks import check, embed_modes
+from caliber.config.faults import NOT_SHOWN, wrong
 from caliber.config.injection import CONVERSATION, InjectionKind, InjectionRule, rule_names
 from caliber.config.knobs import Section
 from caliber.config.memories import MemoryConfig, memory_name
 from caliber.config.policies import PolicyAction, PolicyConfig, PolicyTarget
-from caliber.config.secret import LiteralDsn
-from caliber.model.errors import ConfigError
+from caliber.config.providers import EMBED_DEFAULT
+from caliber.config.secret import LiteralDsn, readable
+from caliber.model.embedding import EmbedMode
+from caliber.model.errors import ConfigError, MissingRequired
 from caliber.model.hints import did_you_mean
 from caliber.model.policies import Trigger
 from caliber.schema.memory_types import FieldType, RetentionKind
@@ -169,6 +171,32 @@ def _embeddings(memories: Any, provider: object, vector: object) -> Iterator[Con
                 yield wrong(f"memories[{at}].fields[{number}].type", field.type.value, reason)
 
 
+@check("embedding", "memories")
+def _embedded_kinds(embedding: Any, memories: Any) -> Iterator[ConfigError]:
+    modes = embed_modes(embedding)
+    if modes is None:
+        return
+    if EMBED_DEFAULT not in modes:
+        yield MissingRequired(field=f"embedding.embed.{EMBED_DEFAULT}")
+    from caliber.schema.relations import RELATIONS  # every relation is declared behind it
+
+    own = {name for name in _memories_named(memories) if name is not None and name not in BUILT_IN}
+    without = {item.name for item in sound_memories(memories) if item is not None and not _has_embedding(item)} & own
+    known = [EMBED_DEFAULT, *(relation.name for relation in RELATIONS if relation.embedded is not None)]
+    known += sorted(own - without)
+    for name, mode in modes.items():
+        if name in known:
+            continue
+        if name in without:
+            reason = f"{name} has no embedding: declare a field of type embedding in it, or remove this entry"
+        elif name == PolicyTarget.TRAJECTORY:
+            reason = "a task has no text of its own that could be embedded: remove this entry"
+        else:
+            reason = _unknown("kind", readable(name), map(readable, known))
+        shown = None if mode in tuple(EmbedMode) else NOT_SHOWN
+        yield wrong(f"embedding.embed.{readable(name)}", mode, reason, shown=shown)
+
+
 @check("memories")
 def _retentions(memories: Any) -> Iterator[ConfigError]:
     for at, item in enumerate(sound_memories(memories)):
@@ -261,6 +289,10 @@ def _targets(memories: Any, policies: Any) -> Iterator[ConfigError]:
                 elif target in own:
                     for name, reason in _cannot(action.action, action.below_confidence is not None, own[target]):
                         yield wrong(f"{path}.{name}", target, reason)
+
+
+def _has_embedding(memory: MemoryConfig) -> bool:
+    return any(field.type is FieldType.EMBEDDING for field in memory.fields)
 
 
 def _has_text(memory: MemoryConfig) -> bool:

@@ -106,22 +106,25 @@ def explain(key: str, config: CaliberConfig | None = None) -> Explanation:
     """
     known = declared()
     path = _general(key)
+    data = None if config is None else config.to_mapping()
+    value = profiles.value_at(data, key)
+    in_profiles = _profile_values(key, config)
+    if path not in known and (value is not None or in_profiles):
+        path = path.rpartition(".")[0]  # an entry of a table
     if path not in known:
         near = _nearest(key, known)
         reason = f"there is no such knob; did you mean {' or '.join(near)}?" if near else "there is no such knob"
         raise wrong("--explain", key, reason)
     one = _of_the_store(known[path], config)
-    data = None if config is None else config.to_mapping()
-    value = profiles.value_at(data, key)
-    in_profiles = _profile_values(key, config)
     given_by = tuple(name for name, given in in_profiles.items() if value is not None and given == value)
     facts = about(one.field)
+    annotation = one.field.annotation if path == _general(key) else get_args(one.field.annotation)[0]
     # A profile counts as where a value comes from when it is the reference's, or was changed for this reason.
-    why = next((AGENT_PROFILES[name].changes[key].why for name in given_by if _changes(name, key)), None)
+    why = next((_why(name, key) for name in given_by if _why(name, key)), None)
     return Explanation(
         key=key,
         meaning=str(one.field.description),
-        accepts=limits_of(one.field) or _shape(one.field.annotation),
+        accepts=limits_of(one.field) or _shape(annotation),
         unit=facts["unit"],
         optional=not one.field.is_required(),
         source=facts["source"],
@@ -190,6 +193,7 @@ def _general(key: str) -> str:
 def _nearest(key: str, known: Mapping[str, object]) -> list[str]:
     last = key.rpartition(".")[2]
     same = [path for path in known if path.rpartition(".")[2] == last]
+    same = same or [path for path in known if key.startswith((f"{path}.", f"{path}_"))]
     if not same:
         names = {path.rpartition(".")[2] for path in known}
         near = difflib.get_close_matches(last, sorted(names), n=1)
@@ -204,8 +208,13 @@ def _of_the_store(found: list[Declared], config: CaliberConfig | None) -> Declar
     return next((one for one in found if isinstance(config.storage, one.section)), found[0])
 
 
-def _changes(profile: str, key: str) -> bool:
-    return profile in AGENT_PROFILES and key in AGENT_PROFILES[profile].changes
+def _why(profile: str, key: str) -> str | None:
+    """Return why a profile changed a knob, or which of its entries and why; None where it did not."""
+    changes = AGENT_PROFILES[profile].changes if profile in AGENT_PROFILES else {}
+    if key in changes:
+        return changes[key].why
+    entries = [path for path in changes if path.startswith(f"{key}.")]
+    return " ".join(f"{path.removeprefix(f'{key}.')}: {changes[path].why}" for path in entries) or None
 
 
 def _profile_values(key: str, config: CaliberConfig | None) -> dict[str, Any]:

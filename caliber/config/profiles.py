@@ -232,11 +232,13 @@ def _reference(path: str, adapter: Any, budget: Any, embed: bool) -> dict[str, A
             "max_retry_after": MINUTE,
         },
         "embedding": {
-            "embed_turns": "behind" if embed else "off",
-            "embed_notes": "commit" if embed else "off",
-            "embed_artifacts": "commit" if embed else "off",
-            "embed_summaries": "commit" if embed else "off",
-            "embed_memories": "commit" if embed else "off",
+            "embed": {
+                "turn": "behind" if embed else "off",
+                "note": "commit" if embed else "off",
+                "artifact": "commit" if embed else "off",
+                "scope": "commit" if embed else "off",
+                "default": "commit" if embed else "off",
+            },
             "batch_size": 64,
             "worker_idle_ms": 500,
             "reembed": "behind",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
@@ -11,6 +11,9 @@ from pydantic_core import PydanticCustomError
 from caliber.config.knobs import Duration, Flag, FrozenMap, Int, Name, Option, Real, Section, knob
 from caliber.config.secret import SecretRef, has_credentials, is_reference, is_secret_name, readable
 from caliber.model.embedding import DistanceMetric, EmbedMode, VectorIndexType
+
+EMBED_DEFAULT: Final = "default"
+"""The entry of ``embedding.embed`` for every kind that has none of its own."""
 
 
 def _endpoint(value: str) -> str:
@@ -149,11 +152,12 @@ class VectorConfig(Section):
 class EmbeddingConfig(Section):
     """When and how records get their vectors."""
 
-    embed_turns: EmbedMode = knob("When turns are embedded: behind the commit, with it, or never.", "design")
-    embed_notes: EmbedMode = knob("When notes are embedded.", "design")
-    embed_artifacts: EmbedMode = knob("When artifacts are embedded.", "design")
-    embed_summaries: EmbedMode = knob("When summaries of scopes are embedded.", "design")
-    embed_memories: EmbedMode = knob("When records of declared memories with an embedding are embedded.", "design")
+    embed: FrozenMap[EmbedMode] = knob(
+        "When records are embedded, by kind: behind the commit, with it (commit), or never (off). Kinds are turn, "
+        "note, artifact, scope (its summary) and each declared memory with an embedding, by its name; default holds "
+        "for every kind that is not named.",
+        "design",
+    )
     batch_size: Int = knob("Texts in one call of the provider.", "ours", unit="texts", ge=1, le=65_536)
     worker_idle_ms: Duration = knob(
         "How long the worker waits after a failure; twice as long after the next, up to llm_retry_config.max_backoff.",
@@ -182,3 +186,11 @@ class EmbeddingConfig(Section):
         ge=1,
     )
     cache_entries: Int = knob("Vectors of recent texts kept in memory.", "ours", ge=0)
+
+    def entry_of(self, kind: str) -> str:
+        """Return the entry of ``embed`` that decides when a kind is embedded: its own, or ``default``."""
+        return kind if kind in self.embed else EMBED_DEFAULT
+
+    def mode_of(self, kind: str) -> EmbedMode:
+        """Return when records of a kind are embedded."""
+        return self.embed[self.entry_of(kind)]

@@ -72,8 +72,10 @@ def refuse_sealed(config: CaliberConfig) -> None:
 
 
 def why(path: str, reasons: Mapping[str, str]) -> list[str]:
-    """Return the comment that says why a knob has its value: of one line, or of none."""
-    return [f"Here: {reasons[path]}"] if path in reasons else []
+    """Return the comment that says why a knob has its value: a line, or one for each entry that has a reason."""
+    of_entries = (name for name in reasons if name.startswith(f"{path}."))
+    of_itself = [f"Here: {reasons[path]}"] if path in reasons else []
+    return [*of_itself, *(f"Here, {name.removeprefix(f'{path}.')}: {reasons[name]}" for name in of_entries)]
 
 
 def _section(section: Section, path: tuple[str, ...], reasons: Mapping[str, str]) -> Iterator[str]:

@@ -123,9 +123,7 @@ SUMMARIZATION: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 
 # A write does not wait for a service, nor fail with it.
-_BEHIND: Final = {
-    f"embedding.embed_{kind}": "behind" for kind in ("turns", "notes", "artifacts", "summaries", "memories")
-}
+_BEHIND: Final = {"embedding.embed": {"default": "behind"}}
 
 CHANGES: Final[Mapping[str, Mapping[str, Any]]] = {
     # As long as a text the model reads, counted by its own tokenizer.

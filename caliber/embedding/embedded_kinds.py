@@ -9,13 +9,6 @@ from caliber.resident.documents import document_of
 from caliber.schema.catalog import Catalog
 from caliber.storage.compile.codec import Row, codec_of
 
-MODES = {"turn": "embed_turns", "note": "embed_notes", "artifact": "embed_artifacts", "scope": "embed_summaries"}
-
-
-def knob_of(kind: str) -> str:
-    """Return the knob that says when a kind is embedded."""
-    return MODES.get(kind, "embed_memories")
-
 
 class EmbeddedKinds:
     """The kinds of one store: those that every store has, and declared memories with an embedding."""
@@ -24,12 +17,10 @@ class EmbeddedKinds:
         settings = config.embedding
         self._relations = catalog.by_name
         self._texts = {
-            relation.name: relation.text.embedded
-            for relation in catalog.relations
-            if relation.text is not None and relation.text.embedded is not None
+            relation.name: relation.embedded for relation in catalog.relations if relation.embedded is not None
         }
-        self.modes = {kind: EmbedMode(getattr(settings, knob)) for kind, knob in MODES.items()}
-        self.modes |= dict.fromkeys(self._texts.keys() - MODES.keys(), settings.embed_memories)
+        names = {memory.relation.name: name for name, memory in catalog.memories.items()}
+        self.modes = {kind: settings.mode_of(names.get(kind, kind)) for kind in self._texts}
         self._places = {kind: self._place(kind) for kind in self.all}
 
     @property

@@ -6,8 +6,12 @@ from collections.abc import Iterable
 
 
 def did_you_mean(got: str, names: Iterable[str], otherwise: str = "", *, mark: str = "`") -> str:
-    """Return the question whether the nearest of some names was meant, or ``otherwise`` where none is near."""
+    """Return the question whether the nearest of some names was meant, or ``otherwise`` where none is near.
+
+    Of a name that is near to none, a name that its first words are is the nearest: ``turn`` of ``turn_buffer``.
+    """
     import difflib  # only for who made a mistake
 
-    near = difflib.get_close_matches(got, list(names), n=1)
+    known = list(names)
+    near = difflib.get_close_matches(got, known, n=1) or [name for name in known if got.startswith(f"{name}_")]
     return f"did you mean {mark}{near[0]}{mark}?" if near else otherwise

@@ -110,7 +110,7 @@ class OwnMemory(BuiltIn):
     @property
     def embedded(self) -> str | None:
         """The field whose vectors are kept, or None."""
-        return None if self.relation.text is None else self.relation.text.embedded
+        return self.relation.embedded
 
 
 # --- what is wrong with a declaration -------------------------------------------------------------

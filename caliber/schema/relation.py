@@ -244,6 +244,11 @@ class Relation:
         return name in self._by_name
 
     @property
+    def embedded(self) -> str | None:
+        """The column whose vectors are kept; None where no vectors are."""
+        return None if self.text is None else self.text.embedded
+
+    @property
     def content_columns(self) -> tuple[str, ...]:
         """The columns a window's text is made of; changing one keeps its old value for replay."""
         return tuple(column.name for column in self.columns if column.content)

@@ -48,7 +48,7 @@ def opened(backend: Any, mode: str, **options: Any) -> Any:
         "memories": [FACT],
         "search__keyword__similar_words": "none",
         "summaries__turns": "off",
-        "embedding__embed_memories": "commit",
+        "embedding__embed__default": "commit",
         **options,
     }
     provider = CountingEmbeddings(32)

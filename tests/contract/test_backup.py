@@ -29,7 +29,7 @@ from caliber.storage.dump.archive import Archive, only_one
 from caliber.storage.dump.whole import WHOLE
 from caliber.storage.maintain.moved import FenceState
 
-AT_ONCE = {f"embedding__embed_{kind}": "commit" for kind in ("turns", "notes", "artifacts", "summaries")}
+AT_ONCE = {"embedding__embed": {"default": "commit"}}
 """Nothing is written behind, so that two looks at a store that nobody writes to see the same."""
 MEGABYTE = bytes(range(256)) * 4096
 

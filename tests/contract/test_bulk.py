@@ -106,7 +106,7 @@ def test_what_is_loaded_is_what_add_note_would_have_made(store: Any) -> None:
 @pytest.fixture
 def filled(backend: Any, start: Callable[..., Any]) -> Any:
     """A store with something in every relation that can be loaded."""
-    agent = start(backend.open(embedding__embed_turns="commit", embedding__embed_notes="commit"))
+    agent = start(backend.open(embedding__embed__turn="commit", embedding__embed__note="commit"))
     memory = agent.memory
     session = memory.start_session(initiator=EntityRef(EntityType.USER, uuid.UUID(int=5)))
     child = memory.start_trajectory(
@@ -496,7 +496,7 @@ def test_a_lifetime_goes_with_its_kind(filled: Any, other: Any) -> None:
 
 
 def test_loaded_records_get_their_vectors(backend: Any) -> None:
-    memory = backend.open(embedding__embed_notes="behind")
+    memory = backend.open(embedding__embed__note="behind")
     memory.storage.bulk_load("note", notes(30))
     deadline = time.monotonic() + 20
     while memory.storage.embeddings.count() < 30:  # by itself, soon

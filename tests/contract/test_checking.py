@@ -14,7 +14,7 @@ from caliber.model.knowledge import Edge, EdgeRelation, Usage
 from caliber.model.references import EntityRef, EntityType
 from caliber.storage.maintain.soundness import EXAMPLES, Finding
 
-AT_ONCE = {f"embedding__embed_{kind}": "commit" for kind in ("turns", "notes", "artifacts", "summaries")}
+AT_ONCE = {"embedding__embed": {"default": "commit"}}
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ class World:
         backend.needs("reopen")
         self.backend = backend
         self.folder = folder
-        self.settings = backend.config(embedding__embed_turns="commit", embedding__embed_notes="commit", **overrides)
+        self.settings = backend.config(embedding__embed__turn="commit", embedding__embed__note="commit", **overrides)
         self.file = folder / "caliber.json"
         self.file.write_text(self.settings.canonical_json())
         with backend.open(self.settings, principal=MAKER) as memory:

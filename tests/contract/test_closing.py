@@ -37,7 +37,7 @@ def opened(backend: Any, start: Any, summarizer: ScriptedSummarizer) -> Any:
     """Return what opens a handle with policies and starts a trajectory with three turns."""
 
     def make(*policies: dict[str, Any], **options: Any) -> Any:
-        options = {"embedding__embed_turns": "off", **QUIET, **options}
+        options = {"embedding__embed__turn": "off", **QUIET, **options}
         memory = backend.open(summarization_provider=summarizer, policies=list(policies), **options)
         agent = start(memory)
         for text in ("first thing said", "KEEP this fact", "last thing said"):
@@ -239,7 +239,7 @@ def test_failed_embedding_of_the_summary_follows_the_same_rule(
     provider = CountingEmbeddings()
     memory = backend.open(
         embedding_provider=provider, summarization_provider=summarizer, close__on_llm_failure=rule,
-        policies=[policy("scope_close", SUMMARIZE)], embedding__embed_turns="off", embedding__embed_summaries="commit",
+        policies=[policy("scope_close", SUMMARIZE)], embedding__embed__turn="off", embedding__embed__scope="commit",
         **QUIET,
     )  # fmt: skip
     agent = start(memory)

@@ -52,8 +52,8 @@ GROWING = {
 
 LATE_MS = 60_000
 
-COMMIT = {f"embedding.embed_{kind}": "commit" for kind in ("turns", "notes", "artifacts", "summaries")}
-OFF = {f"embedding.embed_{kind}": "off" for kind in ("turns", "notes", "artifacts", "summaries")}
+COMMIT = {"embedding.embed": {"default": "commit"}}
+OFF = {"embedding.embed": {"default": "off"}}
 LONG = "Bees dance in the hive. " * 12 + "Zebras run. " * 12 + "Ships sail the sea. " * 12
 
 
@@ -230,7 +230,7 @@ def test_flushing_does_not_wait_for_the_vectors_of_what_others_go_on_writing() -
     """Each time that it asks for vectors somebody writes one more: what was there before it has its vector."""
     provider, here, most = CountingEmbeddings(), threading.get_ident(), 50
     embed_batch, written = provider.embed_batch, []
-    settings = config(":memory:", **{**OFF, "embedding.embed_turns": "behind"})
+    settings = config(":memory:", **{**OFF, "embedding.embed.turn": "behind"})
     with caliber.open(settings, embedding_provider=provider) as memory:
         _, scope = started(memory)
 
@@ -254,7 +254,7 @@ def test_the_worker_stores_what_succeeded_and_asks_again_for_the_rest() -> None:
     # C-487
     provider = Partly(after=1)
     quick = {"llm_retry_config.max_retries": 0, "embedding.worker_idle_ms": 10}
-    settings = config(":memory:", **quick, **{**OFF, "embedding.embed_turns": "behind"})
+    settings = config(":memory:", **quick, **{**OFF, "embedding.embed.turn": "behind"})
     with caliber.open(settings, embedding_provider=provider) as memory:
         _, scope = started(memory)
         contents = ["one", "two never", "three later", "four"]
@@ -286,7 +286,7 @@ def test_what_no_text_is_at_fault_for_is_waited_for(error: CaliberError) -> None
     provider = CountingEmbeddings()
     provider.failure = lambda: error
     idle = {"embedding.worker_idle_ms": 10, "llm_retry_config.max_backoff": 200}
-    settings = config(":memory:", **idle, **{**OFF, "embedding.embed_turns": "behind"})
+    settings = config(":memory:", **idle, **{**OFF, "embedding.embed.turn": "behind"})
     with caliber.open(settings, embedding_provider=provider) as memory:
         _, scope = started(memory)
         embedder = memory._engine.part(Embeddings).embedder
@@ -319,7 +319,7 @@ def test_a_service_that_stays_down_is_asked_less_and_less() -> None:
         "llm_retry_config.initial_backoff": 1,
         "llm_retry_config.max_backoff": 60_000,
     }
-    settings = config(":memory:", **idle, **{**OFF, "embedding.embed_turns": "behind"})
+    settings = config(":memory:", **idle, **{**OFF, "embedding.embed.turn": "behind"})
     with caliber.open(settings, embedding_provider=provider) as memory:
         _, scope = started(memory)
         memory.append_turn(scope.scope_id, role="user", content="text")
@@ -377,7 +377,7 @@ def test_a_text_that_is_too_long_can_be_refused() -> None:
 def test_every_chunk_has_a_vector_and_the_best_one_counts(mode: str) -> None:
     # M-015: a part of a long text is found as well as if it stood alone
     provider = CountingEmbeddings()
-    changes: dict[str, Any] = {f"embedding.embed_{kind}": mode for kind in ("turns", "notes", "artifacts", "summaries")}
+    changes: dict[str, Any] = {"embedding.embed": {"default": mode}}
     # Similarities as they are: scores relative to the best would hide how near it is.
     changes["search.normalisation"] = "saturation"
     changes["search.weights"] = {"vector": 1.0, "keyword": 0.0, "graph": 0.0, "importance": 0.0}
@@ -479,7 +479,7 @@ def test_the_worker_does_not_stand_in_line_for_each_record(monkeypatch: pytest.M
     """It rests after a small batch, so that writes meanwhile share its next transaction; nobody who asks waits."""
     monkeypatch.setattr("caliber.engine.pacing.REST_PARTS", 1e9)
     monkeypatch.setattr("caliber.engine.pacing.REST_MAX_S", 300.0)
-    settings = config(":memory:", **{**OFF, "embedding.embed_turns": "behind"})
+    settings = config(":memory:", **{**OFF, "embedding.embed.turn": "behind"})
     provider = CountingEmbeddings()
     with caliber.open(settings, embedding_provider=provider) as memory:
         _, scope = started(memory)

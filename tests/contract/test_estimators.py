@@ -18,7 +18,7 @@ from caliber.model.errors import ExtraNotInstalled, MultipleErrors
 
 NAMES = ["bytes", "calibrated"] + (["exact"] if find_spec("quicktok") else [])
 TEXT = "Der schnelle Fuchs springt; 敏捷的狐狸 jumps over {'a': [1, 2, 3]} 🦊"
-QUIET = {"embedding__embed_turns": "off", "embedding__embed_notes": "off", "embedding__embed_artifacts": "off"}
+QUIET = {"embedding__embed__turn": "off", "embedding__embed__note": "off", "embedding__embed__artifact": "off"}
 
 
 def knobs(estimator: str, vocabulary: str = "o200k_base") -> dict[str, Any]:
@@ -41,7 +41,7 @@ def test_everything_counted_follows_the_knob(backend: Any, start: Any, estimator
     summarize = policy("scope_close", {"action": "summarize", "target": "turn_buffer"})
     summarizer = ScriptedSummarizer()
     memory = backend.open(
-        summarization_provider=summarizer, policies=[summarize], embedding__embed_summaries="off", **knobs(estimator)
+        summarization_provider=summarizer, policies=[summarize], embedding__embed__scope="off", **knobs(estimator)
     )
     expected = count(estimator, TEXT)
     agent = start(memory)

@@ -408,7 +408,7 @@ def test_interrupts_at_any_moment_harm_nobody_else(backend: Any) -> None:
 def test_steps_of_a_batch_travel_together(pg: Any) -> None:
     """Eight appended turns in one transaction cost the round trips of one."""
     memory = pg.open(
-        storage__durability="group", embedding__embed_turns="off", write_behind__trace_enabled=False
+        storage__durability="group", embedding__embed__turn="off", write_behind__trace_enabled=False
     )  # so that nobody else stands in line
     store = memory._engine.store
     scopes = []

@@ -514,8 +514,8 @@ def test_closing_ends_requests_under_way(server: ModelServer, fault: Any) -> Non
 
 def test_closing_a_store_does_not_wait_for_an_answer(server: ModelServer) -> None:
     server.always = slow(30)
-    off = {f"embedding.embed_{kind}": "off" for kind in ("notes", "artifacts", "summaries")}
-    settings = config(":memory:", embedding_provider=embedding_section(server), **off)
+    embed = {"turn": "behind", "default": "off"}
+    settings = config(":memory:", embedding_provider=embedding_section(server), embedding__embed=embed)
     memory = caliber.open(settings)
     task = memory.start_trajectory("goal", initiator=USER)
     scope = memory.current_scope(task.trajectory_id)

@@ -214,7 +214,7 @@ def test_a_refused_key_is_not_tried_again_and_says_which_variable(server: ModelS
     settings = config(
         ":memory:",
         embedding_provider=embedding_section(server),
-        **{**RETRIES, "embedding.embed_notes": "commit", "embedding.embed_turns": "off"},
+        **{**RETRIES, "embedding.embed.note": "commit", "embedding.embed.turn": "off"},
     )
     with caliber.open(settings) as memory:
         with pytest.raises(AuthenticationFailed) as caught:
@@ -231,7 +231,7 @@ def test_no_event_and_no_file_holds_the_key(server: ModelServer, tmp_path: Path)
         str(tmp_path / "store.db"),
         embedding_provider=embedding_section(server),
         summarization_provider=summarizer_section(server, "anthropic"),
-        **{**RETRIES, **{f"embedding.embed_{kind}": "behind" for kind in ("notes", "artifacts", "summaries")}},
+        **{**RETRIES, "embedding.embed": {"default": "behind"}},
     )
     caliber.create(settings)
     with caliber.open(settings) as memory:

@@ -75,7 +75,7 @@ def test_the_task_of_a_scope_is_locked_before_the_scope(backend: Any) -> None:
 
 
 def test_turns_and_artifacts_are_written_side_by_side(backend: Any) -> None:
-    memory = backend.open(embedding_provider=None, embedding__embed_turns="off", embedding__embed_artifacts="off")
+    memory = backend.open(embedding_provider=None, embedding__embed__turn="off", embedding__embed__artifact="off")
     scope = memory.current_scope(memory.start_trajectory("goal", initiator=USER).trajectory_id).scope_id
     errors: list[BaseException] = []
 
@@ -98,7 +98,7 @@ def test_turns_and_artifacts_are_written_side_by_side(backend: Any) -> None:
 
 
 def test_a_write_that_stands_does_not_raise_as_the_handle_closes(backend: Any) -> None:
-    memory = backend.open(embedding_provider=None, embedding__embed_notes="off")
+    memory = backend.open(embedding_provider=None, embedding__embed__note="off")
     memory.add_note(entity="e", entity_type="t", note_type="fact", content="before", confidence=0.5)
     heard: list[str] = []
     memory.on_event(lambda event: heard.append(event.event_type))
@@ -110,7 +110,7 @@ def test_a_write_that_stands_does_not_raise_as_the_handle_closes(backend: Any) -
 
 def test_memory_has_the_last_state_of_a_row_that_a_shared_transaction_changed_twice(backend: Any) -> None:
     """The artifact is written while the turn before it in line is still being prepared: the turn comes last."""
-    off = {f"embedding__embed_{kind}": "off" for kind in ("turns", "artifacts")}
+    off = {f"embedding__embed__{kind}": "off" for kind in ("turn", "artifact")}
     memory = backend.open(storage__durability="group", embedding_provider=None, **off)
     scope = memory.current_scope(memory.start_trajectory("goal", initiator=USER).trajectory_id).scope_id
     store = memory._engine.store

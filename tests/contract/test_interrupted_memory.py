@@ -32,7 +32,7 @@ def _assert_sound(memory: Any, notes: list[Any]) -> None:
 @pytest.mark.parametrize("files", ["resident/memory.py", "resident/"])
 def test_a_read_that_is_interrupted_leaves_memory_as_the_store_is(backend: Any, files: str) -> None:
     """The read takes over what was committed before it: rows new, changed and deleted, and vectors."""
-    memory, _ = _open(backend, embedding_provider=CountingEmbeddings(), embedding__embed_notes="commit")
+    memory, _ = _open(backend, embedding_provider=CountingEmbeddings(), embedding__embed__note="commit")
     kept = [_note(memory, "first"), _note(memory, "second")]
     resident = memory._engine.memory
     at = 0
@@ -72,7 +72,7 @@ def test_following_another_process_is_interrupted(backend: Any) -> None:
 
 def test_what_was_committed_is_seen_although_taking_it_over_was_interrupted(backend: Any) -> None:
     """The write is interrupted once its COMMIT stands: the next read of memory, which asks nobody, has the row."""
-    memory, _ = _open(backend, embedding_provider=CountingEmbeddings(), embedding__embed_notes="behind")
+    memory, _ = _open(backend, embedding_provider=CountingEmbeddings(), embedding__embed__note="behind")
     files = ("resident/memory.py", "embedding/embedder.py", "embedding/embedded_kinds.py", "embedding/lookout.py")
     at = 0
     for lines in every_line(in_files(*files)):

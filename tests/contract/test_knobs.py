@@ -13,9 +13,11 @@ from typing import Any, Literal, get_args, get_origin
 import pytest
 from support.knobs import CASES, Case, Place, servers
 
+from caliber.config import profiles
 from caliber.config.explaining import declared
 from caliber.config.readers import READERS
 from caliber.config.render import about
+from caliber.schema.relations import RELATIONS
 
 ELSEWHERE: dict[str, str] = {}
 """Knobs without a case, and why."""
@@ -73,6 +75,13 @@ def test_every_knob_has_a_case() -> None:
     assert sorted(without - ELSEWHERE.keys()) == [], "say in tests/support/knobs what these change"
     assert sorted(ELSEWHERE.keys() - without) == [], "these have a case, or are gone: take them off the list"
     assert [path for path, count in Counter(map(str, CASES)).items() if count > 1] == []
+
+
+def test_every_kind_that_is_embedded_has_a_case() -> None:
+    entries = {case.named.rpartition(".")[2] for case in CASES if case.path == "embedding.embed"}
+    built_in = {relation.name for relation in RELATIONS if relation.embedded is not None}
+    assert entries == {*built_in, "default", "fact"}
+    assert profiles.reference("store.db").embedding.embed.keys() == {*built_in, "default"}
 
 
 def values_of(annotation: Any) -> list[Any]:

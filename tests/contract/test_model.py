@@ -69,7 +69,7 @@ class StoreBesideDicts(RuleBasedStateMachine):
         shared = self.adapter_path != ":memory:"
         path = str(self.folder / "store.db") if shared else ":memory:"
         self.config = config(
-            path, policies=[], resident__segment_rows=64, token_budget=2_000, embedding__embed_turns="off"
+            path, policies=[], resident__segment_rows=64, token_budget=2_000, embedding__embed__turn="off"
         )
         self.clock = FixedClock()
         if shared:

@@ -39,7 +39,7 @@ def shipped(backend: Any, profile: str, **overrides: Any) -> CaliberConfig:
     knobs = {
         "resident.feed_poll_ms": 0,
         "resident.warm_after_ms": 0,
-        **({} if profile in ("coding-agent", "ops-agent") else {"embedding.embed_turns": "commit"}),
+        **({} if profile in ("coding-agent", "ops-agent") else {"embedding.embed.turn": "commit"}),
         **{name.replace("__", "."): value for name, value in {**backend.knobs, **overrides}.items()},
     }
     return profiles.PROFILES[profile](backend.path, **knobs)
@@ -372,7 +372,7 @@ def test_a_correction_that_reads_almost_the_same_is_recalled(
 
 def test_the_same_words_about_two_things_are_two_facts(backend: Any) -> None:
     """Whose or what they are about counts: a note's entity, a turn's speaker."""
-    memory = backend.open(shipped(backend, "reference", embedding__embed_notes="commit"), clock=FixedClock())
+    memory = backend.open(shipped(backend, "reference", embedding__embed__note="commit"), clock=FixedClock())
     words = "runs the payment service on four machines with replicas in Frankfurt and in Dublin since last winter."
     for entity in ("cluster-eu-1", "cluster-eu-2"):
         memory.add_note(entity=entity, entity_type="cluster", note_type="fact", content=words, confidence=0.9)

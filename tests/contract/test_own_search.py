@@ -56,7 +56,7 @@ QUERIES = (
 
 
 def opened(backend: Any, mode: str, clock: FixedClock | None = None, **options: Any) -> Any:
-    quiet = {"search__keyword__similar_words": "none", "embedding__embed_memories": "commit"}
+    quiet = {"search__keyword__similar_words": "none", "embedding__embed__default": "commit"}
     settings = backend.config(memories=ALL, search__mode=mode, **{**quiet, **options})
     return backend.open(settings, embedding_provider=CountingEmbeddings(32), clock=clock or FixedClock())
 

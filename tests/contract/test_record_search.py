@@ -44,7 +44,7 @@ ALL = [FACT, STEP, PLACE, CODE]
 
 def opened(backend: Any, mode: str = "commit", **options: Any) -> Any:
     settings = backend.config(
-        memories=ALL, embedding__embed_memories=mode, search__keyword__similar_words="none", **options
+        memories=ALL, embedding__embed__default=mode, search__keyword__similar_words="none", **options
     )
     return backend.open(settings, embedding_provider=CountingEmbeddings(32))
 
@@ -161,7 +161,7 @@ QUERIES = (
 
 def test_a_declared_memory_is_searched_as_artifacts_are(backend: Any, start: Any) -> None:
     """The same texts at the same time, without a head: the same hits, scores and reasons, bit for bit."""
-    quiet = {"search__keyword__similar_words": "none", "embedding__embed_artifacts": "commit"}
+    quiet = {"search__keyword__similar_words": "none", "embedding__embed__artifact": "commit"}
     settings = backend.config(memories=ALL, **quiet)
     memory = backend.open(settings, embedding_provider=CountingEmbeddings(32), clock=FixedClock())
     agent = start(memory)

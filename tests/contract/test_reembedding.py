@@ -201,7 +201,7 @@ def test_what_is_written_meanwhile_is_in_both_spaces(store: Path) -> None:
 @pytest.mark.parametrize("mode", ["behind", "commit"])
 def test_no_record_is_lost_by_vector_at_the_switch(store: Path, mode: str) -> None:
     """Writers go on; whatever could be found before the switch can be found after it."""
-    kinds = {f"embedding.embed_{kind}": mode for kind in ("turns", "notes", "artifacts", "summaries")}
+    kinds = {"embedding.embed": {"default": mode}}
     changes = {"previous_embedding_provider": OLD, **MANUAL, **kinds, "embedding.batch_size": 4}
     with caliber.open(settings(store, NEW, **changes)) as memory:
         stop = threading.Event()
@@ -253,7 +253,7 @@ def test_each_search_is_answered_from_one_space(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     old, new = Pointing("one", 32, 1), Pointing("two", 48, 2)
     plain = {**VECTORS_ONLY, **MANUAL, "embedding_provider": None, "embedding.batch_size": 8}
-    plain |= {f"embedding.embed_{kind}": "behind" for kind in ("turns", "notes", "artifacts", "summaries")}
+    plain |= {"embedding.embed": {"default": "behind"}}
 
     def open_with(provider: Any, previous: Any = None) -> caliber.Caliber:
         vector = {
@@ -368,7 +368,7 @@ def test_a_model_that_refuses_much_does_not_take_over_by_itself(store: Path) -> 
 def test_with_the_old_model_down_the_new_one_is_filled_all_the_same(store: Path) -> None:
     old = Counting("test", 32)
     old.fail_after = 0
-    changes = {"llm_retry_config.max_retries": 0, "embedding.worker_idle_ms": 10, "embedding.embed_notes": "behind"}
+    changes = {"llm_retry_config.max_retries": 0, "embedding.worker_idle_ms": 10, "embedding.embed.note": "behind"}
     with caliber.open(settings(store, NEW, **changes), previous_embedding_provider=old) as memory:
         found = memory.search("what is known of 7")
         assert found.status in ("degraded", "ok")  # it may be complete by now
@@ -413,7 +413,7 @@ def test_a_program_of_the_old_model_says_that_it_cannot_answer_any_more(store: P
 
 def test_what_others_leave_without_a_vector_gets_one(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("caliber.engine.pacing.FOREIGN_S", 0.05)
-    off = {f"embedding.embed_{kind}": "off" for kind in ("turns", "notes", "artifacts", "summaries")}
+    off = {"embedding.embed": {"default": "off"}}
     with caliber.open(settings(store, OLD, **{"resident.feed_poll_ms": 20})) as memory:
         with caliber.open(settings(store, OLD, **off)) as other:
             add(other, 3, start=700)
@@ -519,7 +519,7 @@ def test_strays_are_counted_and_removed(store: Path) -> None:
             " VALUES (?, 'gone', 8, 'cosine', 'retired', 0, 1)",
             (b"y" * 16,),
         )
-    with caliber.open(settings(store, OLD, **{"embedding.embed_notes": "off"})) as memory:
+    with caliber.open(settings(store, OLD, **{"embedding.embed.note": "off"})) as memory:
         assert memory.search("what is known of 7").status == "ok", "vectors of an unknown space keep nobody out"
         planned = memory.storage.sweep(dry_run=True)
         counts = (planned.owner_gone, planned.owner_out_of_use, planned.space_unknown, planned.empty_spaces)

@@ -31,7 +31,7 @@ OPTIONS: dict[str, Any] = {
     "policies": [policy("scope_close", {"action": "summarize", "target": "turn_buffer"}, name="closing"), PRUNE_ALL],
     "system_instructions": "You are a test.",
     "token_budget": 1_200,
-    "embedding__embed_turns": "off",
+    "embedding__embed__turn": "off",
 }
 
 

@@ -308,7 +308,7 @@ def crowded(backend: Any, start: Any) -> Any:
     agent = start(
         backend.open(
             resident__resident_bytes=1 << 20, token_budget=200_000,
-            **{"assembly.section_shares": {}, "embedding.embed_turns": "off"},
+            **{"assembly.section_shares": {}, "embedding.embed.turn": "off"},
         )
     )  # fmt: skip
     agent.texts = {}
@@ -362,7 +362,7 @@ def test_windows_are_the_same_whether_texts_are_in_memory_or_not(crowded: Any, b
     assert crowded.memory.replay(small.window_id).text == small.text
     crowded.memory.close()
     with backend.open(
-        backend.config(token_budget=200_000, **{"assembly.section_shares": {}, "embedding.embed_turns": "off"})
+        backend.config(token_budget=200_000, **{"assembly.section_shares": {}, "embedding.embed.turn": "off"})
     ) as roomy:
         assert roomy.assemble_context(crowded.trajectory_id, max_tokens=100_000).text == small.text
 

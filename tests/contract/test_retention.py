@@ -325,7 +325,7 @@ def test_what_stands_for_records_is_found_and_they_are_not(opened: Any, start: A
     own["fields"].append({"name": "content_embedding", "type": "embedding"})
     memory, _ = opened(
         own, compressed("note", "task_end"), summarization_provider=ScriptedSummarizer(),
-        embedding_provider=CountingEmbeddings(), embedding__embed_notes="commit", embedding__embed_turns="off",
+        embedding_provider=CountingEmbeddings(), embedding__embed__note="commit", embedding__embed__turn="off",
     )  # fmt: skip
     agent = start(memory)
     for text in ("ships sail", "boats float"):

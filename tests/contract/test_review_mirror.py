@@ -18,7 +18,7 @@ from caliber.storage.write.changes import UPSERT, pack_changes
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 ONCE = {"llm_retry_config__max_retries": 0}
-BEHIND = {"embedding__embed_notes": EmbedMode.BEHIND.value, "embedding__worker_idle_ms": 20}
+BEHIND = {"embedding__embed__note": EmbedMode.BEHIND.value, "embedding__worker_idle_ms": 20}
 
 
 def _within(seconds: float, condition: Any) -> bool:

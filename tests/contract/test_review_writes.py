@@ -297,7 +297,7 @@ def test_a_reader_that_closing_overtakes_gives_its_connection_back_closed(backen
 
 
 def test_an_opening_that_fails_leaves_no_thread(backend: Any, monkeypatch: Any) -> None:
-    settings = backend.config(embedding__embed_notes="behind", resident__feed_poll_ms=10)
+    settings = backend.config(embedding__embed__note="behind", resident__feed_poll_ms=10)
     backend.open(settings).close()
     before = set(threading.enumerate())
 

@@ -641,7 +641,7 @@ def errors_of(memory: caliber.Caliber) -> list[dict[str, Any]]:
 def test_a_provider_that_fails_is_asked_again_and_stops_nothing_else(backend: Any, start: Any) -> None:
     embeddings = CountingEmbeddings()
     knobs = {name: value for name, value in LIGHT.items() if name != "embedding_provider"}
-    settings = backend.config(**{**knobs, "embedding__embed_turns": "behind"})
+    settings = backend.config(**{**knobs, "embedding__embed__turn": "behind"})
     provider = Echo()
     provider.failing = {"summarize"}
     agent = start(backend.open(settings, summarization_provider=provider, embedding_provider=embeddings))

@@ -275,7 +275,7 @@ def test_artifact_key_given_again(agent: Any) -> None:
 def test_failed_embedding_at_commit_stores_nothing(backend: Any, start: Any) -> None:
     # design section 4: ``commit`` prepares first, and its failure stores nothing
     provider = CountingEmbeddings()
-    memory = backend.open(embedding_provider=provider, embedding__embed_turns="commit")
+    memory = backend.open(embedding_provider=provider, embedding__embed__turn="commit")
     agent = start(memory)
     provider.failure = outage
     for attempt in (lambda: agent.keep("x"), lambda: agent.say("x"), lambda: agent.note("x")):
@@ -295,7 +295,7 @@ def test_failed_embedding_at_commit_stores_nothing(backend: Any, start: Any) -> 
 def test_white_space_is_kept_without_a_vector(mode: str, backend: Any, start: Any) -> None:
     """There is nothing to embed in it, which is no reason not to keep it (K-116)."""
     provider = CountingEmbeddings()
-    memory = backend.open(embedding_provider=provider, embedding__embed_turns=mode, embedding__embed_artifacts=mode)
+    memory = backend.open(embedding_provider=provider, embedding__embed__turn=mode, embedding__embed__artifact=mode)
     agent = start(memory)
     for content in (b"\t", " \n ", "\u2003"):
         agent.keep(content)
@@ -314,7 +314,7 @@ def test_white_space_is_kept_without_a_vector(mode: str, backend: Any, start: An
 def test_a_turn_is_embedded_with_who_says_it(mode: str, backend: Any, start: Any) -> None:
     """As it is indexed by word: a question that names its speaker is then nearer to it."""
     provider = CountingEmbeddings()
-    memory = backend.open(embedding_provider=provider, embedding__embed_turns=mode)
+    memory = backend.open(embedding_provider=provider, embedding__embed__turn=mode)
     agent = start(memory)
     agent.say("the tea is ready", name="Ines")
     agent.say("thanks")
@@ -346,8 +346,8 @@ def test_embedding_behind_is_made_up_for(backend: Any, start: Any) -> None:
     """What is embedded behind is pending until it is done, and an outage only delays it."""
     provider = CountingEmbeddings()
     memory = backend.open(
-        embedding_provider=provider, embedding__embed_turns="behind", embedding__worker_idle_ms=5,
-        embedding__embed_notes="behind",
+        embedding_provider=provider, embedding__embed__turn="behind", embedding__worker_idle_ms=5,
+        embedding__embed__note="behind",
     )  # fmt: skip
     agent = start(memory)
     provider.failure = outage
@@ -366,10 +366,10 @@ def test_pending_embeddings_are_found_after_reopening(backend: Any, start: Any) 
     backend.needs("reopen")
     provider = CountingEmbeddings()
     provider.failure = outage
-    memory = backend.open(embedding_provider=provider, embedding__embed_turns="behind")
+    memory = backend.open(embedding_provider=provider, embedding__embed__turn="behind")
     turn = start(memory).say("found again")
     memory.close()
-    with backend.open(embedding_provider=CountingEmbeddings(), embedding__embed_turns="behind") as again:
+    with backend.open(embedding_provider=CountingEmbeddings(), embedding__embed__turn="behind") as again:
         again.flush()
         assert again.search("found again", kinds=["turn"]).hits[0].id == turn.turn_id
 

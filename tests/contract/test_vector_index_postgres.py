@@ -303,7 +303,7 @@ def test_indexes_follow_the_life_of_a_space(pg: PostgresBackend, start: Any) -> 
     """Made as it comes into use, of a new model before it takes over, and dropped with it."""
     first, second = CountingEmbeddings(), CountingEmbeddings(48)
     plain: dict[str, Any] = {"embedding_provider": None, "search__mode": "backend", "embedding__reembed": "manual"}
-    plain |= {f"embedding__embed_{kind}": "commit" for kind in ("turns", "notes", "artifacts", "summaries")}
+    plain |= {"embedding__embed": {"default": "commit"}}
     vector = pg.config().vector.model_dump(mode="json")
 
     def opened(provider: Any) -> Any:
@@ -355,7 +355,7 @@ def test_a_store_searched_in_memory_has_no_index(pg: PostgresBackend) -> None:
 def test_a_declared_memory_has_an_index_of_its_own(pg: PostgresBackend) -> None:
     # C-135: made where the memory came after the space, asked by searches, and gone after it
     provider = CountingEmbeddings()
-    options: dict[str, Any] = {"search__mode": "backend", "embedding__embed_memories": "commit"}
+    options: dict[str, Any] = {"search__mode": "backend", "embedding__embed__default": "commit"}
     options |= {"search__weights": {"vector": 1.0, "keyword": 0.0, "graph": 0.0, "importance": 0.0}}
 
     def indexes() -> list[str]:

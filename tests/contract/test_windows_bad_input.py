@@ -22,7 +22,7 @@ from caliber.model.trajectory import TTL, TTLKind
 ME = EntityRef(EntityType.USER, uuid.UUID(int=11))
 SMALLEST = 11
 """Tokens of the smallest window: a header, the cost of a message, and one token of it."""
-KNOBS: dict[str, Any] = {"embedding__embed_turns": "commit", "policies": []}
+KNOBS: dict[str, Any] = {"embedding__embed__turn": "commit", "policies": []}
 
 
 class Talk:

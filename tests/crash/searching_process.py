@@ -19,7 +19,7 @@ import caliber
 def main() -> None:
     path, seed, durability = sys.argv[1:]
     rng, texts = random.Random(seed), Texts(int(float(seed) * 1e9))
-    behind = {"embedding__embed_notes": "behind", "embedding__embed_turns": "behind"}
+    behind = {"embedding__embed__note": "behind", "embedding__embed__turn": "behind"}
     quiet = {"search__keyword__similar_words": "none", "write_behind__trace_enabled": False}
     with caliber.open(settings_for(path, storage__durability=durability, **behind, **quiet)) as memory:
         trajectory = memory.start_trajectory("search and write", initiator=USER)

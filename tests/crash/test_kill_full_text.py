@@ -74,7 +74,7 @@ def test_full_text_says_what_the_texts_say_after_every_kill(tmp_path: Path) -> N
 def test_kill_while_full_text_is_made_leaves_nothing_that_is_trusted(tmp_path: Path) -> None:
     path = str(tmp_path / "store.db")
     caliber.create(settings_for(path))
-    with caliber.open(settings_for(path, embedding__embed_notes="off")) as memory:
+    with caliber.open(settings_for(path, embedding__embed__note="off")) as memory:
         for at in range(30):
             memory.add_note(entity="e", entity_type="t", note_type="fact", content=f"note {at}", confidence=0.5)
     code = (

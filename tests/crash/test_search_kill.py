@@ -56,7 +56,7 @@ def test_a_store_killed_while_searched_answers_as_its_twin(tmp_path: Path) -> No
     compared, hits = 0, 0
     for kill in range(KILLS):
         durability = ("commit", "group")[kill % 2]
-        behind = {"embedding__embed_notes": "behind", "embedding__embed_turns": "behind"}
+        behind = {"embedding__embed__note": "behind", "embedding__embed__turn": "behind"}
         settings = settings_for(str(tmp_path / f"{kill // 4}.db"), storage__durability=durability, **behind, **QUIET)
         caliber.create(settings, exist_ok=True)
         kill_while_searching(settings.storage.path, rng, durability)
@@ -85,7 +85,7 @@ def test_a_store_killed_while_searched_answers_as_its_twin(tmp_path: Path) -> No
 def test_words_and_vectors_are_rebuilt_quickly_to_the_same_answers(tmp_path: Path) -> None:
     # issue, Done when: rebuilt at 50,000 notes a second or more
     count, texts = scale(1_500, 100_000), Texts(seed(), distinct=40_000)
-    settings = settings_for(str(tmp_path / "store.db"), embedding__embed_notes="off", **QUIET)
+    settings = settings_for(str(tmp_path / "store.db"), embedding__embed__note="off", **QUIET)
     caliber.create(settings)
     with caliber.open(settings) as memory:
         while texts.made < count:

@@ -26,7 +26,7 @@ NOTES_A_SECOND = 2_000
 PATIENCE_S = 60
 NOTES_A_COMMIT = 20
 ALLOWED_RATIO = 3.0
-_OFF = {f"embedding.embed_{kind}": "off" for kind in ("turns", "notes", "artifacts", "summaries")}
+_OFF = {"embedding.embed": {"default": "off"}}
 
 
 def open_store(path: Path, **overrides: Any) -> Any:
@@ -111,7 +111,7 @@ def check_sample(memory: Any, answers: list[tuple[str, Any]], count: int) -> set
 @pytest.mark.parametrize("embedded", ["off", "behind"])
 def test_each_answer_is_the_twin_s_at_the_position_it_names(tmp_path: Path, embedded: str) -> None:
     # issue, Done when: each result equals the twin evaluated at the position it reports
-    notes, profile = {**_OFF, "embedding.embed_notes": embedded}, {"resident.segment_rows": 256}
+    notes, profile = {**_OFF, "embedding.embed.note": embedded}, {"resident.segment_rows": 256}
     texts = Texts(seed())
     with open_store(tmp_path / "store.db", **notes, **profile) as memory:
         add_notes(memory, texts, 300)

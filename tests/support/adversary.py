@@ -48,8 +48,8 @@ def settings_of(order: dict[str, Any], place: str | None = None) -> CaliberConfi
     """Return the configuration of a run's store; ``place`` names another file or schema."""
     values: dict[str, Any] = {
         "storage__durability": order["durability"],
-        "embedding__embed_turns": order["embed"],
-        "embedding__embed_notes": order["embed"],
+        "embedding__embed__turn": order["embed"],
+        "embedding__embed__note": order["embed"],
         "token_budget": 900,
         "policies": [],
         "resident__feed_poll_ms": order["poll_ms"],

@@ -31,9 +31,6 @@ def config(path: str, **overrides: Any) -> CaliberConfig:
     if overrides.get("storage__adapter", "sqlite") == "sqlite":
         base["storage.busy_timeout_ms"] = 30_000  # who waits for the lock on a busy machine may have to wait long
     base.update({name.replace("__", "."): value for name, value in overrides.items()})
-    if base["embedding_provider"] is None:
-        for kind in ("turns", "notes", "artifacts", "summaries"):
-            base.setdefault(f"embedding.embed_{kind}", "off")
     return profiles.reference(path, **base)
 
 

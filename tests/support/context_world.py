@@ -65,10 +65,7 @@ from support.kinds import KINDS
 PLAIN: dict[str, Any] = {
     "embedding_provider": None,
     "vector": None,
-    "embedding.embed_turns": "off",
-    "embedding.embed_notes": "off",
-    "embedding.embed_artifacts": "off",
-    "embedding.embed_summaries": "off",
+    "embedding.embed": {"default": "off"},
     # Vectors that a test writes down say what is relevant; what searches make of it has its own tests.
     "assembly.relevance": "vector",
     "min_relevance_threshold": 0.1,

@@ -23,7 +23,7 @@ from support.memories import FACT
 OPTIONS: Final[dict[str, Any]] = {
     "memories": [FACT],
     "system_instructions": "You are a test.",
-    **{f"embedding__embed_{kind}": "commit" for kind in ("turns", "notes", "artifacts", "summaries")},
+    "embedding__embed": {"default": "commit"},
 }
 
 

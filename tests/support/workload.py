@@ -29,7 +29,7 @@ def settings_for(path: str, **overrides: Any) -> CaliberConfig:
     """Return the configuration that stores under test are written and checked with."""
     values: dict[str, Any] = {
         "storage__wal_autocheckpoint_pages": 60,
-        "embedding__embed_turns": "off",
+        "embedding__embed__turn": "off",
         "token_budget": 900,
         "resident__feed_poll_ms": 0,
     }

@@ -28,7 +28,7 @@ class World:
     def __init__(self, folder: Path, **overrides: Any) -> None:
         self.folder = folder
         self.file = folder / "caliber.json"
-        self.settings = config(str(folder / "world.db"), embedding__embed_turns="commit", **overrides)
+        self.settings = config(str(folder / "world.db"), embedding__embed__turn="commit", **overrides)
         self.file.write_text(self.settings.canonical_json())
         caliber.create(self.settings)
         self.ids: dict[str, uuid.UUID] = {}
@@ -229,6 +229,25 @@ PLACE = {
     "indexes": [{"field": "title", "type": "gin"}, {"field": "ticket_id", "type": "btree"}],
 }
 UNSEARCHED = {**PLACE, "name": "parcel", "indexes": []}
+
+
+def test_a_kind_that_is_not_embedded_is_explained_by_the_entry_that_decides(tmp_path: Path) -> None:
+    embedded = {**PLACE, "fields": [*PLACE["fields"], {"name": "title_embedding", "type": "embedding"}]}
+    for modes, entry in (
+        ({"note": "off", "default": "off"}, "default"),
+        ({"place": "off", "default": "commit"}, "place"),
+    ):
+        folder = tmp_path / entry
+        folder.mkdir()
+        world = World(folder, memories=[embedded], embedding__embed=modes)
+        with caliber.open(world.settings) as memory:
+            world.ids["bay"] = memory.memory("place").insert(title="The bay in Oslo", rank=1).record_id
+        places, notes = world.eval({"query": "zebra", "expected": "bay"}, {"query": "zebra", "expected": "sqlite"})[
+            "misses"
+        ]
+        assert places["code"] == "no_vector"
+        assert places["why"].endswith(f"embedding.embed.{entry} is off")
+        assert notes["why"].endswith("embedding.embed.note is off") == ("note" in modes)
 
 
 def test_declared_memories_are_asked_for_and_explained(tmp_path: Path) -> None:

@@ -270,7 +270,10 @@ WRONG: dict[str, list[Any]] = {
     "resident.evaluator": ["cython", None],
     "resident.read_consistency": ["eventual", None],
     "retention.windows_ms": [0, -1, "0s", "never", 1.5, True, []],
-    "embedding.embed_notes": ["sometimes", None, True],
+    "embedding.embed": [[], None, "off", {}, {"turn": "off"}, {1: "off"}],
+    "embedding.embed.note": ["sometimes", None, True],
+    "embedding.embed.default": ["sometimes", None, True],
+    "embedding.embed.nowhere": ["off", "sometimes", None],
     "embedding.long_text": ["split", None],
     "search.limit_max": [0, 1_000, "10"],  # K-204
     "search.min_similarity": [-1.1, 1.1, math.nan],
@@ -326,6 +329,8 @@ def test_a_wrong_value_is_refused_where_it_stands(path: str, value: Any) -> None
         ("retention.changes_ms", "forever"),
         ("assembly.section_shares", {}),
         ("assembly.section_shares", {"user": [0, 0], "recall": [1, 1]}),
+        ("embedding.embed", {"default": "off"}),
+        ("embedding.embed", {"default": "commit", "turn": "behind", "scope": "off"}),
         ("assembly.recent_exchanges", 0),
         ("assembly.evict_share", 1),
         ("recall.limit", 0),
@@ -416,6 +421,9 @@ def test_adapters_of_later_issues_are_refused_when_they_are_opened(adapter: str,
         ("x" * 10_000, 1),
         ("storage.path", "a\ud800b"),
         ("assembly.section_shares", {"\x1b\n": [0, 1]}),
+        ("embedding.embed", {"default": "commit", "\x1b\n": "off"}),
+        ("embedding.embed", {"default": "commit", "x" * 10_000: "off"}),
+        ("embedding.embed", {"default": "commit", "note": "\x1b\n"}),
         ("embedding_provider.options", {"\ud800": 1}),
         ("embedding_provider.options", {"\x1bapi_key": "abc"}),
         ("section_priorities.custom", [["\n\x1b[31m", 1], ["\n\x1b[31m", 1]]),
@@ -528,17 +536,94 @@ def test_without_any_vectors_nothing_can_be_embedded() -> None:
     del data["embedding_provider"], data["previous_embedding_provider"]
     found = faults(data)
     assert [error.context["option_a"] for error in found] == [
-        "embedding.embed_turns",
-        "embedding.embed_notes",
-        "embedding.embed_artifacts",
-        "embedding.embed_summaries",
+        "embedding.embed.artifact",
+        "embedding.embed.default",
+        "embedding.embed.note",
+        "embedding.embed.scope",
+        "embedding.embed.turn",
         "search.weights.vector",
     ]
-    for name in data["embedding"]:
-        if name.startswith("embed_"):
-            data["embedding"][name] = "off"
+    data["embedding"]["embed"] = {"default": "off"}
     data["search"]["weights"] = {"vector": 0.0, "keyword": 0.7, "graph": 0.2, "importance": 0.1}
     assert CaliberConfig.from_mapping(data).vector is None
+
+
+# --- when records are embedded, by kind ----------------------------------------------------------
+
+WITH_VECTORS = {
+    "name": "fact",
+    "type": "semantic",
+    "fields": [{"name": "content", "type": "text"}, {"name": "content_embedding", "type": "embedding"}],
+}
+WITHOUT = {"name": "step", "type": "procedural", "fields": [{"name": "position", "type": "int"}]}
+
+
+def embedding_of(modes: Any, *memories: Any) -> dict[str, Any]:
+    data = put(sample(), "embedding.embed", modes)
+    data["memories"] = list(memories)
+    return data
+
+
+def test_a_kind_is_embedded_as_its_entry_says_or_as_the_default() -> None:
+    # C-135
+    modes = {"turn": "behind", "fact": "off", "default": "commit"}
+    embedding = CaliberConfig.from_mapping(embedding_of(modes, WITH_VECTORS, WITHOUT)).embedding
+    assert {kind: embedding.mode_of(kind) for kind in ("turn", "note", "fact", "later")} == {
+        "turn": "behind",
+        "note": "commit",
+        "fact": "off",
+        "later": "commit",
+    }
+    assert [embedding.entry_of(kind) for kind in ("turn", "note")] == ["turn", "default"]
+    changed = SAMPLE.with_overrides(**{"embedding.embed.note": "off"}).embedding.embed
+    assert changed == {**SAMPLE.embedding.embed, "note": "off"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("nte", "there is no kind nte; did you mean `note`?"),
+        ("fcat", "did you mean `fact`?"),
+        ("turns", "did you mean `turn`?"),
+        ("turn_buffer", "did you mean `turn`?"),
+        ("zebra", "there is no kind zebra; there are default, scope, turn, artifact, note, fact"),
+        ("session", "there is no kind session"),
+        ("step", "step has no embedding"),
+        ("trajectory", "a task has no text of its own"),
+    ],
+)
+def test_a_kind_that_cannot_be_embedded_is_refused_where_it_stands(kind: str, said: str) -> None:
+    # C-122
+    error = only(embedding_of({kind: "off", "default": "commit"}, WITH_VECTORS, WITHOUT))
+    assert (type(error), error.context["field"]) == (InvalidConfigValue, f"embedding.embed.{kind}")
+    assert said in error.context["reason"]
+
+
+def test_all_that_is_wrong_with_the_modes_of_kinds_comes_at_once() -> None:
+    # C-122 K-007
+    modes = {"nte": "off", "step": "sometimes", "note": "sometimes", "defualt": "off"}
+    found = {(type(error), error.context["field"]) for error in faults(embedding_of(modes, WITH_VECTORS, WITHOUT))}
+    assert found == {
+        (MissingRequired, "embedding.embed.default"),
+        (InvalidConfigValue, "embedding.embed.defualt"),
+        (InvalidConfigValue, "embedding.embed.note"),
+        (InvalidConfigValue, "embedding.embed.nte"),
+        (InvalidConfigValue, "embedding.embed.step"),
+    }
+
+
+def test_a_memory_that_is_wrong_by_itself_is_a_kind_all_the_same() -> None:
+    broken = {"name": "fact", "type": "semantic", "fields": []}
+    found = faults(embedding_of({"fact": "off", "default": "commit"}, broken))
+    assert [error.context["field"] for error in found] == ["memories[0].fields"]
+
+
+@pytest.mark.parametrize("name", ["embed_turns", "embed_notes", "embed_artifacts", "embed_summaries", "embed_memories"])
+def test_a_knob_for_one_kind_is_answered_with_the_knob_for_all(name: str) -> None:
+    # C-124
+    error = only(put(sample(), f"embedding.{name}", "off"))
+    assert error.context["field"] == f"embedding.{name}"
+    assert "did you mean embed?" in str(error)
 
 
 def test_persistence_with_a_lifetime_needs_one() -> None:

@@ -50,7 +50,7 @@ def test_a_knob_acts_in_modules_or_says_that_nothing_reads_it() -> None:
         ("storage.busy_timeout_ms", "caliber.backends.sqlite.schema"),
         ("storage.pool_max", "caliber.backends.postgres.store"),
         ("embedding_provider.http.timeout_ms", "caliber.llm.http"),
-        ("embedding.embed_notes", "caliber.embedding.embedded_kinds"),
+        ("embedding.embed", "caliber.embedding.embedded_kinds"),
         ("tenancy.sources.cold.dsn", "caliber.backends.postgres.logins"),
         ("policies", "caliber.policies.steps"),
     ],
@@ -59,7 +59,7 @@ def test_where_a_knob_takes_effect_is_found_in_the_source(key: str, module: str)
     found = explain(key)
     assert module in found.modules
     source = ROOT / Path(*module.split(".")).with_suffix(".py")
-    through = {"embedding.embed_notes": "MODES", "assembly.section_shares": ".share(", "recall.from": ".reach"}
+    through = {"embedding.embed": ".mode_of(", "assembly.section_shares": ".share(", "recall.from": ".reach"}
     assert through.get(key, key.rpartition(".")[2]) in source.read_text()
     assert "caliber.llm.http" not in explain("storage.connect_timeout_ms").modules
 
@@ -82,6 +82,20 @@ def test_an_explanation_says_where_the_value_comes_from() -> None:
     assert not explain("stale_threshold", mine).acts
 
 
+def test_an_entry_of_a_table_is_explained_as_knobs_are() -> None:
+    mine = config("a.db", embedding__embed__turn="off", embedding__embed__artifact="behind")
+    turn, every = explain("embedding.embed.turn", mine), explain("embedding.embed", mine)
+    assert (turn.value, turn.value_from) == ("off", ("coding-agent", "ops-agent"))
+    assert turn.why is not None
+    assert "tool output" in turn.why
+    assert turn.meaning == every.meaning
+    assert turn.profiles["reference"] == "behind"
+    assert every.value_from == ("coding-agent",)
+    assert every.why is not None
+    assert every.why.startswith("turn: Most turns are tool output")
+    assert "artifact: A tool loop" in every.why
+
+
 @pytest.mark.parametrize(
     ("wrong", "meant"),
     [
@@ -89,6 +103,8 @@ def test_an_explanation_says_where_the_value_comes_from() -> None:
         ("fill_ratio", "assembly.fill_ratio"),
         ("search.wieghts.vector", "search.weights.vector"),
         ("token_bugdet", "token_budget"),
+        ("embedding.embed.nte", "embedding.embed"),
+        ("embedding.embed_turns", "embedding.embed"),
     ],
 )
 def test_a_near_miss_is_answered_with_what_was_meant(wrong: str, meant: str) -> None:
@@ -124,6 +140,8 @@ def test_the_command_explains_knobs_and_sections(tmp_path: Path, monkeypatch: py
     [
         ("section_priorities.custom", "A list of [text, whole number]."),
         ("assembly.section_shares", "A table of name = [number, number]."),
+        ("embedding.embed", "A table of name = one of behind, commit, off."),
+        ("embedding.embed.turn", "One of behind, commit, off."),
         ("pcp.anti_sprawl.vocabulary", "A list of text."),
         ("embedding_provider.api_key", "env:NAME, the name of a variable."),
         ("access.default_visibility.executor", "A list of one of orchestrator, optimizer, reviewer, executor."),

@@ -23,6 +23,7 @@ from caliber.model.time import format_duration, parse_duration_ms
 
 PRUNE = {"action": "prune", "target": "note", "older_than_ms": "90m"}
 HASH_PROVIDER = {"provider_type": "hash", "model": "hash", "dimensions": 32}
+EMBEDDED = ("turn", "note", "artifact", "scope", "default")
 
 
 def knobs(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, FieldInfo, Any]]:
@@ -136,7 +137,8 @@ def test_with_the_extra_it_embeds_on_this_machine(monkeypatch: pytest.MonkeyPatc
     assert (config.embedding_provider.provider_type, config.embedding_provider.dimensions) == ("static", 256)
     assert config.vector is not None
     assert config.vector.dimensions == 256
-    assert config.embedding.embed_notes == "commit"
+    modes = {"turn": "behind", "note": "commit", "artifact": "commit", "scope": "commit", "default": "commit"}
+    assert config.embedding.embed == modes
 
 
 def test_without_the_extra_there_is_no_provider_and_nothing_is_embedded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,8 +147,7 @@ def test_without_the_extra_there_is_no_provider_and_nothing_is_embedded(monkeypa
     config = profiles.reference("store.db")
     assert config.embedding_provider is None
     assert config.vector is None
-    modes = [plain(config.embedding)[f"embed_{what}"] for what in ("turns", "notes", "artifacts", "summaries")]
-    assert modes == ["off"] * 4
+    assert config.embedding.embed == dict.fromkeys(EMBEDDED, "off")
     assert config.summarization_provider is not None
     assert config.summarization_provider.provider_type == "extractive"
 
@@ -169,7 +170,7 @@ def test_looking_for_the_extra_does_not_import_it() -> None:
         ({"pcp.recovery_points.max_checkpoints": 9}, {"checkpoint_retention": 9}),
         ({"stale_threshold": "1d"}, {"pcp.grounding.stale_data_max_age_ms": 86_400_000}),
         ({"embedding_provider": HASH_PROVIDER}, {"vector.dimensions": 32, "embedding_provider.provider_type": "hash"}),
-        ({"embedding_provider": None}, {"embedding.embed_turns": "off"}),
+        ({"embedding_provider": None}, {"embedding.embed": dict.fromkeys(EMBEDDED, "off")}),
         ({"system_instructions": "Be brief."}, {"system_instructions": "Be brief."}),
         ({"storage.durability": "group"}, {"storage.durability": "group"}),
     ],

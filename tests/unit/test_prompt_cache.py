@@ -42,7 +42,7 @@ def test_a_hundred_turns_keep_most_of_the_prefix(budget: int) -> None:
             "token_budget": budget,
             "system_instructions": "Be brief. " * 20,
             "resident.feed_poll_ms": 0,
-            "embedding.embed_turns": "commit",
+            "embedding.embed.turn": "commit",
             "policies": [],
         },
     )

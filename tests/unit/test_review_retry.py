@@ -108,7 +108,7 @@ def test_a_write_survives_an_outage_shorter_than_the_retries(retries: int, store
     settings = config(
         ":memory:",
         **{
-            "embedding.embed_notes": "commit",
+            "embedding.embed.note": "commit",
             "llm_retry_config.max_retries": retries,
             "llm_retry_config.initial_backoff": 1,
             "llm_retry_config.max_backoff": 1,

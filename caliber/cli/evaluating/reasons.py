@@ -12,7 +12,6 @@ import numpy as np
 from caliber.cli import show
 from caliber.cli.evaluating.judging import ask, ask_without_floor, matches, rank_of
 from caliber.cli.evaluating.questions import Expected, Question
-from caliber.embedding.embedded_kinds import knob_of
 from caliber.embedding.service import Embeddings
 from caliber.model.errors import NotFound
 from caliber.model.knowledge import Note
@@ -247,7 +246,7 @@ class Reasons:
         relation = row.relation.relation
         if relation.name not in embedder.embedded:
             own = memory._engine.store.catalog.memory_of(relation.name)
-            lacks = f"embedding.{knob_of(relation.name)} is off"
+            lacks = f"embedding.embed.{memory.config.embedding.entry_of(row.kind)} is off"
             if own is not None and own.embedded is None:
                 lacks = f"{row.kind} has no embedding"
             return "no_vector", f"it shares no word with the question, and {lacks}"

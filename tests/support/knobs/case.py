@@ -103,8 +103,9 @@ class Case:
 
     A value may be made at its place, as an address of a server there is. ``also`` is what both configurations have
     beside the reference, ``beside`` what has to agree with each value, ``needs`` names fixtures of the suite,
-    ``named`` the knob's path where it holds a name that somebody chose; ``on`` is the database where it is not SQLite
-    of a knob that both have. ``more`` has further values, as those of an enumeration: what is seen differs with each.
+    ``named`` the knob's path where it holds a name that somebody chose, or the path of one entry of a table; ``on`` is
+    the database where it is not SQLite of a knob that both have. ``more`` has further values, as those of an
+    enumeration: what is seen differs with each.
     """
 
     path: str
@@ -119,7 +120,8 @@ class Case:
     more: tuple[tuple[Any, Any], ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.path} on {self.on}" if self.on else self.path
+        path = self.named or self.path
+        return f"{path} on {self.on}" if self.on else path
 
     @property
     def sees(self) -> tuple[tuple[Any, Any], ...]:

@@ -151,39 +151,50 @@ def space_taken(config: CaliberConfig, place: Place) -> str:
 
 
 def vector_case(
-    path: str, see: Any, one: tuple[Any, Any], other: tuple[Any, Any], *more: tuple[Any, Any], **also: Any
+    path: str,
+    see: Any,
+    one: tuple[Any, Any],
+    other: tuple[Any, Any],
+    *more: tuple[Any, Any],
+    named: str = "",
+    **also: Any,
 ) -> Case:
     given = {name.replace("__", "."): value for name, value in also.items()}
-    quiet = {f"embedding.embed_{kind}": "off" for kind in ("turns", "notes", "artifacts", "summaries", "memories")}
+    quiet = {"embedding.embed": {"default": "off"}}
     base = {"search.keyword.similar_words": "none", "policies": [], "summarization_provider": None}
-    return Case(path, see, one, other, {**base, **quiet, **given}, more=more)
+    return Case(path, see, one, other, {**base, **quiet, **given}, named=named, more=more)
 
 
-NOTES = {"embedding.embed_notes": "commit"}
+def kind_case(kind: str, written: str, **also: Any) -> Case:
+    """Return the case of one entry of ``embedding.embed``, with every other kind off."""
+    named = f"embedding.embed.{kind}"
+    return vector_case("embedding.embed", one_of_each(written), *WHEN, named=named, **QUICK, **also)
+
+
+NOTES = {"embedding.embed.note": "commit"}
 WHEN = (("off", ("written", 0)), ("commit", ("refused", 0)), ("behind", ("written", 1)))
 QUICK = {"llm_retry_config.max_retries": 0, "embedding.worker_idle_ms": 1}
 CASES: tuple[Case, ...] = (
     vector_case("embedding_cache_retention", left_after_two_days("embedding_cache"), ("1d", 1), ("3d", 0), **NOTES),
     # --- who gets vectors
-    vector_case("embedding.embed_turns", one_of_each("turns"), *WHEN, **QUICK),
-    vector_case("embedding.embed_notes", one_of_each("notes"), *WHEN, **QUICK),
-    vector_case("embedding.embed_artifacts", one_of_each("artifacts"), *WHEN, **QUICK),
-    vector_case("embedding.embed_memories", one_of_each("memories"), *WHEN, **QUICK, memories=[FACT]),
-    vector_case(
-        "embedding.embed_summaries",
-        one_of_each("summaries"),
-        *WHEN,
+    kind_case("turn", "turns"),
+    kind_case("note", "notes"),
+    kind_case("artifact", "artifacts"),
+    kind_case("fact", "memories", memories=[FACT]),
+    kind_case("default", "memories", memories=[FACT]),
+    kind_case(
+        "scope",
+        "summaries",
         close__on_llm_failure="fail",
-        **QUICK,
         policies=[policy("scope_close", {"action": "summarize", "target": "turn_buffer"})],
     ),
-    vector_case("embedding.batch_size", at_once, (2, [2, 2]), (4, [4]), embedding__embed_turns="commit"),
+    vector_case("embedding.batch_size", at_once, (2, [2, 2]), (4, [4]), embedding__embed__turn="commit"),
     vector_case(
         "embedding.worker_idle_ms",
         tried_again,
         (1, True),
         ("1h", False),
-        embedding__embed_notes="behind",
+        embedding__embed__note="behind",
         llm_retry_config__max_retries=0,
     ),
     vector_case("embedding.reembed", filled, ("behind", True), ("manual", False), storage__path=FILE, **NOTES),
