@@ -27,6 +27,7 @@ from caliber.config.context import (
     SectionPriorities,
     TokensConfig,
 )
+from caliber.config.earlier import renamed
 from caliber.config.injection import RULES_MAX, InjectionRule
 from caliber.config.knobs import FOREVER, AsList, Duration, FrozenMap, Int, Name, Real, Section, Text, knob
 from caliber.config.lifecycle import (
@@ -203,13 +204,15 @@ class CaliberConfig(Section):
     def from_canonical(cls, text: str) -> CaliberConfig:
         """Return the configuration that ``canonical_json`` wrote: the same one, but for a connection string left out.
 
-        Raises: MultipleErrors.
+        What an earlier version wrote has today's names, and the hash by which windows name it. Raises: MultipleErrors.
         """
-        data = parse_json(text)
+        data = renamed(parse_json(text))
         storage = data.get("storage")
         if isinstance(storage, dict) and storage.get("dsn") == REDACTED:
             storage["dsn"] = LiteralDsn(REDACTED)
-        return cls.from_mapping(data)
+        made = cls.from_mapping(data)
+        made._hash = hashlib.sha256(text.encode()).digest()
+        return made
 
     def with_overrides(self, **changes: Any) -> CaliberConfig:
         """Return a copy with knobs changed, by name or by dotted path: ``**{"storage.path": "a.db"}``.
