@@ -13,10 +13,15 @@ from caliber.resident.frame import not_resident
 from caliber.resident.indexes import IndexKey
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.vectors import VectorSnapshot
+from caliber.schema.relations import MIRRORED
 from caliber.storage.write.outdated import outdated
 
-ENTITY_RELATIONS = ("turn", "note", "artifact", "scope", "trajectory", "session", "edge", "turn_summary")
-"""Where ``get`` looks for an id; most asked first. A store's own memories come after them."""
+ENTITY_RELATIONS = tuple(
+    relation.name
+    for relation in sorted(MIRRORED, key=lambda relation: (relation.text is None, -relation.code))
+    if relation.by_id
+)
+"""Where ``get`` looks for an id; first what says something. A store's own memories come after them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -182,6 +182,8 @@ class Relation:
     """When a record holds; None where it always does."""
     readers: str | None = None
     """The column that lists who may see a record; None where everybody may who may see its task."""
+    by_id: bool = False
+    """Whether ``get`` finds a record by its id alone."""
     ends: Ends | None = None
     """How a record is taken out of use; None where neither retention nor a policy reaches it."""
     _by_name: dict[str, int] = field(default_factory=dict, compare=False, repr=False)

@@ -1,4 +1,4 @@
-"""A relation that CALIBER has never heard of is derived and erased as it declares, on every database."""
+"""A relation that CALIBER has never heard of is derived, searched, hidden, ended and erased as it declares."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from typing import Any
 
 import pytest
 
-CHILD = Path(__file__).parent / "planted_traits_process.py"
+HERE = Path(__file__).parent
 
 pytestmark = pytest.mark.usefixtures("bulk")
 
 
-def test_a_planted_relation_is_derived_and_erased(backend: Any) -> None:
-    # issue 14: "a relation is the whole declaration"; bytes of each kind, unique keys and keys of authors
+@pytest.mark.parametrize("child", ["planted_traits_process.py", "planted_search_process.py"])
+def test_a_planted_relation_is_what_it_declares(child: str, backend: Any, tmp_path: Path) -> None:
+    # "a relation is the whole declaration": one with bytes of each kind and unique keys, one with a text and readers
     kept = "kept" if "reopen" in backend.abilities else "memory"
     knobs = backend.knobs
     if "storage__schema_name" in knobs:  # one that no other test has had
         knobs = {**knobs, "storage__schema_name": f"test_{uuid.uuid4().hex[:20]}"}
     done = subprocess.run(
-        [sys.executable, str(CHILD), backend.path, json.dumps(knobs), kept],
+        [sys.executable, str(HERE / child), backend.path, json.dumps(knobs), kept, str(tmp_path)],
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

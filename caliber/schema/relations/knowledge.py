@@ -41,6 +41,7 @@ NOTE = Relation(
     ordinal=True,
     versioned=True,
     mirrored=True,
+    by_id=True,
     derived=(
         Sha256("content_hash", ("content",)),
         Fingerprint(
@@ -132,6 +133,7 @@ EDGE = Relation(
     ordinal=True,
     versioned=True,
     mirrored=True,
+    by_id=True,
     derived=None,  # ids and weights, each stated
     erase=Erase(hangs_on=("source_id", "target_id")),
     key=("edge_id",),

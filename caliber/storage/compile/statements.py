@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from caliber.model.trust import TrustLabel
+from caliber.schema.relations import RELATIONS
 
 TRUST_ORDER = " ".join(TrustLabel)
 """Every label, the most trusted first: of two, the one that stands further on is trusted less."""
@@ -95,5 +96,6 @@ def of_embedded(kind: str) -> dict[str, Irregular]:
     }
 
 
-for _kind in ("turn", "artifact", "note", "scope"):
-    IRREGULAR |= of_embedded(_kind)
+for _relation in RELATIONS:
+    if _relation.embedded is not None:
+        IRREGULAR |= of_embedded(_relation.name)

@@ -1,0 +1,186 @@
+"""A process in which every store has one relation more: searched, embedded, hidden, valid for a while, and ended.
+
+Told by its arguments where the store is; it raises AssertionError for what does not hold.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import uuid
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from caliber.model.trust import TrustLabel
+from caliber.schema import relations  # first of all: other modules take the relations from it
+from caliber.schema.derived import Tokens
+from caliber.schema.erase import Erase
+from caliber.schema.relation import Relation, Residence, enum, instant, integer, real, text, text_array, uuid_, version
+from caliber.schema.relations.trajectory import ALWAYS_US, NEVER_US
+from caliber.schema.traits import Ends, Pruned, Text, Valid
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tip:
+    tip_id: uuid.UUID
+    about: str
+    said: str
+    created_at: datetime
+    updated_at: datetime
+    tokens: int = 0
+    trust: TrustLabel = TrustLabel.USER
+    weight: float | None = None
+    occurred_at: datetime | None = None
+    opens_at: datetime | None = None
+    shuts_at: datetime | None = None
+    seen_by: tuple[str, ...] | None = None
+    dropped_at: datetime | None = None
+    better: uuid.UUID | None = None
+    version: int = 1
+
+
+_COLUMN = Residence.COLUMN
+TIP = Relation(
+    name="tip",
+    plural="tips",
+    entity=Tip,
+    code=62,
+    comment="Planted.",
+    text=Text(("said",), embedded="said", head="about"),
+    importance="weight",
+    active=("dropped_at", "better"),
+    valid=Valid(since="opens_at", until="shuts_at", as_of=True),
+    readers="seen_by",
+    ends=Ends(Pruned.ARCHIVED, archive="dropped_at", supersede="better"),
+    derived=(Tokens("tokens", ("said",)),),
+    erase=Erase(names=("about",)),
+    by_id=True,
+    ordinal=True,
+    versioned=True,
+    mirrored=True,
+    key=("tip_id",),
+    columns=(
+        uuid_("tip_id"),
+        text("about", residence=Residence.INTERNED, content=True),
+        text("said", residence=Residence.TEXT, content=True),
+        instant("created_at", residence=_COLUMN),
+        instant("updated_at"),
+        integer("tokens", check=(0, None), residence=_COLUMN),
+        enum("trust", TrustLabel, residence=_COLUMN),
+        real("weight", nullable=True, check=(1, 10), residence=_COLUMN, resident_null=-1.0),
+        instant("occurred_at", nullable=True, residence=_COLUMN, resident_null=ALWAYS_US),
+        instant("opens_at", nullable=True, residence=_COLUMN, resident_null=ALWAYS_US),
+        instant("shuts_at", nullable=True, residence=_COLUMN, resident_null=NEVER_US),
+        text_array("seen_by", nullable=True, residence=Residence.INTERNED),
+        instant("dropped_at", nullable=True, residence=_COLUMN, resident_null=NEVER_US),
+        uuid_("better", nullable=True, residence=Residence.FLAG),
+        version(),
+    ),
+)
+relations.RELATIONS = (*relations.RELATIONS, TIP)
+relations.MIRRORED = (*relations.MIRRORED, TIP)
+relations.BY_CODE[TIP.code] = relations.BY_NAME[TIP.name] = TIP
+
+from support.configs import config  # noqa: E402
+
+import caliber  # noqa: E402
+from caliber.model.access import Principal, PrincipalKind  # noqa: E402
+from caliber.model.errors import NotFound  # noqa: E402
+from caliber.storage.write.ending import archive, prune  # noqa: E402
+
+NOW = datetime.now(UTC)
+DAY = timedelta(days=1)
+
+
+def tip(said: str, **fields: Any) -> Tip:
+    made = {"tip_id": uuid.uuid4(), "about": "harbour", "said": said, "created_at": NOW, "updated_at": NOW}
+    return Tip(**{**made, **fields})
+
+
+TIPS = {
+    "plain": tip("the ferry leaves at nine"),
+    "old": tip("the ferry left at eight", shuts_at=NOW - DAY),
+    "coming": tip("the ferry will leave at ten", opens_at=NOW + DAY),
+    "dropped": tip("the ferry is a bus", dropped_at=NOW - DAY),
+    "secret": tip("the ferry carries gold", seen_by=("agent:captain",)),
+}
+
+
+def main(path: str, knobs: dict[str, Any], is_file: bool, folder: str) -> None:
+    for mode in ("resident", "backend") if is_file else ("resident",):
+        settings = config(path, search__mode=mode, **knobs)
+        if is_file:
+            caliber.create(settings)
+        try:
+            with caliber.open(settings) as memory:
+                for each in TIPS.values():
+                    counted = memory._engine.count_text(each.said)
+                    memory.storage.tips.insert(dataclasses.replace(each, tokens=counted))
+                searched(memory)
+                hidden(memory)
+                ended(memory)
+                assert memory.storage.check() == []
+                left = found(memory), memory.storage.tips.count()
+                archive_file = Path(folder) / f"{mode}.zip"
+                if is_file:
+                    memory.storage.backup(archive_file)
+            if is_file:
+                caliber.restore(settings, archive_file, replace=True)
+                with caliber.open(settings) as memory:
+                    assert (found(memory), memory.storage.tips.count()) == left
+        finally:
+            if is_file:
+                caliber.purge(settings)
+
+
+def found(memory: Any, **options: Any) -> set[str]:
+    keys = {each.tip_id: name for name, each in TIPS.items()}
+    return {keys[hit.id] for hit in memory.search("ferry", kinds=["tip"], limit=9, **options).hits}
+
+
+def searched(memory: Any) -> None:
+    assert found(memory) == {"plain", "secret"}
+    assert found(memory, as_of=NOW - 2 * DAY) == {"plain", "secret", "old"}
+    assert found(memory, as_of=NOW + 2 * DAY) == {"plain", "secret", "coming"}
+    assert {hit.kind for hit in memory.search("ferry harbour", limit=9).hits} == {"tip"}
+    assert memory.get(TIPS["plain"].tip_id).said == TIPS["plain"].said
+    with memory._engine.store.read() as session:
+        space = next(iter(memory.storage.embedding_spaces.all())).space_id.bytes
+        total, _ = session.run(memory._engine.store.statements["embedding.progress_tip"], (space,))[0]
+    assert total == 4, "what is dropped is to have no vector"
+
+
+def hidden(memory: Any) -> None:
+    stranger = memory.acting_as(Principal(PrincipalKind.AGENT, "stranger"))
+    captain = memory.acting_as(Principal(PrincipalKind.AGENT, "captain"))
+    assert found(stranger) == {"plain"}
+    assert found(captain) == {"plain", "secret"}
+    assert captain.get(TIPS["secret"].tip_id).seen_by == ("agent:captain",)
+    try:
+        stranger.get(TIPS["secret"].tip_id)
+    except NotFound:
+        return
+    raise AssertionError("a hidden record was read")
+
+
+def ended(memory: Any) -> None:
+    def work(uow: Any) -> int:
+        later = memory._engine.clock.now_us() + 10**9
+        stale = uow.stale(TIP, later, 2.0)
+        assert {each.tip_id for each in stale} == {each.tip_id for each in TIPS.values() if each.dropped_at is None}
+        count = prune(uow, TIP, stale[:1])
+        archive(uow, TIP, stale[1])
+        return count
+
+    assert memory._engine.write(work) == 1
+    assert len(found(memory, as_of=NOW)) <= 2
+    report = memory.forget(texts=("ferry carries gold",), even_if_shared=True)
+    assert report.redacted["tip"] == 1, report
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], json.loads(sys.argv[2]), sys.argv[3] == "kept", sys.argv[4])
