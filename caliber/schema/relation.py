@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from caliber.model.errors import InternalError
+from caliber.model.events import EventType
 from caliber.schema.derived import Derived, Tokens
 from caliber.schema.erase import Erase, Packed, Redaction
 from caliber.schema.rules import NotBefore, Rule
@@ -182,6 +183,8 @@ class Relation:
     """When a record holds; None where it always does."""
     readers: str | None = None
     """The column that lists who may see a record; None where everybody may who may see its task."""
+    retrieved: EventType | None = None
+    """The event of a record that ``get`` returned, and whose use counts; None where it does not."""
     by_id: bool = False
     """Whether ``get`` finds a record by its id alone."""
     ends: Ends | None = None

@@ -6,7 +6,6 @@ While what they touch is in memory, ``search`` and ``get`` run no SQL on the cal
 from __future__ import annotations
 
 import functools
-import hashlib
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -34,17 +33,15 @@ from caliber.model.errors import (
     Unavailable,
     VectorError,
 )
-from caliber.model.events import EventType
 from caliber.model.ids import SpaceId, uuid_from_bytes
-from caliber.model.knowledge import Note
 from caliber.model.references import EntityType
 from caliber.model.search import ReadConsistency, ResultStatus
 from caliber.model.storage import ValidationMode
 from caliber.model.time import to_us
-from caliber.model.trajectory import Artifact
 from caliber.model.windows import Position, SearchHit, SearchResult, Understood
 from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.mirror import RelationSnapshot
+from caliber.schema.derived import Sha256
 from caliber.schema.relation import Relation
 from caliber.search import filters
 from caliber.search.compiled_filters import variables
@@ -53,6 +50,8 @@ from caliber.search.in_database.stored import NOT_RESIDENT
 from caliber.search.opening import SearchEngine
 from caliber.search.request import Asked, Outcome, Request
 from caliber.search.where import Where
+from caliber.storage.compile.codec import codec_of
+from caliber.storage.compile.derived import wrong_hash
 
 T = TypeVar("T")
 
@@ -101,8 +100,6 @@ def query_vector(
     vector: NDArray[np.float32] = lane.query(query)
     return vector
 
-
-_RETRIEVED = {"note": EventType.NOTE_RETRIEVE, "artifact": EventType.ARTIFACT_RETRIEVE}
 
 Search = Callable[[Asked], tuple[Outcome, Position]]
 
@@ -323,8 +320,8 @@ class Searching:
             raise NotFound(entity_type=only, id=record_id)
         entity = engine.memory.entity(relation, row)
         if engine.config.validation_mode is ValidationMode.ALWAYS:
-            check_stored(entity)
-        kind = _RETRIEVED.get(relation.relation.name)
+            check_stored(relation.relation, entity)
+        kind = relation.relation.retrieved
         if kind is not None:
             now = engine.clock.now_us()
             if engine.config.write_behind.usage_enabled:
@@ -355,14 +352,13 @@ class Searching:
         return found is not None and found[0].relation.name == relation.name and self.readers.allows(*found)
 
 
-def check_stored(entity: Any) -> None:
+def check_stored(relation: Relation, entity: Any) -> None:
     """Raise ConstraintViolation when what was read is not what was written (C-240)."""
-    if isinstance(entity, Artifact | Note):
-        content = entity.content if isinstance(entity.content, bytes) else entity.content.encode()
-        if hashlib.sha256(content).digest() != entity.content_hash:
-            raise ConstraintViolation(
-                constraint="content_hash", reason="the stored content is damaged; run `caliber doctor`"
-            )
+    codec = codec_of(relation)
+    wrong = wrong_hash(relation, dict(zip(codec.names, codec.encode(entity), strict=True)), Sha256)
+    if wrong is not None:
+        reason = f"the stored {wrong.of[0]} is damaged; run `caliber doctor`"
+        raise ConstraintViolation(constraint=wrong.column, reason=reason)
 
 
 def _text(raw: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from caliber.model.events import EventType
 from caliber.model.knowledge import Edge, EdgeRelation, Note, NoteType, Usage
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.trust import TrustLabel
@@ -56,6 +57,7 @@ NOTE = Relation(
     erase=Erase(names=("entity",), kind="entity_type", sources="source_trajectory_ids"),
     rules=(NotBefore("valid_until", "valid_from"),),  # C-047
     text=Text(("content",), embedded="content", head="entity"),
+    retrieved=EventType.NOTE_RETRIEVE,
     importance="importance",
     active=("archived_at", "superseded_by"),
     valid=Valid(since="valid_from", until="valid_until", as_of=True),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
+from caliber.model.events import EventType
 from caliber.model.ids import ArtifactId, NoteId
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.trajectory import (
@@ -362,6 +363,7 @@ ARTIFACT = Relation(
     ),
     groups=("trajectory_id",),
     text=Text(("content",), embedded="content"),
+    retrieved=EventType.ARTIFACT_RETRIEVE,
     active=("rolled_back_at", "superseded_by", "retired_at"),
     valid=Valid(until="expires_at"),
     ends=Ends(Pruned.ARCHIVED, archive="retired_at", supersede="superseded_by"),
