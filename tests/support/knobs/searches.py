@@ -54,7 +54,7 @@ BARE: dict[str, Any] = {
 
 
 class _Everything:
-    """Every note may be seen."""
+    """Every record may be seen."""
 
     def over(self, _: Any) -> None:
         return None
@@ -102,7 +102,7 @@ def search(
                 kinds=KINDS,
                 limit=limit,
                 conditions={},
-                notes=_Everything(),
+                readers=_Everything(),
                 as_of_us=now,
                 now_us=now,
             )
