@@ -176,7 +176,7 @@ def test_summaries_sessions_and_ids_are_filtered_alike(pair: Any, start: Any) ->
 
 @pytest.mark.parametrize(
     ("options", "says"),
-    [({"limit": 0}, "limit"), ({"kinds": ["poem"]}, "artifact, note"), ({"filter": {"colour": "red"}}, "colour"),
+    [({"limit": 0}, "limit"), ({"kinds": ["poem"]}, "note, artifact"), ({"filter": {"colour": "red"}}, "colour"),
      ({"kinds": ["note"], "filter": {"role": "user"}}, "role"), ({"filter": {"role": "king"}}, "role"),
      ({"filter": {"trajectory_id": "x"}}, "id")],
 )  # fmt: skip

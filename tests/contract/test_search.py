@@ -84,10 +84,10 @@ def test_query_without_a_word_finds_nothing(words: Any, signs: str) -> None:
     [
         ({"limit": 0}, "limit"),
         ({"limit": 1000}, "999"),
-        ({"kinds": ["poem"]}, "scope, turn, artifact, note"),
+        ({"kinds": ["poem"]}, "note, artifact, turn, scope"),
         ({"filter": {"colour": "red"}}, "colour"),
         ({"kinds": ["note"], "filter": {"role": "user"}}, "role"),
-        ({"kinds": [["note"]]}, "scope, turn, artifact, note"),
+        ({"kinds": [["note"]]}, "note, artifact, turn, scope"),
         ({"filter": {"note_type": [["fact"]]}}, "must be one of"),
         ({"filter": {"entity": 2023}}, "filter.entity: must be text"),
         ({"filter": {"entity": [["thing"]]}}, "filter.entity: must be text"),

@@ -121,7 +121,7 @@ def test_what_two_take_at_once_is_taken_once(backends: dict[str, Any], monkeypat
     for text in ("one", "two"):
         memory.append_turn(scope.scope_id, role="user", content=text)
     first = memory.storage.turns.list_by_scope(scope.scope_id)[0]
-    whole = pruning.drop
+    whole = pruning.prune
 
     def overtaken(uow: Any, relation: Any, records: Any) -> int:
         gone = threading.Thread(target=lambda: other._engine.write(lambda own: whole(own, relation, own.select_path(
@@ -130,7 +130,7 @@ def test_what_two_take_at_once_is_taken_once(backends: dict[str, Any], monkeypat
         gone.join(30)
         return whole(uow, relation, records)
 
-    monkeypatch.setattr(pruning, "drop", overtaken)
+    monkeypatch.setattr(pruning, "prune", overtaken)
     memory.close_scope(scope.scope_id)
     memory.flush()
     runs = [event.payload for event in memory.storage.events.all() if event.event_type == "policy_execute"]

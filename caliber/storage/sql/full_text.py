@@ -25,8 +25,10 @@ from caliber.storage.compile.plan import Plan
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.compile.statements import Irregular
 
-TEXTS: Final[tuple[Relation, ...]] = tuple(relation for relation in RELATIONS if relation.text is not None)
-"""The relations whose texts are indexed in every store."""
+TEXTS: Final[tuple[Relation, ...]] = tuple(
+    sorted((relation for relation in RELATIONS if relation.text is not None), key=lambda relation: -relation.code)
+)
+"""The relations whose texts are indexed in every store: knowledge before what it is drawn from."""
 
 PART_MARK: Final = "^"
 """Stands before a token that is a part of a word as it is spelt, and no term: what beginnings of words find."""
