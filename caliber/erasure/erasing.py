@@ -279,18 +279,7 @@ class Walk:
         """Return whether another record says by now what must be said once only."""
         if changed is entity:
             return False
-        codec = codec_of(relation)
-        row = codec.encode(changed)
-        for unique in relation.uniques:
-            places = [codec.index(name) for name in unique.columns]
-            values = [row[at] for at in places]
-            if values == [self._now[at] for at in places] or None in values:
-                continue
-            if all((row[codec.index(name)] is None) == is_null for name, is_null in unique.where):
-                taken = self._uow.taken(relation, unique.columns, values)
-                if any(ordinal != self._row[0] for ordinal in taken):
-                    return True
-        return False
+        return self._uow.has_twin(relation, self._now, codec_of(relation).encode(changed, self._row[0]))
 
     def _lost_records(self) -> frozenset[str]:
         """Return the ids of records that went or were redacted: copies of what they said are elsewhere."""

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from caliber.model.agents import LockToken
 from caliber.model.errors import Conflict, DTypeError, InsertFailed, InternalError, InvalidValue, LockExpired, NotFound
 from caliber.model.events import Event
+from caliber.model.time import from_us
 from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relation import Relation
 from caliber.schema.relations import CONTENT_VERSION, EMBEDDING, EVENT, SCOPE, TRAJECTORY, TURN, TURN_SUMMARY
@@ -28,6 +29,7 @@ from caliber.storage.sql.turn_summaries import OVERLAPPING, outdated_by
 from caliber.storage.write.changes import DELETE, UPSERT
 from caliber.storage.write.labels import LOWER, lowering, relabelled
 from caliber.storage.write.outdated import check_present, outdated
+from caliber.storage.write.twins import has_twin
 
 
 class RowChange(NamedTuple):
@@ -146,10 +148,9 @@ class UnitOfWork:
         rows = self._session.run(plans.by_idempotency, key)
         return self._hold(plans, rows[0]) if rows else None
 
-    def taken(self, relation: Relation, columns: tuple[str, ...], values: Sequence[Any]) -> list[int]:
-        """Return the ordinals of rows that hold values which a rule of uniqueness lets stand once."""
-        plan = self._plans[relation.name].taken.get(columns)
-        return [] if plan is None else [row[0] for row in self._session.run(plan, values)]
+    def has_twin(self, relation: Relation, old: Row, new: Row) -> bool:
+        """Return whether a row that changes would hold values that another row holds, and one row may hold."""
+        return has_twin(self._session, self._plans[relation.name], old, new)
 
     def stale(self, relation: Relation, until_us: int, below: float) -> list[Any]:
         """Return what retention reaches of a relation: made up to a time, and less sure than ``below``."""
@@ -449,7 +450,15 @@ class UnitOfWork:
                 if key.on_delete == "cascade":
                     self.delete(relation, entity)
                 else:
-                    self.update(relation, dataclasses.replace(entity, **{key.column: None}))
+                    self.update(relation, self._released(relation, row, entity, key.column))
+
+    def _released(self, relation: Relation, row: Row, entity: Any, column: str) -> Any:
+        """Return a record without its reference to a row that goes; archived if it would say what another says."""
+        out, ends = dataclasses.replace(entity, **{column: None}), relation.ends
+        if ends is None or ends.archive is None or ends.supersede != column:
+            return out
+        again = self.has_twin(relation, row, self._plans[relation.name].codec.encode(out, row[0]))
+        return dataclasses.replace(out, **{ends.archive: from_us(self.now_us)}) if again else out
 
     def _content_replaced(self, plans: RelationPlans, old: Row, new: Row | None) -> None:
         """When content changes or goes, keep what it said, and drop the vectors that no longer say it."""

@@ -1,0 +1,22 @@
+"""Rows that would break a rule of uniqueness, found before a statement fails and ends the transaction."""
+
+from __future__ import annotations
+
+from caliber.storage.compile.codec import Row
+from caliber.storage.compile.plan import RelationPlans
+from caliber.storage.compile.session import StatementSession
+
+
+def has_twin(session: StatementSession, plans: RelationPlans, old: Row, new: Row) -> bool:
+    """Return whether a row that changes to ``new`` would hold values that another row holds, and one row may hold."""
+    place = plans.codec.index
+    for unique in plans.relation.uniques:
+        plan = plans.taken.get(unique.columns)
+        if plan is None or all(old[place(name)] == new[place(name)] for name in (*unique.columns, *dict(unique.where))):
+            continue
+        values = [new[place(name)] for name in unique.columns]
+        if None in values or any((new[place(name)] is None) != is_null for name, is_null in unique.where):
+            continue
+        if any(row[0] != old[0] for row in session.run(plan, values)):
+            return True
+    return False
