@@ -90,10 +90,10 @@ class Proof:
                 self._hashes -= digests_of(relation, codec.decode(row))
                 for place, value in enumerate(row):
                     how = packed.get(place)
-                    if isinstance(value, str) or (isinstance(value, bytes) and place in texts):
-                        yield value
-                    elif how is not None and value is not None:
+                    if how is not None and value is not None:
                         yield from said(how.layout, value)
+                    elif isinstance(value, str) or (isinstance(value, bytes) and place in texts):
+                        yield value
 
     def _in_value(self, value: str | bytes) -> int:
         subject = self._subject

@@ -33,6 +33,8 @@ import caliber
 from caliber.backends import backend as backend_module
 from caliber.erasure import service
 from caliber.erasure.erasing import Walk
+from caliber.erasure.proving import Proof
+from caliber.erasure.subject import Subject
 from caliber.model import EntityRef, EntityType, Principal, ToolCall
 from caliber.model.access import PrincipalKind
 from caliber.model.errors import AmbiguousSubject, NotFound, PermissionDenied, RequiredFieldMissing, Unavailable
@@ -675,3 +677,14 @@ def test_whatever_has_the_id_of_the_subject_goes(agent: Any) -> None:
     report = agent.memory.forget(entity=EntityRef(EntityType.USER, held.lock_id))
     assert report.erased == {"lock": 1}
     assert agent.memory.storage.locks.count() == 0
+
+
+def test_the_proof_reads_kept_versions_unpacked(agent: Any) -> None:
+    # Bytes are base64 in them: neither their text nor the files hold the name as it is spelt.
+    memory = agent.memory
+    turn = agent.say(f"ask {NAME} about it")
+    memory.storage.turns.update(turn.turn_id, content="ask nobody")
+    memory.flush()
+    proof = Proof(Subject(texts=[NAME]), ())
+    proof.read(memory._engine.store, memory._engine.memory)
+    assert {place.name: place.findings for place in proof.places}["relation content_version"] == 1
