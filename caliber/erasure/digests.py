@@ -1,4 +1,4 @@
-"""By what content can be known again that is gone: its digests, and those of the texts that vectors were made of."""
+"""Digests by which content that is gone can be known again: its own, and those of texts that vectors were made of."""
 
 from __future__ import annotations
 

@@ -62,9 +62,8 @@ class Redactor:
             elif column.redaction is Redaction.NEW_KEY and getattr(entity, column.name) is not None:
                 with_it = (unique.columns for unique in relation.uniques if column.name in unique.columns)
                 if any(not changes.keys().isdisjoint(columns) for columns in with_it):
-                    changes[column.name] = (
-                        _new_key()
-                    )  # two authors may have used one key, and have one name from now on
+                    # Two authors may have used one key, and have one name from now on.
+                    changes[column.name] = _new_key()
         # Hashes of what was erased would tell whether it was a given text.
         return completed(relation, dataclasses.replace(entity, **changes), self._estimator, changes.keys())
 

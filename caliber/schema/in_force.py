@@ -1,4 +1,4 @@
-"""When a record counts: it is in use and holds at an instant. Made from the traits ``active`` and ``valid``.
+"""Records that count: in use, and holding at an instant. Made from the traits ``active`` and ``valid``.
 
 ``resident.validity`` makes masks and ``storage.compile.in_force`` conditions of the same traits; tests hold all against
 each other. Source: K-080, C-452, C-453.

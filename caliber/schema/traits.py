@@ -1,4 +1,4 @@
-"""What a record of a relation means, beyond the types of its columns: the traits that a ``Relation`` declares.
+"""Meaning of the records of a relation, beyond the types of its columns: the traits that a ``Relation`` declares.
 
 Each is plain data that names columns. What follows from one (a mask over resident columns, a condition of a database, a
 predicate, what a policy does) is made from it elsewhere, so that no rule is written twice. Source: design, section 3.
@@ -13,7 +13,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """What a record says: the columns whose words are searched, and the one whose vectors are kept.
+    """The texts of a record: the columns whose words are searched, and the one whose vectors are kept.
 
     ``head`` stands before both: what the record is about, or who says it; records are found by that name.
     ``tokens`` counts a text that may be missing: only a record that has one can be found.
@@ -38,7 +38,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Dates:
-    """When what a record says happened: the first of ``happened`` that has a value.
+    """The instant of what a record tells: the first of ``happened`` that has a value.
 
     ``entered`` is the instant since when it can be found.
     """
@@ -53,7 +53,7 @@ AS_SAID: Final = Dates(("occurred_at", "created_at"), "created_at")
 
 @dataclass(frozen=True, slots=True)
 class Valid:
-    """When a record holds: from ``since`` on, until before ``until``; a column without a value is no bound.
+    """The time in which a record holds: from ``since`` on, until before ``until``; no value is no bound.
 
     ``as_of``: it is valid time, so that a read may ask about another instant than now.
     """
@@ -69,7 +69,7 @@ class Valid:
 
 
 class Pruned(StrEnum):
-    """What retention and policies make of a record whose time is over."""
+    """The end that retention and policies make of a record whose time is over."""
 
     DELETED = "deleted"
     ARCHIVED = "archived"
@@ -77,7 +77,7 @@ class Pruned(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """How a record is taken out of use.
+    """The ways in which a record is taken out of use.
 
     ``archive`` is the column that says since when it is not in use, ``supersede`` that of the id of what replaced it;
     ``pruned`` is what retention does: what it archives it takes once, what it deletes it takes in use or not.

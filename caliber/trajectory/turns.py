@@ -85,9 +85,8 @@ def check_turn(
         raise InvalidValue(field="tool_call_id", reason="only tool turns answer a call")
     if token_count is None:
         assert estimator is not None
-        tokens = estimator.tokens_of_bytes(
-            raw
-        )  # as TURN declares: every turn comes by here, and enters no more modules
+        # As TURN declares: every turn comes by here, and enters no more modules.
+        tokens = estimator.tokens_of_bytes(raw)
     else:
         tokens = arguments.as_whole(token_count, "token_count")
     name = arguments.as_name(name, "name")

@@ -1,4 +1,4 @@
-"""When a record counts, as a condition of a statement: what ``schema.in_force`` says, in words both databases share."""
+"""Conditions of statements under which a record counts (``schema.in_force``), in words of both databases."""
 
 from __future__ import annotations
 
