@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import chain
 from typing import Any
 
 from caliber.access.visibility import Readers
@@ -27,7 +26,7 @@ from caliber.schema.relations import (
 )
 from caliber.storage.compile.damage import key_text
 from caliber.storage.compile.derived import hashed, wrong_hash
-from caliber.storage.compile.paging import pages
+from caliber.storage.compile.paging import before_first, behind
 from caliber.trajectory.summarizer import TurnSummarizer
 
 _PAGE = 1_000
@@ -130,11 +129,17 @@ def _damaged(engine: Engine) -> list[str]:
     """Return which records no longer have the content their hash was made of: SQLite cannot see that."""
     found = []
     for relation in hashed(engine.store.catalog.mirrored):
-        plans = engine.store.plans[relation.name]
-        with engine.store.read() as session:
-            for row in chain.from_iterable(pages(session, plans, _PAGE)):
+        plans, after = engine.store.plans[relation.name], before_first(relation)
+        while True:
+            # A read a page: one over all of a relation would keep a log from being shortened.
+            with engine.store.read() as session:
+                rows = session.run(plans.page, (*after, _PAGE))
+            for row in rows:
                 wrong = wrong_hash(relation, dict(zip(plans.codec.names, row, strict=True)), Sha256)
                 if wrong is not None:
                     name = key_text(plans.codec.key_of(row))
                     found.append(f"{relation.name} {name}: the stored {wrong.of[0]} is damaged, its hash is another")
+            if len(rows) < _PAGE:
+                break
+            after = behind(plans, rows, after)
     return found

@@ -155,7 +155,8 @@ def _eligible(inputs: AssemblyInputs, plan: AssemblyPlan, members: Members, sour
         return members.notes.visible
     if source >= OWN:
         own = inputs.snapshot[plan.relation_of(source)]
-        return rows_in_force(own, asked_us(own.relation, inputs.as_of_us, inputs.now_us))
+        at = asked_us(own.relation, inputs.as_of_us, inputs.now_us)
+        return rows_in_force(own, at, inputs.readers.over(own))
     rows = members.summaries if source == SUMMARY else np.concatenate((members.own, *members.above))
     allowed = np.zeros(inputs.snapshot[RELATION_OF[source]].length, np.bool_)
     allowed[rows] = True

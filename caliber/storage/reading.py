@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from caliber.schema.relation import Relation
-from caliber.schema.relations.memory import FIRST_CODE, LAST_CODE
+from caliber.schema.relations.memory import is_declared
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store
 from caliber.storage.write.outdated import check_present
@@ -16,6 +16,6 @@ from caliber.storage.write.outdated import check_present
 def reading(store: Store, relation: Relation) -> Iterator[StatementSession]:
     """Read records of one relation in a session of the store. Raises: SchemaMismatch for a memory that is gone."""
     with store.read() as session:
-        if FIRST_CODE <= relation.code <= LAST_CODE:
+        if is_declared(relation):
             check_present(session, relation, store.plans, store.statements, store.catalog)
         yield session

@@ -117,7 +117,7 @@ def test_planted_faults_are_found_and_counted(backend: Any, filled: caliber.Cali
         uuid.UUID(seen["reference", "turn"].examples[0])
     if group == "values":
         assert seen.keys() == right.keys()
-        backend.tamper(filled, "CREATE INDEX ix_note_find_by_entity ON note (entity)")
+        backend.tamper(filled, "CREATE INDEX ix_note_find_by_entity ON note (entity, entity_type, created_at, ordinal)")
 
 
 def test_a_mirror_that_differs_is_found(backend: Any, filled: caliber.Caliber) -> None:

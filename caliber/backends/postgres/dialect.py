@@ -15,7 +15,7 @@ from typing import Final
 from caliber.model.errors import InvalidValue
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.schema.relations import CHANGE
-from caliber.schema.relations.memory import FIRST_CODE, LAST_CODE
+from caliber.schema.relations.memory import is_declared
 from caliber.storage.compile.plan import enum_check, literal, quote
 
 NAME_PATTERN: Final = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,62}\Z")
@@ -96,7 +96,7 @@ class PostgresDialect:
         return literal(column.default) if isinstance(column.default, str) else str(column.default).lower()
 
     def own_statements(self, relation: Relation) -> tuple[str, ...]:
-        if FIRST_CODE <= relation.code <= LAST_CODE:
+        if is_declared(relation):
             return ()
         return (*self._comments(relation), *(self._feed() if relation.name == CHANGE.name else ()))
 

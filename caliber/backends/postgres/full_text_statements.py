@@ -11,10 +11,9 @@ import functools
 from typing import Final
 
 from caliber.backends.postgres.dialect import PostgresDialect
-from caliber.schema.in_force import asked_us
 from caliber.schema.relation import ColumnType, Relation
 from caliber.schema.relations import BY_NAME
-from caliber.schema.relations.memory import FIRST_CODE, LAST_CODE
+from caliber.schema.relations.memory import is_declared
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.in_force import in_force_condition
 from caliber.storage.compile.plan import Plan, quote
@@ -112,7 +111,7 @@ def _of(relation: Relation, dialect: PostgresDialect) -> dict[str, str]:
     }
     return {
         **readers,
-        **({} if FIRST_CODE <= relation.code <= LAST_CODE else linked),
+        **({} if is_declared(relation) else linked),
         f"search.figures_{kind}": (
             f"SELECT count(*), coalesce(sum(e.terms), 0)::bigint, max({_time(relation)}) FROM {records} AS o"
             f" JOIN {entries} AS e ON e.ordinal = o.ordinal WHERE {in_sight(relation, '$1', '$2')}"
@@ -168,12 +167,17 @@ def _of(relation: Relation, dialect: PostgresDialect) -> dict[str, str]:
     }
 
 
+def _asked(relation: Relation) -> str:
+    """Return the parameter of the instant at which a record must hold: ``as_of`` of valid time, else now."""
+    return "$2" if relation.valid is not None and relation.valid.as_of else "$3"
+
+
 def _end_in_sight(end: str, dialect: PostgresDialect) -> str:
     """Return whether a principal may see one end of edge ``l``, whatever kind of record it is."""
     return " OR ".join(
         f"(l.{end}_type = '{relation.name}' AND EXISTS (SELECT 1 FROM {dialect.table(relation.name)} AS o"
         f" WHERE o.{relation.key[0]} = l.{end}_id"
-        f" AND {in_sight(relation, '$1', f'${asked_us(relation, 2, 3)}')}))"
+        f" AND {in_sight(relation, '$1', _asked(relation))}))"
         for relation in TEXTS
     )
 

@@ -10,10 +10,9 @@ from __future__ import annotations
 import functools
 
 from caliber.backends.sqlite.statements import ROW
-from caliber.schema.in_force import asked_us
 from caliber.schema.relation import ColumnType, Relation
 from caliber.schema.relations import BY_NAME
-from caliber.schema.relations.memory import FIRST_CODE, LAST_CODE
+from caliber.schema.relations.memory import is_declared
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.in_force import in_force_condition
 from caliber.storage.compile.plan import Plan, quote
@@ -73,7 +72,7 @@ def _of(relation: Relation) -> dict[str, str]:
     }
     return {
         **readers,
-        **({} if FIRST_CODE <= relation.code <= LAST_CODE else linked),
+        **({} if is_declared(relation) else linked),
         f"search.figures_{kind}": (
             f"SELECT count(*), coalesce(sum(e.terms), 0), max({time}) FROM {records} AS o"
             f" JOIN {words}_entry AS e ON e.ordinal = o.ordinal WHERE {_in_sight(relation, '?1', '?2')}"
@@ -121,12 +120,17 @@ def _of(relation: Relation) -> dict[str, str]:
     }
 
 
+def _asked(relation: Relation) -> str:
+    """Return the parameter of the instant at which a record must hold: ``as_of`` of valid time, else now."""
+    return "?2" if relation.valid is not None and relation.valid.as_of else "?3"
+
+
 def _end_in_sight(end: str) -> str:
     """Return whether a principal may see one end of edge ``l``, whatever kind of record it is."""
     return " OR ".join(
         f"(l.{end}_type = '{relation.name}' AND EXISTS (SELECT 1 FROM {relation.name} AS o"
         f" WHERE o.{relation.key[0]} = l.{end}_id"
-        f" AND {_in_sight(relation, '?1', f'?{asked_us(relation, 2, 3)}')}))"
+        f" AND {_in_sight(relation, '?1', _asked(relation))}))"
         for relation in TEXTS
     )
 
@@ -162,12 +166,7 @@ _TEXTS = {
 @functools.lru_cache(maxsize=64)
 def full_text_statements(texts: tuple[Relation, ...]) -> dict[str, Plan]:
     """Return the statements that search a store of which these relations are indexed."""
-    sql = _TEXTS | {
-        name: text
-        for relation in texts
-        if FIRST_CODE <= relation.code <= LAST_CODE
-        for name, text in _of(relation).items()
-    }
+    sql = _TEXTS | {name: text for relation in texts if is_declared(relation) for name, text in _of(relation).items()}
     out = {}
     for name, contract in contracts_of(texts).items():
         results = codec_of(BY_NAME[contract.rows_of]).names if contract.rows_of else contract.results

@@ -60,3 +60,8 @@ MEMORY_TYPE = Relation(
     uniques=(Unique(("name",), where=(("retired_at", True),)),),
     paths=(AccessPath("list_all", (), ("code",)),),
 )
+
+
+def is_declared(relation: Relation) -> bool:
+    """Return whether a relation holds the records of a declared memory: its code says so."""
+    return FIRST_CODE <= relation.code <= LAST_CODE

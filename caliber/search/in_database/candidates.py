@@ -67,7 +67,7 @@ class Sight:
         self._indexes = indexes
         self._check = asked.check
         self._as_of_us, self.now_us = asked.as_of_us, asked.now_us
-        self._seen = {kind: self._readers(asked, relation) for kind, relation in relations.items() if relation.readers}
+        self._seen = self._readers(asked)
         among = {} if among is None else among
         self._filters = {kind: self._encoded(kind, asked, among.get(kind)) for kind in asked.kinds}
         self.kinds = tuple(kind for kind in asked.kinds if self._filters[kind] is not None)
@@ -103,12 +103,13 @@ class Sight:
 
     def of(self, kind: str) -> tuple[str, int]:
         """Return the lists of readers that count, and the instant at which records of a kind must be in force."""
-        return self._seen.get(kind, "[]"), asked_us(self.relations[kind], self._as_of_us, self.now_us)
+        return self._seen, asked_us(self.relations[kind], self._as_of_us, self.now_us)
 
-    def _readers(self, asked: Asked, relation: Relation) -> str:
-        """Return the lists of readers in a relation that let the principal see a record, as JSON."""
-        lists = [row[0] for row in self.ask(f"search.readers_{relation.name}")]
-        return dump_json([json.loads(text) for text in asked.readers.among(lists)])
+    def _readers(self, asked: Asked) -> str:
+        """Return the lists of readers, of whatever relation, that let the principal see a record, as JSON."""
+        hiding = [relation.name for relation in self.relations.values() if relation.readers is not None]
+        lists = {row[0] for name in hiding for row in self.ask(f"search.readers_{name}")}
+        return dump_json([json.loads(text) for text in asked.readers.among(sorted(lists))])
 
     def filters(self, kind: str) -> Sequence[Filters]:
         """Return the filters of which a record of a kind has to meet one; no record meets two."""
@@ -142,7 +143,7 @@ class Sight:
 
     def linked(self) -> bool:
         """Return whether any two records in sight are linked."""
-        return bool(self.ask("search.linked", *self.of("note"), self.now_us)[0][0])
+        return bool(self.ask("search.linked", self._seen, self._as_of_us, self.now_us)[0][0])
 
     def beginning(self, beginning: str) -> list[str]:
         """Return the spellings in sight that begin with a text, in the order of their letters.

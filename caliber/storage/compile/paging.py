@@ -35,4 +35,9 @@ def pages(session: StatementSession, plans: RelationPlans, rows: int) -> Iterato
             yield page
         if len(page) < rows:
             return
-        after = (last_of(page, after[0]),) if plans.relation.ordinal else plans.codec.key_of(page[-1])
+        after = behind(plans, page, after)
+
+
+def behind(plans: RelationPlans, page: list[Row], after: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return what the page after a page begins behind; ``after`` is what that one began behind."""
+    return (last_of(page, after[0]),) if plans.relation.ordinal else plans.codec.key_of(page[-1])

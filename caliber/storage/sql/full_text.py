@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, Protocol
 from caliber.schema.catalog import Catalog
 from caliber.schema.relation import ColumnType, Relation, Residence
 from caliber.schema.relations import RELATIONS
-from caliber.schema.relations.memory import FIRST_CODE, LAST_CODE
+from caliber.schema.relations.memory import is_declared
 from caliber.schema.traits import Text
 from caliber.storage.compile.codec import Row, dump_json
 from caliber.storage.compile.plan import Plan
@@ -126,7 +126,7 @@ def memories_of(relations: Iterable[Relation]) -> dict[int, tuple[str, ...]]:
     return {
         relation.code: relation.text.searched
         for relation in relations
-        if relation.text is not None and FIRST_CODE <= relation.code <= LAST_CODE
+        if relation.text is not None and is_declared(relation)
     }
 
 
@@ -163,7 +163,7 @@ def to_index(memories: Memories, relations: Iterable[Relation]) -> list[Relation
     """
     out = []
     for relation in relations:
-        if not FIRST_CODE <= relation.code <= LAST_CODE:
+        if not is_declared(relation):
             out.append(relation)
             continue
         fields = memories.get(relation.code)
@@ -185,7 +185,7 @@ def _searched_by(relation: Relation, fields: tuple[str, ...]) -> Relation:
 
 def text_table(relation: Relation) -> str:
     """Return what the tables of a relation's index begin with: of a memory by its code, which is nobody else's ever."""
-    return text_table_of(relation.code) if FIRST_CODE <= relation.code <= LAST_CODE else f"text_{relation.name}"
+    return text_table_of(relation.code) if is_declared(relation) else f"text_{relation.name}"
 
 
 def text_table_of(code: int) -> str:
@@ -263,7 +263,7 @@ def _of(relation: Relation) -> dict[str, Irregular]:
     readers = {f"search.readers_{name}": Irregular((), results=(relation.readers,))} if relation.readers else {}
     return {
         **readers,
-        **({} if FIRST_CODE <= relation.code <= LAST_CODE else linked),
+        **({} if is_declared(relation) else linked),
         f"search.figures_{name}": Irregular(sight, results=("texts", "terms", "newest_us")),
         f"search.matching_{name}": Irregular((*sight, *filters), results=("records",)),
         f"search.count_{name}": Irregular(("term", *sight), results=("texts",)),
@@ -297,8 +297,5 @@ FULL_TEXT: dict[str, Irregular] = {
 def contracts_of(texts: Sequence[Relation]) -> dict[str, Irregular]:
     """Return the statements that search a store, by name: ``FULL_TEXT``, and those of its own memories."""
     return FULL_TEXT | {
-        name: each
-        for relation in texts
-        if FIRST_CODE <= relation.code <= LAST_CODE
-        for name, each in _of(relation).items()
+        name: each for relation in texts if is_declared(relation) for name, each in _of(relation).items()
     }
