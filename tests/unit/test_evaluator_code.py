@@ -79,7 +79,7 @@ def test_numba_is_imported_by_the_first_store_that_asks_for_it(compiled_code: Pa
     seen = ["numba" in sys.modules]
     from caliber.kernels import walk, csr, Edges, Evaluator
     from caliber.config import profiles
-    off = {{"embedding.embed_" + kind: "off" for kind in ("turns", "notes", "artifacts", "summaries")}}
+    off = {{"embedding.embed": {{"default": "off"}}}}
     plain = profiles.reference(":memory:", embedding_provider=None, cache_dir={str(compiled_code)!r}, **off)
     caliber.open(plain).close()
     seen.append("numba" in sys.modules)
