@@ -33,7 +33,8 @@ class Filling:
     """What is kept free for messages that are no turns."""
     used: int = 0
     used_in: list[int] = field(default_factory=list)
-    passages: set[int] = field(default_factory=set)
+    passages: set[tuple[int, int]] = field(default_factory=set)
+    """The section and number of each passage that has entered: two sections may each have some of one."""
     truncations: list[Truncation] = field(default_factory=list)
     together: dict[int, int] = field(default_factory=dict)
     """What a call and its answers take, by the place that says why they did not enter."""
@@ -47,7 +48,7 @@ class Filling:
         plan, section = self.plan, self.section[place]
         cost = self.cost[place]
         if self.source[place] == PASSAGE:
-            if self.passage[place] in self.passages:
+            if (section, self.passage[place]) in self.passages:
                 return cost + plan.line_length
             cost += self.lead[place]
         return cost + (plan.separator_length if self.used_in[section] else plan.overheads[section])
@@ -69,7 +70,7 @@ class Filling:
         self.codes[place] = INCLUDED
         self.charge(self.section[place], price)
         if self.source[place] == PASSAGE:
-            self.passages.add(self.passage[place])
+            self.passages.add((self.section[place], self.passage[place]))
 
     def cut(self, place: int, room: int, price: int) -> None:
         """Let a candidate enter cut to a length, which takes ``price`` in all."""
@@ -98,7 +99,7 @@ class Filling:
             self.charge(self.section[place], self.price(place))
             self.cost[place] = whole
             if self.source[place] == PASSAGE:
-                self.passages.add(self.passage[place])
+                self.passages.add((self.section[place], self.passage[place]))
 
     def share(self, share: float) -> int:
         """Return a share of the budget as a length."""
@@ -126,7 +127,7 @@ class Filling:
             self.used += price
             used_in[section] = after
             if self.source[place] == PASSAGE:
-                self.passages.add(self.passage[place])
+                self.passages.add((self.section[place], self.passage[place]))
 
 
 def following_sections(plan: AssemblyPlan) -> list[SectionPlan]:

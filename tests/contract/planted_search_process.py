@@ -148,9 +148,10 @@ def searched(memory: Any) -> None:
     assert found(memory, as_of=NOW + 2 * DAY) == {"plain", "secret", "coming"}
     assert {hit.kind for hit in memory.search("ferry harbour", limit=9).hits} == {"tip"}
     assert memory.get(TIPS["plain"].tip_id).said == TIPS["plain"].said
+    (space,) = memory.storage.embedding_spaces.all()
     with memory._engine.store.read() as session:
-        space = next(iter(memory.storage.embedding_spaces.all())).space_id.bytes
-        total, _ = session.run(memory._engine.store.statements["embedding.progress_tip"], (space,))[0]
+        progress = memory._engine.store.statements["embedding.progress_tip"]
+        total, _ = session.run(progress, (space.space_id.bytes,))[0]
     assert total == 4, "what is dropped is to have no vector"
 
 

@@ -39,11 +39,10 @@ def test_what_is_out_of_use_is_nowhere_in_use(relation: Any, column: str, memory
     assert key not in {hit.id for hit in memory.search("ferry", kinds=[relation.name], limit=9).hits}
     assert key not in {getattr(item, relation.key[0]) for item in memory.memory(relation.name).find()}
     assert key in {getattr(item, relation.key[0]) for item in memory.memory(relation.name).find(in_force=False)}
+    (space,) = memory.storage.embedding_spaces.all()
     with memory._engine.store.read() as session:
-        wanted = session.run(
-            memory._engine.store.statements[f"embedding.progress_{relation.name}"],
-            (next(iter(memory.storage.embedding_spaces.all())).space_id.bytes,),
-        )
+        progress = memory._engine.store.statements[f"embedding.progress_{relation.name}"]
+        wanted = session.run(progress, (space.space_id.bytes,))
     assert wanted[0][0] == 1, "it is to have no vector any more"
     later = memory._engine.clock.now_us() + 10**9
     found = memory._engine.write(lambda uow: [getattr(i, relation.key[0]) for i in uow.stale(relation, later, 2.0)])

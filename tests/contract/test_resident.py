@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.configs import USER
+from support.crowds import until
 from support.entities import hash_of, plain
 
 import caliber
@@ -358,6 +359,7 @@ def test_evicted_texts_cost_one_statement_a_call(crowded: Any) -> None:
 
 def test_windows_are_the_same_whether_texts_are_in_memory_or_not(crowded: Any, backend: Any) -> None:
     backend.needs("reopen")
+    until(lambda: crowded.memory.stats()["behind"]["turn_summaries_waiting"] == 0)
     small = crowded.memory.assemble_context(crowded.trajectory_id, max_tokens=100_000)
     assert crowded.memory.replay(small.window_id).text == small.text
     crowded.memory.close()

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from support.context_world import Contents, World, numbered, searching
 
@@ -149,7 +149,28 @@ def build(memory: dict[str, Any]) -> Any:
     return world
 
 
+_EMPTY: dict[str, Any] = {name: [] for name in ("notes", "artifacts", "summaries", "turns", "earlier", "elsewhere")}
+_EMPTY |= {"strange": [], "calls": 0}
+_KNOBS: dict[str, Any] = {
+    "assembly.order": "stable_first", "assembly.fill_ratio": 0.5, "assembly.overflow_policy": "truncate",
+    "assembly.relevance": "search", "assembly.rule_limit": 0, "assembly.relevant_limit": 0,
+    "assembly.recency_fallback_limit": 0, "assembly.summary_mode_tokens": 1, "assembly.section_shares": {},
+    "tokens.estimator": "bytes", "min_relevance_threshold": 0.0, "recall.from": "owner",
+}  # fmt: skip
+
+
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], max_examples=EXAMPLES)
+@example(  # two rules that each take a turn of one past conversation
+    memory={**_EMPTY, "elsewhere": [("tea ", TurnRole.USER, TrustLabel.USER)] * 2},
+    rules=[
+        {"memory": "turn_buffer", "mode": {"kind": "top_k", "count": 1}, "priority": 0},
+        {"memory": "turn_buffer", "mode": {"kind": "top_k", "count": 2}, "priority": 0, "max_tokens": 3},
+        {"memory": "note", "mode": {"kind": "full"}, "priority": 0},
+    ],
+    once=[],
+    options={**_KNOBS, "assembly.truncate_min_tokens": 1},
+    call={"max_tokens": 31, "query": None, "query_embedding": None},
+)
 @given(records, programs(), shots, knobs, calls)
 def test_every_window_under_rules_keeps_its_promises(
     memory: dict[str, Any], rules: list[dict[str, Any]], once: list[OneShot], options: dict[str, Any], call: Any
