@@ -53,39 +53,49 @@ class Filling:
             cost += self.lead[place]
         return cost + (plan.separator_length if self.used_in[section] else plan.overheads[section])
 
-    def fits(self, place: int, limit: int | None = None, more: int = 0) -> bool:
-        """Return whether a candidate fits what is left, its rule's limit, and, if given, a length for its section.
+    def fits(self, place: int, more: int) -> bool:
+        """Return whether a candidate fits, and with it ``more``."""
+        return self._affords(self.section[place], self.price(place) + more, None)
 
-        ``more`` is what else has to fit with it.
-        """
-        price, section = self.price(place) + more, self.section[place]
+    def _affords(self, section: int, price: int, limit: int | None) -> bool:
+        """Return whether what is left, a section's own limit and, if given, another length for it allow a price."""
         after = self.used_in[section] + price
-        if price > self.room or (limit is not None and after > limit):
+        if price > self.total - self.used or (limit is not None and after > limit):
             return False
         return self.hard[section] == UNCAPPED or after <= self.hard[section]
 
     def include(self, place: int) -> None:
         """Let a candidate enter."""
-        price = self.price(place)
         self.codes[place] = INCLUDED
-        self.charge(self.section[place], price)
+        self._count(place, self.price(place))
+
+    def admit(self, place: int, limit: int | None = None) -> bool:
+        """Let a candidate enter if it fits, and its section stays within ``limit``, if given; return whether it did."""
+        price = self.price(place)
+        if not self._affords(self.section[place], price, limit):
+            return False
+        self.codes[place] = INCLUDED
+        self._count(place, price)
+        return True
+
+    def _count(self, place: int, price: int) -> None:
+        """Charge a candidate that enters, and note the passage that it is of."""
+        section = self.section[place]
+        self.used += price
+        self.used_in[section] += price
         if self.source[place] == PASSAGE:
-            self.passages.add((self.section[place], self.passage[place]))
+            self.passages.add((section, self.passage[place]))
 
     def cut(self, place: int, room: int, price: int) -> None:
         """Let a candidate enter cut to a length, which takes ``price`` in all."""
         self.codes[place] = INCLUDED_TRUNCATED
         self.truncations.append(Truncation(place, room))
-        self.charge(self.section[place], price)
+        self._count(place, price)
 
     def drop(self, place: int, code: int) -> None:
         """Take a candidate out again, whole or cut; what the window takes is to be counted anew."""
         self.codes[place] = code
         self.truncations = [item for item in self.truncations if item.place != place]
-
-    def charge(self, section: int, amount: int) -> None:
-        self.used += amount
-        self.used_in[section] += amount
 
     def recount(self) -> None:
         """Work out again what the window takes, after something has left it."""
@@ -96,10 +106,8 @@ class Filling:
             whole = self.cost[place]
             extra = self.plan.message_length if self.source[place] == TURN else 0
             self.cost[place] = cuts[place] + extra if place in cuts else whole
-            self.charge(self.section[place], self.price(place))
+            self._count(place, self.price(place))
             self.cost[place] = whole
-            if self.source[place] == PASSAGE:
-                self.passages.add((self.section[place], self.passage[place]))
 
     def share(self, share: float) -> int:
         """Return a share of the budget as a length."""
@@ -107,27 +115,11 @@ class Filling:
 
     def take(self, places: Iterable[int], limit: int | None = None) -> None:
         """Let those enter that fit, in order."""
-        # Once for each of some hundred candidates: as ``fits`` and ``include`` say, with one price for both.
-        codes, sections, hard, used_in, total = self.codes, self.section, self.hard, self.used_in, self.total
         for place in places:
-            left = total - self.used
-            if left < self.least:
+            if self.total - self.used < self.least:
                 return
-            if codes[place] != CONSIDERED:
-                continue
-            price, section = self.price(place), sections[place]
-            after = used_in[section] + price
-            if (
-                price > left
-                or (limit is not None and after > limit)
-                or (hard[section] != UNCAPPED and after > hard[section])
-            ):
-                continue
-            codes[place] = INCLUDED
-            self.used += price
-            used_in[section] = after
-            if self.source[place] == PASSAGE:
-                self.passages.add((self.section[place], self.passage[place]))
+            if self.codes[place] == CONSIDERED:
+                self.admit(place, limit)
 
 
 def following_sections(plan: AssemblyPlan) -> list[SectionPlan]:

@@ -163,8 +163,8 @@ def _fill_history(state: Filling, conversation: ShownTurns, covered: NDArray[np.
                 continue
             if conversation.shows_from(int(covered[place])):
                 state.codes[place] = EXCLUDED_SHOWN
-            elif section.rule is None and state.fits(place, limit):
-                state.include(place)
+            elif section.rule is None:
+                state.admit(place, limit)
 
 
 def _mark_shown(state: Filling, conversation: ShownTurns, ordinals: NDArray[np.int64]) -> None:
@@ -189,9 +189,7 @@ def _fill_following(state: Filling, places: list[int]) -> None:
             return
         if state.codes[place] != CONSIDERED:
             continue
-        if state.fits(place, caps[state.section[place]]):
-            state.include(place)
-        else:
+        if not state.admit(place, caps[state.section[place]]):
             capped = True
     if capped:
         state.take(places)
@@ -203,8 +201,8 @@ def _use_spare(state: Filling, places: list[int]) -> None:
     for place in places:
         if state.room <= most:
             return
-        if state.codes[place] == CONSIDERED and state.fits(place):
-            state.include(place)
+        if state.codes[place] == CONSIDERED:
+            state.admit(place)
 
 
 def _take_floor(state: Filling, places: Iterable[int], floor: int) -> None:
@@ -212,8 +210,7 @@ def _take_floor(state: Filling, places: Iterable[int], floor: int) -> None:
     for place in places:
         if state.used_in[state.section[place]] + state.least > floor:
             return
-        if state.fits(place, floor):
-            state.include(place)
+        state.admit(place, floor)
 
 
 def _cut_best(state: Filling, places: list[int]) -> None:

@@ -21,7 +21,7 @@ PACKAGE = str(Path(caliber.__file__).parent)
 NOTES, TURNS = 400, 60
 LIMITS: dict[str, tuple[int, int]] = {
     "append_turn": (172, 38),
-    "assemble_context": (4_443, 79),
+    "assemble_context": (4_300, 79),
     "search": (387, 41),
     "get": (66, 19),
 }
