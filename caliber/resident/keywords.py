@@ -94,15 +94,13 @@ class Keywords:
         texts.update(self._past_texts(snapshot, [row for row in evicted if not snapshot.live_mask[row]]))
         said = list(texts.values())
         layout, text = snapshot.layout, snapshot.relation.text
-        if text is None:
-            return [document(None, part) for part in said]
-        if len(text.searched) > 1 or layout.codec.index(text.searched[0]) != layout.text_place:
+        if text is not None and (len(text.searched) > 1 or layout.codec.index(text.searched[0]) != layout.text_place):
             fields: list[Sequence[Any]] = [
                 said if layout.codec.index(name) == layout.text_place else snapshot.packed_values(name, rows)
                 for name in text.searched
             ]
             return [documents_joined(parts) for parts in zip(*fields, strict=True)]
-        if text.head is None:
+        if text is None or text.head is None:
             return [document(None, part) for part in said]
         heads, codes = snapshot.interned(text.head), snapshot.column(text.head)[rows.start : rows.stop].tolist()
         return [document(heads[code], part) for code, part in zip(codes, said, strict=True)]

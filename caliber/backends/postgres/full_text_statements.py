@@ -17,7 +17,17 @@ from caliber.schema.relations.memory import is_declared
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.in_force import in_force_condition
 from caliber.storage.compile.plan import Plan, quote
-from caliber.storage.sql.full_text import ORDINAL, TEXTS, contracts_of, filter_names, filter_type, may_lack, text_table
+from caliber.storage.sql.full_text import (
+    ORDINAL,
+    TEXTS,
+    contracts_of,
+    filter_names,
+    filter_type,
+    happened,
+    may_lack,
+    readers_of,
+    text_table,
+)
 
 _IDS: Final = "SELECT id::uuid FROM jsonb_array_elements_text({0}::jsonb) AS ids (id)"
 _ANY_OF: Final = {
@@ -82,12 +92,6 @@ def looked_up(relation: Relation, dialect: PostgresDialect, on: str, first: int 
     )
 
 
-def _time(relation: Relation) -> str:
-    """Return when what a record says happened."""
-    names = [f"o.{quote(name)}" for name in relation.dates.happened]
-    return names[0] if len(names) == 1 else f"coalesce({', '.join(names)})"
-
-
 def _row(relation: Relation, table: str) -> str:
     return ", ".join(f"{table}.{quote(column)}" for column in codec_of(relation).names)
 
@@ -97,23 +101,19 @@ def _of(relation: Relation, dialect: PostgresDialect) -> dict[str, str]:
     records, embedding, usage = dialect.table(kind), dialect.table("embedding"), dialect.table("usage")
     words, entries = dialect.table(text_table(relation)), dialect.table(f"{text_table(relation)}_entry")
     importance = f"coalesce(o.{relation.importance}, $5::float8)" if relation.importance else "$5::float8"
-    last_used = f"greatest({_time(relation)}, u.last_accessed_at)"
+    last_used = f"greatest({happened(relation)}, u.last_accessed_at)"
     age_us = f"greatest(extract(epoch FROM $1::timestamptz - {last_used}) * 1000000, 0)::float8"
     sight = in_sight(relation)
-    readers = {}
-    if relation.readers is not None:
-        column = quote(relation.readers)
-        readers = {f"search.readers_{kind}": f"SELECT DISTINCT {column} FROM {records} WHERE {column} IS NOT NULL"}
     linked = {
         f"search.by_key_{kind}": (
             f"SELECT {_row(relation, 'o')} FROM {records} AS o WHERE o.{key} IN ({_IDS.format('$1')}) AND {sight}"
         ),
     }
     return {
-        **readers,
+        **readers_of(relation, records),
         **({} if is_declared(relation) else linked),
         f"search.figures_{kind}": (
-            f"SELECT count(*), coalesce(sum(e.terms), 0)::bigint, max({_time(relation)}) FROM {records} AS o"
+            f"SELECT count(*), coalesce(sum(e.terms), 0)::bigint, max({happened(relation)}) FROM {records} AS o"
             f" JOIN {entries} AS e ON e.ordinal = o.ordinal WHERE {in_sight(relation, '$1', '$2')}"
         ),
         f"search.matching_{kind}": (
@@ -151,12 +151,12 @@ def _of(relation: Relation, dialect: PostgresDialect) -> dict[str, str]:
         ),
         f"search.of_days_{kind}": (
             f"SELECT o.ordinal FROM {records} AS o WHERE {sight} AND {filters(relation, 6)}"
-            f" AND {_time(relation)} BETWEEN $1::timestamptz AND $4::timestamptz"
-            f" ORDER BY {_time(relation)} DESC, o.ordinal DESC LIMIT $5::bigint"
+            f" AND {happened(relation)} BETWEEN $1::timestamptz AND $4::timestamptz"
+            f" ORDER BY {happened(relation)} DESC, o.ordinal DESC LIMIT $5::bigint"
         ),
         f"search.count_of_days_{kind}": (
             f"SELECT count(*) FROM {records} AS o WHERE {sight}"
-            f" AND {_time(relation)} BETWEEN $1::timestamptz AND $4::timestamptz"
+            f" AND {happened(relation)} BETWEEN $1::timestamptz AND $4::timestamptz"
         ),
         f"search.vectors_{kind}": (
             f"SELECT e.ordinal, o.ordinal, o.{key}, e.vector FROM {embedding} AS e"

@@ -16,7 +16,16 @@ from caliber.schema.relations.memory import is_declared
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.in_force import in_force_condition
 from caliber.storage.compile.plan import Plan, quote
-from caliber.storage.sql.full_text import TEXTS, contracts_of, filter_names, filter_type, may_lack, text_table
+from caliber.storage.sql.full_text import (
+    TEXTS,
+    contracts_of,
+    filter_names,
+    filter_type,
+    happened,
+    may_lack,
+    readers_of,
+    text_table,
+)
 
 _IDS = "SELECT unhex(value) FROM json_each({0})"
 
@@ -50,28 +59,18 @@ def _filters(relation: Relation, first: int) -> str:
     return " AND ".join(parts)
 
 
-def _time(relation: Relation) -> str:
-    """Return when what a record says happened."""
-    names = [f"o.{quote(name)}" for name in relation.dates.happened]
-    return names[0] if len(names) == 1 else f"coalesce({', '.join(names)})"
-
-
 def _of(relation: Relation) -> dict[str, str]:
     kind, key = relation.name, relation.key[0]
     records, words = quote(kind), text_table(relation)
     importance = f"coalesce(o.{relation.importance}, ?5)" if relation.importance else "?5"
-    sight, time = _in_sight(relation), _time(relation)
-    readers = {}
-    if relation.readers is not None:
-        column = quote(relation.readers)
-        readers = {f"search.readers_{kind}": f"SELECT DISTINCT {column} FROM {records} WHERE {column} IS NOT NULL"}
+    sight, time = _in_sight(relation), happened(relation)
     linked = {
         f"search.by_key_{kind}": (
             f"SELECT {ROW.get(kind)} FROM {records} AS o WHERE o.{key} IN ({_IDS.format('?1')}) AND {sight}"
         ),
     }
     return {
-        **readers,
+        **readers_of(relation, records),
         **({} if is_declared(relation) else linked),
         f"search.figures_{kind}": (
             f"SELECT count(*), coalesce(sum(e.terms), 0), max({time}) FROM {records} AS o"

@@ -21,7 +21,7 @@ from caliber.schema.relations import RELATIONS
 from caliber.schema.relations.memory import is_declared
 from caliber.schema.traits import Text
 from caliber.storage.compile.codec import Row, dump_json
-from caliber.storage.compile.plan import Plan
+from caliber.storage.compile.plan import Plan, quote
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.compile.statements import Irregular
 
@@ -281,6 +281,21 @@ def _of(relation: Relation) -> dict[str, Irregular]:
             ("space_id", *sight, "after", "limit", *filters), results=("place", "ordinal", "key", "vector")
         ),
     }
+
+
+def happened(relation: Relation) -> str:
+    """Return when what record ``o`` says happened, in words that both databases share."""
+    names = [f"o.{quote(name)}" for name in relation.dates.happened]
+    return names[0] if len(names) == 1 else f"coalesce({', '.join(names)})"
+
+
+def readers_of(relation: Relation, table: str) -> dict[str, str]:
+    """Return the statement that lists the readers of a relation, by its name; none where everybody reads."""
+    if relation.readers is None:
+        return {}
+    column = quote(relation.readers)
+    name = f"search.readers_{relation.name}"
+    return {name: f"SELECT DISTINCT {column} FROM {table} WHERE {column} IS NOT NULL"}
 
 
 FULL_TEXT: dict[str, Irregular] = {
