@@ -1,4 +1,4 @@
-"""Where candidates come from: filters and limits of each source, over columns of the snapshot.
+"""The sources of candidates: filters and limits of each, over columns of the snapshot.
 
 Nothing here touches a text or makes an object for a row; what a limit keeps back is recorded once (O-15).
 

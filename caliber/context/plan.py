@@ -1,4 +1,4 @@
-"""What of a configuration an assembly needs, worked out once per configuration.
+"""The part of a configuration that an assembly needs, worked out once per configuration.
 
 All lengths are in the estimator's unit, which it turns into tokens and rounds up. Bytes add up exactly where tokens do
 not (docs/decisions/0016). Under other estimators a text is measured with the separator after it, since that is how

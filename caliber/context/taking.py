@@ -1,4 +1,4 @@
-"""What rules of injection take: filters first, then the mode, then what a better rule has taken already.
+"""Records that rules of injection take: filters first, then the mode, then what a better rule has taken already.
 
 Each rule is judged by itself: the ten most relevant records of a filter are the same ten whatever other rules there
 are. A record that several rules would take enters with the best of them.

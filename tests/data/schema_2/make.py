@@ -25,7 +25,7 @@ HERE = Path()
 
 
 def fingerprint(window: Any) -> dict[str, Any]:
-    """Return a window as ``test_schema_versions.py`` compares it."""
+    """Return a window as ``test_version_before.py`` compares it."""
     return {
         "window_id": str(window.window_id),
         "text": window.text,
