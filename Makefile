@@ -30,8 +30,9 @@ unexport PYTHONDONTWRITEBYTECODE
 
 NATIVE_SOURCES := CMakeLists.txt $(shell find csrc -type f \( -name '*.c' -o -name '*.h' \))
 
-# What has a full scale beyond the one of make test.
-SOAKED := tests/crash tests/property tests/conformance tests/contract tests/fuzz tests/instructions
+# What has a full scale beyond the one of make test: every folder of tests except these.
+UNSOAKED := data golden native scenarios support unit
+SOAKED   := $(filter-out $(UNSOAKED:%=tests/%/),$(sort $(dir $(wildcard tests/*/test_*.py))))
 
 # How long make fuzz gives each target, and with what it builds them.
 FUZZ_SECONDS ?= 10
@@ -108,7 +109,7 @@ test: setup
 soak: setup
 	@if command -v $(CLANG) >/dev/null; then $(MAKE) --no-print-directory $(STAMPS)/fuzz; fi
 	$(SAY) 'running the long proofs (SEED=$(SEED)); they record what they saw in docs/evidence/'
-	@CALIBER_SOAK=1 $(SEEDED) $(PYTEST) -q --timeout 0 --hypothesis-seed=$(SEED) $(wildcard $(SOAKED))
+	@CALIBER_SOAK=1 $(SEEDED) $(PYTEST) -q --timeout 0 --hypothesis-seed=$(SEED) $(SOAKED)
 	$(SAY) 'recorded in docs/evidence/:'
 	@ls -1t docs/evidence 2>/dev/null || echo 'nothing: no proof wrote a record'
 

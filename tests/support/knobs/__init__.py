@@ -1,6 +1,6 @@
 """A case for each knob: two values, and what is seen of a running part of CALIBER with either.
 
-``CASES`` has them all, by path; ``tests/contract/test_knobs.py`` runs them. Source: issue "The DSL and the policy
+``CASES`` has them all, by path; ``tests/config/test_knobs.py`` runs them. Source: issue "The DSL and the policy
 engine", item 7; design section 8.
 """
 

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.crowds import until
+from support.databases import DSN
 
 import caliber
 from caliber.model import TrustLabel, TurnRole
@@ -26,8 +27,6 @@ from caliber.model.trajectory import Turn
 from caliber.model.trust import least_trusted
 from caliber.schema.relations import TURN
 from caliber.storage.write.unit_of_work import UnitOfWork
-
-from .conftest import DSN
 
 SYSTEM, USER, TOOL, WEB = TrustLabel
 EXAMPLES = 400 if os.environ.get("CALIBER_SOAK") else 10

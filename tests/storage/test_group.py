@@ -14,6 +14,7 @@ import psycopg
 import pytest
 from support.configs import USER
 from support.crowds import Crowd, Gate, count, until
+from support.databases import DSN
 from support.entities import plain
 from support.evidence import seed
 from support.interrupted import every_line, in_files
@@ -24,8 +25,6 @@ from caliber.embedding.space_provider import StoreVectorCache
 from caliber.model.errors import CaliberError, Unavailable
 from caliber.schema.relations import NOTE, TRAJECTORY
 from caliber.storage.write.unit_of_work import UnitOfWork
-
-from .conftest import DSN
 
 MAIN = threading.main_thread()
 

@@ -1,4 +1,4 @@
-"""The databases of the contract suite. Another database joins by adding itself to ``BACKENDS``.
+"""The databases under test. Another database joins by adding itself to ``BACKENDS`` and to ``fixtures.NAMES``.
 
 A test that asks for what a database cannot do (``backend.needs("files")``) is skipped there, with the reason.
 """
@@ -14,9 +14,6 @@ from typing import Any, ClassVar
 
 import psycopg
 import pytest
-from support import tenancies
-from support.configs import USER, config
-from support.folders import open_folder
 
 import caliber
 from caliber.backends import backend as backend_module
@@ -26,7 +23,9 @@ from caliber.model import Clock, SystemClock
 from caliber.schema.relations import RELATIONS
 from caliber.storage.migrate.migrations import MIGRATIONS, SCHEMA_VERSION
 from caliber.storage.protocol import Store
-from caliber.testing import ContractTarget
+from support import tenancies
+from support.configs import USER, config
+from support.folders import open_folder
 
 ABILITIES = {
     "reopen": "what was stored can be opened again",
@@ -275,9 +274,9 @@ BACKENDS: dict[str, Callable[[Path], Backend]] = {
 }
 
 
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[str]:
-    """The DSN of the suite's server: the one that CALIBER_TEST_DSN names, or a private one for this run."""
+@contextmanager
+def suite_server() -> Iterator[str]:
+    """Serve the suite: the DSN that CALIBER_TEST_DSN names, or that of a private server, which ends with the run."""
     if os.environ.get(DSN):
         PostgresBackend.suite_dsn = os.environ[DSN]
         yield os.environ[DSN]
@@ -296,9 +295,9 @@ def postgres() -> Iterator[str]:
             del os.environ[DSN]
 
 
-@pytest.fixture(scope="session")
-def second_postgres(postgres: str) -> Iterator[LocalServer]:
-    """Another cluster, whose logins have passwords."""
+@contextmanager
+def second_server() -> Iterator[LocalServer]:
+    """Start another cluster, whose logins have passwords."""
     with (
         open_folder() as folder,
         LocalServer.start(
@@ -311,25 +310,6 @@ def second_postgres(postgres: str) -> Iterator[LocalServer]:
             yield server
         finally:
             del os.environ[tenancies.SECOND], os.environ[tenancies.SECRET]
-
-
-@pytest.fixture(params=sorted(BACKENDS))
-def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
-    if request.param == "postgres":
-        request.getfixturevalue("postgres")
-    made = BACKENDS[request.param](tmp_path)
-    yield made
-    made.close()
-
-
-@pytest.fixture(params=sorted(BACKENDS), scope="module")
-def module_backend(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backend]:
-    """One database under test for all tests of a module that ask for it: they must leave nothing behind."""
-    if request.param == "postgres":
-        request.getfixturevalue("postgres")
-    made = BACKENDS[request.param](tmp_path_factory.mktemp("module"))
-    yield made
-    made.close()
 
 
 class RecycledSchemas:
@@ -367,77 +347,6 @@ class RecycledSchemas:
         self._backends.pop(config.storage.shown).close()
 
 
-@pytest.fixture(params=sorted(BACKENDS), scope="module")
-def contract_target(request: pytest.FixtureRequest) -> ContractTarget:
-    """The backend that the shipped suite proves."""
-    name: str = request.param
-    if name == "postgres":
-        request.getfixturevalue("postgres")
-        schemas = RecycledSchemas()
-        return ContractTarget(
-            name=name,
-            module=schemas,
-            fresh=schemas.fresh,
-            discard=schemas.discard,
-            lacks={"gapless": "a rolled back transaction keeps its number; readers go by snapshots"},
-        )
-    in_memory = "it ends with its handle"
-    return ContractTarget(
-        name=name,
-        module=backend_module("sqlite"),
-        fresh=lambda folder: config(":memory:" if name == "sqlite-memory" else str(folder / "store.db")),
-        lacks={}
-        if name == "sqlite"
-        else {"reopen": in_memory, "sharing": in_memory, "snapshots": "a reader keeps writers waiting in memory"},
-    )
-
-
-@pytest.fixture
-def another(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], Backend]]:
-    """Make one more database of a kind, empty, beside that of the test."""
-    made: list[Backend] = []
-
-    def make(name: str) -> Backend:
-        if name == "postgres":
-            request.getfixturevalue("postgres")
-        folder = tmp_path / f"another-{len(made)}"
-        folder.mkdir()
-        made.append(BACKENDS[name](folder))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
-
-
-@pytest.fixture
-def bulk(request: pytest.FixtureRequest) -> None:
-    """Skip where whole relations cannot be loaded; for modules about it."""
-    if "backend" in request.fixturenames:
-        request.getfixturevalue("backend").needs("bulk")
-
-
-@pytest.fixture
-def full_text(request: pytest.FixtureRequest) -> None:
-    """Skip where the database finds no texts by words; for modules about it."""
-    if "backend" in request.fixturenames:
-        request.getfixturevalue("backend").needs("full text")
-
-
-@pytest.fixture
-def file_backend(tmp_path: Path) -> Iterator[Backend]:
-    """SQLite in a file, for what only files have: their modes, their neighbours, their size."""
-    made = BACKENDS["sqlite"](tmp_path)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def memory(backend: Backend) -> caliber.Caliber:
-    """An open store with the default test configuration."""
-    return backend.open()
-
-
 class Agent:
     """A handle with a trajectory under way."""
 
@@ -467,28 +376,3 @@ class Agent:
     def note(self, content: str, **options: Any) -> Any:
         values = {"entity": "thing", "entity_type": "topic", "note_type": "fact", "confidence": 0.9}
         return self.memory.add_note(content=content, **{**values, **options})
-
-
-@pytest.fixture
-def pg(postgres: str) -> Iterator[PostgresBackend]:
-    """PostgreSQL, for tests of what it alone has; nothing is created yet."""
-    made = PostgresBackend()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def agent(memory: caliber.Caliber) -> Agent:
-    return Agent(memory)
-
-
-@pytest.fixture(scope="module")
-def module_agent(module_backend: Backend) -> Agent:
-    """An agent of all tests of a module that ask for it: what they call must be refused, and write nothing."""
-    return Agent(module_backend.open())
-
-
-@pytest.fixture(scope="session")
-def start() -> Callable[..., Agent]:
-    """Return what starts a trajectory on a handle."""
-    return Agent

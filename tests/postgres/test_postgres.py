@@ -15,6 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 from support.configs import USER
+from support.databases import DSN, PostgresBackend
 from support.entities import plain
 from support.folders import open_folder
 
@@ -40,8 +41,6 @@ from caliber.model.errors import (
 from caliber.schema.predicate import Comparison, Either, Operator
 from caliber.schema.relations import EVENT, NOTE, SCHEMA_MIGRATION, TRAJECTORY
 from caliber.storage.protocol import Store
-
-from .conftest import DSN, PostgresBackend
 
 PASSWORD = "hunter2swordfish"
 

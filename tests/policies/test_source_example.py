@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from support.configs import USER
+from support.databases import Backend
 
 import caliber
 from caliber.dsl import load_config
-
-from .conftest import Backend
 
 EXAMPLE = Path(__file__).parent.parent / "data" / "source_example.caliber"
 

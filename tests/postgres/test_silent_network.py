@@ -14,14 +14,13 @@ from typing import Any
 
 import pytest
 from support.configs import USER
+from support.databases import PostgresBackend
 from support.entities import plain
 from support.silence import Network
 
 import caliber
 from caliber.model.errors import CaliberError, Unavailable
 from caliber.schema.relations import TRAJECTORY
-
-from .conftest import PostgresBackend
 
 DEADLINE_MS = 300
 ENOUGH_S = 10.0

@@ -11,14 +11,13 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pytest
+from support.databases import DSN, PostgresBackend
 
 import caliber
 from caliber.backends.postgres.telling import channel_of, prefix_of, read
 from caliber.cli.output import Output
 from caliber.cli.stats import print_stats
 from caliber.model.errors import InvalidConfigValue, MissingRequired, MultipleErrors
-
-from .conftest import DSN, PostgresBackend
 
 FEED = "CALIBER_TEST_FEED_DSN"
 

@@ -17,6 +17,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
+from support.databases import DSN, PostgresBackend
 from support.memories import FACT, STEP
 from support.providers import CountingEmbeddings
 
@@ -34,8 +35,6 @@ from caliber.search.in_database.candidates import Candidates, Sight, by_vector
 from caliber.search.in_database.full_text import WordIndexer
 from caliber.search.request import Asked
 from caliber.storage.sql.vector_index import Near
-
-from .conftest import DSN, PostgresBackend
 
 ADMIN = Principal(PrincipalKind.SYSTEM, "test", admin=True)
 NOW = datetime(2026, 1, 2, tzinfo=UTC)

@@ -17,11 +17,10 @@ from typing import Any
 
 import pytest
 from support.configs import USER, policy
+from support.databases import BACKENDS
 from support.evidence import record, seed, soaking
 from support.providers import ScriptedSummarizer
 from support.weeks import SetClock
-
-from .conftest import BACKENDS
 
 CHILD = Path(__file__).parent / "trigger_process.py"
 MONDAY = datetime(2024, 1, 1, tzinfo=UTC)

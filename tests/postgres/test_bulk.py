@@ -12,10 +12,9 @@ import pyarrow as pa
 import pytest
 from support.configs import USER
 from support.crowds import until
+from support.databases import PostgresBackend
 
 from caliber.model.errors import Conflict, InvalidRow, Unavailable
-
-from .conftest import PostgresBackend
 
 
 @pytest.fixture

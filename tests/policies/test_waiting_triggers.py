@@ -14,6 +14,7 @@ import psycopg
 import pytest
 from support.configs import USER, policy
 from support.crowds import until
+from support.databases import DSN
 from support.providers import ScriptedSummarizer
 
 import caliber
@@ -24,8 +25,6 @@ from caliber.model.errors import Unavailable
 from caliber.policies import left_triggers
 from caliber.policies.policy_engine import PolicyEngine
 from caliber.trajectory.service import Tasks
-
-from .conftest import DSN
 
 MONDAY = datetime(2024, 1, 1, tzinfo=UTC)
 BOUND = timedelta(minutes=5)

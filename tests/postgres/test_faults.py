@@ -17,6 +17,7 @@ from typing import Any
 import psycopg
 import pytest
 from support.configs import USER, config
+from support.databases import DSN, PostgresBackend
 from support.entities import plain
 from support.folders import open_folder
 
@@ -29,8 +30,6 @@ from caliber.model.errors import CaliberError, Conflict, SchemaMismatch, Unavail
 from caliber.schema.relations import NOTE, TRAJECTORY
 from caliber.storage.migrate import migrations
 from caliber.storage.migrate.migrations import MIGRATIONS, SCHEMA_VERSION, MigrationStep
-
-from .conftest import DSN, PostgresBackend
 
 
 def admin(statement: str) -> list[Any]:

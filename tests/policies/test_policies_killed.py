@@ -18,11 +18,10 @@ from typing import Any
 
 import pytest
 from support.configs import USER, policy
+from support.databases import BACKENDS
 from support.evidence import record, scale, seed
 from support.providers import ScriptedSummarizer
 from support.weeks import SetClock, kept_of
-
-from .conftest import BACKENDS
 
 CHILD = Path(__file__).parent / "policy_process.py"
 LATER = datetime(2024, 1, 2, 12, tzinfo=UTC)

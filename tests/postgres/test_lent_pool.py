@@ -11,11 +11,10 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 from support.configs import USER
+from support.databases import DSN, PostgresBackend
 
 import caliber
 from caliber.model.errors import Conflict, DTypeError, IncompatibleOptions, InvalidValue, Unavailable
-
-from .conftest import DSN, PostgresBackend
 
 psycopg_pool = pytest.importorskip("psycopg_pool", reason="psycopg_pool is not installed: it is the caller's to bring")
 

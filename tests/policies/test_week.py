@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from support.configs import USER, policy
+from support.databases import BACKENDS
 from support.evidence import record, scale
 from support.weeks import Week, kept_of, log_of
 
@@ -23,8 +24,6 @@ from caliber.model.errors import NotFound
 from caliber.model.policies import Trigger
 from caliber.retention import pruning
 from caliber.schema.memory_types import RetentionKind
-
-from .conftest import BACKENDS
 
 COUNTED = ("task_end", "scope_close", "turn")
 PROGRAM = Path(__file__).parents[1] / "data" / "week.caliber"

@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 from support.configs import USER
+from support.databases import DSN, PostgresBackend
 
 import caliber
 from caliber.backends.postgres.telling import named_channel, prefix_of
@@ -20,7 +21,6 @@ from caliber.model.agents import AgentRole, LockToken
 from caliber.model.errors import DTypeError, IncompatibleOptions, LockExpired, MissingRequired
 from caliber.model.events import Event
 
-from .conftest import DSN, PostgresBackend
 from .test_listening import FEED, cut, feed, listening, note, until
 
 

@@ -12,14 +12,13 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.databases import PostgresBackend
 from support.entities import plain
 
 from caliber.admin.full_text import check_full_text
 from caliber.model.errors import Conflict, Unavailable
 from caliber.schema.relations import NOTE
 from caliber.search.in_database.full_text import WordIndexer, indexer_of
-
-from .conftest import PostgresBackend
 
 PATIENT_S = 60
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'LOCK TABLE%'"

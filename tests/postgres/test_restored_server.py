@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.databases import DSN, PostgresBackend
 from support.folders import open_folder
 
 import caliber
 from caliber.backends.postgres.store import PostgresStore
 from caliber.localserver.server import LocalServer
-
-from .conftest import DSN, PostgresBackend
 
 KEPT = "kept by a pool in between"
 """The harder case, and what every run tries."""

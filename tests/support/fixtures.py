@@ -1,0 +1,135 @@
+"""A pytest plugin of the fixtures that tests of a handle and of a store share.
+
+Every run loads it; ``databases`` is imported when the first test asks for a database, because unit tests need none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    import caliber
+    from caliber.localserver.server import LocalServer
+    from support.databases import Agent, Backend, PostgresBackend
+
+NAMES = ("postgres", "sqlite", "sqlite-memory")
+"""The databases under test: the keys of ``databases.BACKENDS``."""
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """The DSN of the suite's server: the one that CALIBER_TEST_DSN names, or a private one for this run."""
+    from support import databases
+
+    with databases.suite_server() as dsn:
+        yield dsn
+
+
+@pytest.fixture(scope="session")
+def second_postgres(postgres: str) -> Iterator[LocalServer]:
+    """Another cluster, whose logins have passwords."""
+    from support import databases
+
+    with databases.second_server() as server:
+        yield server
+
+
+def _make(name: str, request: pytest.FixtureRequest, folder: Path) -> Backend:
+    """Return a database of a kind; the caller closes it."""
+    from support.databases import BACKENDS
+
+    if name == "postgres":
+        request.getfixturevalue("postgres")
+    return BACKENDS[name](folder)
+
+
+@pytest.fixture(params=NAMES)
+def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
+    made = _make(request.param, request, tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=NAMES, scope="module")
+def module_backend(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backend]:
+    """One database under test for all tests of a module that ask for it: they must leave nothing behind."""
+    made = _make(request.param, request, tmp_path_factory.mktemp("module"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def another(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], Backend]]:
+    """Make one more database of a kind, empty, beside that of the test."""
+    made: list[Backend] = []
+
+    def make(name: str) -> Backend:
+        folder = tmp_path / f"another-{len(made)}"
+        folder.mkdir()
+        made.append(_make(name, request, folder))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def file_backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
+    """SQLite in a file, for what only files have: their modes, their neighbours, their size."""
+    made = _make("sqlite", request, tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def pg(postgres: str) -> Iterator[PostgresBackend]:
+    """PostgreSQL, for tests of what it alone has; nothing is created yet."""
+    from support.databases import PostgresBackend
+
+    made = PostgresBackend()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def bulk(request: pytest.FixtureRequest) -> None:
+    """Skip where whole relations cannot be loaded; for modules about it."""
+    if "backend" in request.fixturenames:
+        request.getfixturevalue("backend").needs("bulk")
+
+
+@pytest.fixture
+def full_text(request: pytest.FixtureRequest) -> None:
+    """Skip where the database finds no texts by words; for modules about it."""
+    if "backend" in request.fixturenames:
+        request.getfixturevalue("backend").needs("full text")
+
+
+@pytest.fixture
+def memory(backend: Backend) -> caliber.Caliber:
+    """An open store with the default test configuration."""
+    return backend.open()
+
+
+@pytest.fixture
+def agent(start: Callable[..., Agent], memory: caliber.Caliber) -> Agent:
+    return start(memory)
+
+
+@pytest.fixture(scope="module")
+def module_agent(start: Callable[..., Agent], module_backend: Backend) -> Agent:
+    """An agent of all tests of a module that ask for it: what they call must be refused, and write nothing."""
+    return start(module_backend.open())
+
+
+@pytest.fixture(scope="session")
+def start() -> Callable[..., Agent]:
+    """Return what starts a trajectory on a handle."""
+    from support.databases import Agent
+
+    return Agent
