@@ -14,8 +14,8 @@ from pathlib import Path
 from harness.contest import ASIDE, CPU, OURS, Contender
 
 from caliber.config import CaliberConfig, profiles
+from caliber.config.manual.render import render_toml
 from caliber.config.parsing import parse_toml
-from caliber.config.render import render_toml
 from caliber.dsl import compile_text
 from caliber.dsl.writing import render_caliber
 

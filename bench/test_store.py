@@ -304,7 +304,7 @@ def cold_runs(quick: bool) -> int:
 def test_cold_open_and_first_window(
     loaded: Loaded, tmp_path: Path, figure: Callable[..., None], cold_runs: int
 ) -> None:
-    from caliber.config.render import render_toml
+    from caliber.config.manual.render import render_toml
 
     file = tmp_path / "caliber.toml"
     file.write_text(render_toml(loaded.config))

@@ -15,7 +15,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from caliber.config import CaliberConfig
-from caliber.config.explaining import declared, sections_in
+from caliber.config.manual.explaining import declared, sections_in
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "caliber"

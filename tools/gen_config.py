@@ -1,4 +1,4 @@
-"""Generate what the configuration and the language determine: two pages of docs/, and caliber/config/readers.py.
+"""Generate what the configuration and the language determine: two pages of docs/, and caliber/config/manual/readers.py.
 
 Usage: python tools/gen_config.py [--check]
 
@@ -16,10 +16,12 @@ from pathlib import Path
 from config_readers import ROOT, readers
 from pydantic import BaseModel
 
-from caliber.config import CaliberConfig, explaining, profiles, services
-from caliber.config.agent_profiles import AGENT_PROFILES
+from caliber.config import CaliberConfig, profiles
+from caliber.config.manual import explaining
+from caliber.config.manual.render import about, limits_of
 from caliber.config.policies import OWN_TARGETS, TARGETS, PolicyAction
-from caliber.config.render import about, limits_of
+from caliber.config.profiles import services
+from caliber.config.profiles.agents import AGENT_PROFILES
 from caliber.config.tree import DECLARED_IN_LISTS
 from caliber.dsl import adapters, compiler, files, injection, memories, parser, scan
 from caliber.model.memories import MemoryCategory
@@ -28,7 +30,7 @@ from caliber.schema.indexing import INDEXES, OWN_INDEXES, SYSTEM
 from caliber.schema.memories import BUILT_IN
 from caliber.schema.memory_types import FieldType, IndexType
 
-READERS = ROOT / "caliber" / "config" / "readers.py"
+READERS = ROOT / "caliber" / "config" / "manual" / "readers.py"
 CONFIGURATION = ROOT / "docs" / "configuration.md"
 LANGUAGE = ROOT / "docs" / "dsl.md"
 GRAMMAR = ROOT / "caliber" / "dsl" / "grammar.lark"

@@ -17,7 +17,7 @@ from caliber import EntityRef, EntityType
 from caliber.cli.evaluating.conversations import Conversation, Remembered, remember
 from caliber.config import CaliberConfig
 from caliber.config.profiles import PROFILES
-from caliber.config.services import EMBEDDING
+from caliber.config.profiles.services import EMBEDDING
 from caliber.llm import build_embedding_provider
 from caliber.llm.protocols import EmbeddingProvider, FloatMatrix, FloatVector
 from retrieval.baseline import Baseline

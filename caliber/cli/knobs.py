@@ -10,12 +10,12 @@ from caliber.cli.settings import Settings
 
 if TYPE_CHECKING:
     from caliber.config import CaliberConfig
-    from caliber.config.explaining import Explanation
+    from caliber.config.manual.explaining import Explanation
 
 
 def explain(settings: Settings, key: str) -> int:
     """Print what is to be said of a knob, or of all knobs of a section."""
-    from caliber.config import explaining
+    from caliber.config.manual import explaining
     from caliber.model.errors import InvalidConfigValue
 
     config, missing = _config(settings)
@@ -57,7 +57,7 @@ def _document(one: Explanation, missing: str | None) -> dict[str, Any]:
 
 
 def _print_section(settings: Settings, key: str, every: list[Explanation]) -> None:
-    from caliber.config.explaining import shown
+    from caliber.config.manual.explaining import shown
 
     settings.out.say(f"{key}: {len(every)} knobs")
     for one in every:
@@ -66,7 +66,7 @@ def _print_section(settings: Settings, key: str, every: list[Explanation]) -> No
 
 
 def _print(settings: Settings, one: Explanation, missing: str | None) -> None:
-    from caliber.config.explaining import shown
+    from caliber.config.manual.explaining import shown
 
     def line(name: str, text: str) -> None:
         settings.out.say(f"  {name:<13}{text}")

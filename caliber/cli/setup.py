@@ -45,7 +45,7 @@ def write_whole(path: Path, text: str) -> None:
 
 def render(config: CaliberConfig, path: Path, reasons: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return the text of a configuration file, by its suffix. Raises: Mistake."""
-    from caliber.config.render import render_json, render_toml
+    from caliber.config.manual.render import render_json, render_toml
 
     suffix = path.suffix.lower()
     if suffix == ".json":
@@ -102,7 +102,8 @@ def init(
 
     With --from, FILE says where the store is and who embeds and summarizes; what it leaves out comes from the profile.
     """
-    from caliber.config import StorageConfig, profiles, services
+    from caliber.config import StorageConfig, profiles
+    from caliber.config.profiles import services
 
     target = path or settings.config or Path(DEFAULT_CONFIG)
     if target.is_dir():

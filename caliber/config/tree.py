@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final
 import pydantic
 from pydantic import BaseModel, Field, PrivateAttr
 
-from caliber.config import checks, declared, faults  # noqa: F401  (declared registers checks)
+from caliber.config import faults
 from caliber.config.context import (
     TOKEN_BUDGET_MAX,
     AssemblyConfig,
@@ -51,6 +51,7 @@ from caliber.config.providers import (
     VectorConfig,
 )
 from caliber.config.recall import RecallConfig
+from caliber.config.rules import checks, declared  # noqa: F401  (declared registers checks)
 from caliber.config.search import SearchConfig
 from caliber.config.secret import REDACTED, LiteralDsn, SecretRef, readable
 from caliber.config.storage import (

@@ -39,7 +39,8 @@ def base_of(base: CaliberConfig | str | None) -> Base | None:
 
 
 def _fitted(profile: str, said: Mapping[str, Any]) -> dict[str, Any]:
-    from caliber.config import profiles, services
+    from caliber.config import profiles
+    from caliber.config.profiles import services
 
     storage, vector, provider = (_table(said, name) for name in ("storage", "vector", "embedding_provider"))
     dimensions = provider.get("dimensions") or vector.get("dimensions") or services.EMBEDDING["static"]["dimensions"]

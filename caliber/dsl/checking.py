@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from caliber.config.declared import doubts
+from caliber.config.rules.declared import doubts
 from caliber.config.tree import CaliberConfig
 from caliber.config.warnings import ConfigWarning
 from caliber.model.errors import ConfigError, MultipleErrors

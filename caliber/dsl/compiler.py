@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from caliber.config.declared import BUILT_IN, doubts, sound_memories
 from caliber.config.loading import Base, merged
 from caliber.config.memories import memory_name
+from caliber.config.rules.declared import BUILT_IN, doubts, sound_memories
 from caliber.config.tree import DECLARED_IN_LISTS, CaliberConfig
 from caliber.config.warnings import ConfigWarning
 from caliber.dsl import adapters, ast, injection, memories, policies

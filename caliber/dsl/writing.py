@@ -10,9 +10,9 @@ from typing import Any, Final
 from caliber.config.faults import section_in
 from caliber.config.injection import InjectionRule
 from caliber.config.knobs import Section
+from caliber.config.manual.render import meaning_of, refuse_sealed, why
 from caliber.config.memories import FieldConfig, MemoryConfig, trigger_text
 from caliber.config.policies import ActionConfig, PolicyAction, PolicyConfig
-from caliber.config.render import meaning_of, refuse_sealed, why
 from caliber.config.tree import DECLARED_IN_LISTS, CaliberConfig, plain
 from caliber.dsl.compiler import PROVIDERS, VERSION
 from caliber.dsl.injection import TARGET

@@ -14,9 +14,9 @@ import pytest
 from support.knobs import CASES, Case, Place, servers
 
 from caliber.config import profiles
-from caliber.config.explaining import declared
-from caliber.config.readers import READERS
-from caliber.config.render import about
+from caliber.config.manual.explaining import declared
+from caliber.config.manual.readers import READERS
+from caliber.config.manual.render import about
 from caliber.schema.relations import RELATIONS
 
 ELSEWHERE: dict[str, str] = {}

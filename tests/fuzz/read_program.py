@@ -140,7 +140,7 @@ def main() -> None:
 
     for module in ("files", "filters", "printer", "writing"):
         importlib.import_module(f"caliber.dsl.{module}")
-    watched = ("caliber.dsl", "caliber.config.policies", "caliber.config.declared", "caliber.schema.binding")
+    watched = ("caliber.dsl", "caliber.config.policies", "caliber.config.rules.declared", "caliber.schema.binding")
     for function in functions([module for name, module in sorted(sys.modules.items()) if name.startswith(watched)]):
         atheris.instrument_func(function)
     atheris.Setup(sys.argv, check)

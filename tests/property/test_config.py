@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from support.evidence import scale
 
 from caliber.config import CaliberConfig, profiles
-from caliber.config.render import render_json, render_toml
+from caliber.config.manual.render import render_json, render_toml
 from caliber.config.secret import scrub, show
 from caliber.model.errors import ConfigError, InvalidValue, MultipleErrors
 from caliber.model.time import format_duration, parse_duration_ms

@@ -18,7 +18,7 @@ from support.cli_runs import caliber
 from support.configs import config
 
 from caliber.config import profiles
-from caliber.config.render import render_json, render_toml
+from caliber.config.manual.render import render_json, render_toml
 from caliber.dsl import compile_text, format_text, load_config, parse, scan
 from caliber.dsl.files import check_text
 from caliber.dsl.filters import compile_filter

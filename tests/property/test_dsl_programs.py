@@ -20,8 +20,8 @@ from support.parser_tables import assert_said_alike
 from support.sound_programs import SoundProgram, laid_out, sound_program
 
 from caliber.config import CaliberConfig
+from caliber.config.manual.render import render_json, render_toml
 from caliber.config.parsing import parse_json, parse_toml
-from caliber.config.render import render_json, render_toml
 from caliber.dsl import compile_text, format_text, load_config, parse
 from caliber.dsl.writing import render_caliber
 from caliber.model.errors import MultipleErrors, ProgramFault

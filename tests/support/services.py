@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from caliber.config import ChatConfig, HttpConfig, ProviderConfig, SecretRef, SummarizerConfig, services
+from caliber.config import ChatConfig, HttpConfig, ProviderConfig, SecretRef, SummarizerConfig
+from caliber.config.profiles import services
 from caliber.llm.language_model import LanguageModelProvider
 from caliber.llm.registry import build_embedding_provider, build_summarization_provider
 from caliber.llm.remote_embedding import RemoteEmbeddingProvider

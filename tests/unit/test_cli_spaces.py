@@ -10,8 +10,8 @@ from support.cli_runs import caliber, caliber_json
 from support.configs import HASH_PROVIDER, config
 
 import caliber as package
-from caliber.config import services
-from caliber.config.render import render_toml
+from caliber.config.manual.render import render_toml
+from caliber.config.profiles import services
 
 OLD_NAME, NEW_NAME = "hash-1:test@32", "hash-1:newer@48"
 NEW = {**HASH_PROVIDER, "model": "newer", "dimensions": 48}

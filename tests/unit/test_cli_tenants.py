@@ -10,7 +10,7 @@ from support.tenancies import tenancy_config
 
 from caliber.api.opening import create
 from caliber.api.tenants import Tenants
-from caliber.config.render import render_toml
+from caliber.config.manual.render import render_toml
 from caliber.model.tenants import NAME_PATTERN
 
 

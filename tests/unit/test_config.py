@@ -15,9 +15,11 @@ import pydantic
 import pytest
 
 import caliber
-from caliber.config import CaliberConfig, FrozenMap, StorageConfig, checks, profiles, services
+from caliber.config import CaliberConfig, FrozenMap, StorageConfig, profiles
 from caliber.config.faults import section_in
 from caliber.config.knobs import Section
+from caliber.config.profiles import services
+from caliber.config.rules import checks
 from caliber.config.tree import DECLARED_IN_LISTS
 from caliber.model.access import PrincipalKind
 from caliber.model.agents import AgentRole

@@ -12,9 +12,9 @@ from support.configs import HASH_PROVIDER, USER
 
 import caliber
 from caliber.config import CaliberConfig, profiles
-from caliber.config.agent_profiles import AGENT_PROFILES, SHARES
 from caliber.config.faults import section_at
-from caliber.config.render import render_json, render_toml
+from caliber.config.manual.render import render_json, render_toml
+from caliber.config.profiles.agents import AGENT_PROFILES, SHARES
 from caliber.dsl import compile_text
 from caliber.dsl.writing import render_caliber
 from caliber.engine.refusals import refusals

@@ -10,9 +10,9 @@ import pytest
 from support.cli_runs import caliber, caliber_json
 from support.configs import config
 
-from caliber.config.explaining import declared, explain, shown
-from caliber.config.readers import READERS
-from caliber.config.render import about
+from caliber.config.manual.explaining import declared, explain, shown
+from caliber.config.manual.readers import READERS
+from caliber.config.manual.render import about
 from caliber.model.errors import InvalidConfigValue
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -12,8 +12,8 @@ from support.cli_runs import caliber as run
 
 import caliber
 from caliber.config import CaliberConfig, load_config_file, profiles
+from caliber.config.manual.render import render_json, render_toml
 from caliber.config.parsing import MAX_BYTES
-from caliber.config.render import render_json, render_toml
 from caliber.dsl import check
 from caliber.model.errors import ConfigError, InvalidConfigValue, MissingRequired, MultipleErrors
 

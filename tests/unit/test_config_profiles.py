@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 
 from caliber.config import CaliberConfig, profiles
 from caliber.config.faults import section_in
-from caliber.config.render import render_json, render_toml
+from caliber.config.manual.render import render_json, render_toml
 from caliber.config.tree import DECLARED_IN_LISTS, plain
 from caliber.model.errors import MultipleErrors
 from caliber.model.time import format_duration, parse_duration_ms

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from caliber.config import CaliberConfig, SecretRef, load_config_file, profiles
-from caliber.config.render import render_json, render_toml
+from caliber.config.manual.render import render_json, render_toml
 from caliber.config.secret import has_credentials, is_secret_name, scrub, show
 from caliber.model.errors import MissingRequired, MultipleErrors
 

@@ -19,7 +19,7 @@ from support.cli_runs import caliber as command
 import caliber
 from caliber.admin.backup import backup, unheard
 from caliber.api.opening import bare_store
-from caliber.config.render import render_toml
+from caliber.config.manual.render import render_toml
 from caliber.model.errors import CaliberError, InternalError, StorageError
 from caliber.storage.dump.archive import Archive
 

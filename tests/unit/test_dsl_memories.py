@@ -20,7 +20,7 @@ from support.configs import config
 
 import caliber as package
 from caliber.config import CaliberConfig, PolicyAction, PostgresConfig, profiles
-from caliber.config.render import render_json, render_toml
+from caliber.config.manual.render import render_json, render_toml
 from caliber.config.secret import LiteralDsn
 from caliber.dsl import check, check_text, compile_text, format_text, load_config
 from caliber.dsl.scan import scan

@@ -12,7 +12,8 @@ import pytest
 from support.cli_runs import caliber, commit, repository
 
 from caliber.cli.app import _COMMANDS
-from caliber.config import profiles, services
+from caliber.config import profiles
+from caliber.config.profiles import services
 from caliber.engine.refusals import provider_refusals
 from caliber.llm import embedding_provider_types, summarization_provider_types
 from caliber.model import errors

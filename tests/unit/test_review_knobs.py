@@ -12,7 +12,7 @@ from support.configs import config
 import caliber
 from caliber.config import CaliberConfig
 from caliber.config.knobs import Section
-from caliber.config.render import render_toml
+from caliber.config.manual.render import render_toml
 
 
 def _knobs(cls: type[Section], above: str = "") -> Iterator[tuple[str, FieldInfo]]:

@@ -15,8 +15,8 @@ from support.cli_runs import caliber_json
 from support.configs import USER
 
 import caliber
-from caliber.config.search_profiles import MEASURED_SPACES
-from caliber.config.services import CHANGES, EMBEDDING
+from caliber.config.profiles.search import MEASURED_SPACES
+from caliber.config.profiles.services import CHANGES, EMBEDDING
 from caliber.embedding.service import Embeddings
 
 pytest.importorskip("tokenizers", reason="the extra embed is not installed")

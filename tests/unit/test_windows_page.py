@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from caliber.config import explaining
+from caliber.config.manual import explaining
 from caliber.context import trace
 from caliber.model.references import _USERS
 

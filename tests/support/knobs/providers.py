@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any
 
-from caliber.config import CaliberConfig, RetryConfig, services
+from caliber.config import CaliberConfig, RetryConfig
+from caliber.config.profiles import services
 from caliber.llm.prompts import load_prompts
 from caliber.llm.registry import build_embedding_provider, build_summarization_provider
 from caliber.llm.retry import Retry, backoff_ms, retrying, retrying_summarization

@@ -11,7 +11,7 @@ import numpy as np
 
 from caliber.access.visibility import Readers
 from caliber.config import CaliberConfig
-from caliber.config.search_profiles import search_settings
+from caliber.config.profiles.search import search_settings
 from caliber.embedding.service import Embeddings
 from caliber.llm.hash_provider import HashEmbeddingProvider
 from caliber.model.errors import InvalidValue

@@ -13,13 +13,13 @@ from typing import Any, Final, TypeVar
 
 import pydantic
 
-from caliber.config.checks import check, embed_modes
 from caliber.config.faults import NOT_SHOWN, wrong
 from caliber.config.injection import CONVERSATION, InjectionKind, InjectionRule, rule_names
 from caliber.config.knobs import Section
 from caliber.config.memories import MemoryConfig, memory_name
 from caliber.config.policies import PolicyAction, PolicyConfig, PolicyTarget
 from caliber.config.providers import EMBED_DEFAULT
+from caliber.config.rules.checks import check, embed_modes
 from caliber.config.secret import LiteralDsn, readable
 from caliber.model.embedding import EmbedMode
 from caliber.model.errors import ConfigError, MissingRequired

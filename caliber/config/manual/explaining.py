@@ -19,12 +19,12 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from caliber.config import profiles
-from caliber.config.agent_profiles import AGENT_PROFILES
 from caliber.config.faults import wrong
 from caliber.config.knobs import FrozenMap
+from caliber.config.manual.readers import READERS
+from caliber.config.manual.render import about, limits_of
+from caliber.config.profiles.agents import AGENT_PROFILES
 from caliber.config.providers import ProviderConfig
-from caliber.config.readers import READERS
-from caliber.config.render import about, limits_of
 from caliber.config.secret import LiteralDsn, SecretRef
 from caliber.config.tree import DECLARED_IN_LISTS, CaliberConfig, plain
 from caliber.model.errors import MultipleErrors

@@ -1,0 +1,1 @@
+"""Rules between knobs that no single knob can check."""
