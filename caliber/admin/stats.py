@@ -7,7 +7,7 @@ from typing import Any
 from caliber.access.visibility import Readers
 from caliber.admin import spaces
 from caliber.admin.full_text import check_full_text
-from caliber.context.window_log import WindowLog
+from caliber.context.record.log import WindowLog
 from caliber.embedding.service import Embeddings
 from caliber.engine.engine import Engine
 from caliber.kernels import active_path

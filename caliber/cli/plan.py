@@ -14,7 +14,7 @@ from caliber.cli.settings import Settings, with_settings
 
 if TYPE_CHECKING:
     from caliber.cli.output import Output
-    from caliber.context import WindowPlan
+    from caliber.context.planning import WindowPlan
 
 
 @click.command()

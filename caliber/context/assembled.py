@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from caliber.context.taking import Take
+from caliber.context.gather.taking import Take
 from caliber.context.trace import Decided
 from caliber.model.windows import ContextWindow
 

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from caliber.context.assembled import Assembled
 from caliber.context.columns import CONSIDERED, LENGTH, ROW, SECTION, SOURCE, Candidates, entered, rank
 from caliber.context.facts import WindowFacts
-from caliber.context.fill import fill
-from caliber.context.filled import NO_RESERVE
-from caliber.context.gathering import gather_shared
-from caliber.context.gathering_strict import gather_strict
+from caliber.context.filling.fill import fill
+from caliber.context.filling.filled import NO_RESERVE
+from caliber.context.gather.shared import gather_shared
+from caliber.context.gather.strict import gather_strict
+from caliber.context.gather.turns import PassageReader, TurnReader
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import (
     ARTIFACT,
@@ -35,7 +36,7 @@ from caliber.context.plan import (
     AssemblyPlan,
     plan_of,
 )
-from caliber.context.record import pack_record
+from caliber.context.record.record import pack_record
 from caliber.context.short import short_form
 from caliber.context.texts import (
     Cut,
@@ -47,7 +48,6 @@ from caliber.context.texts import (
     summary_text,
 )
 from caliber.context.trace import Decided
-from caliber.context.turns import PassageReader, TurnReader
 from caliber.context.window import build_window, count_sections, cut_texts, excess
 from caliber.model.context import SectionType
 from caliber.model.errors import InvalidValue

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from caliber.context.asking import DefaultQuery
 from caliber.context.assembled import Assembled
 from caliber.context.columns import SECTION, entered
+from caliber.context.gather.asking import DefaultQuery
+from caliber.context.gather.taking import FILTER
 from caliber.context.plan import SectionPlan
-from caliber.context.taking import FILTER
 from caliber.context.trace import rule_id_of
 from caliber.context.window import filled_sections
 from caliber.model.windows import ContextWindow, CutOff

@@ -16,8 +16,11 @@ from numpy.typing import NDArray
 from caliber.access.visibility import Readers
 from caliber.backends import backend
 from caliber.config import CaliberConfig
-from caliber.context import AssemblyInputs, WindowPlan, assemble, default_query, stated_query, window_plan
+from caliber.context.assembler import assemble
+from caliber.context.gather.asking import default_query, stated_query
+from caliber.context.inputs import AssemblyInputs
 from caliber.context.pending_injections import PendingInjections
+from caliber.context.planning import WindowPlan, window_plan
 from caliber.kernels import uuid7
 from caliber.kernels.evaluator import open_evaluator
 from caliber.llm import build_embedding_provider

@@ -16,27 +16,20 @@ from numpy.typing import NDArray
 
 from caliber.access.hearing import hearing_of
 from caliber.config import CaliberConfig
-from caliber.context import (
-    Assembled,
-    AssemblyInputs,
-    DefaultQuery,
-    OneShot,
-    ScoredNow,
-    WindowFacts,
-    asked_again,
-    assemble,
-    default_query,
-    explain,
-    plan_of,
-    principal_of,
-    replay,
-    score_now,
-    stated_query,
-)
+from caliber.context.assembled import Assembled
+from caliber.context.assembler import assemble
+from caliber.context.explain.again import ScoredNow, asked_again, score_now
+from caliber.context.explain.explainer import explain
+from caliber.context.explain.replayer import replay
+from caliber.context.facts import WindowFacts
+from caliber.context.gather.asking import DefaultQuery, default_query, stated_query
 from caliber.context.in_database.window_rows import WindowAsked, read_window
+from caliber.context.inputs import AssemblyInputs
 from caliber.context.pending_injections import Claim, PendingInjections, spend_all, stands
-from caliber.context.stored_content import StoredContents
-from caliber.context.window_log import WindowLog
+from caliber.context.plan import plan_of
+from caliber.context.record.log import WindowLog
+from caliber.context.record.record import principal_of
+from caliber.context.rules import OneShot
 from caliber.embedding.service import Embeddings
 from caliber.engine.deadlines import Deadline, bounded, for_embedding
 from caliber.engine.engine import Engine
@@ -58,6 +51,7 @@ from caliber.search.in_database.stored import NOT_RESIDENT
 from caliber.search.opening import SearchEngine
 from caliber.search.request import Asked
 from caliber.search.service import NO_PROVIDER, Searching, in_one_space, query_vector
+from caliber.search.stored_content import StoredContents
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 _NO_QUERY = DefaultQuery(None, None, "caller")

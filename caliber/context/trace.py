@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.context.columns import ORDINAL, SECTION, SOURCE, STORED_TOKENS, TURN_NUMBER, TWIN, VERSION, Candidates
-from caliber.context.filled import NO_RESERVE, Filled, Reserve
+from caliber.context.filling.filled import NO_RESERVE, Filled, Reserve
 from caliber.context.plan import ARTIFACT, NOTE, SUMMARY, TURN_SUMMARY, AssemblyPlan, source_type_of
 from caliber.model.context import AssemblyAction, DecisionCode
 from caliber.model.time import from_us

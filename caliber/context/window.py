@@ -29,14 +29,14 @@ from caliber.context.columns import (
     entered,
 )
 from caliber.context.facts import WindowFacts
-from caliber.context.filled import Filled
-from caliber.context.lazy import LazyTuple
+from caliber.context.filling.filled import Filled
 from caliber.context.plan import PASSAGE, TURN, AssemblyPlan, SectionPlan, source_type_of
 from caliber.context.texts import Cut, Said, TurnText, byte_length, passage_lead
 from caliber.context.trace import Decided, trace
 from caliber.kernels.tokens import ELLIPSIS, truncate_to_length, truncate_to_tokens
 from caliber.model.context import ContextPersistence
 from caliber.model.errors import InternalError
+from caliber.model.lazy import LazyTuple
 from caliber.model.search import ResultStatus
 from caliber.model.time import from_us
 from caliber.model.windows import ContextSection, ContextWindow, Message, SourceRef

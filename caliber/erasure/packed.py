@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from caliber.context import erasing as windows
+from caliber.erasure import windows
 from caliber.erasure.subject import MARK, Subject
 from caliber.model.errors import StorageError
 from caliber.schema.erase import Layout

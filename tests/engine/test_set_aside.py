@@ -9,7 +9,7 @@ import pytest
 from support.configs import USER
 from support.crowds import until
 
-from caliber.context.window_log import WindowLog
+from caliber.context.record.log import WindowLog
 from caliber.engine.background import PeriodicTask
 from caliber.model.errors import InvalidValue, Unavailable
 from caliber.model.events import EventType

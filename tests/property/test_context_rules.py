@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from support.context_world import Contents, World, numbered, searching
 
 from caliber.config.injection import InjectionKind
-from caliber.context import explain, replay
 from caliber.context.assembler import plan_of
+from caliber.context.explain.explainer import explain
+from caliber.context.explain.replayer import replay
 from caliber.context.rules import OneShot, failing, values_of
 from caliber.dsl.variables import variables_of
 from caliber.model.context import AssemblyAction, SourceType

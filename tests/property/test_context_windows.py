@@ -11,9 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.context_world import ME, Contents, World, numbered, searching
 
-from caliber.context import explain, replay, unpack_record
 from caliber.context.assembler import plan_of
-from caliber.context.record import FORMAT, MAGIC, unpack_body
+from caliber.context.explain.explainer import explain
+from caliber.context.explain.replayer import replay
+from caliber.context.record.record import FORMAT, MAGIC, unpack_body, unpack_record
 from caliber.kernels import estimate_tokens
 from caliber.kernels.dispatch import available_paths, forced_path
 from caliber.model.context import AssemblyAction, DecisionCode, SourceType

@@ -18,8 +18,8 @@ from support.context_world import World, searching
 from support.kinds import KINDS
 
 from caliber.access.visibility import Readers
-from caliber.context import assemble
-from caliber.context.record import unpack_record
+from caliber.context.assembler import assemble
+from caliber.context.record.record import unpack_record
 from caliber.kernels import Csr, Edges, Evaluator, Walk, csr, walk
 from caliber.kernels.evaluator import NUMPY, Allowed, Within
 from caliber.kernels.jit.loops import FEW

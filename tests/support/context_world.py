@@ -14,15 +14,11 @@ import numpy as np
 from caliber.backends.sqlite.store import SqliteStore
 from caliber.config import CaliberConfig, profiles
 from caliber.config.search import SearchConfig
-from caliber.context import (
-    Assembled,
-    AssemblyInputs,
-    ScoredNow,
-    WindowFacts,
-    asked_again,
-    assemble,
-    score_now,
-)
+from caliber.context.assembled import Assembled
+from caliber.context.assembler import assemble
+from caliber.context.explain.again import ScoredNow, asked_again, score_now
+from caliber.context.facts import WindowFacts
+from caliber.context.inputs import AssemblyInputs
 from caliber.kernels.evaluator import NUMPY, Allowed, Evaluator
 from caliber.model.embedding import DistanceMetric, Embedding, EmbeddingSpace, SpaceState
 from caliber.model.knowledge import Note, NoteType, Usage

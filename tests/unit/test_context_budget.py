@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support import context_world as kit
 
-from caliber.context.blocks import Run, block_start
+from caliber.context.filling.blocks import Run, block_start
 from caliber.kernels import BytesEstimator, estimate_tokens
 from caliber.model.context import AssemblyAction, SourceType
 from caliber.model.errors import BudgetTooSmall, InvalidValue

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 from support import context_world as kit
 
-from caliber.context import explain, replay, unpack_record
+from caliber.context.explain.explainer import explain
+from caliber.context.explain.replayer import replay
 from caliber.context.plan import plan_of
+from caliber.context.record.record import unpack_record
 from caliber.kernels import estimate_tokens, tokenizer
 from caliber.model.context import AssemblyAction
 from caliber.model.errors import BudgetTooSmall, ExtraNotInstalled, StorageError

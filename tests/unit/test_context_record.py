@@ -15,12 +15,13 @@ import numpy as np
 import pytest
 from support import context_world as kit
 
-from caliber.context import explain, principal_of, replay, unpack_record
-from caliber.context.lazy import LazyTuple
-from caliber.context.record import FORMAT, MAGIC
+from caliber.context.explain.explainer import explain
+from caliber.context.explain.replayer import replay
+from caliber.context.record.record import FORMAT, MAGIC, principal_of, unpack_record
 from caliber.kernels.dispatch import available_paths, forced_path
 from caliber.model.context import DecisionCode, SourceType
 from caliber.model.errors import InvalidValue, NotFound, StorageError
+from caliber.model.lazy import LazyTuple
 from caliber.model.references import EntityType
 from caliber.model.trajectory import TurnRole
 from caliber.model.trust import TrustLabel

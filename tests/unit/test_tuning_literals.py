@@ -153,8 +153,8 @@ _allow(
     backends__sqlite__connection="APPLICATION_ID",
     backends__sqlite__directory="APPLICATION_ID",
     context__columns="FIELDS",
-    context__record="_ONE_F32",
-    context__turns="_VERSION_SHIFT",
+    context__record__record="_ONE_F32",
+    context__gather__turns="_VERSION_SHIFT",
     context__window="_VARIANT _VERSION_8",
     llm__http="HttpClient._document HttpClient._refused _RETRIED _meaning",
     llm__minilm="DIMENSIONS _VOCABULARY",
@@ -167,8 +167,8 @@ _allow(
 )
 _allow(
     MATHS,
-    context__gathering="_DAY_US",
-    context__record="_SECOND_US",
+    context__gather__shared="_DAY_US",
+    context__record__record="_SECOND_US",
     context__texts="_EPOCH",
     dsl__parser="_UNITS_MS",
     llm__limiter="_MINUTE_S",
@@ -204,7 +204,7 @@ _allow(
 )
 _allow(
     NO_KNOB_YET,
-    context__shown_turns="_AIMED",
+    context__filling__shown_turns="_AIMED",
     erasure__erasing="_SHARED_FROM _SHARED_PART",
     embedding__reembedding="REFUSED_SHARE STRICT_ATTEMPTS",
     search__searcher="_DIVERSE_POOL",

@@ -1,5 +1,4 @@
-"""The meaning of a knob, the origin of its value and the place where it acts: for ``caliber check --explain`` and the
-documentation.
+"""The meaning, origin and effect of a knob, for ``caliber check --explain`` and the documentation.
 
 Everything but the modules is read from the declarations of the knobs and from the profiles; the modules are found in
 the source by ``tools/config_readers.py`` and kept in ``readers.py``.

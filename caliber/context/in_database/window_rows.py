@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
-from caliber.context.asking import NO_QUERY, DefaultQuery, default_query
-from caliber.context.conversation import Earlier
+from caliber.context.gather.asking import NO_QUERY, DefaultQuery, default_query
+from caliber.context.gather.dialogue import Earlier
+from caliber.context.gather.turns import TurnReader
+from caliber.context.in_database.reach import conditions_of
 from caliber.context.in_database.rule_rows import RuleRows
 from caliber.context.inputs import TextSource
 from caliber.context.plan import NOTE, OWN, PASSAGE, AssemblyPlan, SectionPlan
-from caliber.context.reach import conditions_of
-from caliber.context.turns import TurnReader
 from caliber.model.access import Principal
 from caliber.model.embedding import EmbeddingSpace
 from caliber.model.trajectory import TurnRole

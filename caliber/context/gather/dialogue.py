@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.context.columns import MUST, PAST, RECENT
+from caliber.context.gather.turns import Keep, TurnFacts, TurnReader
 from caliber.context.inputs import AssemblyInputs
 from caliber.context.plan import AssemblyPlan
-from caliber.context.turns import Keep, TurnFacts, TurnReader
 from caliber.model.trajectory import TurnRole
 from caliber.resident.mirror import RelationSnapshot
 from caliber.schema.relations.trajectory import ALWAYS_US

@@ -13,14 +13,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from caliber.config import CaliberConfig
-from caliber.context.again import ScoredNow
 from caliber.context.columns import ORDINAL, SECTION, SOURCE
+from caliber.context.explain.absence import Absence, why_absent
+from caliber.context.explain.again import ScoredNow
+from caliber.context.explain.replayer import decide_again, decided_again, identity_of, plan_for, with_conditions
 from caliber.context.facts import WindowFacts
 from caliber.context.inputs import ContentSource
 from caliber.context.plan import RELATION_OF, AssemblyPlan, source_type_of
-from caliber.context.record import Record, unpack_record
-from caliber.context.replayer import decide_again, decided_again, identity_of, plan_for, with_conditions
-from caliber.context.sources import Absence, why_absent
+from caliber.context.record.record import Record, unpack_record
 from caliber.context.trace import Decided, trace
 from caliber.context.window import FilledSection, filled_sections, status_of, used_tokens
 from caliber.model.context import AssemblyAction

@@ -16,12 +16,12 @@ from caliber.config import CaliberConfig
 from caliber.context.assembler import check_budget, fixed_texts
 from caliber.context.columns import ORDINAL, SECTION, SOURCE, VERSION, rank
 from caliber.context.facts import WindowFacts
-from caliber.context.fill import fill
-from caliber.context.filled import Filled
+from caliber.context.filling.fill import fill
+from caliber.context.filling.filled import Filled
+from caliber.context.gather.taking import FILTER
 from caliber.context.inputs import ContentSource
 from caliber.context.plan import PASSAGE, TURN, AssemblyPlan, plan_with, section_count, source_type_of
-from caliber.context.record import Record, content_hash, unpack_record
-from caliber.context.taking import FILTER
+from caliber.context.record.record import Record, content_hash, unpack_record
 from caliber.context.texts import Said, TurnText, record_text, text_of_content, turn_of_content
 from caliber.context.trace import Decided
 from caliber.context.window import build_window, cut_texts

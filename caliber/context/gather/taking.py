@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.config.injection import InjectionKind
+from caliber.context.gather.scores import BySimilarity, Flat, Scored, found_scored, judge
 from caliber.context.inputs import AssemblyInputs, TextSource
-from caliber.context.masks import let_through
 from caliber.context.plan import NOTE, OWN, PASSAGE, SUMMARY, AssemblyPlan, SectionPlan, source_type_of
 from caliber.context.rules import RulePlan
-from caliber.context.scores import BySimilarity, Flat, Scored, found_scored, judge
 from caliber.dsl.variables import variables_of
 from caliber.model.ids import ScopeId
 from caliber.model.windows import CutOff
+from caliber.resident.kept_masks import let_through
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.predicates import mask
 from caliber.schema.in_force import asked_us

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.context.columns import Candidates
-from caliber.context.filled import NO_RESERVE, Filled, Reserve
+from caliber.context.filling.filled import NO_RESERVE, Filled, Reserve
+from caliber.context.filling.priorities import fill_by_priority
+from caliber.context.filling.shares import fill_shared
 from caliber.context.plan import AssemblyPlan
-from caliber.context.priorities import fill_by_priority
-from caliber.context.shares import fill_shared
 
 
 def fill(

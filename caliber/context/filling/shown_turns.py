@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.context.blocks import Run, block_start
 from caliber.context.columns import (
     ALONE,
     EXCLUDED_BUDGET,
@@ -26,7 +25,8 @@ from caliber.context.columns import (
     PAST,
     RECENT,
 )
-from caliber.context.filling import Filling, following_sections, summary_sections
+from caliber.context.filling.blocks import Run, block_start
+from caliber.context.filling.state import Filling, following_sections, summary_sections
 from caliber.context.plan import EXTRA, PASSAGE, PERSONA, SUMMARY, SYSTEM, TURN_SUMMARY, UNCAPPED
 
 _AIMED = 0.8

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from caliber.context.candidates import (
+from caliber.context.gather.candidates import (
     Gathered,
     Members,
     Part,
@@ -22,14 +22,14 @@ from caliber.context.candidates import (
     picked_notes,
     pools_of,
 )
-from caliber.context.conversation import place_of_current, since
-from caliber.context.gathering import as_passages
+from caliber.context.gather.dialogue import place_of_current, since
+from caliber.context.gather.scores import Scorer, scorer_of
+from caliber.context.gather.shared import as_passages
+from caliber.context.gather.taking import FILTER, Take, Taking
+from caliber.context.gather.turns import TurnFacts, TurnReader
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import PASSAGE, SOURCES, SUMMARY, TURN, AssemblyPlan
-from caliber.context.scores import Scorer, scorer_of
-from caliber.context.taking import FILTER, Take, Taking
 from caliber.context.texts import FixedText
-from caliber.context.turns import TurnFacts, TurnReader
 from caliber.model.windows import CutOff
 
 if TYPE_CHECKING:

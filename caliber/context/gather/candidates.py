@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.context.ancestry import ancestors_of, keep_of_ancestors
 from caliber.context.columns import (
     AGE_US,
     ALONE,
@@ -34,7 +33,12 @@ from caliber.context.columns import (
     VERSION,
     Candidates,
 )
-from caliber.context.conversation import Conversation
+from caliber.context.gather.ancestry import ancestors_of, keep_of_ancestors
+from caliber.context.gather.dialogue import Conversation
+from caliber.context.gather.recall import recallable, tasks_in_reach
+from caliber.context.gather.scores import Scored, Scorer
+from caliber.context.gather.taking import Take, Taking
+from caliber.context.gather.turns import TurnFacts
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import (
     ARTIFACT,
@@ -48,11 +52,7 @@ from caliber.context.plan import (
     AssemblyPlan,
     made_and_tokens,
 )
-from caliber.context.recall import recallable, tasks_in_reach
-from caliber.context.scores import Scored, Scorer
-from caliber.context.taking import Take, Taking
 from caliber.context.texts import FixedText
-from caliber.context.turns import TurnFacts
 from caliber.model.errors import InvalidValue, NotFound
 from caliber.model.ids import ScopeId
 from caliber.model.windows import CutOff

@@ -15,10 +15,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.context.conversation import times_of
+from caliber.context.gather.dialogue import times_of
+from caliber.context.gather.scores import Scored
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import PASSAGE, SUMMARY, AssemblyPlan, made_and_tokens
-from caliber.context.scores import Scored
 from caliber.kernels import pairs_above
 from caliber.model.unicode_forms import normalized
 from caliber.resident.documents import document_of

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from caliber.context.columns import ORDINAL, SOURCE
-from caliber.context.record import HASH_BYTES, MAGIC, Record, unpack_record
+from caliber.context.record.record import HASH_BYTES, MAGIC, Record, unpack_record
 
 _LEVEL: Final = 2
 _INPUTS: Final = ("query", "extra", "principal")

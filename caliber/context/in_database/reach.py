@@ -1,6 +1,6 @@
 """Records that a window may recall, as conditions that a database is asked with.
 
-``caliber.context.recall.recallable`` is the same over columns of memory; a test holds both against each other.
+``caliber.context.gather.recall.recallable`` is the same over columns of memory; a test holds both against each other.
 
 Source: design section 5 (What a window is for).
 """

@@ -44,9 +44,9 @@ from caliber.context.columns import (
     positions_as_tie,
 )
 from caliber.context.facts import WindowFacts
-from caliber.context.filled import NO_RESERVE, Reserve
+from caliber.context.filling.filled import NO_RESERVE, Reserve
 from caliber.context.plan import INT32_MAX, SOURCES, TURN, Measures, has_records
-from caliber.context.recorded_rules import (
+from caliber.context.record.rules import (
     packed_cut_off,
     packed_one_shot,
     typed,

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.context.duplicates import Recalled, find_twins
+from caliber.context.gather.duplicates import Recalled, find_twins
+from caliber.context.gather.scores import Scored, compared, without_vector
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import ARTIFACT, NOTE, PASSAGE, SUMMARY, AssemblyPlan
-from caliber.context.scores import Scored, compared, without_vector
 from caliber.model.references import EntityType
 from caliber.model.trust import TrustLabel
 from caliber.resident.conversation import neighbours

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from caliber.context.again import ScoredNow
+from caliber.context.explain.again import ScoredNow
 from caliber.context.facts import WindowFacts
 from caliber.context.plan import PASSAGE, RELATION_OF, AssemblyPlan, source_type_of
 from caliber.context.rules import RulePlan, failing, values_of

@@ -13,19 +13,6 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.context.candidates import (
-    Gathered,
-    Members,
-    Part,
-    artifacts_of,
-    begun,
-    join,
-    kept_by_limit,
-    made_part,
-    marked,
-    picked_notes,
-    pools_of,
-)
 from caliber.context.columns import (
     DAY,
     LEAD,
@@ -38,8 +25,25 @@ from caliber.context.columns import (
     VALUE,
     VALUES_IN_ONE,
 )
-from caliber.context.conversation import Conversation, conversation_of, times_of
-from caliber.context.duplicates import Recalled
+from caliber.context.gather.candidates import (
+    Gathered,
+    Members,
+    Part,
+    artifacts_of,
+    begun,
+    join,
+    kept_by_limit,
+    made_part,
+    marked,
+    picked_notes,
+    pools_of,
+)
+from caliber.context.gather.dialogue import Conversation, conversation_of, times_of
+from caliber.context.gather.duplicates import Recalled
+from caliber.context.gather.recall import Recall, recall
+from caliber.context.gather.scores import Flat, Scored, Scorer, scorer_of
+from caliber.context.gather.taking import FILTER, Take, Taking
+from caliber.context.gather.turns import PassageReader, TurnReader
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import (
     ARTIFACT,
@@ -50,11 +54,7 @@ from caliber.context.plan import (
     TURN_SUMMARY,
     AssemblyPlan,
 )
-from caliber.context.recall import Recall, recall
-from caliber.context.scores import Flat, Scored, Scorer, scorer_of
-from caliber.context.taking import FILTER, Take, Taking
 from caliber.context.texts import FixedText, day_text
-from caliber.context.turns import PassageReader, TurnReader
 from caliber.model.windows import CutOff
 
 if TYPE_CHECKING:

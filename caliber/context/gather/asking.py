@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.config import CaliberConfig
-from caliber.context.conversation import last_said
+from caliber.context.gather.dialogue import last_said
 from caliber.context.inputs import TextSource
 from caliber.context.texts import shown
 from caliber.resident.memory import ResidentSnapshot

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from caliber.context.columns import CONSIDERED, INCLUDED, INCLUDED_TRUNCATED
-from caliber.context.filled import Truncation
+from caliber.context.filling.filled import Truncation
 from caliber.context.plan import PASSAGE, SUMMARY, TURN, UNCAPPED, AssemblyPlan, SectionPlan
 
 

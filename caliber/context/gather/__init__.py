@@ -1,0 +1,1 @@
+"""What may enter a window: the conversation, what a search finds, and what rules take."""
