@@ -18,14 +18,14 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "check": ("caliber.cli.setup:check", "Check a configuration and sum it up."),
     "fmt": ("caliber.cli.fmt:fmt", "Lay out .caliber files."),
     "create": ("caliber.cli.setup:create", "Create the store that the configuration names."),
-    "demo": ("caliber.cli.demo:demo", "Remember a repository or folder, and show what that is like."),
-    "ingest": ("caliber.cli.ingest:ingest", "Remember a git history, a conversation or files."),
+    "demo": ("caliber.cli.demo.command:demo", "Remember a repository or folder, and show what that is like."),
+    "ingest": ("caliber.cli.importing.command:ingest", "Remember a git history, a conversation or files."),
     "context": ("caliber.cli.query:context", "Assemble the context window of a trajectory."),
     "plan": ("caliber.cli.plan:plan", "Say what each rule would bring into a window."),
     "search": ("caliber.cli.query:search", "Search memory."),
     "explain": ("caliber.cli.query:explain", "Say why a window holds what it holds, or why not."),
     "replay": ("caliber.cli.query:replay", "Assemble a recorded window again and compare."),
-    "eval": ("caliber.cli.evaluate:evaluate", "Measure search on questions of yours, and explain misses."),
+    "eval": ("caliber.cli.evaluating.command:evaluate", "Measure search on questions of yours, and explain misses."),
     "forget": ("caliber.cli.forget:forget", "Erase a person or thing from everything that is kept."),
     "policies": ("caliber.cli.policies:policies", "List what happens by itself, and when next."),
     "stats": ("caliber.cli.stats:stats", "Show what the store holds and where."),
@@ -33,7 +33,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "bench": ("caliber.cli.bench:bench", "Compare with other libraries; from a checkout."),
     "export": ("caliber.cli.bulk:export", "Write records to Parquet files."),
     "import": ("caliber.cli.bulk:import_", "Load records from Parquet files."),
-    "db": ("caliber.cli.db:db", "Look after the store: check, back up, restore, migrate."),
+    "db": ("caliber.cli.db.command:db", "Look after the store: check, back up, restore, migrate."),
 }
 
 

@@ -8,7 +8,7 @@ import pytest
 from support.cli_runs import caliber, caliber_json, commit, repository
 
 import caliber as package
-from caliber.cli.demo_questions import _decided, _verb
+from caliber.cli.demo.questions import _decided, _verb
 
 DECISION = "# 0001: Use apsw\n\n**Decision.** SQLite is reached through apsw.\n\n**Why.** It exposes all of SQLite.\n"
 

@@ -69,7 +69,7 @@ def evaluate(
     Vectors that still wait are made first. Exit code 1 when search was degraded, or recall is below --fail-under.
     """
     if windows:
-        from caliber.cli.evaluate_windows import evaluate_windows
+        from caliber.cli.evaluating.windows_command import evaluate_windows
 
         if context.get_parameter_source("cutoffs") is ParameterSource.COMMANDLINE:
             raise Mistake("--k counts hits of search: windows have --budgets", "leave out --k or --windows")

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from caliber.cli import demo_steps as steps
-from caliber.cli.demo_questions import Question, questions_about, shown_answer
+from caliber.cli.demo import steps
+from caliber.cli.demo.questions import Question, questions_about, shown_answer
 from caliber.cli.failures import DONE, PROBLEM, Mistake
 from caliber.cli.output import Output, bytes_text, plural, printable
 from caliber.cli.settings import DEFAULT_STORE, Settings, with_settings
@@ -121,7 +121,7 @@ def _title(out: Output, number: int, text: str) -> None:
 
 
 def _remember(out: Output, memory: Caliber, path: Path) -> dict[str, Any]:
-    from caliber.cli.ingest import remember_files, remember_repository
+    from caliber.cli.importing.command import remember_files, remember_repository
 
     _title(out, 1, "Remember")
     began = time.monotonic()

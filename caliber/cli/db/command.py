@@ -9,11 +9,11 @@ from typing import Any, Final
 import click
 
 from caliber.cli import show
-from caliber.cli.care import COMMANDS as CARE
+from caliber.cli.db.care import COMMANDS as CARE
+from caliber.cli.db.spaces import COMMANDS
+from caliber.cli.db.tenants import COMMANDS as TENANTS
 from caliber.cli.forget import purge
 from caliber.cli.settings import Settings, with_settings
-from caliber.cli.spaces import COMMANDS
-from caliber.cli.tenants import COMMANDS as TENANTS
 
 LISTS: Final = ("trajectories", "scopes", "notes", "artifacts", "windows", "events")
 _RELATION: Final = {"windows": "context_windows"}

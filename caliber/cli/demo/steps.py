@@ -88,7 +88,7 @@ def write_program(home: Path, *, postgres: bool) -> Path:
     knobs = {"storage.adapter": "postgres", "storage.schema_name": SCHEMA} if postgres else {}
     write_whole(home / KNOBS, render_caliber(profiles.reference(place, **knobs)))
     path = home / PROGRAM
-    write_whole(path, resources.files("caliber.cli").joinpath(PROGRAM).read_text("utf-8"))
+    write_whole(path, resources.files("caliber.cli.demo").joinpath(PROGRAM).read_text("utf-8"))
     try:
         create(path)
     except Conflict as error:

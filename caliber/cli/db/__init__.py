@@ -1,0 +1,1 @@
+"""The commands of db: looking after the store."""

@@ -1,0 +1,1 @@
+"""The command demo: the main job on real input, from an empty folder to windows and figures."""
