@@ -118,3 +118,58 @@ def test_a_pool_that_closes_drops_no_connection_unclosed() -> None:
     pool.close()
     assert [connection.closed for connection in connections] == [1, 1]
     assert lent == []
+
+
+@pytest.mark.parametrize("durability", ["commit", "group"])
+def test_calls_that_closing_overtakes_end_with_a_typed_error(
+    backend: Any, monkeypatch: Any, durability: str
+) -> None:  # design 10
+    store = backend.store(storage__durability=durability)
+    check, asked, closed = store._check_open, threading.Semaphore(0), threading.Event()
+
+    def overtaken() -> None:
+        check()
+        asked.release()
+        closed.wait(10)
+
+    monkeypatch.setattr(store, "_check_open", overtaken)
+    ends: list[BaseException | None] = []
+
+    def read() -> None:
+        with store.read() as session:
+            session.run(store.plans["turn"].count, ())
+
+    def write() -> None:
+        store.write(lambda uow: uow.select("change.bounds"))
+
+    def hurry() -> None:
+        store.write(lambda uow: uow.select("change.bounds"), deadline_ms=5_000)
+
+    def run(call: Any) -> None:
+        try:
+            call()
+            ends.append(None)
+        except BaseException as error:
+            ends.append(error)
+
+    calls = [read, read, write, hurry, store.facts]
+    threads = [threading.Thread(target=run, args=(call,), daemon=True) for call in calls]
+    for thread in threads:
+        thread.start()
+    for _ in calls:
+        assert asked.acquire(timeout=10)
+    monkeypatch.setattr(store, "_check_open", check)
+    store.close()
+    closed.set()
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+    assert [type(end) for end in ends] == [Unavailable] * len(calls)
+
+
+def test_a_reader_that_closing_overtakes_gives_its_connection_back_closed(backend: Any) -> None:
+    store = backend.store()
+    with store.read() as session:
+        session.run(store.plans["turn"].count, ())
+        store.close()
+    assert session.closed

@@ -464,3 +464,35 @@ def test_configuration_is_kept_by_hash(backend: Any) -> None:
     document = memory.storage.config_documents.get(memory.config.hash)
     assert caliber.CaliberConfig.from_json(document.body) == memory.config
     assert memory.storage.config_documents.count() == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork()")
+def test_retention_in_a_forked_child_is_refused_at_once(backend: Any, start: Any) -> None:  # design 4
+    memory = backend.open()
+    start(memory)
+    with memory._engine.behind._condition:  # as if the writing thread were at it while the process forked
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                memory.maintain()
+            except Unavailable as error:
+                code = 0 if error.context["reason"] == "forked" else 2
+            finally:
+                os._exit(code)
+    until = time.monotonic() + 10
+    ended = (0, 0)
+    while not ended[0] and time.monotonic() < until:
+        ended = os.waitpid(child, os.WNOHANG)
+        time.sleep(0.01)
+    if not ended[0]:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert ended[0] == child
+    assert os.waitstatus_to_exitcode(ended[1]) == 0
+
+
+def test_a_closed_handle_takes_no_subscribers(memory: caliber.Caliber) -> None:
+    memory.close()
+    with pytest.raises(Unavailable):
+        memory.on_event(print)

@@ -310,3 +310,13 @@ def test_windows_bytes_are_bounded(agent: Any) -> None:
     windows_of(agent)
     sizes = [len(window.record) for window in agent.memory.storage.context_windows.all()]
     assert max(sizes) < 20_000
+
+
+def test_a_window_outlives_the_scope_it_shows(backend: Any, start: Any) -> None:
+    memory = backend.open()
+    agent = start(memory)
+    agent.say("what was said before the scope went")
+    window = memory.assemble_context(agent.trajectory_id)
+    memory.flush()
+    memory.storage.scopes.delete(agent.scope_id)
+    assert memory.replay(window.window_id).text == window.text

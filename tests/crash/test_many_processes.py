@@ -23,6 +23,7 @@ import pytest
 from support.configs import USER
 from support.evidence import record, scale, seed
 from support.folders import open_folder
+from support.processes import Child
 from support.workload import check, settings_for
 
 import caliber
@@ -317,66 +318,43 @@ def test_every_acknowledged_write_survives_killed_clients_and_servers(server: Lo
 # --- told ----------------------------------------------------------------------------------------------
 
 
-class Teller:
-    """A process that writes and hears what the others write."""
-
-    def __init__(self, overrides: dict[str, Any]) -> None:
-        order = json.dumps({"path": f"env:{DSN}", "overrides": overrides})
-        self.process = subprocess.Popen(
-            [sys.executable, str(TELLING), order], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
-    def ask(self, line: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{line}\n")
-        self.process.stdin.flush()
-
-    def answer(self) -> Any:
-        assert self.process.stdout is not None
-        return json.loads(self.process.stdout.readline())
-
-    def do(self, line: str) -> Any:
-        self.ask(line)
-        return self.answer()
-
-
 @NO_LIMIT
 def test_events_of_other_processes(server: LocalServer) -> None:
     # C-242 to C-244, issue 5: every event once, in the order of commits; a gap is told of; what is undone is not heard
     overrides = {**on_postgres("told", "group"), **TOLD}
     caliber.create(settings_for(f"env:{DSN}", **overrides))
-    tellers = [Teller(overrides) for _ in range(3)]
+    order = json.dumps({"path": f"env:{DSN}", "overrides": overrides})
+    tellers = [Child(TELLING, order) for _ in range(3)]
     try:
         assert [teller.answer() for teller in tellers] == ["ready"] * 3
         one, other, listener = tellers
-        made: list[tuple[Teller, str]] = []
+        made: list[tuple[Child, str]] = []
         for at in range(6):  # one after the other: the order of commits is known
             writer = tellers[at % 2]
-            made += [(writer, made_id) for made_id in writer.do("make 2")]
-            assert writer.do("fail") == "refused"
-        assert listener.do(f"until {made[-1][1]}") == [each for _, each in made]
-        heard = one.do(f"until {made[-1][1]}")
+            made += [(writer, made_id) for made_id in writer.ask("make 2")]
+            assert writer.ask("fail") == "refused"
+        assert listener.ask(f"until {made[-1][1]}") == [each for _, each in made]
+        heard = one.ask(f"until {made[-1][1]}")
         for of in (one, other):  # its own once too, told by itself
             ids = [each for writer, each in made if writer is of]
             assert [each for each in heard if each in ids] == ids
         assert len(heard) == len(made)
         for writer in (one, other):
-            writer.ask("make 10")
+            writer.send("make 10")
         at_once = [one.answer(), other.answer()]
         for last in (at_once[0][-1], at_once[1][-1]):
-            heard = listener.do(f"until {last}")[len(made) :]
+            heard = listener.ask(f"until {last}")[len(made) :]
         assert sorted(heard) == sorted(at_once[0] + at_once[1])
         assert [[each for each in heard if each in some] for some in at_once] == at_once
-        heard = [each for each in other.do(f"until {at_once[0][-1]}") if each in (*at_once[0], *at_once[1])]
+        heard = [each for each in other.ask(f"until {at_once[0][-1]}") if each in (*at_once[0], *at_once[1])]
         assert [[each for each in heard if each in some] for some in at_once] == at_once
         server.restart()
         again = []
-        assert "missed" in listener.do("until missed"), "nobody said that events may have been missed"
+        assert "missed" in listener.ask("until missed"), "nobody said that events may have been missed"
         for _ in range(2):
-            again += one.do("make 2")
-        found = listener.do(f"until {again[-1]}")
+            again += one.ask("make 2")
+        found = listener.ask(f"until {again[-1]}")
         assert found[len(made) + 20 :] == ["missed", *again]
     finally:
         for teller in tellers:
-            teller.process.kill()
-            teller.process.communicate()
+            teller.kill()

@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 from support.configs import DIMENSIONS, USER, config
+from support.crowds import until
 from support.providers import CountingEmbeddings, ScriptedSummarizer, outage
 
 import caliber
 from caliber.embedding.service import Embeddings
 from caliber.embedding.space_provider import attach
 from caliber.llm.protocols import FloatVector
-from caliber.model import EntityType, EventType
+from caliber.model import EmbedMode, EntityType, EventType
 from caliber.model.errors import (
     AuthenticationFailed,
     CaliberError,
@@ -49,6 +50,9 @@ GROWING = {
     "llm_retry_config.backoff_multiplier": 100_000.0,
 }
 """A second attempt at once, and a third one in half an hour: long after the deadline, however busy the machine is."""
+
+ONCE = {"llm_retry_config__max_retries": 0}
+BEHIND = {"embedding__embed__note": EmbedMode.BEHIND.value, "embedding__worker_idle_ms": 20}
 
 LATE_MS = 60_000
 
@@ -494,3 +498,70 @@ def test_the_worker_does_not_stand_in_line_for_each_record(monkeypatch: pytest.M
         memory.flush()
         assert memory.stats()["behind"]["embeddings_waiting"] == 0
         assert memory.storage.embeddings.count() == 31
+
+
+def test_a_changed_note_gets_a_new_vector_by_itself(backend: Any, start: Any) -> None:
+    memory = backend.open(**BEHIND)
+    note = start(memory).note("alpha beta gamma")
+    memory.flush()
+    memory.storage.notes.update(note.note_id, content="delta epsilon zeta")
+    until(lambda: [hit.content for hit in memory.search("delta epsilon zeta").hits])
+    assert memory.verify() == []
+
+
+def test_a_change_that_touches_no_content_keeps_the_vector(backend: Any, start: Any) -> None:
+    embeddings = CountingEmbeddings()
+    memory = backend.open(embedding_provider=embeddings, **BEHIND, **ONCE)
+    note = start(memory).note("alpha beta gamma")
+    memory.flush()
+    embeddings.failure = outage
+    memory.storage.notes.update(note.note_id, importance=5.0)
+    assert memory.storage.embeddings.count() == 1
+
+
+def test_the_old_vector_goes_with_the_old_content_without_a_provider_too(backend: Any, start: Any) -> None:
+    backend.needs("reopen")
+    memory = backend.open()
+    agent = start(memory)
+    artifact = agent.keep("alpha beta gamma")
+    memory.flush()
+    memory.close()
+    plain = backend.open(backend.config(embedding_provider=None))
+    plain.storage.artifacts.update(artifact.artifact_id, content=b"delta epsilon zeta")
+    assert plain.storage.embeddings.count() == 0
+    assert plain.verify() == []
+
+
+def test_the_worker_survives_whatever_a_provider_raises(backend: Any, start: Any) -> None:
+    embeddings = CountingEmbeddings()
+    embeddings.failure = lambda: RuntimeError("a bug of the provider")
+    memory = backend.open(embedding_provider=embeddings, **BEHIND)
+    agent = start(memory)
+    agent.note("alpha beta gamma")
+    until(lambda: embeddings.asked)
+    embeddings.failure = None
+    until(lambda: memory.search("alpha beta gamma").hits)
+
+
+def test_an_outage_is_waited_out_and_reported_once(backend: Any, start: Any) -> None:
+    embeddings = CountingEmbeddings()
+    memory = backend.open(embedding_provider=embeddings, **{**BEHIND, **ONCE, "embedding__worker_idle_ms": 150})
+    calls: list[float] = []
+
+    def down() -> Any:
+        calls.append(time.monotonic())
+        return outage()
+
+    embeddings.failure = down
+    agent = start(memory)
+    for number in range(20):
+        agent.note(f"note {number}")
+        time.sleep(0.01)
+    until(lambda: len(calls) > 3)
+    memory._engine.behind.flush()
+    errors = [event for event in memory.storage.events.all() if event.event_type == EventType.ERROR]
+    embeddings.failure = None
+    assert len(errors) == 1
+    assert all(after - before >= 0.15 for before, after in pairwise(calls)), "once a pause, not once a commit"
+    memory.flush()
+    assert memory.storage.embeddings.count() == 20

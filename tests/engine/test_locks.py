@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.configs import config
 
+import caliber
 from caliber.model import FixedClock, LockMode, LockToken
 from caliber.model.errors import InputError, LockAcquisitionFailed, LockExpired
 from caliber.model.time import from_us
@@ -176,3 +178,21 @@ def test_wrong_lock_is_refused(wrong: dict[str, Any], agent: Any) -> None:
     with pytest.raises(InputError):
         agent.memory.agents.acquire(arguments.pop("resource"), **arguments)
     assert agent.memory.storage.locks.count() == 0
+
+
+def test_a_lock_that_cannot_be_widened_is_kept(memory: caliber.Caliber) -> None:  # C-364
+    mine = memory.agents.acquire("file", holder="a", lease_ms=60_000, mode="shared")
+    memory.agents.acquire("file", holder="b", lease_ms=60_000, mode="shared")
+    with pytest.raises(LockAcquisitionFailed):
+        memory.agents.acquire("file", holder="a", lease_ms=60_000, mode="exclusive")
+    assert {lock.holder for lock in memory.agents.held("file")} == {"a", "b"}
+    assert mine.token in {lock.token for lock in memory.agents.held("file")}
+
+
+def test_a_lock_is_held_for_lock_timeout_unless_the_call_says_otherwise() -> None:
+    # C-112
+    with caliber.open(config(":memory:", lock_timeout="7s")) as memory:
+        lock = memory.agents.acquire("r", holder="me")
+        assert (lock.expires_at - lock.acquired_at).total_seconds() == 7
+        shorter = memory.agents.acquire("r", holder="me", lease_ms=1_000)
+        assert (shorter.expires_at - shorter.acquired_at).total_seconds() == 1

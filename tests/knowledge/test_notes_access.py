@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import caliber
 from caliber.model import AgentRole, EntityType, FixedClock, NoteType, Principal, PrincipalKind
 from caliber.model.errors import BudgetTooSmall, Conflict, DimensionMismatch, InputError, NotFound, PermissionDenied
 from caliber.model.time import from_us
@@ -383,3 +384,14 @@ def test_budgets_that_cannot_be_are_refused(agent: Any) -> None:
     enough = int(caught.value.context["needed"])
     assert agent.memory.assemble_context(agent.trajectory_id, max_tokens=enough).used_tokens <= enough
     assert EntityType.NOTE == "note"
+
+
+def test_a_note_hidden_from_its_twin_is_not_handed_out(memory: caliber.Caliber) -> None:
+    # M-125: equal words of two authors, hidden from each other, are two notes
+    first = Principal(PrincipalKind.AGENT, "first", AgentRole.REVIEWER)
+    second = Principal(PrincipalKind.AGENT, "second", AgentRole.OPTIMIZER)
+    words = {"entity": "plan", "entity_type": "topic", "note_type": "fact", "content": "secret", "confidence": 1.0}
+    mine = memory.acting_as(first).add_note(visible_to=["agent:first"], **words)
+    theirs = memory.acting_as(second).add_note(visible_to=["agent:first"], **words)
+    assert mine.note_id != theirs.note_id
+    assert memory.acting_as(first).add_note(visible_to=["agent:first"], **words).note_id == mine.note_id

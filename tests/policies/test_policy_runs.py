@@ -440,3 +440,14 @@ def test_turns_cost_nothing_more_where_no_policy_is_about_turns(opened: Any, mon
     before = len(told(agent, "policy_execute"))
     agent.say("said")
     assert len(told(agent, "policy_execute")) == before
+
+
+@EVERYWHERE
+def test_turn_policies_work_on_the_scope_of_the_turn(backend: Any, start: Any) -> None:  # C-228
+    """With two scopes open, pruning at a turn touches the scope that it was appended to."""
+    memory = backend.open(policies=[policy("turn", prune("turn_buffer"))], **QUIET)
+    agent = start(memory)
+    newer = memory.open_scope(agent.trajectory_id)
+    agent.say("to the older scope")
+    assert memory.storage.turns.list_by_scope(agent.scope_id) == []
+    assert memory.storage.turns.list_by_scope(newer.scope_id) == []

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -14,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.configs import config, policy
+from support.processes import Child
 
 import caliber
 from caliber.model.errors import Conflict, InvalidValue
@@ -215,33 +212,12 @@ def test_a_runner_whose_lease_lapsed_writes_nothing(backend: Any, start: Any, mo
     assert memory.agents.held(LEASE) == []
 
 
-class Runner:
-    """Another process that looks when it is told to."""
-
-    def __init__(self) -> None:
-        pipe = subprocess.PIPE
-        self.process = subprocess.Popen([sys.executable, str(CHILD)], stdin=pipe, stdout=pipe, text=True)
-
-    def send(self, order: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(order + "\n")
-        self.process.stdin.flush()
-
-    def answer(self) -> Any:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        return json.loads(line) if line else "died"
-
-
 @pytest.fixture
-def runner() -> Iterator[Runner]:
-    started = Runner()
+def runner() -> Iterator[Child]:
+    """Another process that looks when it is told to."""
+    started = Child(CHILD)
     yield started
-    assert started.process.stdin is not None
-    assert started.process.stdout is not None
-    started.process.stdin.close()
-    started.process.stdout.close()
-    assert started.process.wait(30) in (0, -signal.SIGKILL)
+    started.end()
 
 
 def us(when: datetime) -> int:
@@ -253,22 +229,21 @@ def test_of_two_processes_one_runs_and_one_that_is_killed_is_followed(
 ) -> None:
     # C-238; issue, item 6: survives restarts, never half applied
     backend.needs("sharing")
-    runner: Runner = request.getfixturevalue("runner")
+    runner: Child = request.getfixturevalue("runner")
     clock = SetClock()
     knobs = {"policies": [scheduled("0 * * * *", notify("first"), DOUBTFUL, notify("last"))], **QUIET}
     memory = backend.open(clock=clock, **knobs)
     memory.run_due()
     for number in range(2):
         start(memory).note(f"doubtful {number}", confidence=0.1)
-    runner.send("use " + json.dumps([backend.path, {**backend.knobs, **knobs}, us(MONDAY)]))
-    assert runner.answer() is None
+    assert runner.ask("use", [backend.path, {**backend.knobs, **knobs}, us(MONDAY)]) is None
     for hour in range(1, 7):
         runner.send(f"at {us(MONDAY + hour * HOUR)}")
         assert at(clock, memory, MONDAY + hour * HOUR) + runner.answer() == 3
     for text in ("also doubtful", "doubtful too"):
         start(memory).note(text, confidence=0.1)
     runner.send(f"die {us(MONDAY + 7 * HOUR)}")
-    assert runner.answer() == "died"
+    runner.dies()
     active = [note for note in memory.storage.notes.all() if note.archived_at is None]
     assert len(active) == 2, "an action is done or not"
     assert log(memory)[-1]["action"] == "notify first"

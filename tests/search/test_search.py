@@ -485,3 +485,16 @@ def test_a_service_that_sends_no_usable_vector_costs_one_leg(backend: Any, start
     result = agent.memory.search("where did the backup move")
     assert (result.status, result.reason) == (ResultStatus.DEGRADED, f"query_not_embedded: {why}")
     assert [hit.content for hit in result.hits] == ["the backup moved to the vault"]
+
+
+def test_newest_breaks_ties_by_id_also_where_it_cuts(backend: Any, start: Any) -> None:  # design 5: never by row
+    class Stopped:
+        def now_us(self) -> int:
+            return 1_700_000_000_000_000
+
+    memory = backend.open(clock=Stopped())
+    agent = start(memory)
+    notes = [agent.note(f"note {number}") for number in range(4)]
+    memory.get(notes[0].note_id)
+    memory.storage.notes.update(notes[0].note_id, importance=5.0)  # its row is now the last one
+    assert [hit.content for hit in memory.search("", kinds="note", limit=2).hits] == ["note 0", "note 1"]

@@ -22,7 +22,7 @@ from support.providers import CountingEmbeddings
 
 from caliber.backends.postgres.connection import PgConnection
 from caliber.embedding.space_provider import StoreVectorCache
-from caliber.model.errors import CaliberError, Unavailable
+from caliber.model.errors import CaliberError, StorageError, Unavailable
 from caliber.schema.relations import NOTE, TRAJECTORY
 from caliber.storage.write.unit_of_work import UnitOfWork
 
@@ -515,3 +515,32 @@ def test_worker_that_embeds_waits_for_nobodys_companions(pg: Any, monkeypatch: p
     until(lambda: memory.stats()["behind"]["embeddings_waiting"] == 0)
     gate.open()
     assert memory.verify() == []
+
+
+def test_an_interrupt_in_one_thread_is_no_interrupt_in_another(backend: Any, start: Any) -> None:
+    memory = backend.open(storage__durability="group", storage__group_wait_us=50_000)
+    agent = start(memory)
+    memory.flush()  # or what writes behind may be the one who leads
+    ends: dict[str, BaseException | None] = {}
+
+    def interrupted(_: Any) -> None:
+        raise KeyboardInterrupt
+
+    def run(name: str, call: Any) -> None:
+        try:
+            call()
+            ends[name] = None
+        except BaseException as error:
+            ends[name] = error
+
+    first = threading.Thread(target=run, args=("first", lambda: memory._engine.write(interrupted)))
+    second = threading.Thread(target=run, args=("second", lambda: agent.note("a companion")))
+    first.start()
+    second.start()
+    first.join()
+    second.join()
+    # Who led the transaction was interrupted; in company the other may try again, alone it succeeded.
+    others = [end for end in ends.values() if not isinstance(end, KeyboardInterrupt)]
+    assert len(others) == 1
+    assert others[0] is None or (isinstance(others[0], StorageError) and others[0].retryable)
+    agent.note("the writer still works")

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -567,3 +568,17 @@ def test_memory_too_small_for_the_columns_is_said(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfigValue, match="raise the limit"):
         caliber.open(config(settings.storage.path, resident__resident_bytes=1 << 20))
     caliber.open(settings).close()
+
+
+def test_an_opening_that_fails_leaves_no_thread(backend: Any, monkeypatch: Any) -> None:
+    settings = backend.config(embedding__embed__note="behind", resident__feed_poll_ms=10)
+    backend.open(settings).close()
+    before = set(threading.enumerate())
+
+    def broken(*_: Any, **__: Any) -> None:
+        raise StorageError("planted")
+
+    monkeypatch.setattr("caliber.engine.engine.LockService", broken)
+    with pytest.raises(StorageError, match="planted"):
+        backend.open(settings)
+    assert set(threading.enumerate()) <= before

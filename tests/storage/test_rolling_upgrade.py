@@ -7,9 +7,6 @@ and a table (expand), and later steps that old writers, then old readers, are no
 from __future__ import annotations
 
 import contextlib
-import json
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +14,7 @@ from typing import Any
 
 import pytest
 from support.configs import USER
+from support.processes import Child
 
 import caliber
 from caliber.model.errors import SchemaMismatch, Unavailable
@@ -31,41 +29,10 @@ QUIET = {
 }
 
 
-class Newer:
-    """A process of the next version."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, str(CHILD)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
-    def send(self, order: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(order + "\n")
-        self._process.stdin.flush()
-
-    def answer(self) -> Any:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line, "the process ended"
-        return json.loads(line)
-
-    def ask(self, order: str) -> Any:
-        self.send(order)
-        return self.answer()
-
-    def end(self) -> None:
-        assert self._process.stdout is not None
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.stdout.close()
-        assert self._process.wait(30) == 0
-
-
 @pytest.fixture(scope="module")
-def started(postgres: str) -> Iterator[list[Newer]]:
-    """Both processes, for all databases: starting one takes as long as all it does here."""
-    processes = [Newer(), Newer()]
+def started(postgres: str) -> Iterator[list[Child]]:
+    """Two processes of the next version, for all databases: starting one takes as long as all it does here."""
+    processes = [Child(CHILD), Child(CHILD)]
     for process in processes:
         assert process.answer() == "ready"
     yield processes
@@ -74,12 +41,12 @@ def started(postgres: str) -> Iterator[list[Newer]]:
 
 
 @pytest.fixture
-def newer(backend: Any, started: list[Newer]) -> Iterator[list[Newer]]:
+def newer(backend: Any, started: list[Child]) -> Iterator[list[Child]]:
     backend.needs("sharing")
     backend.create(backend.config())
     table = f'"{backend.config().storage.schema_name}".note' if backend.adapter == "postgres" else "note"
     for process in started:
-        process.ask("use " + json.dumps([backend.path, {**backend.knobs, **QUIET}, table]))
+        process.ask("use", [backend.path, {**backend.knobs, **QUIET}, table])
     yield started
     for process in started:
         process.ask("close")
@@ -89,7 +56,7 @@ def contents(memory: caliber.Caliber) -> list[str]:
     return sorted(hit.content for hit in memory.search("", kinds=["note"], limit=500, consistency="latest").hits)
 
 
-def test_old_and_new_use_a_store_that_is_migrated_under_them(backend: Any, newer: list[Newer]) -> None:
+def test_old_and_new_use_a_store_that_is_migrated_under_them(backend: Any, newer: list[Child]) -> None:
     # issue 5, item 10; Bad input: two migrators at once
     old = backend.open(**QUIET)
     task = old.start_trajectory("goal", initiator=USER)

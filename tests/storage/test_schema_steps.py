@@ -5,10 +5,7 @@ Source: issue 14, item 5; decision 0201. Planted: see ``support.planted_versions
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +15,7 @@ import apsw
 import pytest
 from support.configs import USER
 from support.evidence import scale, seed
+from support.processes import Child
 from support.schema_changes import DEFAULTS, possible, undone, widened
 from support.schemas import postgres_schema, sqlite_schema
 
@@ -37,36 +35,14 @@ CHILD = Path(__file__).parent / "planted_process.py"
 OWN = SCHEMA_VERSION
 
 
-class Version:
+class Version(Child):
     """A process of a planted version."""
 
     def __init__(self, planted: int) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, str(CHILD), str(planted)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
-    def answer(self) -> Any:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line, "the process ended"
-        return json.loads(line)
-
-    def ask(self, order: str, *rest: Any) -> Any:
-        assert self._process.stdin is not None
-        text = " ".join([order, *(each if isinstance(each, str) else json.dumps(each) for each in rest)])
-        self._process.stdin.write(text + "\n")
-        self._process.stdin.flush()
-        return self.answer()
+        super().__init__(CHILD, planted)
 
     def use(self, backend: Any) -> None:
         self.ask("use", [backend.path, {**backend.knobs, "embedding_provider": None}])
-
-    def end(self) -> None:
-        assert self._process.stdout is not None
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.stdout.close()
-        assert self._process.wait(30) == 0
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,10 @@ import uuid
 from typing import Any
 
 import pytest
-from support.configs import USER
+from support.configs import USER, policy
+from support.providers import ScriptedSummarizer
 
+import caliber
 from caliber.model import EntityType, FixedClock, OutcomeStatus, TrajectoryStatus
 from caliber.model.errors import (
     CaliberError,
@@ -397,3 +399,58 @@ def test_storage_refuses_what_does_not_fit(backend: Any) -> None:
     assert table.delete(uuid.uuid4()) is False
     assert {"turns", "notes", "events"} <= set(memory.storage)
     assert EntityType.TRAJECTORY == "trajectory"
+
+
+def test_ending_a_session_twice_is_one_event(memory: caliber.Caliber) -> None:
+    heard = []
+    memory.on_event(lambda event: heard.append(event.event_type), event_type="session_end")
+    session = memory.start_session(initiator=USER)
+    ended = memory.end_session(session.session_id)
+    assert memory.end_session(session.session_id) == ended
+    memory.flush()
+    assert heard == ["session_end"]
+
+
+def _completing(backend: Any, meanwhile: Any, **overrides: Any) -> tuple[Any, Any]:
+    """Return a handle and a trajectory whose completing does ``meanwhile`` once, while notes are generated."""
+    summarizer = ScriptedSummarizer()
+    consolidate = policy("task_end", {"action": "consolidate_notes", "target": "trajectory"})
+    memory = backend.open(summarization_provider=summarizer, policies=[consolidate], **overrides)
+    trajectory = memory.start_trajectory("be overtaken", initiator=USER)
+    todo = [meanwhile]
+
+    def before(operation: str) -> None:
+        if operation == "generate_notes" and todo:
+            todo.pop()(memory, trajectory)
+
+    summarizer.before = before
+    return memory, trajectory
+
+
+def test_a_scope_opened_while_completing_is_closed_too(backend: Any) -> None:  # K-093
+    memory, trajectory = _completing(backend, lambda memory, it: memory.open_scope(it.trajectory_id))
+    outcome = memory.complete_trajectory(trajectory.trajectory_id, status="success", summary="done")
+    assert outcome.status is OutcomeStatus.SUCCESS
+    scopes = memory.storage.scopes.list_by_trajectory(trajectory.trajectory_id)
+    assert len(scopes) == 2
+    assert not any(scope.is_open for scope in scopes)
+
+
+@pytest.mark.parametrize("rule", ["reject", "cascade_fail", "detach"])
+def test_a_child_started_while_completing_is_settled_too(backend: Any, rule: str) -> None:  # C-237
+    children: list[Any] = []
+
+    def begin(memory: Any, trajectory: Any) -> None:
+        children.append(memory.start_trajectory("child", initiator=USER, parent=trajectory.trajectory_id))
+
+    memory, trajectory = _completing(backend, begin, trajectory__children_on_complete=rule)
+    if rule == "reject":
+        with pytest.raises(ConstraintViolation):
+            memory.complete_trajectory(trajectory.trajectory_id, status="success", summary="done")
+        assert memory.get(trajectory.trajectory_id).status == "active"
+        return
+    memory.complete_trajectory(trajectory.trajectory_id, status="success", summary="done")
+    child = memory.get(children[0].trajectory_id)
+    assert (child.status, child.parent_trajectory_id is None) == (
+        ("failed", False) if rule == "cascade_fail" else ("active", True)
+    )

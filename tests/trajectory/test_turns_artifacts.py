@@ -16,6 +16,7 @@ from support.entities import plain
 from support.evidence import scale
 from support.providers import CountingEmbeddings, outage
 
+import caliber
 from caliber.kernels import estimate_tokens
 from caliber.model import TTL, ExtractionMethod, FixedClock, ToolCall, TTLKind, TurnRole
 from caliber.model.errors import Conflict, ConstraintViolation, InputError
@@ -481,3 +482,37 @@ def test_artifact_in_storage_must_fit_its_scope_and_hash(agent: Any) -> None:
     with pytest.raises(ConstraintViolation, match="SHA-256"):
         agent.memory.storage.artifacts.insert(plain(ARTIFACT, **{**fitting, "content_hash": b"\x00" * 32}))
     assert isinstance(uuid.uuid4(), uuid.UUID)
+
+
+def test_a_key_that_came_with_known_content_is_kept(agent: Any) -> None:  # C-230, K-044
+    first = agent.keep("one")
+    again = agent.keep("one", idempotency_key="k")
+    assert again.artifact_id == first.artifact_id
+    with pytest.raises(Conflict):
+        agent.keep("two", idempotency_key="k")
+
+
+def test_nothing_begins_to_live_as_long_as_an_ended_session(memory: caliber.Caliber) -> None:  # C-013, K-210
+    session = memory.start_session(initiator=USER)
+    trajectory = memory.start_trajectory("outlive", initiator=USER, session=session.session_id)
+    scope = memory.current_scope(trajectory.trajectory_id)
+    assert scope is not None
+    memory.end_session(session.session_id)
+    fact = {"artifact_type": "fact", "content": "temporary", "extraction_method": "explicit"}
+    with pytest.raises(ConstraintViolation):
+        memory.create_artifact(scope.scope_id, ttl="session", **fact)
+    assert memory.create_artifact(scope.scope_id, **fact)
+
+
+def test_an_artifact_changed_by_hand_keeps_a_true_hash(backend: Any, start: Any) -> None:  # C-041
+    memory = backend.open(validation_mode="always")
+    agent = start(memory)
+    artifact = agent.keep("first")
+    changed = memory.storage.artifacts.update(artifact.artifact_id, content="second, and longer")
+    assert changed.content == b"second, and longer"
+    assert changed.content_hash == hashlib.sha256(changed.content).digest()
+    assert changed.token_count > artifact.token_count
+    assert memory.get(artifact.artifact_id).text == "second, and longer"
+    with pytest.raises(ConstraintViolation):
+        memory.storage.artifacts.update(artifact.artifact_id, content_hash=bytes(32))
+    assert memory.verify() == []

@@ -571,3 +571,41 @@ def test_full_text_is_made_and_dropped_from_the_command_line(remembered: Path) -
     assert "sound" in caliber("db", "check").stdout
     assert json.loads(caliber("db", "rebuild-search", "--drop", "--json").stdout)["dropped"] is True
     assert "there was none" in caliber("db", "rebuild-search", "--drop").stdout
+
+
+def _changed(folder: Path, old: str, new: str) -> Path:
+    text = (folder / "caliber.toml").read_text()
+    assert old in text
+    target = folder / "changed.toml"
+    target.write_text(text.replace(old, new))
+    return target
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('provider_type = "extractive"', 'provider_type = "cohere"', "not supported"),
+        ('on = "task_end"', 'on = "schedule"\ncron = "0 3 * * *"', "a schedule has none"),
+    ],
+)
+def test_check_lists_what_would_keep_the_store_from_opening(here: Path, old: str, new: str, says: str) -> None:
+    changed = _changed(here, old, new)
+    document = caliber_json("check", changed, code=1)
+    assert not document["ok"]
+    assert any(says in fault["message"] for fault in document["faults"])
+    caliber("stats", "-c", changed, code=2)
+
+
+def test_a_folder_as_store_is_called_a_folder(here: Path) -> None:
+    (here / "place").mkdir()
+    changed = _changed(here, 'path = "caliber.db"', 'path = "place"')
+    assert "is a folder" in caliber("create", "-c", changed, code=2).stderr
+
+
+def test_a_configuration_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**options: object) -> None:
+        raise PermissionError(13, "Permission denied", str(tmp_path / ".c.toml.x1y2"))
+
+    monkeypatch.setattr("tempfile.mkstemp", refuse)
+    said = caliber("init", "--path", tmp_path / "c.toml", code=1).stderr
+    assert f"{tmp_path / 'c.toml'}: Permission denied" in said

@@ -69,3 +69,19 @@ def test_backup_and_restore(here: Path) -> None:
     rows = [{each["name"]: each["rows"] for each in found["relations"]} for found in (before, after)]
     assert rows[0].pop("change") >= rows[1].pop("change") == 1
     assert rows[0] == rows[1]
+
+
+@pytest.mark.parametrize("table", ["note", "artifact"])
+def test_verify_sees_content_that_is_not_what_was_written(here: Path, table: str) -> None:
+    """A page with other bytes in a text is a whole page to SQLite, and memory is loaded from it."""
+    (here / "docs").mkdir()
+    (here / "docs" / "a.py").write_text("print('code is kept as an artifact')\n")
+    caliber("ingest", "files", "docs")
+    caliber("db", "check")
+    connection = sqlite3.connect(here / "caliber.db")
+    with connection:
+        value = "'KEEP'" if table == "note" else "CAST('KEEP' AS BLOB)"
+        assert connection.execute(f"UPDATE {table} SET content = {value}").rowcount == 1
+    connection.close()
+    said = caliber("db", "check", code=1).stdout
+    assert f"{table}: content is not what its hash was made of" in said

@@ -268,3 +268,10 @@ def test_messages_are_trusted_by_role_as_far_as_the_file_is(here: Path) -> None:
     assert [turn.trust.value for turn in stored()] == ["user", "user", "tool", "web", "web", "web"]
     caliber("ingest", "chat", write("mine.jsonl", [{"role": "system", "content": "mine"}]), "--trust", "system")
     assert stored()[-1].trust.value == "system"
+
+
+def test_one_conversation_is_one_conversation(here: Path) -> None:
+    (here / "a.jsonl").write_text('{"role": "user", "content": "hi"}\nnot json\n')
+    said = caliber("ingest", "chat", "a.jsonl", "--skip-bad").stdout
+    assert "1 conversation:" in said
+    assert "1 bad line\n" in said

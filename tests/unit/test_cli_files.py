@@ -247,3 +247,26 @@ def test_a_pipe_is_no_folder_of_files(tmp_path: Path, monkeypatch: pytest.Monkey
     caliber("create")
     os.mkfifo(tmp_path / "pipe")
     assert "neither a file nor a folder" in caliber("ingest", "files", tmp_path / "pipe", code=2).stderr
+
+
+def test_importing_nothing_is_a_mistake_and_leaves_nothing_behind(here: Path) -> None:
+    (here / "empty").mkdir()
+    assert "nothing to remember" in caliber("ingest", "files", "empty", code=2).stderr
+    (here / "large.txt").write_text("a" * 2_000)
+    refused = caliber("ingest", "files", "large.txt", "--max-bytes", "1000", code=2).stderr
+    assert "1 larger than 1,000 bytes" in refused
+    assert caliber_json("db", "list", "trajectories")["total"] == 0
+
+
+def test_a_folder_whose_files_are_gone_may_be_imported_again(here: Path) -> None:
+    folder = here / "docs"
+    folder.mkdir()
+    (folder / "a.md").write_text("# A\n\nWe decided to keep this one.\n")
+    (folder / "b.md").write_text("# B\n\nThis one will stay as well.\n")
+    first = caliber_json("ingest", "files", "docs")
+    assert first["counts"]["documents"] == 2
+    (folder / "a.md").unlink()
+    (folder / "b.md").unlink()
+    gone = caliber_json("ingest", "files", "docs")
+    assert gone["trajectory_id"] == first["trajectory_id"]
+    assert gone["counts"]["notes_archived"] == first["counts"]["notes"]

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
+from pydantic.fields import FieldInfo
 from support.cli_runs import caliber as run
 
 import caliber
 from caliber.config import CaliberConfig, load_config_file, profiles
+from caliber.config.knobs import Section
 from caliber.config.manual.render import render_json, render_toml
 from caliber.config.parsing import MAX_BYTES
 from caliber.dsl import check
@@ -228,3 +231,31 @@ def test_a_short_file_is_told_of_a_base_and_upon_one_of_who_embeds(tmp_path: Pat
     assert "nothing is found by meaning" in (found := run("check", file, "--base", "reference")).stderr + found.stdout
     whole = MultipleErrors(errors=[MissingRequired(field="storage.path"), MissingRequired(field="vector.dimensions")])
     assert "--base" not in str(whole), "no profile says these"
+
+
+def _knobs(cls: type[Section], above: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    for name, field in cls.model_fields.items():
+        inner = [
+            kind
+            for kind in (field.annotation, *get_args(field.annotation))
+            if isinstance(kind, type) and issubclass(kind, Section)
+        ]
+        if inner and name != "policies":
+            yield from _knobs(inner[0], f"{above}{name}.")
+        elif name != "policies":
+            yield f"{above}{name}", field
+
+
+KNOBS = dict(_knobs(CaliberConfig))
+
+
+def _is_later(field: FieldInfo) -> bool:
+    about: Any = field.json_schema_extra
+    return bool(about["later"])
+
+
+def test_the_commented_file_says_which_knobs_are_not_read_yet(tmp_path: Path) -> None:
+    text = render_toml(caliber.profiles.reference(tmp_path / "a.db"))
+    lines = text.splitlines()
+    marked = {lines[at + 1].split(" =")[0] for at, line in enumerate(lines) if "Not read yet." in line and at > 6}
+    assert marked == {path.rsplit(".", 1)[-1] for path, field in KNOBS.items() if _is_later(field)}

@@ -1,4 +1,4 @@
-"""What a read leaves behind and cannot be written is set aside and recorded; it stops nothing else."""
+"""Writes that reads leave behind: each once and in time; one that cannot be written is set aside and stops no other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.crowds import until
 
 from caliber.context.record.log import WindowLog
 from caliber.engine.background import PeriodicTask
-from caliber.model.errors import InvalidValue, Unavailable
+from caliber.model.errors import Conflict, InvalidValue, Unavailable
 from caliber.model.events import EventType
 from caliber.search.opening import SearchEngine
 
@@ -154,3 +154,92 @@ def test_what_is_no_text_is_refused_at_every_door(memory: Any, start: Any, call:
         call(memory, agent)
     memory.flush()
     assert memory._engine.behind.set_aside == 0
+
+
+def test_a_failure_is_recorded_without_waiting_for_room(file_backend: Any, start: Any) -> None:
+    """Failures are recorded on threads that may hold the writer, which alone can make room in a full queue."""
+    memory = file_backend.open(embedding_provider=None, write_behind__queue_max=4)
+    engine, agent = memory._engine, start(memory)
+    memory.flush()
+    with engine.store._writer.exclusive():
+        for _ in range(20):
+            engine.record_error("somewhere", Conflict(entity_type="x", id="y", reason="z"))
+    assert engine.unrecorded_errors >= 1
+    memory.flush()
+    assert len(errors(memory)) + engine.unrecorded_errors == 20
+    assert memory.stats()["behind"]["unrecorded_errors"] == engine.unrecorded_errors
+    assert memory.get(agent.trajectory_id)
+
+
+def test_a_window_of_a_deleted_trajectory_does_not_block_the_others(backend: Any, start: Any) -> None:
+    memory = backend.open(write_behind__flush_interval_ms=60_000)
+    gone, kept = start(memory), start(memory)
+    memory.flush()
+    lost = memory.assemble_context(gone.trajectory_id)
+    window = memory.assemble_context(kept.trajectory_id)
+    memory.storage.trajectories.delete(gone.trajectory_id)
+    memory.flush()
+    assert memory.storage.context_windows.get(window.window_id)
+    assert memory.storage.context_windows.get(lost.window_id) is None
+
+
+def test_a_fault_while_writing_behind_is_told_and_made_good(backend: Any, start: Any, monkeypatch: Any) -> None:
+    memory = backend.open(write_behind__flush_interval_ms=60_000)
+    agent = start(memory)
+    memory.flush()
+    window = memory.assemble_context(agent.trajectory_id)
+    with monkeypatch.context() as patch:
+
+        def broken(_: Any, **__: Any) -> None:
+            raise RuntimeError("planted")
+
+        patch.setattr(memory._engine.behind._store, "write", broken)
+        with pytest.raises(Unavailable, match="leave behind"):
+            memory._engine.behind.flush()
+    memory.flush()
+    assert memory.storage.context_windows.get(window.window_id)
+
+
+def test_what_a_read_leaves_behind_is_counted_once_also_when_that_fails_half_way(backend: Any, start: Any) -> None:
+    memory = backend.open(write_behind__flush_interval_ms=60_000)
+    note = start(memory).note("counted").note_id
+    memory.flush()
+    behind, fails = memory._engine.behind, [True]
+
+    def breaks() -> list[tuple[str, Any]]:
+        if fails:
+            raise RuntimeError("planted")
+        return [("note", note)]
+
+    for owners in (breaks, lambda: [("note", note)]):
+        behind.put((memory._engine.part(SearchEngine).usage, None, (owners, 1)))
+    with pytest.raises(Unavailable, match="leave behind"):
+        behind.flush()
+    fails.clear()
+    behind.flush()
+    assert memory.storage.usages.get(note).access_count == 2
+
+
+def test_flushing_does_not_wait_for_what_others_go_on_queueing(backend: Any, start: Any, monkeypatch: Any) -> None:
+    """While each batch is written somebody queues more: the queue never runs dry, and what was there before is kept."""
+    memory = backend.open(write_behind__flush_interval_ms=60_000)
+    agent = start(memory)
+    memory.flush()
+    window = memory.assemble_context(agent.trajectory_id)
+    behind = memory._engine.behind
+    batches: list[bool] = []
+
+    class Store:
+        def write(self, work: Any) -> Any:
+            batches.append(True)
+            if len(batches) < 100:  # somebody who never stops, except for this test to end
+                behind.put((memory._engine.log, None, memory._engine.event("notify")))
+            return memory._engine.store.write(work)
+
+    monkeypatch.setattr(behind, "_store", Store())
+    behind.flush()
+    assert memory.storage.context_windows.get(window.window_id)
+    assert len(batches) < 10
+    memory.flush()
+    memory.close()
+    assert behind.waiting() == 0, "closing waits for everything"

@@ -12,7 +12,7 @@ from support.configs import USER, config
 import caliber
 from caliber import EntityRef, Principal
 from caliber.api.caliber import Caliber
-from caliber.model.errors import DTypeError, InputError, InvalidValue, Unavailable
+from caliber.model.errors import DTypeError, InputError, InvalidValue
 
 
 @pytest.fixture(scope="module")
@@ -70,13 +70,6 @@ def test_a_principal_may_be_named_by_text(memory: Caliber) -> None:
     assert repr(agent.principal.label) == "'agent:planner'"
     note = agent.add_note(entity="e", entity_type="t", note_type="fact", content="c", confidence=1.0)
     assert agent.get(note.note_id).content == "c"
-
-
-def test_a_closed_handle_takes_no_subscribers() -> None:
-    opened = caliber.open(config(":memory:"))
-    opened.close()
-    with pytest.raises(Unavailable):
-        opened.on_event(print)
 
 
 def test_type_and_id_of_an_entity_may_be_given_as_text(memory: Caliber) -> None:

@@ -4,30 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
-from support.providers import CountingEmbeddings, outage
 
 from caliber.knowledge.notes import NewNote, add_note
-from caliber.model import EmbedMode, EventType, Note, NoteType
+from caliber.model import Note, NoteType
 from caliber.model.errors import NotFound, StorageError
 from caliber.storage.write.changes import UPSERT, pack_changes
 from caliber.storage.write.unit_of_work import UnitOfWork
-
-ONCE = {"llm_retry_config__max_retries": 0}
-BEHIND = {"embedding__embed__note": EmbedMode.BEHIND.value, "embedding__worker_idle_ms": 20}
-
-
-def _within(seconds: float, condition: Any) -> bool:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        if condition():
-            return True
-        time.sleep(0.01)
-    return bool(condition())
 
 
 def test_a_key_may_come_back_before_anybody_read(backend: Any, start: Any) -> None:  # design 5
@@ -72,16 +58,6 @@ def test_what_only_mentions_a_record_stays_without_it(backend: Any, start: Any) 
     memory.storage.trajectories.delete(parent.trajectory_id)
     assert memory.get(child.trajectory_id).parent_trajectory_id is None
     assert memory.verify() == []
-
-
-def test_a_window_outlives_the_scope_it_shows(backend: Any, start: Any) -> None:
-    memory = backend.open()
-    agent = start(memory)
-    agent.say("what was said before the scope went")
-    window = memory.assemble_context(agent.trajectory_id)
-    memory.flush()
-    memory.storage.scopes.delete(agent.scope_id)
-    assert memory.replay(window.window_id).text == window.text
 
 
 def test_a_row_deleted_elsewhere_right_after_our_commit_stays_deleted(backend: Any) -> None:
@@ -168,73 +144,6 @@ def test_the_verifier_sees_a_row_that_stands_twice(backend: Any, start: Any) -> 
     mirror = memory._engine.memory._generations["note"]
     mirror.append(mirror.row(0))
     assert any("twice" in difference for difference in memory.verify())
-
-
-def test_a_changed_note_gets_a_new_vector_by_itself(backend: Any, start: Any) -> None:
-    memory = backend.open(**BEHIND)
-    note = start(memory).note("alpha beta gamma")
-    memory.flush()
-    memory.storage.notes.update(note.note_id, content="delta epsilon zeta")
-    assert _within(30, lambda: [hit.content for hit in memory.search("delta epsilon zeta").hits])
-    assert memory.verify() == []
-
-
-def test_a_change_that_touches_no_content_keeps_the_vector(backend: Any, start: Any) -> None:
-    embeddings = CountingEmbeddings()
-    memory = backend.open(embedding_provider=embeddings, **BEHIND, **ONCE)
-    note = start(memory).note("alpha beta gamma")
-    memory.flush()
-    embeddings.failure = outage
-    memory.storage.notes.update(note.note_id, importance=5.0)
-    assert memory.storage.embeddings.count() == 1
-
-
-def test_the_old_vector_goes_with_the_old_content_without_a_provider_too(backend: Any, start: Any) -> None:
-    backend.needs("reopen")
-    memory = backend.open()
-    agent = start(memory)
-    artifact = agent.keep("alpha beta gamma")
-    memory.flush()
-    memory.close()
-    plain = backend.open(backend.config(embedding_provider=None))
-    plain.storage.artifacts.update(artifact.artifact_id, content=b"delta epsilon zeta")
-    assert plain.storage.embeddings.count() == 0
-    assert plain.verify() == []
-
-
-def test_the_worker_survives_whatever_a_provider_raises(backend: Any, start: Any) -> None:
-    embeddings = CountingEmbeddings()
-    embeddings.failure = lambda: RuntimeError("a bug of the provider")
-    memory = backend.open(embedding_provider=embeddings, **BEHIND)
-    agent = start(memory)
-    agent.note("alpha beta gamma")
-    assert _within(30, lambda: embeddings.asked)
-    embeddings.failure = None
-    assert _within(30, lambda: memory.search("alpha beta gamma").hits)
-
-
-def test_an_outage_is_waited_out_and_reported_once(backend: Any, start: Any) -> None:
-    embeddings = CountingEmbeddings()
-    memory = backend.open(embedding_provider=embeddings, **{**BEHIND, **ONCE, "embedding__worker_idle_ms": 150})
-    calls: list[float] = []
-
-    def down() -> Any:
-        calls.append(time.monotonic())
-        return outage()
-
-    embeddings.failure = down
-    agent = start(memory)
-    for number in range(20):
-        agent.note(f"note {number}")
-        time.sleep(0.01)
-    assert _within(30, lambda: len(calls) > 3)
-    memory._engine.behind.flush()
-    errors = [event for event in memory.storage.events.all() if event.event_type == EventType.ERROR]
-    embeddings.failure = None
-    assert len(errors) == 1
-    assert all(after - before >= 0.15 for before, after in pairwise(calls)), "once a pause, not once a commit"
-    memory.flush()
-    assert memory.storage.embeddings.count() == 20
 
 
 def test_an_owner_that_moves_while_a_search_begins_is_found_where_it_was(

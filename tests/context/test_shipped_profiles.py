@@ -1,7 +1,4 @@
-"""What a newcomer tries first: an agent that chats, is told something early, and is asked about it later.
-
-Each test is a fault that somebody met who followed the README, on the profiles as they ship.
-"""
+"""Windows of the profiles as they ship: a chat is told something early, and is asked about it later."""
 
 from __future__ import annotations
 
