@@ -13,11 +13,11 @@ from caliber.model import arguments
 from caliber.model.errors import InvalidValue
 from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relation import Relation
-from caliber.schema.relations import EMBEDDING_SPACE, TURN, TURN_SUMMARY
+from caliber.schema.relations import EMBEDDING_SPACE
 from caliber.storage.bulk import arrow
 from caliber.storage.bulk.arrow import Source
 from caliber.storage.bulk.completing import Maker
-from caliber.storage.bulk.load import batches_of, loadable
+from caliber.storage.bulk.load import batches_of
 from caliber.storage.bulk.protocol import BulkReport, OnExisting, Progress
 from caliber.storage.reading import reading
 from caliber.storage.sql.embedding_statements import kinds_of
@@ -62,7 +62,7 @@ def load_source(
     engine: Engine, relation: Relation, source: Source, *, on_existing: OnExisting, progress: Progress
 ) -> BulkReport:
     """Load what a source holds; records without vectors get theirs behind, as those of other processes do."""
-    known = loadable(engine.store.catalog)
+    known = engine.store.catalog.loadable
     if relation not in known:
         names = ", ".join(each.name for each in known)
         raise InvalidValue(field="relation", reason=f"{relation.name} is written by the store itself; load {names}")
@@ -75,7 +75,7 @@ def load_source(
     embedder, summaries = engine.part(Embeddings).embedder, engine.find_part(TurnSummarizer)
     if report.loaded and relation.name in owners and embedder is not None:
         embedder.loaded()
-    if report.loaded and relation in (TURN, TURN_SUMMARY) and summaries is not None:
+    if report.loaded and summaries is not None and summaries.follows(relation):
         summaries.loaded()
     return report
 

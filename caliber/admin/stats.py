@@ -14,25 +14,14 @@ from caliber.kernels import active_path
 from caliber.kernels.jit.code import CompiledCode
 from caliber.model.access import Principal
 from caliber.schema.derived import Sha256
-from caliber.schema.relations import (
-    ARTIFACT,
-    CHECKPOINT,
-    PENDING_TRIGGER,
-    SCOPE,
-    SESSION,
-    TRAJECTORY,
-    TURN,
-    TURN_SUMMARY,
-)
+from caliber.schema.relation import Relation
+from caliber.schema.relations import PENDING_TRIGGER
 from caliber.storage.compile.damage import key_text
 from caliber.storage.compile.derived import hashed, wrong_hash
 from caliber.storage.compile.paging import before_first, behind
 from caliber.trajectory.summarizer import TurnSummarizer
 
 _PAGE = 1_000
-_SEEN_BY_ALL = frozenset(
-    relation.name for relation in (SESSION, TRAJECTORY, SCOPE, TURN, TURN_SUMMARY, ARTIFACT, CHECKPOINT)
-)
 
 
 def stats(engine: Engine, principal: Principal) -> dict[str, Any]:
@@ -106,14 +95,21 @@ def _visible_records(engine: Engine, records: dict[str, int], principal: Princip
 
     What hangs on records, such as vectors, links and events, would tell of hidden ones, and is left out.
     """
-    own = {relation.name for relation in engine.store.catalog.own}
-    out = {name: count for name, count in records.items() if name in own or name in _SEEN_BY_ALL}
+    by_name = engine.store.catalog.by_name
+    out = {name: count for name, count in records.items() if _tells_of_no_other(by_name[name])}
     readers = Readers(principal)
     for name, mirror in engine.memory.snapshot.relations.items():
         if mirror.relation.readers is not None:
             rows, mask = mirror.rows(), readers.over(mirror)
             out[name] = len(rows) if mask is None else int(mask.mask()[rows].sum())
     return out
+
+
+def _tells_of_no_other(relation: Relation) -> bool:
+    """Return whether records are of somebody's own, seen by all, and hang on no others."""
+    erase = relation.erase
+    own = relation.exported is not None and relation.readers is None
+    return own and erase is not None and not erase.hangs_on and erase.cache is None
 
 
 def verify(engine: Engine) -> list[str]:

@@ -41,6 +41,7 @@ from caliber.schema.relations import (
     TURN,
     Relation,
 )
+from caliber.schema.traits import Exported
 from caliber.search.filters import check_vector
 from caliber.storage.bulk.protocol import BATCH_ROWS, BulkReport, OnExisting, Progress
 from caliber.storage.maintain.care import Care, Stages, Steps, StoreStatus, Vacuumed
@@ -396,9 +397,11 @@ class Tables:
         return bulk.read(self._engine, relation, batch_rows=batch_rows)
 
     @property
-    def memories(self) -> tuple[str, ...]:
-        """The relations of the store's declared memories, as bulk loads and exports name them."""
-        return tuple(relation.name for relation in self._engine.store.catalog.own)
+    def exported(self) -> dict[str, bool]:
+        """What can be exported, each after what it refers to, and whether it is without being asked for."""
+        loadable = self._engine.store.catalog.loadable
+        unasked = {relation.name: relation.exported is Exported.RECORDS for relation in loadable}
+        return dict(sorted(unasked.items(), key=lambda item: not item[1]))
 
     def table_of(self, relation: str) -> Table:
         """Return the table of a relation by its own name or its plural. Raises: InvalidValue."""

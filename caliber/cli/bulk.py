@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,29 +16,13 @@ from caliber.cli.settings import Settings, with_settings
 if TYPE_CHECKING:
     from caliber.api.caliber import Caliber
 
-# In the order of references: what is loaded first is what the others refer to.
-RECORDS: Final = (
-    "session", "trajectory", "scope", "turn", "artifact", "checkpoint", "note", "usage", "edge", "embedding_cache",
-)  # fmt: skip
-VECTORS: Final = ("embedding_space", "embedding")
 _BATCH_ROWS: Final = 8_192
 _ENDING: Final = ".parquet"
-
-_OWN: Final = "memory_"
-
-
-class _Relation(click.Choice[str]):
-    """A relation that every store has, or one of a declared memory: ``memory_`` and its name."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        return value if str(value).startswith(_OWN) else super().convert(value, param, ctx)
-
 
 _relations = click.option(
     "--relation",
     "relations",
     multiple=True,
-    type=_Relation([*RECORDS, *VECTORS]),
     metavar="NAME",
     help="Only this relation; may come several times.",
 )
@@ -64,8 +48,7 @@ def export(settings: Settings, path: Path, relations: tuple[str, ...], force: bo
     started = time.monotonic()
     done: list[dict[str, Any]] = []
     with settings.memory() as memory:
-        own = memory.storage.memories
-        files = _targets(path, relations or (*RECORDS, *own), own)
+        files = _targets(path, relations, memory.storage.exported)
         taken = [str(file) for _, file in files if file.exists()]
         if taken and not force:
             raise Mistake(f"{taken[0]} is there already", "choose another PATH, or overwrite with --force")
@@ -86,15 +69,15 @@ def export(settings: Settings, path: Path, relations: tuple[str, ...], force: bo
     settings.out.result(document, human)
 
 
-def _targets(path: Path, relations: tuple[str, ...], own: Sequence[str]) -> list[tuple[str, Path]]:
-    unknown = [name for name in relations if name.startswith(_OWN) and name not in own]
+def _targets(path: Path, relations: tuple[str, ...], known: Mapping[str, bool]) -> list[tuple[str, Path]]:
+    unknown = [name for name in relations if name not in known]
     if unknown:
-        raise Mistake(f"the store has no {unknown[0]}", f"its memories: {', '.join(own) or 'none'}")
+        raise Mistake(f"the store exports no {unknown[0]}", f"it exports {', '.join(known)}")
+    relations = relations or tuple(name for name, unasked in known.items() if unasked)
     if path.suffix == _ENDING:
         if len(relations) != 1:
             raise Mistake(f"{path} is one file", "name one --relation for it, or give a folder")
         return [(relations[0], path)]
-    known = (*RECORDS, *own, *VECTORS)
     return [(relation, path / f"{relation}{_ENDING}") for relation in known if relation in relations]
 
 
@@ -139,7 +122,7 @@ def import_(settings: Settings, path: Path, relations: tuple[str, ...], on_exist
     started = time.monotonic()
     done: list[dict[str, Any]] = []
     with settings.memory() as memory:
-        for relation, file in _sources(path, relations, memory.storage.memories):
+        for relation, file in _sources(path, relations, memory.storage.exported):
             try:
                 done.append(_import(memory, settings.out, relation, file, on_existing))
             except Exception:
@@ -158,18 +141,18 @@ def import_(settings: Settings, path: Path, relations: tuple[str, ...], on_exist
     settings.out.result(document, human)
 
 
-def _sources(path: Path, relations: tuple[str, ...], own: Sequence[str]) -> list[tuple[str | None, Path]]:
+def _sources(path: Path, relations: tuple[str, ...], known: Iterable[str]) -> list[tuple[str | None, Path]]:
     if not path.is_dir():
         if len(relations) > 1:
             raise Mistake(f"{path} is one file", "name at most one --relation for it")
         return [(relations[0] if relations else None, path)]
     found = [
         (relation, path / f"{relation}{_ENDING}")
-        for relation in (*RECORDS, *own, *VECTORS)
+        for relation in known
         if (not relations or relation in relations) and (path / f"{relation}{_ENDING}").exists()
     ]
     if not found:
-        raise Mistake(f"{path} holds no records", f"expected files such as {RECORDS[3]}{_ENDING}")
+        raise Mistake(f"{path} holds no records", f"expected files such as {next(iter(known))}{_ENDING}")
     return found  # type: ignore[return-value]
 
 

@@ -43,6 +43,11 @@ class Catalog:
         """The relations of its own memories."""
         return tuple(memory.relation for memory in self.memories.values())
 
+    @property
+    def loadable(self) -> tuple[Relation, ...]:
+        """The relations that are exported and loaded, each after those it refers to; the store writes the others."""
+        return tuple(relation for relation in self.relations if relation.exported is not None)
+
     def named(self, name: str) -> BuiltIn | None:
         """Return the memory of a name, one that every store has or one of its own; None where there is none."""
         return BOUND.get(name) or self.memories.get(name)

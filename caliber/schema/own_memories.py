@@ -52,7 +52,7 @@ from caliber.schema.relations import BY_NAME
 from caliber.schema.relations.memory import KEY as KEY
 from caliber.schema.relations.memory import TABLE_PREFIX
 from caliber.schema.relations.trajectory import ALWAYS_US, NEVER_US
-from caliber.schema.traits import Ends, Pruned, Text
+from caliber.schema.traits import Ends, Exported, Links, Pruned, Text, Trust
 
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,47}")
 """Definitions come out of archives too, and names become those of columns and attributes."""
@@ -279,7 +279,7 @@ def _relation_of(memory: MemoryType, code: int, plural: str) -> Relation:
     columns = _columns_of(memory)
     keys = [
         ForeignKey("trajectory_id", "trajectory", "trajectory_id", "cascade"),
-        ForeignKey("scope_id", "scope", "scope_id", "cascade"),
+        ForeignKey("scope_id", "scope", "scope_id", "cascade", alike="trajectory_id"),
         ForeignKey("session_id", "session", "session_id", "set null"),
     ]
     groups = ["trajectory_id", "scope_id", "session_id"]
@@ -300,6 +300,9 @@ def _relation_of(memory: MemoryType, code: int, plural: str) -> Relation:
             RecordHash("content_hash", tuple(item.name for item in columns if item.declared)),
         ),
         erase=Erase(names=tuple(item.name for item in texts if item.residence is Residence.INTERNED)),  # looked up by
+        links=Links(edges=False),  # they name kinds that every store has
+        trust=Trust("trust"),
+        exported=Exported.RECORDS,
         ordinal=True,
         versioned=True,
         mirrored=True,

@@ -16,7 +16,7 @@ from caliber.model.events import EventType
 from caliber.schema.derived import Derived, Tokens
 from caliber.schema.erase import Erase, Packed, Redaction
 from caliber.schema.rules import NotBefore, Rule
-from caliber.schema.traits import AS_SAID, Dates, Ends, Text, Valid
+from caliber.schema.traits import AS_SAID, Counted, Dates, Ends, Exported, Links, Text, Trust, Valid
 
 EnumClass = type[StrEnum]
 
@@ -108,12 +108,16 @@ class Composite:
 
 @dataclass(frozen=True, slots=True)
 class ForeignKey:
-    """A reference. ``on_delete`` is ``cascade`` for owned rows, ``set null`` for mere mentions (K-038)."""
+    """A reference. ``on_delete`` is ``cascade`` for owned rows, ``set null`` for mere mentions (K-038).
+
+    ``alike`` is a column that a row and the one it refers to both have, with equal values.
+    """
 
     column: str
     relation: str
     target: str
     on_delete: str
+    alike: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +162,16 @@ class Relation:
     """The columns that follow from others, and by which rule; None where every value is a writer's own."""
     erase: Erase | None = field(kw_only=True)
     """How a subject is found in the records; None where they hold nothing of anybody, or go with others."""
+    links: Links | None = field(kw_only=True)
+    """The references that may end at a record without a foreign key; None where none does."""
+    trust: Trust | None = field(kw_only=True)
+    """The label that says where the content came from; None where nobody's content is."""
+    exported: Exported | None = field(kw_only=True)
+    """Whether records are exported and loaded; None where the store writes them, or they mean nothing elsewhere."""
     rules: tuple[Rule, ...] = ()
     """Rules between columns of one record."""
+    counted: tuple[Counted, ...] = ()
+    """The columns that are numbered by a record that another column refers to."""
     ordinal: bool = False
     versioned: bool = False
     mirrored: bool = False
@@ -205,11 +217,14 @@ class Relation:
         named += () if self.erase is None else self.erase.columns
         for between in self.rules:
             named += [between.column, between.earlier if isinstance(between, NotBefore) else between.kind]
+        named += [name for each in self.counted for name in (each.column, each.key)]
+        named += [key.alike for key in self.foreign_keys if key.alike is not None]
         named += self.active
         named += () if self.text is None else (*self.text.columns, *self.dates.happened, self.dates.entered)
         named += () if self.importance is None else (self.importance,)
         named += () if self.valid is None else self.valid.columns
         named += () if self.readers is None else (self.readers,)
+        named += () if self.trust is None else (self.trust.column,)
         named += () if self.ends is None else [name for name in (self.ends.archive, self.ends.supersede) if name]
         for name in named:
             if name not in self._by_name and name != "ordinal":
@@ -252,6 +267,11 @@ class Relation:
     def embedded(self) -> str | None:
         """The column whose vectors are kept; None where no vectors are."""
         return None if self.text is None else self.text.embedded
+
+    @property
+    def linked(self) -> bool:
+        """Whether edges may end at a record."""
+        return self.links is not None and self.links.edges
 
     @property
     def content_columns(self) -> tuple[str, ...]:

@@ -86,3 +86,43 @@ class Ends:
     pruned: Pruned
     archive: str | None = None
     supersede: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """The references to a record that no foreign key declares: ``edges`` that end at it, counted ``uses`` of it."""
+
+    edges: bool = True
+    uses: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A ``column`` that numbers the records of an ``owner``, found by ``key``.
+
+    The owner's ``counter`` has the next number, its ``total`` how many records there are.
+    """
+
+    column: str
+    owner: str
+    key: str
+    counter: str
+    total: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """The ``column`` of the label that says where a record's content came from.
+
+    ``least_of`` is a relation whose records refer to these: no record is trusted more than one that refers to it.
+    """
+
+    column: str
+    least_of: str | None = None
+
+
+class Exported(StrEnum):
+    """Whether ``caliber export`` writes the records unasked, or when it is asked for them; both can be loaded."""
+
+    RECORDS = "records"
+    ON_REQUEST = "on request"

@@ -27,14 +27,13 @@ _NO_ROWS, _NO_SCORES = np.zeros(0, np.int64), np.zeros(0)
 
 @dataclass(frozen=True, slots=True)
 class Web:
-    """The links in sight at one boundary: the graph, the row of each node kind by kind, and which may be seen."""
+    """The links in sight at one boundary: the graph, by kind the row of each node, and which may be seen."""
 
     linked: Linked
-    rows: list[Ints]
+    rows: dict[str, Ints]
     visible: Bools
     any: bool
     """Whether any link is: one between hidden records is none."""
-    kinds: Sequence[str]
 
 
 @dataclass(slots=True)
@@ -47,9 +46,9 @@ class Reached:
 
     def edges_to(self, kind: str, row: int) -> list[int]:
         """Return the rows of the edges on the way to a row of a kind; none for what no edge led to."""
-        if self.web is None or self.walked is None:
+        if self.web is None or self.walked is None or kind not in self.web.rows:
             return []
-        found = np.flatnonzero(self.web.rows[self.web.kinds.index(kind)] == row)
+        found = np.flatnonzero(self.web.rows[kind] == row)
         path = self.walked.path(int(found[0])) if len(found) else []
         graph, rows = self.web.linked.graph, self.web.linked.rows
         return [int(rows[graph.edge(one, other)]) for one, other in itertools.pairwise(path)]
@@ -63,7 +62,7 @@ class GraphLeg:
 
     def __init__(self, settings: GraphConfig, sights: VisibleCache, kinds: Sequence[str]) -> None:
         self._settings = settings
-        self._kinds = kinds
+        self._searched = kinds
         self._sights = sights
         self._links = Links()
         self._places = Places()
@@ -75,23 +74,24 @@ class GraphLeg:
         snapshot = request.snapshot
         if not snapshot["edge"].count():
             return None
+        kinds = [kind for kind in self._searched if snapshot[kind].relation.linked]
         sights = {item.kind: item.sight for item in searched}
-        for kind in self._kinds:
+        for kind in kinds:
             if kind not in sights:
                 sights[kind] = self._sights.of(snapshot[kind], request.readers, request.as_of_us, request.now_us)
-        made_of = (snapshot["edge"].live_mask, *(sights[kind].visible for kind in self._kinds))
+        made_of = (snapshot["edge"].live_mask, *(sights[kind].visible for kind in kinds))
         newest = self._newest
         if newest is not None and all(one is other for one, other in zip(newest[0], made_of, strict=True)):
             return newest[1]
         linked = self._links.of(snapshot["edge"])
-        rows_of = self._places.of(linked, [snapshot[kind] for kind in self._kinds])
+        rows_of = self._places.of(linked, [snapshot[kind] for kind in kinds])
         visible = np.zeros(linked.graph.nodes, np.bool_)
-        for kind, rows in zip(self._kinds, rows_of, strict=True):
+        for kind, rows in zip(kinds, rows_of, strict=True):
             known = rows >= 0
             visible[known] = sights[kind].visible[rows[known]]
         sources = np.repeat(visible, np.diff(linked.graph.indptr))
         any_link = bool((sources & visible[linked.graph.indices]).any())
-        web = Web(linked, rows_of, visible, any_link, self._kinds)
+        web = Web(linked, dict(zip(kinds, rows_of, strict=True)), visible, any_link)
         self._newest = (made_of, web)
         return web
 
@@ -164,9 +164,10 @@ class GraphLeg:
         )
         gained = np.flatnonzero(walked.hop > 0)
         for place, item in enumerate(searched):
-            rows = web.rows[web.kinds.index(item.kind)][gained]
-            known = rows >= 0
-            brought[place].append((rows[known], walked.score[gained][known].astype(np.float64)))
+            if item.kind in web.rows:
+                rows = web.rows[item.kind][gained]
+                known = rows >= 0
+                brought[place].append((rows[known], walked.score[gained][known].astype(np.float64)))
         return walked
 
 

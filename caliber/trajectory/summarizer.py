@@ -28,6 +28,7 @@ from caliber.model.time import from_us
 from caliber.model.trajectory import Turn, TurnSummary
 from caliber.model.trust import least_trusted
 from caliber.resident.memory import ResidentMemory
+from caliber.schema.relation import Relation
 from caliber.schema.relations import TURN, TURN_SUMMARY
 from caliber.storage.compile.codec import Row, codec_of
 from caliber.storage.compile.derived import derived_value
@@ -136,6 +137,10 @@ class TurnSummarizer:
         if self._look_at_s is None or not self._worker.begun:
             self._look_at_s = time.monotonic() + pacing.foreign_wait_s(self._looked_s)
             self.start()
+
+    def follows(self, relation: Relation) -> bool:
+        """Return whether summaries depend on the records of a relation."""
+        return relation in (TURN, TURN_SUMMARY)
 
     def loaded(self) -> None:
         """Take note that many turns were written at once: all open scopes are looked through now."""

@@ -25,8 +25,9 @@ from caliber.access.visibility import author_of
 from caliber.admin.full_text import check_full_text, rebuild_full_text
 from caliber.model import EntityRef, EntityType, TurnRole
 from caliber.model.errors import Conflict, DTypeError, ExtraNotInstalled, InvalidRow, InvalidValue, PermissionDenied
+from caliber.schema.catalog import BUILT_IN
 from caliber.schema.relations import BY_NAME, RELATIONS
-from caliber.storage.bulk.load import LOADABLE, row_of_loaded
+from caliber.storage.bulk.load import row_of_loaded
 
 pytestmark = pytest.mark.usefixtures("bulk")
 
@@ -137,7 +138,7 @@ def filled(backend: Any, start: Callable[..., Any]) -> Any:
 
 
 def test_every_relation_comes_back_as_it_went_out(filled: Any, other: Any) -> None:
-    for relation in LOADABLE:
+    for relation in BUILT_IN.loadable:
         table = filled.storage.bulk_read(relation.name, batch_rows=2).read_all()
         assert table.num_rows == filled.storage.get(relation.plural).count()
         report = other.storage.bulk_load(relation.name, table)
@@ -454,7 +455,7 @@ def test_vectors_are_loaded_into_their_space(store: Any) -> None:
 
 
 def test_turns_stand_where_their_scope_counts_them(filled: Any, other: Any) -> None:
-    tables = {relation.name: filled.storage.bulk_read(relation.name).read_all() for relation in LOADABLE}
+    tables = {relation.name: filled.storage.bulk_read(relation.name).read_all() for relation in BUILT_IN.loadable}
     for name in ("session", "trajectory", "scope"):
         other.storage.bulk_load(name, tables[name])
     turns = tables["turn"]

@@ -28,6 +28,7 @@ from caliber.schema.relation import (
     version,
 )
 from caliber.schema.relations.memory import LAST_CODE
+from caliber.schema.traits import Exported
 
 CODE = LAST_CODE + 1
 """No byte holds it."""
@@ -75,6 +76,9 @@ def mood(planted: int) -> Relation:
         uniques=(Unique(("nickname",), where=(("nickname", False),)),) if planted > 1 else (),
         derived=None,
         erase=Erase(hangs_on=("trajectory_id",)) if planted > 1 else Erase(),
+        links=None,
+        trust=None,
+        exported=Exported.RECORDS,
         paths=(AccessPath("list_by_feeling", ("feeling",), ("felt_at", "ordinal")),),
     )
 

@@ -256,6 +256,9 @@ _BLOCK = Relation(
     comment="A relation that forgetting knows nothing of.",
     derived=None,
     erase=Erase(),
+    links=None,
+    trust=None,
+    exported=None,
     key=("block_id",),
     columns=(
         uuid_("block_id"),

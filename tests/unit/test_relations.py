@@ -33,8 +33,9 @@ def test_no_two_relations_share_a_name_or_a_code() -> None:
 )
 def test_relation_whose_code_or_name_is_taken_is_refused(name: str, code: int, message: str) -> None:
     planted = Relation(
-        name, "others", object, (integer("number"),), ("number",), code, "Planted.", derived=None, erase=None
-    )
+        name, "others", object, (integer("number"),), ("number",), code, "Planted.",
+        derived=None, erase=None, links=None, trust=None, exported=None,
+    )  # fmt: skip
     with pytest.raises(AssertionError, match=message):
         check_codes((*RELATIONS, planted))
 

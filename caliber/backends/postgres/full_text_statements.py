@@ -13,7 +13,6 @@ from typing import Final
 from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.schema.relation import ColumnType, Relation
 from caliber.schema.relations import BY_NAME
-from caliber.schema.relations.memory import is_declared
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.in_force import in_force_condition
 from caliber.storage.compile.plan import Plan, quote
@@ -111,7 +110,7 @@ def _of(relation: Relation, dialect: PostgresDialect) -> dict[str, str]:
     }
     return {
         **readers_of(relation, records),
-        **({} if is_declared(relation) else linked),
+        **(linked if relation.linked else {}),
         f"search.figures_{kind}": (
             f"SELECT count(*), coalesce(sum(e.terms), 0)::bigint, max({happened(relation)}) FROM {records} AS o"
             f" JOIN {entries} AS e ON e.ordinal = o.ordinal WHERE {in_sight(relation, '$1', '$2')}"
@@ -179,6 +178,7 @@ def _end_in_sight(end: str, dialect: PostgresDialect) -> str:
         f" WHERE o.{relation.key[0]} = l.{end}_id"
         f" AND {in_sight(relation, '$1', _asked(relation))}))"
         for relation in TEXTS
+        if relation.linked
     )
 
 

@@ -71,7 +71,7 @@ def _of(relation: Relation) -> dict[str, str]:
     }
     return {
         **readers_of(relation, records),
-        **({} if is_declared(relation) else linked),
+        **(linked if relation.linked else {}),
         f"search.figures_{kind}": (
             f"SELECT count(*), coalesce(sum(e.terms), 0), max({time}) FROM {records} AS o"
             f" JOIN {words}_entry AS e ON e.ordinal = o.ordinal WHERE {_in_sight(relation, '?1', '?2')}"
@@ -131,6 +131,7 @@ def _end_in_sight(end: str) -> str:
         f" WHERE o.{relation.key[0]} = l.{end}_id"
         f" AND {_in_sight(relation, '?1', _asked(relation))}))"
         for relation in TEXTS
+        if relation.linked
     )
 
 

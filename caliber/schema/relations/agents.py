@@ -25,6 +25,9 @@ LOCK = Relation(
     versioned=True,
     derived=None,  # a lease is as its holder asked
     erase=Erase(),
+    links=None,  # a lease
+    trust=None,  # a lease
+    exported=None,  # a lease holds in one store
     key=("lock_id",),
     columns=(
         uuid_("lock_id"),

@@ -19,6 +19,7 @@ from caliber.schema.relation import (
     uuid_,
     version,
 )
+from caliber.schema.traits import Exported
 
 CONTEXT_WINDOW = Relation(
     name="context_window",
@@ -29,6 +30,9 @@ CONTEXT_WINDOW = Relation(
     ordinal=True,
     derived=None,  # text_hash is that of the assembled text, which is not kept
     erase=Erase(),
+    links=None,  # none is made to a window
+    trust=None,  # of its records
+    exported=None,  # it names rows by ordinals, which an import gives anew
     key=("window_id",),
     columns=(
         uuid_("window_id"),
@@ -59,6 +63,9 @@ CONTENT_VERSION = Relation(
     comment="What a record said before a write changed or removed it; kept while windows may refer to it.",
     derived=None,  # a copy of another record
     erase=Erase(hangs_on=("owner_id", "trajectory_id"), version_of=("owner_type", "owner_ordinal")),
+    links=None,  # it hangs on its owner
+    trust=None,  # that of its owner
+    exported=None,  # as windows
     key=("owner_type", "owner_ordinal", "owner_version"),
     columns=(
         enum("owner_type", EntityType, open=True),
@@ -86,6 +93,9 @@ PENDING_INJECTION = Relation(
     mirrored=True,
     derived=None,  # each column is stated by its trigger
     erase=None,  # words of declarations and of the configuration; goes with its trajectory
+    links=None,  # gone with the next window
+    trust=None,  # words of declarations
+    exported=Exported.ON_REQUEST,  # it waits for one window of this store
     key=("injection_id",),
     columns=(
         uuid_("injection_id"),

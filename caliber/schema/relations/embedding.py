@@ -19,6 +19,7 @@ from caliber.schema.relation import (
     vector,
     version,
 )
+from caliber.schema.traits import Exported
 
 EMBEDDING_SPACE = Relation(
     name="embedding_space",
@@ -31,6 +32,9 @@ EMBEDDING_SPACE = Relation(
     mirrored=True,
     derived=None,  # what a model is
     erase=None,  # a model, and nobody's words
+    links=None,  # none is made to a space
+    trust=None,  # a model
+    exported=Exported.ON_REQUEST,  # made anew by the store that imports
     key=("space_id",),
     columns=(
         uuid_("space_id"),
@@ -56,6 +60,9 @@ EMBEDDING = Relation(
     mirrored=True,
     derived=None,  # content_hash is that of a text of the owner
     erase=Erase(hangs_on=("owner_id",), digest="content_hash"),
+    links=None,  # it hangs on its owner
+    trust=None,  # that of its owner
+    exported=Exported.ON_REQUEST,  # as its space
     key=("space_id", "owner_id", "chunk_index"),
     columns=(
         uuid_("space_id"),
@@ -79,6 +86,9 @@ EMBEDDING_CACHE = Relation(
     comment="Vectors of texts seen before, so that a provider is asked once.",
     derived=None,  # content_hash is that of a text which is not kept
     erase=Erase(cache="embedding_cache.prune"),  # its keys are hashes of texts that nobody keeps
+    links=None,  # nothing names a text that is not kept
+    trust=None,  # vectors
+    exported=Exported.RECORDS,  # vectors that were paid for
     key=("content_hash", "model_id", "dimensions"),
     columns=(
         blob("content_hash", length=32, redact=Redaction.DIGEST),

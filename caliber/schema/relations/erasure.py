@@ -30,6 +30,9 @@ ERASURE = Relation(
     versioned=True,
     derived=None,  # counts of what is gone
     erase=None,  # counts and instants
+    links=None,  # a report
+    trust=None,  # counts
+    exported=None,  # an act in one store
     key=("erasure_id",),
     columns=(
         uuid_("erasure_id"),

@@ -46,6 +46,9 @@ EVENT = Relation(
             ),
         ),
     ),
+    links=None,  # a report
+    trust=None,  # a report of the program
+    exported=None,  # a log is of one store
     key=("event_id",),
     columns=(
         uuid_("event_id"),

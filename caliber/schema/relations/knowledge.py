@@ -29,7 +29,7 @@ from caliber.schema.relation import (
 )
 from caliber.schema.relations.trajectory import ALWAYS_US, NEVER_US
 from caliber.schema.rules import NotBefore
-from caliber.schema.traits import Ends, Pruned, Text, Valid
+from caliber.schema.traits import Ends, Exported, Links, Pruned, Text, Trust, Valid
 
 _COLUMN = Residence.COLUMN
 
@@ -63,6 +63,9 @@ NOTE = Relation(
     valid=Valid(since="valid_from", until="valid_until", as_of=True),
     readers="visible_to",
     ends=Ends(Pruned.ARCHIVED, archive="archived_at", supersede="superseded_by"),
+    links=Links(),
+    trust=Trust("trust"),
+    exported=Exported.RECORDS,
     key=("note_id",),
     columns=(
         uuid_("note_id"),
@@ -116,6 +119,9 @@ USAGE = Relation(
     mirrored=True,
     derived=None,  # counters
     erase=Erase(hangs_on=("owner_id",)),
+    links=None,  # a counter of another record
+    trust=None,  # numbers
+    exported=Exported.RECORDS,
     key=("owner_id",),
     columns=(
         enum("owner_type", EntityType, open=True),
@@ -138,6 +144,9 @@ EDGE = Relation(
     by_id=True,
     derived=None,  # ids and weights, each stated
     erase=Erase(hangs_on=("source_id", "target_id")),
+    links=None,  # it is the link
+    trust=None,  # ids and weights
+    exported=Exported.RECORDS,
     key=("edge_id",),
     composites=(
         Composite("source", EntityRef, (("entity_type", "source_type"), ("id", "source_id"))),

@@ -47,6 +47,9 @@ MEMORY_TYPE = Relation(
         refused="the declaration of the memory {key} names it; give texts that it does not hold, or remove the memory"
         " or the field (caliber db migrate --drop) and declare it in other words"
     ),
+    links=None,  # a declaration
+    trust=None,  # the operator's
+    exported=None,  # the configuration declares it
     key=("code",),
     columns=(
         integer("code", check=(FIRST_CODE, None)),

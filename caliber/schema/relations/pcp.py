@@ -15,6 +15,7 @@ from caliber.schema.relation import (
     text,
     uuid_,
 )
+from caliber.schema.traits import Exported
 
 CHECKPOINT = Relation(
     name="checkpoint",
@@ -25,6 +26,9 @@ CHECKPOINT = Relation(
     ordinal=True,
     derived=None,  # the state is of other records, at a moment that is gone
     erase=Erase(),
+    links=None,  # none is made to a checkpoint
+    trust=None,  # a state is the program's
+    exported=Exported.RECORDS,
     key=("checkpoint_id",),
     columns=(
         uuid_("checkpoint_id"),

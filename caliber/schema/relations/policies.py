@@ -29,6 +29,9 @@ POLICY_RUN = Relation(
     versioned=True,
     derived=None,  # instants and counts
     erase=None,  # ids of rules, instants and counts
+    links=None,  # a mark
+    trust=None,  # instants
+    exported=None,  # of one store's schedules
     key=("rule_id",),
     columns=(
         uuid_("rule_id"),
@@ -51,6 +54,9 @@ PENDING_TRIGGER = Relation(
     versioned=True,
     derived=None,  # what set the trigger off
     erase=Erase(),
+    links=None,  # gone when it was done
+    trust=None,  # ids
+    exported=None,  # work of one store
     key=("trigger_id",),
     columns=(
         uuid_("trigger_id"),

@@ -14,6 +14,9 @@ TENANT = Relation(
     versioned=True,
     derived=None,  # names of places
     erase=None,  # names of places, in a store of its own
+    links=None,  # a place
+    trust=None,  # the operator's
+    exported=None,  # of one directory
     key=("name",),
     columns=(
         uuid_("tenant_id"),

@@ -51,7 +51,7 @@ from caliber.schema.relation import (
     version,
 )
 from caliber.schema.rules import OnlyWith
-from caliber.schema.traits import Dates, Ends, Pruned, Text, Valid
+from caliber.schema.traits import Counted, Dates, Ends, Exported, Links, Pruned, Text, Trust, Valid
 
 _COLUMN = Residence.COLUMN
 _TEXT = Residence.TEXT
@@ -107,6 +107,9 @@ SESSION = Relation(
     versioned=True,
     mirrored=True,
     by_id=True,
+    links=None,  # none is made to a session
+    trust=None,  # nobody's words
+    exported=Exported.RECORDS,
     key=("session_id",),
     composites=(_INITIATOR,),
     columns=(
@@ -133,6 +136,9 @@ TRAJECTORY = Relation(
     versioned=True,
     mirrored=True,
     by_id=True,
+    links=Links(),
+    trust=None,  # a goal is its initiator's
+    exported=Exported.RECORDS,
     key=("trajectory_id",),
     composites=(_INITIATOR,),
     columns=(
@@ -185,6 +191,9 @@ SCOPE = Relation(
     versioned=True,
     mirrored=True,
     by_id=True,
+    links=Links(),
+    trust=Trust("trust", least_of="turn"),
+    exported=Exported.RECORDS,
     key=("scope_id",),
     columns=(
         uuid_("scope_id"),
@@ -231,6 +240,9 @@ TURN = Relation(
     versioned=True,
     mirrored=True,
     by_id=True,
+    links=Links(),
+    trust=Trust("trust"),
+    exported=Exported.RECORDS,
     key=("turn_id",),
     columns=(
         uuid_("turn_id"),
@@ -257,10 +269,14 @@ TURN = Relation(
         Unique(("trajectory_id", "idempotency_key"), where=(("idempotency_key", False),)),
     ),
     foreign_keys=(
-        ForeignKey("scope_id", "scope", "scope_id", "cascade"),
+        ForeignKey("scope_id", "scope", "scope_id", "cascade", alike="trajectory_id"),
         ForeignKey("trajectory_id", "trajectory", "trajectory_id", "cascade"),
     ),
     groups=("scope_id",),
+    counted=(
+        Counted("sequence", "scope", "scope_id", "next_sequence", "turn_count"),
+        Counted("turn_number", "trajectory", "trajectory_id", "turn_count", "turn_count"),
+    ),
     text=Text(("content",), embedded="content", head="name"),
     ends=Ends(Pruned.DELETED),
     paths=(AccessPath("list_by_scope", ("scope_id",), ("sequence",)),),
@@ -278,6 +294,9 @@ TURN_SUMMARY = Relation(
     versioned=True,
     mirrored=True,
     by_id=True,
+    links=None,  # it is made anew
+    trust=Trust("trust"),
+    exported=Exported.ON_REQUEST,  # made anew where the turns are
     key=("turn_summary_id",),
     columns=(
         uuid_("turn_summary_id"),
@@ -295,7 +314,7 @@ TURN_SUMMARY = Relation(
     ),
     uniques=(Unique(("scope_id", "first_turn")),),
     foreign_keys=(
-        ForeignKey("scope_id", "scope", "scope_id", "cascade"),
+        ForeignKey("scope_id", "scope", "scope_id", "cascade", alike="trajectory_id"),
         ForeignKey("trajectory_id", "trajectory", "trajectory_id", "cascade"),
     ),
     groups=("trajectory_id", "scope_id"),
@@ -320,6 +339,9 @@ ARTIFACT = Relation(
     versioned=True,
     mirrored=True,
     by_id=True,
+    links=Links(),
+    trust=Trust("trust"),
+    exported=Exported.RECORDS,
     key=("artifact_id",),
     composites=(Composite("ttl", TTL, (("kind", "ttl_kind"), ("duration_ms", "ttl_ms"))),),
     columns=(
@@ -356,7 +378,7 @@ ARTIFACT = Relation(
         Unique(("trajectory_id", "idempotency_key"), where=(("idempotency_key", False),)),
     ),
     foreign_keys=(
-        ForeignKey("scope_id", "scope", "scope_id", "cascade"),
+        ForeignKey("scope_id", "scope", "scope_id", "cascade", alike="trajectory_id"),
         ForeignKey("trajectory_id", "trajectory", "trajectory_id", "cascade"),
         ForeignKey("session_id", "session", "session_id", "set null"),
         ForeignKey("superseded_by", "artifact", "artifact_id", "set null"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from caliber.schema.relation import Relation
+from caliber.schema.relation import ForeignKey, Relation
 from caliber.storage.compile.plan import quote
 
 _COUNTERS = "load its {} with the counters it will have, or append turns one by one"
@@ -34,6 +34,11 @@ def _exists(target: str, key: str, column: str, also: str = "") -> str:
     return f"EXISTS (SELECT 1 FROM {target} o WHERE o.{quote(key)} = t.{quote(column)}{also})"
 
 
+def other_owner(key: ForeignKey) -> str:
+    """Return the condition that ``o``, which ``t`` refers to, has another owner than ``t``; empty where it may."""
+    return "" if key.alike is None else f" AND o.{quote(key.alike)} <> t.{quote(key.alike)}"
+
+
 def questions(relation: Relation, table: Callable[[str], str], mark: str, *, references: bool = True) -> list[Question]:
     """Return what to ask after loading a relation; ``mark`` is the placeholder of the only parameter.
 
@@ -44,19 +49,14 @@ def questions(relation: Relation, table: Callable[[str], str], mark: str, *, ref
         there = _exists(table(key.relation), key.target, key.column)
         condition = f"t.{quote(key.column)} IS NOT NULL AND NOT {there}"
         out.append(Question(_first(relation, table, mark, condition), key.column, f"refers to no {key.relation}"))
-    if relation.name in ("turn", "artifact"):
-        other = f" AND o.{quote('trajectory_id')} <> t.{quote('trajectory_id')}"
-        condition = _exists(table("scope"), "scope_id", "scope_id", other)
-        out.append(
-            Question(_first(relation, table, mark, condition), "scope_id", "refers to a scope of another trajectory")
-        )
-    if relation.name == "turn":
-        for column, owner, counter in (
-            ("sequence", "scope", "next_sequence"),
-            ("turn_number", "trajectory", "turn_count"),
-        ):
-            beyond = f" AND o.{quote(counter)} <= t.{quote(column)}"
-            condition = _exists(table(owner), f"{owner}_id", f"{owner}_id", beyond)
-            reason = f"is beyond what its {owner} counts: {_COUNTERS.format(owner)}"
-            out.append(Question(_first(relation, table, mark, condition), column, reason))
+    for key in relation.foreign_keys:
+        if key.alike is not None:
+            condition = _exists(table(key.relation), key.target, key.column, other_owner(key))
+            reason = f"refers to a {key.relation} of another {key.alike.removesuffix('_id')}"
+            out.append(Question(_first(relation, table, mark, condition), key.column, reason))
+    for each in relation.counted:
+        beyond = f" AND o.{quote(each.counter)} <= t.{quote(each.column)}"
+        condition = _exists(table(each.owner), each.key, each.key, beyond)
+        reason = f"is beyond what its {each.owner} counts: {_COUNTERS.format(each.owner)}"
+        out.append(Question(_first(relation, table, mark, condition), each.column, reason))
     return out

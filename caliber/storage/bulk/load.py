@@ -9,9 +9,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relation import Relation
-from caliber.schema.relations import CHECKPOINT, EMBEDDING_CACHE
 from caliber.storage.bulk import arrow, completing
 from caliber.storage.bulk.arrow import Source
 from caliber.storage.bulk.checks import check_batch, check_dimensions, check_owners
@@ -22,14 +20,6 @@ from caliber.storage.write.unit_of_work import RowChange
 
 T = TypeVar("T")
 
-
-def loadable(catalog: Catalog) -> tuple[Relation, ...]:
-    """Return what may be loaded; the others are written by the store itself."""
-    return (*catalog.mirrored, CHECKPOINT, EMBEDDING_CACHE)
-
-
-LOADABLE: tuple[Relation, ...] = loadable(BUILT_IN)
-"""What may be loaded into any store."""
 
 KEYS_A_RECORD = 1_000
 """Keys in a change record of a load (design, section 4)."""

@@ -17,18 +17,15 @@ from caliber.model.trust import TrustLabel
 from caliber.schema.catalog import Catalog
 from caliber.schema.relation import Relation
 from caliber.schema.relations import (
-    ARTIFACT,
     CONTENT_VERSION,
     EDGE,
     EMBEDDING,
-    NOTE,
     SCHEMA_MIGRATION,
-    SCOPE,
-    TRAJECTORY,
     TURN,
     TURN_SUMMARY,
     USAGE,
 )
+from caliber.storage.bulk.integrity import other_owner
 from caliber.storage.compile.damage import key_text
 from caliber.storage.compile.plan import Plan, quote
 from caliber.storage.compile.session import StatementSession
@@ -79,10 +76,6 @@ class Question:
 
 
 _RESTORE: Final = "restore a backup of before, or load the missing rows with `caliber import`"
-_LINKED: Final[tuple[Relation, ...]] = (TRAJECTORY, SCOPE, TURN, ARTIFACT, NOTE)
-"""Relations that edges and usage may name; agents and users have no rows yet."""
-_KEPT: Final[tuple[Relation, ...]] = (TURN, TURN_SUMMARY, ARTIFACT, NOTE, SCOPE)
-"""Relations that content is kept of."""
 
 
 def _owner(table: Callable[[str], str], relation: Relation, column: str, also: str = "") -> str:
@@ -102,14 +95,13 @@ class Spelling(Protocol):
 def questions(spelling: Spelling, catalog: Catalog) -> Iterator[Question]:
     """Yield every question, in the words of a database."""
     table, size = spelling.table, spelling.dimensions
-    kept = (*_KEPT, *catalog.own)
     yield from _references(table, catalog)
-    yield from _counters(table)
-    yield _labels(table)
+    yield from _counters(table, catalog)
+    yield from _labels(table, catalog)
     yield from _summaries(spelling)
-    yield from _versions(table, kept)
-    yield from _embeddings(table, size, kept)
-    yield from _orphans(table, (*_LINKED, *catalog.own))
+    yield from _versions(table, [relation for relation in catalog.relations if relation.content_columns])
+    yield from _embeddings(table, size, [relation for relation in catalog.relations if relation.embedded is not None])
+    yield from _orphans(table, catalog.relations)
 
 
 def _references(table: Callable[[str], str], catalog: Catalog) -> Iterator[Question]:
@@ -120,51 +112,51 @@ def _references(table: Callable[[str], str], catalog: Catalog) -> Iterator[Quest
             yield Question(
                 FindingKind.REFERENCE, relation, f"{key.column} refers to no {key.relation}", _RESTORE, condition
             )
-    for relation in (TURN, TURN_SUMMARY, ARTIFACT):
-        other = f" AND o.{quote('trajectory_id')} <> t.{quote('trajectory_id')}"
-        yield Question(
-            FindingKind.REFERENCE,
-            relation,
-            "stands in a scope of another trajectory",
-            _RESTORE,
-            _owner(table, SCOPE, "scope_id", other),
-        )
+            if key.alike is not None:
+                yield Question(
+                    FindingKind.REFERENCE,
+                    relation,
+                    f"stands in a {key.relation} of another {key.alike.removesuffix('_id')}",
+                    _RESTORE,
+                    f"EXISTS ({target}{other_owner(key)})",
+                )
 
 
-def _counters(table: Callable[[str], str]) -> Iterator[Question]:
+def _counters(table: Callable[[str], str], catalog: Catalog) -> Iterator[Question]:
     advice = "appending would fail or give a number twice: restore a backup, or raise the counter to what is there"
-    turns = table(TURN.name)
-    for owner, counter, number in (
-        (SCOPE, "next_sequence", "sequence"),
-        (TRAJECTORY, "turn_count", "turn_number"),
-    ):
-        mine = f"FROM {turns} AS o WHERE o.{quote(owner.key[0])} = t.{quote(owner.key[0])}"
+    every = [(relation, counted) for relation in catalog.relations for counted in relation.counted]
+    for relation, counted in every:
+        owner = catalog.by_name[counted.owner]
+        mine = f"FROM {table(relation.name)} AS o WHERE o.{quote(counted.key)} = t.{quote(counted.key)}"
         yield Question(
             FindingKind.COUNTER,
             owner,
-            f"{counter} is not beyond the {number} of its turns",
+            f"{counted.counter} is not beyond the {counted.column} of its {relation.plural}",
             advice,
-            f"EXISTS (SELECT 1 {mine} AND o.{quote(number)} >= t.{quote(counter)})",
+            f"EXISTS (SELECT 1 {mine} AND o.{quote(counted.column)} >= t.{quote(counted.counter)})",
         )
         yield Question(
             FindingKind.COUNTER,
             owner,
-            "turn_count is less than the turns there are",
+            f"{counted.total} is less than the {relation.plural} there are",
             advice,
-            f"t.{quote('turn_count')} < (SELECT count(*) {mine})",
+            f"t.{quote(counted.total)} < (SELECT count(*) {mine})",
         )
 
 
-def _labels(table: Callable[[str], str]) -> Question:
-    """Return what asks for scopes that are trusted more than a turn in them."""
-    same = f"o.{quote('scope_id')} = t.{quote('scope_id')}"
-    return Question(
-        FindingKind.LABEL,
-        SCOPE,
-        "is trusted more than a turn in it",
-        "give it that label: `storage.scopes.update(id, trust=…)`; summaries and artifacts may have been made since",
-        f"EXISTS (SELECT 1 FROM {table(TURN.name)} AS o WHERE {same} AND {_TRUSTED_LESS})",
-    )
+def _labels(table: Callable[[str], str], catalog: Catalog) -> Iterator[Question]:
+    """Yield what asks for records that are trusted more than one in them."""
+    for relation in catalog.relations:
+        if relation.trust is not None and relation.trust.least_of is not None:
+            least, key = relation.trust.least_of, quote(relation.key[0])
+            yield Question(
+                FindingKind.LABEL,
+                relation,
+                f"is trusted more than a {least} in it",
+                f"give it that label: `storage.{relation.plural}.update(id, {relation.trust.column}=…)`;"
+                " summaries and artifacts may have been made since",
+                f"EXISTS (SELECT 1 FROM {table(least)} AS o WHERE o.{key} = t.{key} AND {_TRUSTED_LESS})",
+            )
 
 
 def _summaries(spelling: Spelling) -> Iterator[Question]:
@@ -252,17 +244,18 @@ def _embeddings(
         )
 
 
-def _orphans(table: Callable[[str], str], linked: Sequence[Relation]) -> Iterator[Question]:
-    for relation in linked:
-        yield Question(
-            FindingKind.ORPHAN,
-            USAGE,
-            f"counts the uses of a {relation.name} that is gone",
-            "it takes a little room, and changes no answer",
-            f"t.{quote('owner_type')} = '{relation.name}' AND NOT {_owner(table, relation, 'owner_id')}",
-            harmless=True,
-        )
-        for end in ("source", "target"):
+def _orphans(table: Callable[[str], str], relations: Sequence[Relation]) -> Iterator[Question]:
+    for relation in relations:
+        if relation.links is not None and relation.links.uses:
+            yield Question(
+                FindingKind.ORPHAN,
+                USAGE,
+                f"counts the uses of a {relation.name} that is gone",
+                "it takes a little room, and changes no answer",
+                f"t.{quote('owner_type')} = '{relation.name}' AND NOT {_owner(table, relation, 'owner_id')}",
+                harmless=True,
+            )
+        for end in ("source", "target") if relation.linked else ():
             yield Question(
                 FindingKind.ORPHAN,
                 EDGE,

@@ -59,9 +59,12 @@ class AddColumn:
             ordinal=after.ordinal,
             auto_key=after.auto_key,
             uniques=tuple(each for each in after.uniques if self.column not in (*each.columns, *dict(each.where))),
-            foreign_keys=tuple(each for each in after.foreign_keys if each.column != self.column),
+            foreign_keys=tuple(replace(each, alike=None) for each in after.foreign_keys if each.column != self.column),
             derived=None,
             erase=None,
+            links=None,
+            trust=None,
+            exported=None,
             paths=tuple(each for each in after.paths if self.column not in (*each.by, *each.order, *dict(each.where))),
         )
         return tuple(before if relation is after else relation for relation in relations)

@@ -256,14 +256,13 @@ def _of(relation: Relation) -> dict[str, Irregular]:
     name = relation.name
     filters = tuple(f"filter_{name}" for name in filter_names(relation))
     sight = ("seen", "at_us")
-    # Records of declared memories have no links.
     linked = {
         f"search.by_key_{name}": Irregular(("keys", *sight), rows_of=name),
     }
     readers = {f"search.readers_{name}": Irregular((), results=(relation.readers,))} if relation.readers else {}
     return {
         **readers,
-        **({} if is_declared(relation) else linked),
+        **(linked if relation.linked else {}),
         f"search.figures_{name}": Irregular(sight, results=("texts", "terms", "newest_us")),
         f"search.matching_{name}": Irregular((*sight, *filters), results=("records",)),
         f"search.count_{name}": Irregular(("term", *sight), results=("texts",)),

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from caliber.model.errors import Conflict
+from caliber.schema.catalog import BUILT_IN
 from caliber.schema.relation import Relation
 from caliber.schema.relations import NOTE, SCOPE, TRAJECTORY
-from caliber.storage.bulk.load import LOADABLE
 from caliber.storage.bulk.protocol import Batch, OnExisting
 from caliber.storage.protocol import Store
 from caliber.testing.world import DECLARED, Contract, World, all_rows, count
@@ -57,9 +57,9 @@ def test_what_was_read_can_be_loaded_again(contract: Contract) -> None:
     trajectory = dataclasses.replace(source.parent_entities["trajectory"], turn_count=2**62)
     source.store.write(lambda uow: uow.upsert(SCOPE, scope))
     source.store.write(lambda uow: uow.upsert(TRAJECTORY, trajectory))
-    for relation in LOADABLE:
+    for relation in BUILT_IN.loadable:
         source.insert(relation, *(source.fresh(relation) for _ in range(2)))
-    for relation in LOADABLE:
+    for relation in BUILT_IN.loadable:
         report = _load(target, relation, _batches(source.store, relation), OnExisting.ERROR)
         assert report.loaded == count(source.store, relation) > 0
         codec = source.store.plans[relation.name].codec
