@@ -44,6 +44,7 @@ from caliber.schema.relation import (
     enum,
     instant,
     integer,
+    stamped,
     text,
     uuid_,
     version,
@@ -344,8 +345,8 @@ def _system_columns(memory: MemoryType) -> Iterator[Column]:
     yield uuid_("session_id", nullable=True)
     if memory.parent is not None:
         yield uuid_("parent_id", nullable=True)
-    yield instant("created_at", residence=_COLUMN)
-    yield instant("updated_at", residence=_COLUMN)
+    yield stamped("created_at", residence=_COLUMN)
+    yield stamped("updated_at", residence=_COLUMN)
     yield instant("occurred_at", nullable=True, residence=_COLUMN, resident_null=ALWAYS_US)
     yield text("created_by", nullable=True)
     yield enum("trust", TrustLabel, residence=_COLUMN)

@@ -52,6 +52,19 @@ class Residence(StrEnum):
     TEXT = "text"
 
 
+class Initial(StrEnum):
+    """The value of a column in rows that are loaded without it: NOW is the instant of the load."""
+
+    NOW = "now"
+
+
+@dataclass(frozen=True, slots=True)
+class Like:
+    """A column that begins as another ``column``."""
+
+    column: str
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """One column. ``check`` is a closed numeric range; ``resident_null`` stands for NULL in the mirror's array.
@@ -71,6 +84,8 @@ class Column:
     json_decode: Callable[[Any], Any] | None = None
     residence: Residence = Residence.PACKED
     resident_null: int | float | None = None
+    initial: Initial | Like | str | None = None
+    """The value of loaded rows that come without the column: a text is JSON; None where they must have it."""
     content: bool = False
     open: bool = False
     declared: bool = False
@@ -285,6 +300,11 @@ def uuid_(name: str, **options: Any) -> Column:
 
 def instant(name: str, **options: Any) -> Column:
     return Column(name, ColumnType.INSTANT, **options)
+
+
+def stamped(name: str, **options: Any) -> Column:
+    """An instant that is the present one in rows that are loaded without it."""
+    return instant(name, initial=Initial.NOW, **options)
 
 
 def text(name: str, **options: Any) -> Column:

@@ -21,7 +21,7 @@ from caliber.schema.derived import Tokens
 from caliber.schema.erase import Erase
 from caliber.schema.relation import Relation, Residence, enum, instant, integer, real, text, text_array, uuid_, version
 from caliber.schema.relations.trajectory import ALWAYS_US, NEVER_US
-from caliber.schema.traits import Ends, Pruned, Text, Valid
+from caliber.schema.traits import Ends, Exported, Links, Pruned, Text, Trust, Valid
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ TIP = Relation(
     ends=Ends(Pruned.ARCHIVED, archive="dropped_at", supersede="better"),
     derived=(Tokens("tokens", ("said",)),),
     erase=Erase(names=("about",)),
-    links=Links(),
+    links=Links(edges=False),
     trust=Trust("trust"),
     exported=Exported.RECORDS,
     by_id=True,
@@ -127,6 +127,7 @@ def main(path: str, knobs: dict[str, Any], is_file: bool, folder: str) -> None:
                 hidden(memory)
                 ended(memory)
                 assert memory.storage.check() == []
+                exported(memory)
                 left = found(memory), memory.storage.tips.count()
                 archive_file = Path(folder) / f"{mode}.zip"
                 if is_file:
@@ -143,6 +144,18 @@ def main(path: str, knobs: dict[str, Any], is_file: bool, folder: str) -> None:
 def found(memory: Any, **options: Any) -> set[str]:
     keys = {each.tip_id: name for name, each in TIPS.items()}
     return {keys[hit.id] for hit in memory.search("ferry", kinds=["tip"], limit=9, **options).hits}
+
+
+def exported(memory: Any) -> None:
+    """Take records out and in again."""
+    assert memory.storage.exported["tip"]
+    records, before = memory.storage.bulk_read("tip").read_all(), found(memory)
+    for each in TIPS.values():
+        memory.storage.tips.delete(each.tip_id)
+    assert found(memory) == set()
+    memory.storage.bulk_load("tip", records)
+    assert found(memory) == before
+    assert memory.storage.check() == []
 
 
 def searched(memory: Any) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from caliber.model.trust import TrustLabel
 from caliber.schema import relations  # first of all: other modules take the relations from it
 from caliber.schema.derived import Fingerprint, RecordHash, Sha256, Tokens
 from caliber.schema.erase import Erase, Layout, Packed, Redaction
@@ -23,6 +24,7 @@ from caliber.schema.relation import (
     Relation,
     Unique,
     blob,
+    enum,
     instant,
     integer,
     json_,
@@ -33,6 +35,7 @@ from caliber.schema.relation import (
     version,
 )
 from caliber.schema.rules import NotBefore
+from caliber.schema.traits import Exported, Links, Trust
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -57,6 +60,7 @@ class Page:
     readers: tuple[uuid.UUID, ...] = ()
     idempotency_key: str | None = None
     draft_hash: bytes | None = None
+    vouched: TrustLabel = TrustLabel.WEB
     version: int = 1
 
 
@@ -77,8 +81,8 @@ PAGE = Relation(
         Tokens("tokens", ("title", "body", "remark")),
     ),
     erase=Erase(names=("title",)),
-    links=Links(),
-    trust=Trust("trust"),
+    links=Links(edges=False),  # they name kinds that every store has
+    trust=Trust("vouched"),
     exported=Exported.RECORDS,
     rules=(NotBefore("ended_at", "begun_at"),),
     ordinal=True,
@@ -106,6 +110,7 @@ PAGE = Relation(
         uuid_array("readers"),
         text("idempotency_key", nullable=True, redact=Redaction.NEW_KEY),
         blob("draft_hash", nullable=True, redact=Redaction.EMPTIED),
+        enum("vouched", TrustLabel),
         version(),
     ),
     uniques=(Unique(("body_hash",)), Unique(("author", "idempotency_key"), where=(("idempotency_key", False),))),
@@ -198,6 +203,22 @@ def derived(memory: Any) -> None:
         memory.storage.bulk_load("page", memory.storage.bulk_read("page").read_all(), on_existing="skip").skipped == 3
     )
     assert memory.verify() == []
+    assert memory.storage.check() == []
+    exported(memory, made[1:])
+
+
+def exported(memory: Any, loaded: list[Page]) -> None:
+    """Take records out and in again; those that nobody vouches for come in with the least trusted label."""
+    assert memory.storage.exported["page"], "exported without being asked for"
+    records = memory.storage.bulk_read("page").read_all()
+    usage = caliber.model.Usage("page", loaded[0].page_id, 1, WHEN)
+    memory.storage.usages.insert(usage)
+    assert memory.storage.check() == []
+    for each in loaded:
+        memory.storage.pages.delete(each.page_id)
+    assert "a page that is gone" in memory.storage.check()[0].what
+    memory.storage.bulk_load("page", records.drop_columns("vouched"), on_existing="skip")
+    assert [memory.storage.pages.get(each.page_id) for each in loaded] == loaded
     assert memory.storage.check() == []
 
 

@@ -10,8 +10,8 @@ from caliber.schema.relation import (
     Relation,
     blob,
     boolean,
-    instant,
     integer,
+    stamped,
     text,
     uuid_,
 )
@@ -37,7 +37,7 @@ CHECKPOINT = Relation(
         text("codec", redact=Redaction.NOTHING),
         blob("state", redact=Packed(Layout.CHECKPOINT)),
         boolean("recoverable"),
-        instant("created_at"),
+        stamped("created_at"),
         uuid_("scope_id", nullable=True),
     ),
     foreign_keys=(

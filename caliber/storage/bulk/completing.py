@@ -17,7 +17,7 @@ from caliber.kernels.estimators import Estimator
 from caliber.model.errors import InvalidRow, InvalidValue
 from caliber.model.trust import TrustLabel
 from caliber.schema.derived import Derived, Sha256
-from caliber.schema.relation import Column, ColumnType, Relation
+from caliber.schema.relation import Column, ColumnType, Initial, Like, Relation
 from caliber.storage.bulk.arrow import default_column, field_of
 from caliber.storage.bulk.columns import (
     Columns,
@@ -32,25 +32,8 @@ from caliber.storage.bulk.columns import (
 )
 from caliber.storage.compile.derived import HASH_BYTES, derive_column, reason_of
 
-_NOW = frozenset(
-    {
-        "created_at",
-        "updated_at",
-        "last_activity_at",
-        "last_active_at",
-        "opened_at",
-        "started_at",
-        "generated_at",
-        "last_accessed_at",
-    }
-)
-_LIKE = {"base_importance": "importance", "base_weight": "weight"}
-"""Columns that begin as another."""
-
-_TRUSTED_LEAST = {"trust": list(TrustLabel)[-1].value.encode()}
+_TRUSTED_LEAST = list(TrustLabel)[-1].value.encode()
 """The label of rows that come without one: nothing says where they came from."""
-
-_EMPTY_JSON = {"tool_calls": b"[]"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,19 +70,21 @@ def _can_be_made(relation: Relation, column: Column, names: Sequence[str]) -> bo
         column.default is not None
         or name == "version"
         or (relation.key == (name,) and column.type is ColumnType.UUID)
-        or (name in _NOW and column.type is ColumnType.INSTANT)
-        or name in _LIKE
-        or name in _EMPTY_JSON
-        or name in _TRUSTED_LEAST
+        or column.initial is not None
+        or _is_label(relation, name)
         or column.type in (ColumnType.TEXT_ARRAY, ColumnType.UUID_ARRAY)
     )
 
 
+def _is_label(relation: Relation, name: str) -> bool:
+    return relation.trust is not None and relation.trust.column == name
+
+
 def add_plain(relation: Relation, columns: Columns, rows: int, maker: Maker) -> None:
     """Add the columns that were not given and say nothing of the others."""
-    later = {*relation.rule_of, *_LIKE}
     for declared in relation.columns:
-        if declared.name not in columns and declared.name not in later:
+        later = declared.name in relation.rule_of or isinstance(declared.initial, Like)
+        if declared.name not in columns and not later:
             columns[declared.name] = _made(relation, declared, columns, rows, maker)
 
 
@@ -142,21 +127,20 @@ def _made(relation: Relation, declared: Column, columns: Columns, rows: int, mak
     name = declared.name
     if name == "version":
         return column_of_numbers(declared, np.ones(rows, np.int64))
-    if name in _LIKE and _LIKE[name] in columns:
-        like = columns[_LIKE[name]]
-        return dataclasses.replace(like, field=field_of(declared))
+    if isinstance(declared.initial, Like):
+        return dataclasses.replace(columns[declared.initial.column], field=field_of(declared))
     if declared.default is not None:
         return default_column(declared, rows)
     if declared.nullable:
         return nothing(declared, rows)
     if relation.key == (name,):
         return column_of_bytes(declared, uuid7_batch(rows))
-    if name in _NOW:
+    if declared.initial is Initial.NOW:
         return column_of_numbers(declared, np.full(rows, maker.now_us, np.int64))
-    if name in _EMPTY_JSON:
-        return column_of_texts(declared, [_EMPTY_JSON[name]] * rows)
-    if name in _TRUSTED_LEAST:
-        return column_of_texts(declared, [_TRUSTED_LEAST[name]] * rows)
+    if declared.initial is not None:
+        return column_of_texts(declared, [declared.initial.encode()] * rows)
+    if _is_label(relation, name):
+        return column_of_texts(declared, [_TRUSTED_LEAST] * rows)
     return empty_lists(declared, rows)
 
 
