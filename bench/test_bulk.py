@@ -27,7 +27,7 @@ from harness.stores import SERVER
 
 import caliber
 from caliber.backends import backend
-from caliber.kernels.copy import COPY_HEADER, COPY_TRAILER, CopyRows, copy_tuples
+from caliber.kernels.copy.rows import COPY_HEADER, COPY_TRAILER, CopyRows, copy_tuples
 from caliber.localserver.server import LocalServer
 from caliber.model import SystemClock
 from caliber.schema.relations import EMBEDDING, EMBEDDING_SPACE

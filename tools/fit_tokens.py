@@ -2,7 +2,7 @@
 
 Usage: python tools/fit_tokens.py [--check | --fit | --errors]
 
-Without an option, csrc/tokens/tables.c is written from caliber/kernels/token_classes.py and token_costs.py; with
+Without an option, csrc/tokens/tables.c is written from caliber/kernels/tokens/classes.py and costs.py; with
 --check nothing is written and the exit code is 1 if it differs. --fit finds new costs and writes both files; --errors
 prints how far the committed costs are off on documents that no fit has seen: the tables of docs/tokens.md. Those two
 count the texts of token_corpus.py with quicktok (extra ``tokens``).
@@ -27,10 +27,10 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT)]
 
-from caliber.kernels import token_classes as machine  # noqa: E402
-from caliber.kernels.reference import token_keys  # noqa: E402
+from caliber.kernels.tokens import classes as machine  # noqa: E402
+from caliber.kernels.tokens.reference import token_keys  # noqa: E402
 
-COSTS = ROOT / "caliber" / "kernels" / "token_costs.py"
+COSTS = ROOT / "caliber" / "kernels" / "tokens" / "costs.py"
 TABLES = ROOT / "csrc" / "tokens" / "tables.c"
 VOCABULARIES = ("o200k_base", "cl100k_base")
 TABLE_NAMES = ("CLASSES", "NEXT", "GROUP", "AGAIN", "REPEATS", "LETTER", "LOWER", "NEXT_HIGH")
@@ -54,7 +54,7 @@ def _lines(values: Sequence[int], each: int = 16, indent: str = "    ") -> Itera
 def tables_c(costs: dict[str, bytes]) -> str:
     """Return csrc/tokens/tables.c."""
     out = [
-        "/* Made by tools/fit_tokens.py from token_classes.py and token_costs.py; not edited by hand. */",
+        "/* Made by tools/fit_tokens.py from classes.py and costs.py; not edited by hand. */",
         '#include "machine.h"',
     ]
     for name in TABLE_NAMES:
@@ -67,9 +67,9 @@ def tables_c(costs: dict[str, bytes]) -> str:
 
 
 def costs_py(costs: dict[str, bytes], made_with: str) -> str:
-    """Return caliber/kernels/token_costs.py."""
+    """Return caliber/kernels/tokens/costs.py."""
     out = [
-        '"""What a byte costs by context and class, fitted to each vocabulary: see ``token_classes``.',
+        '"""What a byte costs by context and class, fitted to each vocabulary: see ``classes``.',
         "",
         "Made by tools/fit_tokens.py --fit; not edited by hand.",
         '"""',
@@ -198,9 +198,9 @@ def by_tables(vocabulary: str, text: str) -> int:
 
 
 def _committed() -> dict[str, bytes]:
-    from caliber.kernels import token_costs
+    from caliber.kernels.tokens import costs
 
-    return token_costs.COSTS
+    return costs.COSTS
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""Generate caliber/kernels/unicode_extend.py: code points that belong to the character before them.
+"""Generate caliber/kernels/tokens/unicode_extend.py: code points that belong to the character before them.
 
 Usage: python tools/gen_unicode.py [--check]
 
@@ -13,7 +13,7 @@ import sys
 import unicodedata
 from pathlib import Path
 
-TARGET = Path(__file__).resolve().parent.parent / "caliber" / "kernels" / "unicode_extend.py"
+TARGET = Path(__file__).resolve().parent.parent / "caliber" / "kernels" / "tokens" / "unicode_extend.py"
 JOINERS = range(0x200C, 0x200E)  # zero width non-joiner and joiner
 SKIN_TONES = range(0x1F3FB, 0x1F400)
 TAGS = range(0xE0020, 0xE0080)  # of subdivision flags

@@ -1,4 +1,4 @@
-"""Generate what is a word character: csrc/keyword/unicode_words.h and caliber/kernels/unicode_words.py.
+"""Generate what is a word character: csrc/keyword/unicode_words.h and caliber/kernels/keyword/unicode_words.py.
 
 Usage: python tools/gen_words.py [--check]
 
@@ -15,7 +15,7 @@ from gen_unicode import JOINERS, SURROGATES, table, version
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADER = ROOT / "csrc" / "keyword" / "unicode_words.h"
-MODULE = ROOT / "caliber" / "kernels" / "unicode_words.py"
+MODULE = ROOT / "caliber" / "kernels" / "keyword" / "unicode_words.py"
 
 NONE, WORD, DENSE = 0, 1, 2
 # Scripts written without spaces between words: letters of these are indexed in overlapping pairs.

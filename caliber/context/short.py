@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from caliber.context.texts import Cut
 from caliber.kernels import Estimator
-from caliber.kernels.tokens import ELLIPSIS, truncate_to_tokens
+from caliber.kernels.tokens.counting import ELLIPSIS, truncate_to_tokens
 
 
 def short_form(text: str, limit: int, estimator: Estimator) -> Cut | None:

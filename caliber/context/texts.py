@@ -14,7 +14,7 @@ from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from caliber.context.plan import ARTIFACT, NOTE, TURN_SUMMARY
-from caliber.kernels.tokens import ELLIPSIS
+from caliber.kernels.tokens.counting import ELLIPSIS
 from caliber.model.windows import Message
 from caliber.schema.relation import Column, ColumnType
 from caliber.storage.compile.codec import decoder_of

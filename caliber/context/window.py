@@ -33,7 +33,7 @@ from caliber.context.filling.filled import Filled
 from caliber.context.plan import PASSAGE, TURN, AssemblyPlan, SectionPlan, source_type_of
 from caliber.context.texts import Cut, Said, TurnText, byte_length, passage_lead
 from caliber.context.trace import Decided, trace
-from caliber.kernels.tokens import ELLIPSIS, truncate_to_length, truncate_to_tokens
+from caliber.kernels.tokens.counting import ELLIPSIS, truncate_to_length, truncate_to_tokens
 from caliber.model.context import ContextPersistence
 from caliber.model.errors import InternalError
 from caliber.model.lazy import LazyTuple

@@ -18,7 +18,7 @@ from typing import Any, Final
 from caliber.erasure.digests import digests_of, digests_of_body
 from caliber.erasure.redaction import Redactor
 from caliber.erasure.subject import Subject
-from caliber.kernels.estimators import Estimator
+from caliber.kernels.tokens.estimators import Estimator
 from caliber.model.errors import AmbiguousSubject
 from caliber.schema.erase import COPIES, Erase, Layout, MadeFrom, Packed
 from caliber.schema.relation import ColumnType, Relation

@@ -9,7 +9,7 @@ from typing import Any
 from caliber.erasure import packed
 from caliber.erasure.subject import Subject
 from caliber.kernels import uuid7
-from caliber.kernels.estimators import Estimator
+from caliber.kernels.tokens.estimators import Estimator
 from caliber.schema.erase import Packed, Redaction
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.storage.compile.derived import completed

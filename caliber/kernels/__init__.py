@@ -14,18 +14,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from caliber.kernels.digest import sha256_batch, sha256_spans
     from caliber.kernels.dispatch import active_path, available_paths, forced_path
-    from caliber.kernels.estimators import (
-        BytesEstimator,
-        CalibratedEstimator,
-        Estimator,
-        ExactEstimator,
-        open_estimator,
-    )
     from caliber.kernels.evaluator import Evaluator, open_evaluator
     from caliber.kernels.graph import Csr, Edges, Walk, csr, walk
     from caliber.kernels.identifiers import uuid7, uuid7_batch
-    from caliber.kernels.joining import best_scores
-    from caliber.kernels.keyword import (
+    from caliber.kernels.joining.join import best_scores
+    from caliber.kernels.keyword.index import (
         PHRASE_MAX,
         Analysis,
         KeywordIndex,
@@ -37,14 +30,21 @@ if TYPE_CHECKING:
         words_of,
     )
     from caliber.kernels.rank import FillDecision, RankColumns, rank_and_fill
-    from caliber.kernels.similarity import Pairs, cosine_batch, cosine_topk, pairs_above
-    from caliber.kernels.tokens import (
+    from caliber.kernels.tokens.counting import (
         estimate_tokens,
         estimate_tokens_batch,
         estimate_tokens_spans,
         truncate_to_tokens,
     )
-    from caliber.kernels.vectors import Metric, Snapshot, VectorMatrix
+    from caliber.kernels.tokens.estimators import (
+        BytesEstimator,
+        CalibratedEstimator,
+        Estimator,
+        ExactEstimator,
+        open_estimator,
+    )
+    from caliber.kernels.vectors.matrix import Metric, Snapshot, VectorMatrix
+    from caliber.kernels.vectors.similarity import Pairs, cosine_batch, cosine_topk, pairs_above
 
 __all__ = [
     "PHRASE_MAX",
@@ -95,12 +95,12 @@ __all__ = [
 _HOME = {
     "digest": ("sha256_batch", "sha256_spans"),
     "dispatch": ("active_path", "available_paths", "forced_path"),
-    "estimators": ("BytesEstimator", "CalibratedEstimator", "Estimator", "ExactEstimator", "open_estimator"),
+    "tokens.estimators": ("BytesEstimator", "CalibratedEstimator", "Estimator", "ExactEstimator", "open_estimator"),
     "evaluator": ("Evaluator", "open_evaluator"),
     "graph": ("Csr", "Edges", "Walk", "csr", "walk"),
     "identifiers": ("uuid7", "uuid7_batch"),
-    "joining": ("best_scores",),
-    "keyword": (
+    "joining.join": ("best_scores",),
+    "keyword.index": (
         "Analysis",
         "KeywordIndex",
         "KeywordRule",
@@ -112,14 +112,14 @@ _HOME = {
         "words_of",
     ),
     "rank": ("FillDecision", "RankColumns", "rank_and_fill"),
-    "similarity": ("Pairs", "cosine_batch", "cosine_topk", "pairs_above"),
-    "tokens": (
+    "vectors.similarity": ("Pairs", "cosine_batch", "cosine_topk", "pairs_above"),
+    "tokens.counting": (
         "estimate_tokens",
         "estimate_tokens_batch",
         "estimate_tokens_spans",
         "truncate_to_tokens",
     ),
-    "vectors": ("Metric", "Snapshot", "VectorMatrix"),
+    "vectors.matrix": ("Metric", "Snapshot", "VectorMatrix"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from caliber.kernels import uuid7
-from caliber.kernels.estimators import Estimator
+from caliber.kernels.tokens.estimators import Estimator
 from caliber.model.errors import Conflict, InvalidValue
 from caliber.model.ids import NoteId, TrajectoryId
 from caliber.model.knowledge import Note, NoteType

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.kernels.tokenizer import open_tokenizer
+from caliber.kernels.tokens.tokenizer import open_tokenizer
 from caliber.llm.local import LocalEmbedding
 from caliber.llm.protocols import FloatVector
 from caliber.llm.texts import valid_unicode

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from caliber.config.search import FloorConfig
 from caliber.kernels import KeywordRule
-from caliber.kernels.joining import Best, best_scores, told
+from caliber.kernels.joining.join import Best, best_scores, told
 from caliber.model.windows import Evidence
 from caliber.resident.memory import ResidentSnapshot
 from caliber.search.fusion import Joined, times_us

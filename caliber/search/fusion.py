@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.config.search import SearchConfig, SearchWeights
-from caliber.kernels.joining import LENT, QUOTIENT, STRETCHED, VALUES, Best, Part, best_scores, join
+from caliber.kernels.joining.join import LENT, QUOTIENT, STRETCHED, VALUES, Best, Part, best_scores, join
 from caliber.resident.mirror import RelationSnapshot
 from caliber.search.legs import Floats, Ints, Nearest, Searched
 from caliber.text.dates import Interval

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from caliber.kernels import uuid7
-from caliber.kernels.estimators import Estimator
+from caliber.kernels.tokens.estimators import Estimator
 from caliber.model import arguments
 from caliber.model.errors import Conflict, ConstraintViolation, InvalidValue
 from caliber.model.ids import ArtifactId

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Sequence
 
 from caliber.kernels import uuid7
-from caliber.kernels.estimators import Estimator
+from caliber.kernels.tokens.estimators import Estimator
 from caliber.model import states
 from caliber.model.errors import CircularReference, ConstraintViolation, InvalidStateTransition
 from caliber.model.ids import ArtifactId, CheckpointId, ScopeId, SessionId, TrajectoryId

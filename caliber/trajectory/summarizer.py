@@ -20,7 +20,7 @@ from caliber.config import CaliberConfig
 from caliber.engine import pacing
 from caliber.engine.engine import Engine
 from caliber.kernels import uuid7
-from caliber.kernels.estimators import Estimator
+from caliber.kernels.tokens.estimators import Estimator
 from caliber.llm.protocols import SummarizationProvider
 from caliber.model.errors import AuthenticationFailed, CaliberError, ConfigError, SummarizationFailed
 from caliber.model.ids import TurnSummaryId

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from caliber.kernels import uuid7
-from caliber.kernels.estimators import Estimator
+from caliber.kernels.tokens.estimators import Estimator
 from caliber.model import arguments
 from caliber.model.errors import Conflict, ConstraintViolation, DTypeError, InvalidValue, NotFound
 from caliber.model.ids import ScopeId, TrajectoryId, TurnId, uuid_from_bytes

@@ -13,7 +13,8 @@ import pytest
 from support.configs import policy
 from support.providers import ScriptedSummarizer
 
-from caliber.kernels import estimate_tokens, open_estimator, tokenizer
+from caliber.kernels import estimate_tokens, open_estimator
+from caliber.kernels.tokens import tokenizer
 from caliber.model.errors import ExtraNotInstalled, MultipleErrors
 
 NAMES = ["bytes", "calibrated"] + (["exact"] if find_spec("quicktok") else [])

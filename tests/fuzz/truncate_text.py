@@ -9,7 +9,7 @@ import sys
 import types
 from importlib.util import find_spec
 
-from caliber.kernels import estimators, graphemes, tokens
+from caliber.kernels.tokens import counting, estimators, graphemes
 
 ESTIMATORS: tuple[estimators.Estimator, ...] = (
     *(estimators.BytesEstimator(divisor) for divisor in (1, 2, 3.5, 4, 0.5, 7.25, 3.827163, 1000)),
@@ -23,12 +23,12 @@ def check(data: bytes) -> None:
     """Assert what truncation promises; the first two bytes choose limit and estimator, the rest is text."""
     limit, estimator = (data[0] if data else 0) - 2, ESTIMATORS[data[1] % len(ESTIMATORS) if len(data) > 1 else 0]
     text = data[2:].decode("utf-8", "replace")
-    cut = tokens.truncate_to_tokens(text, limit, estimator=estimator)
-    assert tokens.estimate_tokens(cut, estimator=estimator) <= max(limit, 0)
-    if limit > 0 and tokens.estimate_tokens(text, estimator=estimator) <= limit:
+    cut = counting.truncate_to_tokens(text, limit, estimator=estimator)
+    assert counting.estimate_tokens(cut, estimator=estimator) <= max(limit, 0)
+    if limit > 0 and counting.estimate_tokens(text, estimator=estimator) <= limit:
         assert cut == text
         return
-    kept = cut if text.startswith(cut) else cut.removesuffix(tokens.ELLIPSIS)
+    kept = cut if text.startswith(cut) else cut.removesuffix(counting.ELLIPSIS)
     assert text.startswith(kept)
     gap = len(text) - len(kept) - len(text[len(kept) :].lstrip())
     assert any(graphemes.is_boundary(text, at) for at in range(len(kept), len(kept) + gap + 1))
@@ -37,7 +37,7 @@ def check(data: bytes) -> None:
 def main() -> None:
     import atheris
 
-    for module in (tokens, graphemes, estimators):
+    for module in (counting, graphemes, estimators):
         for function in vars(module).values():
             if isinstance(function, types.FunctionType) and function.__module__ == module.__name__:
                 atheris.instrument_func(function)

@@ -19,7 +19,7 @@ import pytest
 from support.copy_columns import rows_of
 
 from caliber.kernels import forced_path
-from caliber.kernels.copy import CopyColumn, CopyField, CopyKind, CopyReader, CopyRows, copy_chunks
+from caliber.kernels.copy.rows import CopyColumn, CopyField, CopyKind, CopyReader, CopyRows, copy_chunks
 from caliber.localserver.server import LocalServer
 from caliber.model.errors import InvalidRow
 

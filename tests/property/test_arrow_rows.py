@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.entities import entities_of
 
-from caliber.kernels.copy import CopyReader, CopyRows, copy_chunks
+from caliber.kernels.copy.rows import CopyReader, CopyRows, copy_chunks
 from caliber.schema.relation import ColumnType, Relation
 from caliber.schema.relations import RELATIONS
 from caliber.storage.bulk import arrow

@@ -20,8 +20,10 @@ from support.remote import ARGUMENTS, FIELDS, FUNCTIONS
 
 from caliber import kernels
 from caliber._native import ffi
-from caliber.kernels import dispatch, reference, scoring
-from caliber.kernels.token_costs import COSTS
+from caliber.kernels import dispatch
+from caliber.kernels.tokens import reference as token_reference
+from caliber.kernels.tokens.costs import COSTS
+from caliber.kernels.vectors import reference, scoring
 from caliber.model.errors import InvalidConfigValue
 
 pytestmark = [
@@ -81,12 +83,12 @@ def check(native: dispatch.Native) -> None:
     text = np.frombuffer("".join(texts).encode(), np.uint8)
     estimator, costs = kernels.CalibratedEstimator("o200k_base"), np.frombuffer(COSTS["o200k_base"], np.uint8)
     edges = np.array([0, 7, 40, 41, 90, len(text)])
-    sums = np.cumsum(costs[reference.token_keys(text)], dtype=np.int64)
+    sums = np.cumsum(costs[token_reference.token_keys(text)], dtype=np.int64)
     with running(native):
         fitting = [estimator.fitting(text.tobytes(), int(limit)) for limit in sums]
         lengths = estimator.lengths_of_spans(text, edges)
     assert fitting == [int(np.count_nonzero(sums <= limit)) for limit in sums]
-    assert lengths.tolist() == [reference.token_units(text[a:b], costs) for a, b in pairwise(edges.tolist())]
+    assert lengths.tolist() == [token_reference.token_units(text[a:b], costs) for a, b in pairwise(edges.tolist())]
     offsets = np.cumsum([0, *range(0, 200, 9), 1000, 3])
     data = generator.bytes(int(offsets[-1]))
     with running(native):

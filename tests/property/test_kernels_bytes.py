@@ -22,7 +22,8 @@ from support import arm64
 from support.instruction_sets import COMPILED, EVERY, LOCAL, PORTABLE, running_on, searched
 
 from caliber import kernels
-from caliber.kernels import dispatch, graphemes, identifiers, reference
+from caliber.kernels import dispatch, identifiers, reference
+from caliber.kernels.tokens import graphemes
 from caliber.model.errors import InternalError, InvalidValue
 
 DIVISORS = st.sampled_from([1, 2, 3.5, 4, 3.3, 0.5, 0.001, 7.25, 1000, 3.827163])

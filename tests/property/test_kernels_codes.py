@@ -21,8 +21,8 @@ from support.native_builds import COMPILER, build, on_path, running, runs_here
 from support.vector_problems import KINDS, Problem, drawn
 
 from caliber import kernels
-from caliber.kernels import reference, scoring
-from caliber.kernels.scoring import Segment
+from caliber.kernels.vectors import reference, scoring
+from caliber.kernels.vectors.scoring import Segment
 
 METRICS = {"cosine": reference.COSINE, "l2": reference.L2, "inner_product": reference.INNER_PRODUCT}
 SOAK = bool(os.environ.get("CALIBER_SOAK"))

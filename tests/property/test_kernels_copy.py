@@ -15,8 +15,9 @@ from support.copy_columns import NUMBERS, rows_of
 from support.instruction_sets import MACHINES, running_on, searched
 
 from caliber._native import lib
-from caliber.kernels import forced_path, reference_copy
-from caliber.kernels.copy import (
+from caliber.kernels import forced_path
+from caliber.kernels.copy import reference
+from caliber.kernels.copy.rows import (
     COPY_HEADER,
     COPY_TRAILER,
     CopyColumn,
@@ -201,9 +202,9 @@ def test_kinds_and_reasons_are_those_of_c() -> None:
         "ARRAY",
         "VERSION",
     )
-    assert [getattr(lib, f"CAL_COPY_{name}") for name in names] == list(reference_copy.REASONS)
-    assert [getattr(reference_copy, name) for name in names] == list(reference_copy.REASONS)
-    assert lib.CAL_COPY_DIMENSIONS_MAX == reference_copy.DIMENSIONS_MAX
+    assert [getattr(lib, f"CAL_COPY_{name}") for name in names] == list(reference.REASONS)
+    assert [getattr(reference, name) for name in names] == list(reference.REASONS)
+    assert lib.CAL_COPY_DIMENSIONS_MAX == reference.DIMENSIONS_MAX
 
 
 @pytest.mark.parametrize("path", MACHINES)

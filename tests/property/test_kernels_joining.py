@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.instruction_sets import MACHINES, running_on, searched
 
 from caliber.kernels import forced_path
-from caliber.kernels.joining import FLAGGED, LENT, QUOTIENT, STRETCHED, VALUES, Part, join, told
+from caliber.kernels.joining.join import FLAGGED, LENT, QUOTIENT, STRETCHED, VALUES, Part, join, told
 from caliber.model.errors import DTypeError, InvalidValue, ShapeError
 
 # Large ones that cancel out: what is left of the small ones depends on the order of the sum.

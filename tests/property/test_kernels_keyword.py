@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.instruction_sets import MACHINES, running_on, searched
 
-from caliber.kernels import best_scores, forced_path, reference_keyword
-from caliber.kernels.keyword import (
+from caliber.kernels import best_scores, forced_path
+from caliber.kernels.keyword import reference
+from caliber.kernels.keyword.index import (
     Analysis,
     KeywordIndex,
     KeywordRule,
@@ -90,12 +91,12 @@ def test_words_are_found_alike(path: str, documents: list[bytes]) -> None:
     assert offsets.tolist() == expected_offsets.tolist()
     for document, start, end in zip(documents, offsets, offsets[1:], strict=False):
         numbers = words[start:end].tolist()
-        assert [native._words.word(number) for number in numbers] == reference_keyword.words_of(document)
+        assert [native._words.word(number) for number in numbers] == reference.words_of(document)
 
 
 def test_words_are_what_they_are_said_to_be() -> None:
     def words(text: str) -> list[str]:
-        return [word.decode() for word in reference_keyword.words_of(text.encode())]
+        return [word.decode() for word in reference.words_of(text.encode())]
 
     assert words("The snake_case, a path/to/file.py; don’t!") == ["The", "snake_case", "a", "path/to/file.py", "don’t"]
     assert words("C++ and C#, 1,000 a,b std::vector") == ["C++", "and", "C#", "1,000", "a", "b", "std::vector"]

@@ -14,10 +14,10 @@ from support.instruction_sets import COMPILED, EVERY, LOCAL, running_on, searche
 from support.native_builds import COMPILER, build, on_path, running
 
 from caliber import kernels
-from caliber.kernels import graphemes, reference, token_classes
-from caliber.kernels.estimators import VOCABULARIES
-from caliber.kernels.token_costs import COSTS
-from caliber.kernels.tokens import truncate_to_length
+from caliber.kernels.tokens import classes, graphemes, reference
+from caliber.kernels.tokens.costs import COSTS
+from caliber.kernels.tokens.counting import truncate_to_length
+from caliber.kernels.tokens.estimators import VOCABULARIES
 from caliber.model.errors import DTypeError, InvalidValue
 
 ESTIMATORS = [
@@ -97,15 +97,15 @@ def test_a_beginning_never_costs_more_than_the_whole(data: bytes, at: int, vocab
     estimator = kernels.CalibratedEstimator(vocabulary)
     whole = estimator.tokens_of_bytes(data)
     assert estimator.tokens_of_bytes(data[:at]) <= whole
-    assert len(data) / token_classes.LONGEST_TOKEN <= whole <= len(data)
+    assert len(data) / classes.LONGEST_TOKEN <= whole <= len(data)
 
 
-@given(data=RAW, start=st.integers(token_classes.WARM_UP, 300))
+@given(data=RAW, start=st.integers(classes.WARM_UP, 300))
 def test_a_cost_depends_on_the_bytes_just_before_only(data: bytes, start: int) -> None:
     raw = np.frombuffer(data * 3, np.uint8)
     keys = reference.token_keys(raw)
-    looked_on = reference.token_keys(raw[start - token_classes.WARM_UP :])
-    assert keys[start:].tolist() == looked_on[token_classes.WARM_UP :].tolist()
+    looked_on = reference.token_keys(raw[start - classes.WARM_UP :])
+    assert keys[start:].tolist() == looked_on[classes.WARM_UP :].tolist()
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda estimator: estimator.name)

@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as hnp
 from support.instruction_sets import COMPILED, RUNNABLE, running_on, searched
 
 from caliber import kernels
-from caliber.kernels import reference, scoring
+from caliber.kernels.vectors import reference, scoring
 
 METRICS = {"cosine": reference.COSINE, "l2": reference.L2, "inner_product": reference.INNER_PRODUCT}
 # Around the edges of eight lanes, four rows and a whole register, up to a usual embedding.
@@ -219,7 +219,8 @@ GUARD = """
 import ctypes, mmap, sys
 import numpy as np
 from caliber import kernels
-from caliber.kernels import dispatch, scoring
+from caliber.kernels import dispatch
+from caliber.kernels.vectors import scoring
 page = 64 * mmap.PAGESIZE
 area = mmap.mmap(-1, page + mmap.PAGESIZE)
 raw = np.frombuffer(area, np.uint8)

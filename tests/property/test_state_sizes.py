@@ -20,8 +20,10 @@ from support.instruction_sets import LOCAL, running_on
 from support.vector_problems import KINDS, drawn
 
 from caliber import kernels
-from caliber.kernels import RankColumns, dispatch, identifiers, reference, scoring
-from caliber.kernels.scoring import Segment
+from caliber.kernels import RankColumns, dispatch, identifiers
+from caliber.kernels import reference as single
+from caliber.kernels.vectors import reference, scoring
+from caliber.kernels.vectors.scoring import Segment
 
 METRICS = {"cosine": reference.COSINE, "l2": reference.L2, "inner_product": reference.INNER_PRODUCT}
 TOGETHER = 64  # queries of one problem
@@ -273,7 +275,7 @@ def test_ranking_at_the_sizes_stated() -> None:
             columns, limits = candidates(generator, n)
             with running_on("scalar"):
                 order, decision = kernels.rank_and_fill(columns, **limits)
-            expected = reference.rank_and_fill(columns, **limits)
+            expected = single.rank_and_fill(columns, **limits)
             assert order.tobytes() == expected[0].tobytes()
             assert decision.tobytes() == expected[1].tobytes()
     evidence.record(
@@ -395,7 +397,7 @@ def check_clocks(generator: np.random.Generator, wanted: int) -> int:
             count = int(generator.choice([1, 2, 100, 3000]))
             entropy = generator.bytes(10 * count)
             made = identifiers.fill(states[0], now, entropy, count)
-            assert made == reference.uuid7_fill(states[1], now, entropy, count)
+            assert made == single.uuid7_fill(states[1], now, entropy, count)
             assert states[0] == states[1]
             done += count
     return done

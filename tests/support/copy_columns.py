@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from caliber.kernels.copy import CopyColumn, CopyKind
+from caliber.kernels.copy.rows import CopyColumn, CopyKind
 
 NUMBERS = {
     CopyKind.INT2: np.int16,

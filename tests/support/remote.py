@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from caliber._native import ffi, lib
-from caliber.kernels import scoring
+from caliber.kernels.vectors import scoring
 
 ROOT = Path(__file__).resolve().parents[2]
 ANSWER_SECONDS = 60

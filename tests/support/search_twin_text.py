@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from caliber.kernels.reference_keyword import kind_of
+from caliber.kernels.keyword.reference import kind_of
 
 WORD_BYTES = 256
 PHRASE_PARTS = 32

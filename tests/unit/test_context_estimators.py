@@ -17,7 +17,8 @@ from caliber.context.explain.explainer import explain
 from caliber.context.explain.replayer import replay
 from caliber.context.plan import plan_of
 from caliber.context.record.record import unpack_record
-from caliber.kernels import estimate_tokens, tokenizer
+from caliber.kernels import estimate_tokens
+from caliber.kernels.tokens import tokenizer
 from caliber.model.context import AssemblyAction
 from caliber.model.errors import BudgetTooSmall, ExtraNotInstalled, StorageError
 
@@ -170,7 +171,7 @@ def test_a_window_is_replayed_and_explained_without_its_estimator(world: Any, mo
     tokenizer.open_token_vocabulary.cache_clear()
     monkeypatch.setitem(sys.modules, "quicktok", None)
     monkeypatch.setitem(sys.modules, "tiktoken", None)
-    from caliber.kernels import estimators
+    from caliber.kernels.tokens import estimators
 
     monkeypatch.setitem(estimators.COSTS, "cl100k_base", bytes(640))
     estimators._table.cache_clear()

@@ -18,7 +18,7 @@ from support.entities import plain
 from support.memories import AT, FACT, record
 
 from caliber.config.memories import MemoryConfig
-from caliber.kernels.estimators import Estimator, open_estimator
+from caliber.kernels.tokens.estimators import Estimator, open_estimator
 from caliber.model.errors import InternalError
 from caliber.model.knowledge import NoteType
 from caliber.model.trust import TrustLabel

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from caliber.erasure.proving import Proof
 from caliber.erasure.redaction import Redactor
 from caliber.erasure.subject import MARK, Subject
-from caliber.kernels.estimators import open_estimator
+from caliber.kernels.tokens.estimators import open_estimator
 from caliber.model import EntityRef, EntityType
 from caliber.model.erasure import ErasureKind, ForgetReport, Searched
 from caliber.model.errors import AmbiguousSubject, DTypeError

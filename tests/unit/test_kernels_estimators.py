@@ -18,11 +18,11 @@ from caliber.kernels import (
     ExactEstimator,
     estimate_tokens,
     open_estimator,
-    tokenizer,
     truncate_to_tokens,
 )
-from caliber.kernels.estimators import VOCABULARIES
-from caliber.kernels.token_classes import LONGEST_TOKEN
+from caliber.kernels.tokens import tokenizer
+from caliber.kernels.tokens.classes import LONGEST_TOKEN
+from caliber.kernels.tokens.estimators import VOCABULARIES
 from caliber.model.errors import DTypeError, ExtraNotInstalled, InvalidValue
 
 pytest.importorskip("quicktok", reason="the extra tokens has no wheel for this Python")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from caliber import kernels
-from caliber.kernels.vectors import SEGMENT_ROWS
+from caliber.kernels.vectors.matrix import SEGMENT_ROWS
 
 
 def rows(n: int, dimensions: int = 8, seed: int = 1) -> np.ndarray:

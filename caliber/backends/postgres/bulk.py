@@ -27,7 +27,7 @@ from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.backends.postgres.errors import translate_driver
 from caliber.backends.postgres.statements import irregular
 from caliber.backends.postgres.wire import ESCAPE, from_jsonb, json_text
-from caliber.kernels.copy import COPY_HEADER, COPY_TRAILER, CopyColumn, CopyKind, CopyReader, CopyRows, copy_tuples
+from caliber.kernels.copy.rows import COPY_HEADER, COPY_TRAILER, CopyColumn, CopyKind, CopyReader, CopyRows, copy_tuples
 from caliber.model.errors import CaliberError, Conflict, InvalidRow
 from caliber.model.time import from_us
 from caliber.schema.relation import Column, Relation

@@ -27,7 +27,7 @@ from caliber.backends.postgres.memories import catalog_in
 from caliber.backends.postgres.statements import ADVISORY_CLASS, MOVED, own
 from caliber.backends.postgres.store import shared_for
 from caliber.config.storage import PostgresConfig
-from caliber.kernels.copy import COPY_HEADER, COPY_TRAILER, CopyReader, CopyRows, copy_tuples
+from caliber.kernels.copy.rows import COPY_HEADER, COPY_TRAILER, CopyReader, CopyRows, copy_tuples
 from caliber.model.errors import CaliberError, Conflict
 from caliber.model.time import from_us
 from caliber.schema.catalog import Catalog

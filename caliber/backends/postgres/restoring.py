@@ -18,7 +18,7 @@ from caliber.backends.postgres.care import PostgresWhole
 from caliber.backends.postgres.connection import PgConnection, Shared, connect
 from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.backends.postgres.memories import catalog_in
-from caliber.kernels.copy import COPY_HEADER, COPY_TRAILER, CopyRows, copy_tuples
+from caliber.kernels.copy.rows import COPY_HEADER, COPY_TRAILER, CopyRows, copy_tuples
 from caliber.model.errors import Conflict, InternalError
 from caliber.schema.catalog import Catalog
 from caliber.schema.relation import Relation

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from caliber.kernels import uuid7_batch
-from caliber.kernels.copy import CopyColumn
-from caliber.kernels.estimators import Estimator
+from caliber.kernels.copy.rows import CopyColumn
+from caliber.kernels.tokens.estimators import Estimator
 from caliber.model.errors import InvalidRow, InvalidValue
 from caliber.model.trust import TrustLabel
 from caliber.schema.derived import Derived, Sha256

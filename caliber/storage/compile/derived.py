@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from caliber.kernels import sha256_batch, sha256_spans
-from caliber.kernels.estimators import Estimator
-from caliber.kernels.tokens import estimate_tokens, estimate_tokens_spans
+from caliber.kernels.tokens.counting import estimate_tokens, estimate_tokens_spans
+from caliber.kernels.tokens.estimators import Estimator
 from caliber.schema.derived import Derived, Fingerprint, RecordHash, Sha256, Tokens
 from caliber.schema.relation import Relation
 from caliber.storage.compile.codec import codec_of, dump_json

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from caliber.kernels.copy import CopyColumn, CopyKind, CopyRows, copy_tuples
+from caliber.kernels.copy.rows import CopyColumn, CopyKind, CopyRows, copy_tuples
 from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relation import Column, Relation, integer
 from caliber.schema.relations import CHANGE, CONFIG_DOCUMENT, EMBEDDING_SPACE, MEMORY_TYPE, SCHEMA_MIGRATION

@@ -19,10 +19,11 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from caliber.kernels import checks, dispatch, reference_keyword
+from caliber.kernels import checks, dispatch
 from caliber.kernels.growing import ByteRows, Growing
-from caliber.kernels.keyword_native import NativePostings, NativeWords, pack_words
-from caliber.kernels.reference_keyword import KeywordRule, Lending, QueryWord, WordScores
+from caliber.kernels.keyword import reference
+from caliber.kernels.keyword.native import NativePostings, NativeWords, pack_words
+from caliber.kernels.keyword.reference import KeywordRule, Lending, QueryWord, WordScores
 from caliber.model.deadline import deadline_passed, remaining_s
 from caliber.model.errors import DTypeError, InvalidValue
 
@@ -86,7 +87,7 @@ class Vocabulary:
     def __init__(self, analyze: Callable[[str], Analysis]) -> None:
         self._analyze = analyze
         self.lock = threading.RLock()
-        self._words: Words = reference_keyword.Words() if dispatch.native() is None else NativeWords()
+        self._words: Words = reference.Words() if dispatch.native() is None else NativeWords()
         self.terms: dict[str, int] = {}
         self.parts: dict[str, int] = {}
         self._term_texts: list[str] = []
@@ -234,8 +235,8 @@ class KeywordIndex:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.dictionary = vocabulary
         native = dispatch.native() is not None
-        self._postings: Any = NativePostings() if native else reference_keyword.Postings()
-        self._pack = pack_words if native else reference_keyword.pack
+        self._postings: Any = NativePostings() if native else reference.Postings()
+        self._pack = pack_words if native else reference.pack
         self._lengths, self._flags = Growing(np.uint32), Growing(np.uint8)
         self._packed = ByteRows()
 
@@ -278,8 +279,8 @@ class KeywordIndex:
         own_flags: npt.NDArray[np.uint8] | None,
     ) -> None:
         first, count = self._lengths.length, len(offsets) - 1
-        if first + count >= reference_keyword.DOCUMENTS_MAX:
-            raise InvalidValue(field="texts", reason=f"an index holds at most {reference_keyword.DOCUMENTS_MAX} texts")
+        if first + count >= reference.DOCUMENTS_MAX:
+            raise InvalidValue(field="texts", reason=f"an index holds at most {reference.DOCUMENTS_MAX} texts")
         vocabulary = self.dictionary
         lengths, flags = self._postings.add(
             first,
@@ -464,9 +465,9 @@ class _Scanner(threading.local):
 
     def of(self, text: bytes) -> list[bytes]:
         native = dispatch.native()
-        module = reference_keyword if native is None else native.lib
+        module = reference if native is None else native.lib
         if module is not self.module or len(self.texts) > _SCANNED:
-            self.words = reference_keyword.Words() if native is None else NativeWords()
+            self.words = reference.Words() if native is None else NativeWords()
             self.texts, self.module = [], module
         numbers, _ = self.words.intern([text])
         words, texts = self.words, self.texts

@@ -19,11 +19,12 @@ from typing import Any, ClassVar, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from caliber.kernels import checks, dispatch, reference
+from caliber.kernels import checks, dispatch
 from caliber.kernels.digest import check_edges
-from caliber.kernels.token_classes import UNITS_PER_TOKEN
-from caliber.kernels.token_costs import COSTS
-from caliber.kernels.tokenizer import TokenVocabulary, open_token_vocabulary
+from caliber.kernels.tokens import reference
+from caliber.kernels.tokens.classes import UNITS_PER_TOKEN
+from caliber.kernels.tokens.costs import COSTS
+from caliber.kernels.tokens.tokenizer import TokenVocabulary, open_token_vocabulary
 from caliber.model.errors import DTypeError, InvalidValue
 
 Lengths = npt.NDArray[np.int64]

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from caliber.kernels import checks, dispatch, reference
+from caliber.kernels import checks, dispatch
+from caliber.kernels.vectors import reference
 from caliber.model.errors import InvalidValue, NonFiniteError
 
 CODE_STEP, CODE_SMALLEST, CODE_LARGEST = 64, 64, 1 << 16  # as in csrc/vectors/codes.h

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from caliber.kernels.unicode_extend import ENDS, STARTS
+from caliber.kernels.tokens.unicode_extend import ENDS, STARTS
 
 _ZERO_WIDTH_JOINER = "\u200d"
 

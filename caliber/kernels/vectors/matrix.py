@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from caliber.kernels import checks, dispatch, reference, scoring
-from caliber.kernels.scoring import Codes, Found, Segment, row_norms
+from caliber.kernels import checks, dispatch
+from caliber.kernels.vectors import reference, scoring
+from caliber.kernels.vectors.scoring import Codes, Found, Segment, row_norms
 from caliber.model.errors import InvalidValue
 
 SEGMENT_ROWS = 4096

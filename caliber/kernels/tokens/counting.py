@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from caliber.kernels import checks, dispatch, reference
+from caliber.kernels import checks, dispatch
 from caliber.kernels.digest import check_edges
-from caliber.kernels.estimators import BytesEstimator, Estimator
-from caliber.kernels.graphemes import boundary_at_or_before
+from caliber.kernels.tokens import reference
+from caliber.kernels.tokens.estimators import BytesEstimator, Estimator
+from caliber.kernels.tokens.graphemes import boundary_at_or_before
 from caliber.model.errors import DTypeError
 
 ELLIPSIS = "..."

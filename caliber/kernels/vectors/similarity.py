@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from caliber.kernels import checks, dispatch, reference, scoring
-from caliber.kernels.scoring import Segment, row_norms
-from caliber.kernels.vectors import METRIC_CODES, Metric
+from caliber.kernels import checks, dispatch
+from caliber.kernels.vectors import reference, scoring
+from caliber.kernels.vectors.matrix import METRIC_CODES, Metric
+from caliber.kernels.vectors.scoring import Segment, row_norms
 from caliber.model.errors import InvalidValue, ShapeError
 
 _COSINE = METRIC_CODES[Metric.COSINE]

@@ -8,8 +8,6 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from caliber.kernels import reference_keyword
-
 VALUES: Final = 0
 QUOTIENT: Final = 1
 LENT: Final = 2
@@ -79,7 +77,7 @@ def join(
     scores = np.maximum(scores, least)
     if inside is not None:
         scores[inside[rows] == 0] = 0.0
-    places, best = reference_keyword.best_scores(scores, k, tie, rows)
+    places, best = best_scores(scores, k, tie, rows)
     return scores, places, best, told(parts, rows, places)
 
 
@@ -90,3 +88,22 @@ def told(parts: Weighted, rows: Ints, places: Ints) -> Doubles:
     for at, (share, part) in enumerate(parts):
         out[at, known] = share * dense(part, rows)[places[known]]
     return out
+
+
+def best_scores(
+    scores: npt.NDArray[np.float64],
+    k: int,
+    tie: npt.NDArray[np.uint64] | None,
+    rows: npt.NDArray[np.int64] | None,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    """Return the best ``k`` scores above 0 in canonical order."""
+    with np.errstate(over="ignore"):
+        rounded = scores.astype(np.float32)
+    places = np.flatnonzero(rounded > 0)
+    if tie is None:
+        order = np.lexsort((places, -rounded[places]))
+    else:
+        ties = tie[places if rows is None else rows[places]]
+        order = np.lexsort((places, ties[:, 1], ties[:, 0], -rounded[places]))
+    ids = places[order[:k]].astype(np.int64)
+    return ids, rounded[ids]

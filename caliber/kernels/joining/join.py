@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from caliber.kernels import checks, dispatch, reference_joining, reference_keyword
-from caliber.kernels.reference_joining import FLAGGED, LENT, QUOTIENT, STRETCHED, VALUES, Part, Weighted, dense
+from caliber.kernels import checks, dispatch
+from caliber.kernels.joining import reference
+from caliber.kernels.joining.reference import FLAGGED, LENT, QUOTIENT, STRETCHED, VALUES, Part, Weighted, dense
 from caliber.model.errors import InvalidValue
 
 __all__ = [
@@ -72,7 +73,7 @@ def join(
     if native is None:
         if count and not 0 <= int(rows.min()) <= int(rows.max()) < room:
             raise InvalidValue(field="rows", reason="outside its range")
-        return Best(*reference_joining.join(parts, rows, tie, wanted, flags, least))
+        return Best(*reference.join(parts, rows, tie, wanted, flags, least))
     buffer, null = native.ffi.from_buffer, native.ffi.NULL
     scores, places = np.empty(count), np.empty(wanted, np.int64)
     best, given = np.empty(wanted, np.float32), np.empty(len(parts) * wanted)
@@ -123,7 +124,7 @@ def best_scores(
             raise InvalidValue(field="rows", reason="a row for each score")
     native = dispatch.native()
     if native is None:
-        return reference_keyword.best_scores(scores, wanted, tie, rows)
+        return reference.best_scores(scores, wanted, tie, rows)
     ids, best = np.empty(wanted, np.int64), np.empty(wanted, np.float32)
     buffer, null = native.ffi.from_buffer, native.ffi.NULL
     found = native.ffi.new("size_t *")
@@ -157,7 +158,7 @@ def told(parts: Weighted, rows: Ints, room: int, places: Ints) -> Doubles:
             raise InvalidValue(field="rows", reason="outside its range")
         if len(places) and int(places.max()) >= len(rows):
             raise InvalidValue(field="places", reason="outside its range")
-        return reference_joining.told(parts, rows, places)
+        return reference.told(parts, rows, places)
     out = np.empty((len(parts), len(places)))
     buffer = native.ffi.from_buffer
     status = native.lib.cal_join_told(

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from caliber.kernels.growing import Growing
-from caliber.kernels.unicode_words import ENDS, KINDS, STARTS
+from caliber.kernels.keyword.unicode_words import ENDS, KINDS, STARTS
 from caliber.model.errors import InvalidValue
 
 DOCUMENTS_MAX = 2**28 - 1
@@ -338,22 +338,3 @@ def unpack(packed: bytes) -> list[int]:
             out.append(value)
             value, shift = 0, 0
     return out
-
-
-def best_scores(
-    scores: npt.NDArray[np.float64],
-    k: int,
-    tie: npt.NDArray[np.uint64] | None,
-    rows: npt.NDArray[np.int64] | None,
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-    """Return the best ``k`` scores above 0 in canonical order."""
-    with np.errstate(over="ignore"):
-        rounded = scores.astype(np.float32)
-    places = np.flatnonzero(rounded > 0)
-    if tie is None:
-        order = np.lexsort((places, -rounded[places]))
-    else:
-        ties = tie[places if rows is None else rows[places]]
-        order = np.lexsort((places, ties[:, 1], ties[:, 0], -rounded[places]))
-    ids = places[order[:k]].astype(np.int64)
-    return ids, rounded[ids]

@@ -1,4 +1,4 @@
-"""The dictionary and the postings of ``caliber.kernels.keyword``, over C: buffers that Python owns and enlarges."""
+"""The dictionary and the postings of ``index``, over C: buffers that Python owns and enlarges."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from caliber.kernels import dispatch
 from caliber.kernels.growing import Growing
-from caliber.kernels.reference_keyword import KeywordRule, Lending, QueryWord, WordScores
+from caliber.kernels.keyword.reference import KeywordRule, Lending, QueryWord, WordScores
 from caliber.model.errors import InternalError, InvalidValue
 
 _NONE = 0xFFFFFFFF
@@ -128,7 +128,7 @@ class NativeWords:
 
 
 def pack_words(words: npt.NDArray[np.uint32], offsets: npt.NDArray[np.int64]) -> list[bytes]:
-    """Return the words of each span as bytes; see ``reference_keyword.pack``."""
+    """Return the words of each span as bytes; see ``reference.pack``."""
     native = _native()
     buffer = native.ffi.from_buffer
     count = len(offsets) - 1

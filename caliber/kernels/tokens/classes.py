@@ -2,7 +2,7 @@
 
 A byte costs what a table says for its class and its context. Contexts know the byte before and how long its run is,
 up to 16 bytes back, so a text can be measured from anywhere after 32 bytes of looking on. The costs are in
-``token_costs``, fitted by tools/fit_tokens.py, which also writes these tables for C (csrc/tokens/tables.c).
+``costs``, fitted by tools/fit_tokens.py, which also writes these tables for C (csrc/tokens/tables.c).
 
 Source: docs/tokens.md; docs/decisions/0035.
 """

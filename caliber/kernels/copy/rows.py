@@ -14,8 +14,9 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from caliber.kernels import checks, dispatch, reference_copy
-from caliber.kernels.reference_copy import (
+from caliber.kernels import checks, dispatch
+from caliber.kernels.copy import reference
+from caliber.kernels.copy.reference import (
     ARRAYS,
     REASONS,
     WIDTHS,
@@ -98,7 +99,7 @@ class CopyRows:
         """
         if self._native is None:
             try:
-                encoded, raw = reference_copy.encode(self._columns, start, self.rows, out.shape[0])
+                encoded, raw = reference.encode(self._columns, start, self.rows, out.shape[0])
             except CopyFaultError as error:
                 _fail(error, self._fields)
             out[: encoded.size] = np.frombuffer(raw, np.uint8)
@@ -196,10 +197,10 @@ def decode_tuples(data: bytes | bytearray | memoryview, fields: Sequence[CopyFie
         if len(data) > _INT32_MAX:
             raise InvalidValue(field="data", reason="longer than 2 GiB; decode it in parts")
         if native is None:
-            scanned, rows = reference_copy.scan(bytes(data), fields, rows_max)
+            scanned, rows = reference.scan(bytes(data), fields, rows_max)
             by_column = zip(*rows, strict=True) if rows else ([] for _ in fields)
             columns = [
-                reference_copy.column_of(field, list(values)) for field, values in zip(fields, by_column, strict=True)
+                reference.column_of(field, list(values)) for field, values in zip(fields, by_column, strict=True)
             ]
             return Decoded(scanned.rows, scanned.consumed, scanned.ended, columns)
         return _decode(native, data, fields, rows_max)

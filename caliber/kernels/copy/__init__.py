@@ -1,0 +1,1 @@
+"""Rows between Arrow's buffers and PostgreSQL's binary COPY: the kernel and its twin."""

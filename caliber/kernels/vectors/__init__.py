@@ -1,0 +1,1 @@
+"""Vectors in memory: exact search, scores, near pairs; over C, and their twins."""
