@@ -42,7 +42,7 @@ from caliber.schema.relations import (
     Relation,
 )
 from caliber.schema.traits import Exported
-from caliber.search.filters import check_vector
+from caliber.search.filtering.filters import check_vector
 from caliber.storage.bulk.protocol import BATCH_ROWS, BulkReport, OnExisting, Progress
 from caliber.storage.maintain.care import Care, Stages, Steps, StoreStatus, Vacuumed
 from caliber.storage.maintain.soundness import Finding

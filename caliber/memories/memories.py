@@ -30,7 +30,7 @@ from caliber.schema.in_force import in_force
 from caliber.schema.memories import BuiltIn
 from caliber.schema.predicate import Predicate
 from caliber.schema.relation import Column, ColumnType, Residence
-from caliber.search.compiled_filters import variables
+from caliber.search.filtering.compiled import variables
 from caliber.search.opening import SearchEngine
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.conditions import PAGE_ROWS

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from caliber.engine.engine import Engine
 from caliber.resident.memory import ResidentSnapshot
 from caliber.schema.memories import OF_RELATION, BuiltIn
-from caliber.search.compiled_filters import Filters
-from caliber.search.filters import kinds_of
+from caliber.search.filtering.compiled import Filters
+from caliber.search.filtering.filters import kinds_of
 from caliber.search.in_database.opening import open_stored_search
 from caliber.search.in_database.records import StoredRecords
 from caliber.search.searcher import Searcher

@@ -16,9 +16,9 @@ from caliber.model.windows import Evidence
 from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.predicates import Texts
 from caliber.search.figures import StoredFigures
-from caliber.search.filters import Found, Seen
+from caliber.search.filtering.filters import Found, Seen
+from caliber.search.filtering.where import Where, held_texts
 from caliber.search.query import Query
-from caliber.search.where import Where, held_texts
 
 
 @dataclass(frozen=True, slots=True)

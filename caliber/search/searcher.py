@@ -24,17 +24,17 @@ from caliber.model.time import from_us
 from caliber.resident.keywords import ASKS, Keywords
 from caliber.resident.memory import ResidentMemory, ResidentSnapshot
 from caliber.resident.mirror import RelationSnapshot
-from caliber.search import fusion
-from caliber.search.filters import Found, Seen
-from caliber.search.floor import Floor, Floored, Thresholds
-from caliber.search.graph import GraphLeg, Reached, Web, edge_ids
-from caliber.search.legs import Floats, Ints, Nearest, Searched, keyword_leg, padded, phrase_rows, vector_leg
-from caliber.search.names import Names
+from caliber.search.filtering.filters import Found, Seen
+from caliber.search.filtering.visible import VisibleCache, VisibleRows
 from caliber.search.query import Query, QueryReader
-from caliber.search.recent import recent_rows
+from caliber.search.ranking import fusion
+from caliber.search.ranking.floor import Floor, Floored, Thresholds
+from caliber.search.ranking.graph import GraphLeg, Reached, Web, edge_ids
+from caliber.search.ranking.legs import Floats, Ints, Nearest, Searched, keyword_leg, padded, phrase_rows, vector_leg
+from caliber.search.ranking.names import Names
+from caliber.search.ranking.recent import recent_rows
+from caliber.search.ranking.similar import SimilarTerms
 from caliber.search.request import Outcome, Pool, Relevance, Request
-from caliber.search.similar import SimilarTerms
-from caliber.search.visible import VisibleCache, VisibleRows
 from caliber.text.dates import Interval
 from caliber.text.words import NAMES_A_TIME, Analyzer
 

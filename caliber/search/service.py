@@ -43,13 +43,13 @@ from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.mirror import RelationSnapshot
 from caliber.schema.derived import Sha256
 from caliber.schema.relation import Relation
-from caliber.search import filters
-from caliber.search.compiled_filters import variables
-from caliber.search.filters import Found
+from caliber.search.filtering import filters
+from caliber.search.filtering.compiled import variables
+from caliber.search.filtering.filters import Found
+from caliber.search.filtering.where import Where
 from caliber.search.in_database.stored import NOT_RESIDENT
 from caliber.search.opening import SearchEngine
 from caliber.search.request import Asked, Outcome, Request
-from caliber.search.where import Where
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.derived import wrong_hash
 

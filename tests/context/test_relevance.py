@@ -11,7 +11,7 @@ import numpy as np
 
 from caliber.access.visibility import Readers
 from caliber.embedding.service import Embeddings
-from caliber.search.filters import masks
+from caliber.search.filtering.filters import masks
 from caliber.search.opening import SearchEngine
 from caliber.search.request import Pool, Request
 

@@ -30,7 +30,7 @@ from caliber.model import EventType, Principal, PrincipalKind
 from caliber.model.embedding import DistanceMetric, EmbeddingSpace, SpaceState
 from caliber.model.ids import SpaceId
 from caliber.schema.relations import EMBEDDING_SPACE, NOTE
-from caliber.search.filters import encoded_filter
+from caliber.search.filtering.filters import encoded_filter
 from caliber.search.in_database.candidates import Candidates, Sight, by_vector
 from caliber.search.in_database.full_text import WordIndexer
 from caliber.search.request import Asked

@@ -28,7 +28,7 @@ from caliber.model.errors import BudgetTooSmall, DTypeError, InvalidValue, NonFi
 from caliber.resident.memory import ResidentMemory
 from caliber.resident.mirror import Layout
 from caliber.schema.relations import MIRRORED
-from caliber.search.filters import filter_mask
+from caliber.search.filtering.filters import filter_mask
 from caliber.search.request import Request
 from caliber.search.searcher import Searcher
 

@@ -19,33 +19,33 @@ SEED = "1"
 """Fixed: whether a fault is found must not depend on the run."""
 FAULTS = {
     "words are rarer than they are": (
-        "search.legs", "(total - count + 0.5) / (count + 0.5)", "(total + 0.5) / (count + 0.5)",
+        "search.ranking.legs", "(total - count + 0.5) / (count + 0.5)", "(total + 0.5) / (count + 0.5)",
     ),
-    "turns borrow nothing from answers": ("search.legs", "settings.lend_answer)", "0.0)"),
+    "turns borrow nothing from answers": ("search.ranking.legs", "settings.lend_answer)", "0.0)"),
     "one similar word less": (
-        "search.legs", "if count and len(terms) < most:", "if count and len(terms) <= most:",
+        "search.ranking.legs", "if count and len(terms) < most:", "if count and len(terms) <= most:",
     ),
-    "what was before days is as near as after": ("search.fusion", "_BEFORE = 3.0", "_BEFORE = 1.0"),
-    "recency falls twice as fast": ("search.fusion", "age / (half_life_ms * 1_000)", "age / (half_life_ms * 500)"),
-    "importance is of 9": ("search.fusion", "_TOP_IMPORTANCE = 10.0", "_TOP_IMPORTANCE = 9.0"),
+    "what was before days is as near as after": ("search.ranking.fusion", "_BEFORE = 3.0", "_BEFORE = 1.0"),
+    "recency falls twice as fast": ("search.ranking.fusion", "age / (half_life_ms * 1_000)", "age / (half_life_ms * 500)"),
+    "importance is of 9": ("search.ranking.fusion", "_TOP_IMPORTANCE = 10.0", "_TOP_IMPORTANCE = 9.0"),
     "ranks count from 0": (
-        "search.fusion", "(constant + 1) / (constant + rank)", "(constant + 1) / (constant + rank + 1)",
+        "search.ranking.fusion", "(constant + 1) / (constant + rank)", "(constant + 1) / (constant + rank + 1)",
     ),
-    "likeness counts for a hit": ("search.fusion", "- share * most_like[left]", "+ share * most_like[left]"),
+    "likeness counts for a hit": ("search.ranking.fusion", "- share * most_like[left]", "+ share * most_like[left]"),
     "a third of the neighbours' share is kept": (
-        "search.graph", "step(rows), scores * self._settings.decay", "step(rows), scores",
+        "search.ranking.graph", "step(rows), scores * self._settings.decay", "step(rows), scores",
     ),
-    "one hop less": ("search.graph", "max_hops=settings.depth", "max_hops=settings.depth - 1"),
+    "one hop less": ("search.ranking.graph", "max_hops=settings.depth", "max_hops=settings.depth - 1"),
     "links without limit": (
-        "search.graph", "best_hits(searched, base, self._settings.seeds)", "best_hits(searched, base, 999)",
+        "search.ranking.graph", "best_hits(searched, base, self._settings.seeds)", "best_hits(searched, base, 999)",
     ),
     "last week is this week": ("text.dates", "clock.weekday() + 7 * back", "clock.weekday()"),
     "days are read from the clock": (
         "search.searcher", "from_us(min(now_us, max(newest)) if newest else now_us)", "from_us(now_us)",
     ),
-    "what is not found has no score": ("search.fusion", "LEAST = 1e-6", "LEAST = 1e-7"),
+    "what is not found has no score": ("search.ranking.fusion", "LEAST = 1e-6", "LEAST = 1e-7"),
     "a note holds on the instant it ends": ("resident.validity", "least=as_of_us + 1)", "least=as_of_us)"),
-    "use makes nothing recent": ("search.recent", "times[row] = max(int(times[row]), at)", "pass"),
+    "use makes nothing recent": ("search.ranking.recent", "times[row] = max(int(times[row]), at)", "pass"),
     "parts of one letter are found": ("text.words", "if len(part) > 1 or", "if len(part) > 0 or"),
     "stop words are looked for": ("search.query", "kept if enough else tuple(terms)", "tuple(terms)"),
     "phrases are of their first parts": ("search.query", "analysis.parts[:PHRASE_MAX]", "analysis.parts[:2]"),

@@ -18,9 +18,9 @@ import caliber
 from caliber.access.visibility import Readers
 from caliber.model import AgentRole, EntityRef, EntityType, FixedClock, Principal, PrincipalKind
 from caliber.model.time import from_us
-from caliber.search.filters import masks
+from caliber.search.filtering.filters import masks
+from caliber.search.filtering.visible import VisibleCache
 from caliber.search.opening import SearchEngine
-from caliber.search.visible import VisibleCache
 
 READERS = [
     Readers(Principal(PrincipalKind.AGENT, name, role, admin=admin))

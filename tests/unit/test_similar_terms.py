@@ -11,7 +11,7 @@ from caliber.engine.refusals import refusals
 from caliber.kernels import Vocabulary
 from caliber.llm import static
 from caliber.llm.word_vectors import WordVectors
-from caliber.search.similar import SimilarTerms
+from caliber.search.ranking.similar import SimilarTerms
 from caliber.text.words import Analyzer
 
 TEXT = """

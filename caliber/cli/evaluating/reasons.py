@@ -20,7 +20,7 @@ from caliber.model.trajectory import Scope
 from caliber.model.windows import SearchHit, SearchResult
 from caliber.resident.mirror import RelationSnapshot
 from caliber.schema.in_force import asked_us, why_not
-from caliber.search import filters
+from caliber.search.filtering import filters
 from caliber.search.in_database.stored import NOT_RESIDENT
 from caliber.search.opening import SearchEngine
 

@@ -61,8 +61,8 @@ from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.validity import rows_in_force
 from caliber.schema.in_force import asked_us
 from caliber.schema.relations.trajectory import NEVER_US
+from caliber.search.filtering.visible import VisibleRows
 from caliber.search.request import Pool
-from caliber.search.visible import VisibleRows
 
 if TYPE_CHECKING:
     from caliber.search.searcher import Searcher

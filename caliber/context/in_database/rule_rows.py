@@ -21,8 +21,8 @@ from caliber.memories.conditions import joined
 from caliber.model.access import Principal
 from caliber.schema.in_force import asked_us, in_force
 from caliber.schema.predicate import Variable
+from caliber.search.filtering.where import Where
 from caliber.search.request import Asked
-from caliber.search.where import Where
 from caliber.storage.compile.codec import Row
 from caliber.storage.compile.conditions import PAGE_ROWS
 from caliber.storage.compile.session import StatementSession

@@ -24,7 +24,7 @@ from caliber.schema.in_force import asked_us
 from caliber.schema.relation import Relation
 from caliber.schema.relations import BY_NAME
 from caliber.search.figures import Figures
-from caliber.search.filters import encoded_filter
+from caliber.search.filtering.filters import encoded_filter
 from caliber.search.request import Asked
 from caliber.storage.compile.codec import Row, dump_json
 from caliber.storage.compile.damage import last_of

@@ -26,7 +26,7 @@ from caliber.resident.partial import PartialMirrors
 from caliber.resident.vectors import VectorSnapshot
 from caliber.schema.relation import Relation
 from caliber.search.figures import Figures, StoredFigures
-from caliber.search.filters import check_filter
+from caliber.search.filtering.filters import check_filter
 from caliber.search.in_database import candidates as find
 from caliber.search.in_database.candidates import Candidates, Sight
 from caliber.search.in_database.full_text import indexer_name

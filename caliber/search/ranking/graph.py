@@ -16,11 +16,11 @@ from caliber.config.search import GraphConfig
 from caliber.kernels.graph import Walk, walk
 from caliber.resident.conversation import neighbours
 from caliber.resident.memory import ResidentSnapshot
-from caliber.search.fusion import Hit, best_hits
-from caliber.search.legs import Bools, Floats, Ints, Searched
-from caliber.search.links import Linked, Links, Places
+from caliber.search.filtering.visible import VisibleCache
+from caliber.search.ranking.fusion import Hit, best_hits
+from caliber.search.ranking.legs import Bools, Floats, Ints, Searched
+from caliber.search.ranking.links import Linked, Links, Places
 from caliber.search.request import Request
-from caliber.search.visible import VisibleCache
 
 _NO_ROWS, _NO_SCORES = np.zeros(0, np.int64), np.zeros(0)
 

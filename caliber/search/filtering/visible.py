@@ -23,8 +23,8 @@ from caliber.kernels.evaluator import LEAST_INSTANT, MOST_INSTANT, Allowed
 from caliber.resident.mirror import Generation, RelationSnapshot
 from caliber.resident.predicates import Texts, mask
 from caliber.schema.in_force import asked_us
-from caliber.search.filters import Seen, alive, allowed_by
-from caliber.search.where import Where
+from caliber.search.filtering.filters import Seen, alive, allowed_by
+from caliber.search.filtering.where import Where
 
 Bools = NDArray[np.bool_]
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from caliber.resident.mirror import Generation, RelationSnapshot
-from caliber.search.legs import Bools, Ints, Searched
 from caliber.search.query import names_in
+from caliber.search.ranking.legs import Bools, Ints, Searched
 
 _LONGEST = 6
 """Parts of the longest name that is recognised."""

@@ -23,9 +23,9 @@ from caliber.kernels import KeywordRule
 from caliber.kernels.joining.join import Best, best_scores, told
 from caliber.model.windows import Evidence
 from caliber.resident.memory import ResidentSnapshot
-from caliber.search.fusion import Joined, times_us
-from caliber.search.legs import Bools, Coverage, Figures, Floats, Ints, Nearest, Searched, phrase_rows
 from caliber.search.query import Query
+from caliber.search.ranking.fusion import Joined, times_us
+from caliber.search.ranking.legs import Bools, Coverage, Figures, Floats, Ints, Nearest, Searched, phrase_rows
 from caliber.text.dates import Interval
 
 _HELD = KeywordRule(k1=0.0, b=0.0, mean_length=1.0, saturate=0.0)

@@ -21,9 +21,9 @@ from caliber.resident.conversation import neighbours
 from caliber.resident.keywords import ASKS
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.vectors import VectorSnapshot
+from caliber.search.filtering.visible import VisibleRows
 from caliber.search.query import Query
-from caliber.search.similar import SimilarTerms
-from caliber.search.visible import VisibleRows
+from caliber.search.ranking.similar import SimilarTerms
 from caliber.text.dates import Interval
 
 Bools = NDArray[np.bool_]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from caliber.config.search import SearchConfig, SearchWeights
 from caliber.kernels.joining.join import LENT, QUOTIENT, STRETCHED, VALUES, Best, Part, best_scores, join
 from caliber.resident.mirror import RelationSnapshot
-from caliber.search.legs import Floats, Ints, Nearest, Searched
+from caliber.search.ranking.legs import Floats, Ints, Nearest, Searched
 from caliber.text.dates import Interval
 
 LEGS = ("vector", "keyword", "graph", "importance")

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from caliber.config.search import SearchConfig
 from caliber.resident.memory import ResidentSnapshot
-from caliber.search import fusion
-from caliber.search.filters import Found
-from caliber.search.legs import Searched
+from caliber.search.filtering.filters import Found
+from caliber.search.ranking import fusion
+from caliber.search.ranking.legs import Searched
 from caliber.search.request import Request
 
 _HALF = 0.5

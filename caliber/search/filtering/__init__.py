@@ -1,0 +1,1 @@
+"""Records that a search may find: filters of callers, and what a principal may see."""

@@ -1,0 +1,1 @@
+"""Legs of a search, their scores joined, and the least evidence for a candidate."""
