@@ -26,7 +26,9 @@ FAULTS = {
         "search.ranking.legs", "if count and len(terms) < most:", "if count and len(terms) <= most:",
     ),
     "what was before days is as near as after": ("search.ranking.fusion", "_BEFORE = 3.0", "_BEFORE = 1.0"),
-    "recency falls twice as fast": ("search.ranking.fusion", "age / (half_life_ms * 1_000)", "age / (half_life_ms * 500)"),
+    "recency falls twice as fast": (
+        "search.ranking.fusion", "age / (half_life_ms * 1_000)", "age / (half_life_ms * 500)",
+    ),
     "importance is of 9": ("search.ranking.fusion", "_TOP_IMPORTANCE = 10.0", "_TOP_IMPORTANCE = 9.0"),
     "ranks count from 0": (
         "search.ranking.fusion", "(constant + 1) / (constant + rank)", "(constant + 1) / (constant + rank + 1)",

@@ -130,7 +130,7 @@ _allow(
     admin__tables="_LIMIT_MAX",
     policies__policy_engine="PolicyEngine._record",
     policies__schedules="_Step.fail",
-    search__names="_LONGEST",
+    search__ranking__names="_LONGEST",
     storage__compile__conditions="MOST_VALUES",
     storage__maintain__moving="NAMED_MOST",
 )
@@ -174,9 +174,9 @@ _allow(
     llm__limiter="_MINUTE_S",
     erasure__erasing="_ALL_TIME_US",
     text__dates="DAY_US _YEARS_BACK",
-    search__fusion="LEAST _TOP_IMPORTANCE",
-    search__legs="_idf",
-    search__recent="_HALF",
+    search__ranking__fusion="LEAST _TOP_IMPORTANCE",
+    search__ranking__legs="_idf",
+    search__ranking__recent="_HALF",
     search__figures="StoredFigures.rarity",
     storage__compile__codec="_us",
 )
