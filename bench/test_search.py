@@ -21,7 +21,7 @@ from harness.contest import ASIDE, OURS, PEER, Contender
 from harness.notes import LIMIT, QUERY, QUICK_TASK, Notes, Ours, latencies, opened, settled
 from harness.report import amount
 
-from caliber.llm.hash_provider import HashEmbeddingProvider
+from caliber.llm.local.hashed import HashEmbeddingProvider
 from caliber.localserver.server import LocalServer
 
 SMALL, LARGE = 10_000, 100_000

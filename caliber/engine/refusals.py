@@ -10,10 +10,10 @@ from typing import Final
 from caliber.config import CaliberConfig, ProviderConfig
 from caliber.kernels import Estimator, open_estimator
 from caliber.kernels.evaluator import refusal
+from caliber.llm.local.word_vectors import word_model_folder
 from caliber.llm.protocols import CountingEmbedding, EmbeddingProvider
 from caliber.llm.registry import build_embedding_provider, build_summarization_provider
 from caliber.llm.texts import LongText, LongTextMode
-from caliber.llm.word_vectors import word_model_folder
 from caliber.model.errors import (
     CaliberError,
     IncompatibleOptions,

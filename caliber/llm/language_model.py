@@ -14,9 +14,9 @@ from copy import copy
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-from caliber.llm.answers import Answer
-from caliber.llm.chat import ChatModel, ChatSettings, Question
 from caliber.llm.prompts import load_prompts, prompts_id
+from caliber.llm.remote.answers import Answer
+from caliber.llm.remote.chat import ChatModel, ChatSettings, Question
 from caliber.llm.retry import Retry
 from caliber.llm.texts import LongText, LongTextMode, chunk_text
 from caliber.model.errors import InvalidValue, SummarizationFailed

@@ -17,8 +17,8 @@ from caliber.model.errors import (
 from caliber.model.providers import TokenCounter
 
 if TYPE_CHECKING:
-    from caliber.llm.chat import ChatSettings
-    from caliber.llm.http import HttpClient, HttpSettings, Secret
+    from caliber.llm.remote.chat import ChatSettings
+    from caliber.llm.remote.http import HttpClient, HttpSettings, Secret
 
 Provider = TypeVar("Provider")
 
@@ -94,7 +94,7 @@ def build_summarization_provider(
 
 
 def _static(settings: ProviderSettings, _: TokenCounter, field: str) -> EmbeddingProvider:
-    from caliber.llm.static import DIMENSIONS, MODEL, StaticEmbeddingProvider
+    from caliber.llm.local.static import DIMENSIONS, MODEL, StaticEmbeddingProvider
 
     _local(field, settings)
     _model_is(field, settings, MODEL)
@@ -102,7 +102,7 @@ def _static(settings: ProviderSettings, _: TokenCounter, field: str) -> Embeddin
 
 
 def _minilm(settings: ProviderSettings, _: TokenCounter, field: str) -> EmbeddingProvider:
-    from caliber.llm.minilm import DIMENSIONS, MODEL, MiniLmEmbeddingProvider
+    from caliber.llm.local.minilm import DIMENSIONS, MODEL, MiniLmEmbeddingProvider
 
     _local(field, settings)
     _model_is(field, settings, MODEL)
@@ -114,7 +114,7 @@ def _minilm(settings: ProviderSettings, _: TokenCounter, field: str) -> Embeddin
 
 
 def _hash(settings: ProviderSettings, _: TokenCounter, field: str) -> EmbeddingProvider:
-    from caliber.llm.hash_provider import HashEmbeddingProvider
+    from caliber.llm.local.hashed import HashEmbeddingProvider
 
     _local(field, settings)
     if settings.dimensions is None:
@@ -125,7 +125,7 @@ def _hash(settings: ProviderSettings, _: TokenCounter, field: str) -> EmbeddingP
 def _extractive(
     settings: SummarizerSettings, embedding_provider: EmbeddingProvider | None, token_counter: TokenCounter
 ) -> SummarizationProvider:
-    from caliber.llm.extractive import MODEL, ExtractiveProvider
+    from caliber.llm.local.extractive import MODEL, ExtractiveProvider
 
     _local("summarization_provider", settings)
     _model_is("summarization_provider", settings, MODEL)
@@ -164,7 +164,7 @@ def _clash(field: str, settings: ProviderSettings, name: str, reason: str) -> In
 
 
 def _remote_embedding(settings: ProviderSettings, token_counter: TokenCounter, field: str) -> EmbeddingProvider:
-    from caliber.llm import remote_embedding as remote
+    from caliber.llm.remote import embedding as remote
 
     client = _client(field, settings, needs=("dimensions",))
     assert settings.dimensions is not None  # or _client had refused
@@ -186,8 +186,8 @@ def _remote_embedding(settings: ProviderSettings, token_counter: TokenCounter, f
 def _language_model(
     settings: SummarizerSettings, _: EmbeddingProvider | None, token_counter: TokenCounter
 ) -> SummarizationProvider:
-    from caliber.llm import chat
     from caliber.llm.language_model import LanguageModelProvider
+    from caliber.llm.remote import chat
 
     _no_dimensions(settings)
     client = _client("summarization_provider", settings, needs=("chat",))
@@ -210,8 +210,8 @@ _NEEDS_KEY = ("voyage", "anthropic")
 
 def _client(field: str, settings: ProviderSettings, needs: tuple[str, ...]) -> HttpClient:
     """Return the connection to a service. Raises: as ``build_embedding_provider``."""
-    from caliber.llm.chat import ANTHROPIC_VERSION
-    from caliber.llm.http import HttpClient, Service
+    from caliber.llm.remote.chat import ANTHROPIC_VERSION
+    from caliber.llm.remote.http import HttpClient, Service
 
     kind = settings.provider_type
     wanted = ("endpoint", "http", *needs, *(("api_key",) if kind in _NEEDS_KEY else ()))

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from caliber.config.search import SearchConfig
 from caliber.kernels import cosine_batch
 from caliber.kernels.joining.join import FLAGGED, Part, dense, told
-from caliber.llm.word_vectors import WordVectors
+from caliber.llm.local.word_vectors import WordVectors
 from caliber.model.time import from_us
 from caliber.resident.keywords import ASKS, Keywords
 from caliber.resident.memory import ResidentMemory, ResidentSnapshot

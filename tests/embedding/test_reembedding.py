@@ -24,7 +24,7 @@ from support.providers import CountingEmbeddings, outage
 import caliber
 from caliber.admin.full_text import rebuild_full_text
 from caliber.embedding.reembedding import Progress
-from caliber.llm.hash_provider import HashEmbeddingProvider
+from caliber.llm.local.hashed import HashEmbeddingProvider
 from caliber.llm.protocols import FloatMatrix, FloatVector
 from caliber.model import EventType
 from caliber.model.errors import (

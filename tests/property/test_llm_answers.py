@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from support.model_server import ModelServer
 from support.services import embeddings, language_model
 
-from caliber.llm.answers import Answer, parse_json
-from caliber.llm.chat import ChatModel
-from caliber.llm.remote_embedding import RemoteEmbeddingProvider
+from caliber.llm.remote.answers import Answer, parse_json
+from caliber.llm.remote.chat import ChatModel
+from caliber.llm.remote.embedding import RemoteEmbeddingProvider
 from caliber.model.errors import CaliberError, InvalidResponse, SummarizationFailed
 from caliber.model.knowledge import NoteType
 

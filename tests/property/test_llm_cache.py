@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from caliber.llm import EmbeddingCache, LongText, LongTextMode, embed_texts
-from caliber.llm.hash_provider import HashEmbeddingProvider
+from caliber.llm.local.hashed import HashEmbeddingProvider
 from caliber.llm.protocols import FloatMatrix
 
 RULE = LongText(LongTextMode.CHUNK_MEAN, 30, len)

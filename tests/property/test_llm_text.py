@@ -11,9 +11,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from support.evidence import scale
 
-from caliber.llm import static
-from caliber.llm.hash_provider import HashEmbeddingProvider
-from caliber.llm.static import StaticEmbeddingProvider
+from caliber.llm.local import static
+from caliber.llm.local.hashed import HashEmbeddingProvider
+from caliber.llm.local.static import StaticEmbeddingProvider
 from caliber.model.errors import SummarizationFailed
 from caliber.model.knowledge import NoteType
 from caliber.model.providers import (

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from caliber.llm.hash_provider import HashEmbeddingProvider
+from caliber.llm.local.hashed import HashEmbeddingProvider
 
 DIMENSIONS = 16
 CERTIFICATE = Path(__file__).parent / "tls" / "localhost.pem"

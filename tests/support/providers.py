@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from caliber.llm.hash_provider import HashEmbeddingProvider
+from caliber.llm.local.hashed import HashEmbeddingProvider
 from caliber.llm.protocols import FloatMatrix, FloatVector
 from caliber.model import ArtifactType, NoteType
 from caliber.model.errors import CaliberError, RequestFailed

@@ -49,7 +49,7 @@ def language_of(name: str) -> Language:
 @functools.cache
 def word_vectors() -> Callable[[str], Sequence[float]]:
     """Return what gives the vector of an English word; the model is given, as the stemmer is."""
-    from caliber.llm.word_vectors import WordVectors
+    from caliber.llm.local.word_vectors import WordVectors
     from caliber.text.words import Analyzer
 
     vectors = WordVectors("english", Analyzer("english").stems)

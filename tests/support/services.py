@@ -8,7 +8,7 @@ from caliber.config import ChatConfig, HttpConfig, ProviderConfig, SecretRef, Su
 from caliber.config.profiles import services
 from caliber.llm.language_model import LanguageModelProvider
 from caliber.llm.registry import build_embedding_provider, build_summarization_provider
-from caliber.llm.remote_embedding import RemoteEmbeddingProvider
+from caliber.llm.remote.embedding import RemoteEmbeddingProvider
 from support.model_server import ModelServer
 
 KEY_NAME = "CALIBER_TEST_SERVICE_KEY"

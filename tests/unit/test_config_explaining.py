@@ -49,7 +49,7 @@ def test_a_knob_acts_in_modules_or_says_that_nothing_reads_it() -> None:
         ("llm_retry_config.jitter", "caliber.llm.retry"),
         ("storage.busy_timeout_ms", "caliber.backends.sqlite.schema"),
         ("storage.pool_max", "caliber.backends.postgres.store"),
-        ("embedding_provider.http.timeout_ms", "caliber.llm.http"),
+        ("embedding_provider.http.timeout_ms", "caliber.llm.remote.http"),
         ("embedding.embed", "caliber.embedding.embedded_kinds"),
         ("tenancy.sources.cold.dsn", "caliber.backends.postgres.logins"),
         ("policies", "caliber.policies.steps"),
@@ -61,7 +61,7 @@ def test_where_a_knob_takes_effect_is_found_in_the_source(key: str, module: str)
     source = ROOT / Path(*module.split(".")).with_suffix(".py")
     through = {"embedding.embed": ".mode_of(", "assembly.section_shares": ".share(", "recall.from": ".reach"}
     assert through.get(key, key.rpartition(".")[2]) in source.read_text()
-    assert "caliber.llm.http" not in explain("storage.connect_timeout_ms").modules
+    assert "caliber.llm.remote.http" not in explain("storage.connect_timeout_ms").modules
 
 
 def test_an_explanation_says_where_the_value_comes_from() -> None:

@@ -17,7 +17,7 @@ from caliber.llm import (
     embed_texts,
     handle_embedding_batch_failure,
 )
-from caliber.llm.hash_provider import HashEmbeddingProvider
+from caliber.llm.local.hashed import HashEmbeddingProvider
 from caliber.llm.protocols import FloatMatrix, FloatVector
 from caliber.model.errors import (
     CaliberError,

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from caliber.llm.hash_provider import HashEmbeddingProvider
+from caliber.llm.local.hashed import HashEmbeddingProvider
 from caliber.llm.protocols import EmbeddingProvider
 from caliber.model.errors import EmbeddingFailed, InvalidConfigValue
 
@@ -20,7 +20,7 @@ KNOWN = [0.1474, 0.0, 0.2949, 0.1474, 0.0, 0.0, -0.2949, -0.8847]
 def test_vectors_do_not_depend_on_the_process() -> None:
     # C-248
     script = (
-        "from caliber.llm.hash_provider import HashEmbeddingProvider\n"
+        "from caliber.llm.local.hashed import HashEmbeddingProvider\n"
         "print(HashEmbeddingProvider(32, 'm').embed('The quick brown fox').tobytes().hex())\n"
     )
     seen = {

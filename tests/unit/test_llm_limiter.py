@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from caliber.llm import EmbeddingCache
 from caliber.llm.cache import EmbeddingKey
-from caliber.llm.http import retry_after_s
-from caliber.llm.limiter import RateLimiter, _Bucket
+from caliber.llm.remote.http import retry_after_s
+from caliber.llm.remote.limiter import RateLimiter, _Bucket
 from caliber.llm.retry import Retry
 from caliber.model.deadline import remaining_s, within
 from caliber.model.errors import EmbeddingFailed, LlmError, RateLimited, RequestFailed, Unavailable

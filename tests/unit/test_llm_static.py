@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from caliber.llm import static
+from caliber.llm.local import static
+from caliber.llm.local.static import StaticEmbeddingProvider
 from caliber.llm.protocols import EmbeddingProvider
-from caliber.llm.static import StaticEmbeddingProvider
 from caliber.model.errors import EmbeddingFailed, ExtraNotInstalled, InvalidConfigValue, InvalidValue
 
 ROOT = Path(__file__).parents[2]
@@ -175,7 +175,7 @@ def test_threads_share_one_provider(provider: StaticEmbeddingProvider) -> None:
 def test_it_works_after_fork_and_prints_no_warning() -> None:
     done = run(
         "import os, threading\n"
-        "from caliber.llm.static import StaticEmbeddingProvider\n"
+        "from caliber.llm.local.static import StaticEmbeddingProvider\n"
         "used, fresh = StaticEmbeddingProvider(), StaticEmbeddingProvider()\n"
         "before = used.embed_batch(['some text', 'more'])\n"
         "fresh._lock.acquire()  # as another thread could hold it\n"
@@ -193,7 +193,7 @@ def test_import_and_construction_load_no_model_runtime() -> None:
     done = run(
         "import sys, json\n"
         "import caliber.llm\n"
-        "from caliber.llm.static import StaticEmbeddingProvider\n"
+        "from caliber.llm.local.static import StaticEmbeddingProvider\n"
         "provider = StaticEmbeddingProvider()\n"
         "heavy = ('tokenizers', 'safetensors', 'wordllama', 'requests', 'huggingface_hub', 'torch')\n"
         "before = [name for name in heavy if name in sys.modules]\n"

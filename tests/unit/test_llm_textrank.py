@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from support.evidence import scale
 
-from caliber.llm.hash_provider import HashEmbeddingProvider
+from caliber.llm.local.hashed import HashEmbeddingProvider
+from caliber.llm.local.static import StaticEmbeddingProvider
 from caliber.llm.protocols import EmbeddingProvider, FloatMatrix
-from caliber.llm.static import StaticEmbeddingProvider
 from caliber.model.errors import InvalidValue, SummarizationFailed
 from caliber.text import textrank
 from caliber.text.textrank import page_rank, summarize

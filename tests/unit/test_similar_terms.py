@@ -9,8 +9,8 @@ from support.configs import config
 
 from caliber.engine.refusals import refusals
 from caliber.kernels import Vocabulary
-from caliber.llm import static
-from caliber.llm.word_vectors import WordVectors
+from caliber.llm.local import static
+from caliber.llm.local.word_vectors import WordVectors
 from caliber.search.ranking.similar import SimilarTerms
 from caliber.text.words import Analyzer
 

@@ -25,7 +25,7 @@ from caliber.knowledge.inheriting import (
     trust_of_extracted,
     trust_of_quotes,
 )
-from caliber.llm.extractive import ExtractiveProvider
+from caliber.llm.local.extractive import ExtractiveProvider
 from caliber.llm.retry import RetryingSummarization
 from caliber.model import ArtifactType, NoteType, TrustLabel, TurnRole
 from caliber.model.errors import MultipleErrors

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from support.evidence import seed
 
-from caliber.llm import static
+from caliber.llm.local import static
 from caliber.storage.waiting import Condition, Event, Worker, apart
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="needs signals")

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.kernels import VectorMatrix, Vocabulary
-from caliber.llm.word_vectors import DIMENSIONS, WordVectors
+from caliber.llm.local.word_vectors import DIMENSIONS, WordVectors
 
 _ONE_BY_ONE = 1_024
 """So many terms that came since are scored each for itself: a search would look at where all the others are."""

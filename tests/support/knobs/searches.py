@@ -13,7 +13,7 @@ from caliber.access.visibility import Readers
 from caliber.config import CaliberConfig
 from caliber.config.profiles.search import search_settings
 from caliber.embedding.service import Embeddings
-from caliber.llm.hash_provider import HashEmbeddingProvider
+from caliber.llm.local.hashed import HashEmbeddingProvider
 from caliber.model.errors import InvalidValue
 from caliber.model.knowledge import Edge, EdgeRelation
 from caliber.model.references import EntityRef, EntityType

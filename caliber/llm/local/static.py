@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.kernels.tokens.tokenizer import open_tokenizer
-from caliber.llm.local import LocalEmbedding
+from caliber.llm.local.base import LocalEmbedding
 from caliber.llm.protocols import FloatVector
 from caliber.llm.texts import valid_unicode
 from caliber.model.errors import EmbeddingFailed, ExtraNotInstalled, InvalidConfigValue

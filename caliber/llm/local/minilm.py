@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 from caliber.kernels.tokens.tokenizer import open_tokenizer
-from caliber.llm.local import LocalEmbedding
+from caliber.llm.local.base import LocalEmbedding
 from caliber.llm.protocols import FloatVector
 from caliber.llm.texts import valid_unicode
 from caliber.model.errors import EmbeddingFailed, ExtraNotInstalled

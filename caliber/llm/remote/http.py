@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 from urllib.parse import SplitResult, urlsplit
 
-from caliber.llm.answers import Answer
-from caliber.llm.limiter import RateLimiter
+from caliber.llm.remote.answers import Answer
+from caliber.llm.remote.limiter import RateLimiter
 from caliber.llm.waits import new_event
 from caliber.model.deadline import deadline_passed, remaining_s, within
 from caliber.model.errors import (
@@ -40,7 +40,7 @@ from caliber.model.errors import (
 )
 
 if TYPE_CHECKING:
-    from caliber.llm.wire import Failure, Reply, Wire
+    from caliber.llm.remote.wire import Failure, Reply, Wire
 
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _CODE: Final = re.compile(r"[a-z]{1,24}(_[a-z]{1,24}){0,5}\Z")  # words only: no key looks like that
@@ -193,7 +193,7 @@ class HttpClient:
         self._limiter = self._new_limiter()
 
     def _new_wire(self) -> Wire:
-        from caliber.llm.wire import Wire, environment_proxy, trusted_context
+        from caliber.llm.remote.wire import Wire, environment_proxy, trusted_context
 
         settings = self._settings
         proxy = environment_proxy(self._service.endpoint) if settings.proxy == "environment" else None
@@ -223,7 +223,7 @@ class HttpClient:
     # --- asking ----------------------------------------------------------------------------------
 
     def _sent(self, wire: Wire, url: str, body: bytes, hurried: bool) -> Reply:
-        from caliber.llm.wire import Failure
+        from caliber.llm.remote.wire import Failure
 
         settings = self._settings
         self._check_key()

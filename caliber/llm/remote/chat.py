@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from caliber.llm.answers import Answer, parse_json
-from caliber.llm.http import HttpClient
+from caliber.llm.remote.answers import Answer, parse_json
+from caliber.llm.remote.http import HttpClient
 from caliber.model.errors import InvalidResponse, SummarizationFailed
 from caliber.model.providers import TokenCounter
 

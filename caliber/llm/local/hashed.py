@@ -15,7 +15,7 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.llm.local import LocalEmbedding
+from caliber.llm.local.base import LocalEmbedding
 from caliber.llm.protocols import FloatVector
 from caliber.model.errors import InvalidConfigValue
 

@@ -16,10 +16,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from caliber.llm.answers import Answer
 from caliber.llm.embedding import checked_vector, whole_batch
-from caliber.llm.http import HttpClient
 from caliber.llm.protocols import FloatMatrix, FloatVector
+from caliber.llm.remote.answers import Answer
+from caliber.llm.remote.http import HttpClient
 from caliber.llm.texts import require_text, valid_unicode
 from caliber.model.errors import CaliberError, EmbeddingFailed, InvalidResponse, RequestFailed
 from caliber.model.providers import TokenCounter

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from caliber.llm.local.static import StaticModel, load_static_model, static_model_folder
 from caliber.llm.protocols import FloatMatrix
-from caliber.llm.static import StaticModel, load_static_model, static_model_folder
 
 DIMENSIONS = 128
 """The leading dimensions of the model that are used: an embedding of their own."""

@@ -1,0 +1,1 @@
+"""Providers that compute on this machine: no network, no language model."""

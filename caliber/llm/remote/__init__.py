@@ -1,0 +1,1 @@
+"""Providers that ask a service over HTTP: requests, pacing, answers."""
