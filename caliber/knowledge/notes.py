@@ -20,6 +20,8 @@ from caliber.schema.relations import NOTE
 from caliber.storage.compile.derived import completed
 from caliber.storage.write.unit_of_work import UnitOfWork
 
+_BY_KEY = ("created_by", "idempotency_key")
+
 
 @dataclass(frozen=True, slots=True)
 class NewNote:
@@ -84,7 +86,7 @@ def add_note(uow: UnitOfWork, new: NewNote) -> tuple[Note, bool]:
     )
     note = completed(NOTE, note, None)
     if note.idempotency_key is not None:
-        known: Note | None = uow.find_again(NOTE, note.created_by, note.idempotency_key)
+        known: Note | None = uow.find_by(NOTE, _BY_KEY, note.created_by, note.idempotency_key)
         if known is not None:
             again = note if new.labelled else completed(NOTE, dataclasses.replace(note, trust=known.trust), None)
             if known.fingerprint != again.fingerprint:
@@ -92,9 +94,9 @@ def add_note(uow: UnitOfWork, new: NewNote) -> tuple[Note, bool]:
                 raise Conflict(entity_type="note", id=known.note_id, reason=reason)
             return known, False
     else:
-        found = uow.select_entities(NOTE, "note.by_fingerprint", note.fingerprint)
-        if found:
-            return _take_sources(uow, found[0], note.source_trajectory_ids), False
+        found: Note | None = uow.find_by(NOTE, ("fingerprint",), note.fingerprint)
+        if found is not None:
+            return _take_sources(uow, found, note.source_trajectory_ids), False
     uow.insert(NOTE, note)
     return note, True
 

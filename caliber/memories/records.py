@@ -180,7 +180,7 @@ class Records(Memory):
     def _insert(self, uow: UnitOfWork, new: _New) -> Any:
         record, relation = new.record, self._relation
         if record.idempotency_key is not None:
-            found = uow.find_again(relation, record.idempotency_key)
+            found = uow.find_by(relation, ("idempotency_key",), record.idempotency_key)
             if found is not None:
                 same = found.content_hash == record.content_hash and (not new.labelled or found.trust is record.trust)
                 if not same:

@@ -217,7 +217,7 @@ class Compressor:
     def _content_of(self, relation: Relation) -> str:
         if relation is NOTE:
             return "content"
-        memory = self._engine.store.catalog.memory_of(relation.name)
+        memory = self._engine.store.catalog.declared.get(relation.name)
         assert memory is not None  # every relation that is not built in is a memory's
         return text_field(memory)
 
@@ -243,7 +243,7 @@ class Compressor:
         )
 
     def _embedded(self, relation: Relation, record: Any) -> str:
-        memory = self._engine.store.catalog.memory_of(relation.name)
+        memory = self._engine.store.catalog.declared.get(relation.name)
         return "" if memory is None or memory.embedded is None else getattr(record, memory.embedded) or ""
 
     def _note(self, notes: Sequence[Note], summary: str, trust: TrustLabel) -> NewNote:

@@ -27,6 +27,7 @@ from caliber.schema.relation import Relation
 from caliber.schema.relations import NOTE, SCOPE, TRAJECTORY, TURN
 from caliber.storage.compile.plan import Plan
 from caliber.storage.write.ending import prune
+from caliber.storage.write.event_log import log
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 _PRINCIPAL = "system:retention"
@@ -180,4 +181,4 @@ def record_taken(
         duration_ms=duration_ms,
         at_us=uow.now_us,
     )
-    uow.log(event, engine.bus.publish)
+    log(uow, event, engine.bus.publish)

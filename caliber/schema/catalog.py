@@ -35,6 +35,8 @@ class Catalog:
     referrers: Referrers
     """Mirrored relations that refer to a relation, and by which key."""
     memories: Mapping[str, OwnMemory] = field(default_factory=lambda: MappingProxyType({}))
+    declared: Mapping[str, OwnMemory] = field(default_factory=lambda: MappingProxyType({}))
+    """Its own memories by the names of their relations."""
     revision: tuple[int, int] = (0, 0)
     """Which definitions it was made of: how many there are, with those that are gone, and their versions together."""
 
@@ -51,10 +53,6 @@ class Catalog:
     def named(self, name: str) -> BuiltIn | None:
         """Return the memory of a name, one that every store has or one of its own; None where there is none."""
         return BOUND.get(name) or self.memories.get(name)
-
-    def memory_of(self, relation: str) -> OwnMemory | None:
-        """Return the memory whose records a relation holds, or None for a relation that every store has."""
-        return next((memory for memory in self.memories.values() if memory.relation.name == relation), None)
 
     def with_memories(self, stored: Iterable[StoredMemory]) -> Catalog:
         """Return the catalog of a store with these memories; itself for none.
@@ -77,6 +75,7 @@ class Catalog:
             mirrored,
             _referrers(mirrored),
             MappingProxyType(memories),
+            MappingProxyType({memory.relation.name: memory for memory in memories.values()}),
             (len(rows), sum(row.version for row in rows)),
         )
 

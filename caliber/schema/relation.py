@@ -16,7 +16,7 @@ from caliber.model.events import EventType
 from caliber.schema.derived import Derived, Tokens
 from caliber.schema.erase import Erase, Packed, Redaction
 from caliber.schema.rules import NotBefore, Rule
-from caliber.schema.traits import AS_SAID, Counted, Dates, Ends, Exported, Links, Text, Trust, Valid
+from caliber.schema.traits import AS_SAID, Block, Counted, Dates, Ends, Exported, Links, Text, Trust, Valid
 
 EnumClass = type[StrEnum]
 
@@ -133,6 +133,8 @@ class ForeignKey:
     target: str
     on_delete: str
     alike: str | None = None
+    locked_first: bool = False
+    """Whether the row referred to is locked before the one that refers to it, as those do who delete it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +187,8 @@ class Relation:
     """Whether records are exported and loaded; None where the store writes them, or they mean nothing elsewhere."""
     rules: tuple[Rule, ...] = ()
     """Rules between columns of one record."""
+    block: Block | None = None
+    """The records that one of these sums up."""
     counted: tuple[Counted, ...] = ()
     """The columns that are numbered by a record that another column refers to."""
     ordinal: bool = False

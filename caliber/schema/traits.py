@@ -111,6 +111,20 @@ class Counted:
 
 
 @dataclass(frozen=True, slots=True)
+class Block:
+    """The records of ``relation`` that a record sums up: it goes when one of them goes, or says something else.
+
+    They are of one owner, ``by``, and have a ``number`` from ``first`` to ``last``.
+    """
+
+    relation: str
+    by: str
+    number: str
+    first: str
+    last: str
+
+
+@dataclass(frozen=True, slots=True)
 class Trust:
     """The ``column`` of the label that says where a record's content came from.
 

@@ -35,7 +35,7 @@ class SearchEngine:
         return Searcher(self._engine.memory, self._engine.config.search, tuple(self.kinds.values()))
 
     def _fields_of(self, kind: str) -> BuiltIn:
-        return OF_RELATION.get(kind) or self._engine.store.catalog.memory_of(kind) or OF_RELATION[kind]
+        return OF_RELATION.get(kind) or self._engine.store.catalog.declared.get(kind) or OF_RELATION[kind]
 
     def around(
         self,

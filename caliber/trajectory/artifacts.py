@@ -30,11 +30,14 @@ from caliber.model.trajectory import (
     Turn,
 )
 from caliber.model.trust import TrustLabel, least_trusted
+from caliber.schema.in_force import counts
 from caliber.schema.relations import ARTIFACT, SCOPE, SESSION, TRAJECTORY, TURN
 from caliber.storage.compile.derived import derive
 from caliber.storage.write.ending import archive
 from caliber.storage.write.unit_of_work import UnitOfWork
 
+_BY_KEY = ("trajectory_id", "idempotency_key")
+_BY_CONTENT = ("trajectory_id", "content_hash", "artifact_type", "trust")
 DEFAULT_SCHEMA_VERSION = "1"
 """The version of a content layout that its author did not name."""
 
@@ -106,7 +109,7 @@ def create_artifact(
     trajectory: Trajectory = uow.get(TRAJECTORY, scope.trajectory_id.bytes)
     trust, is_stated = _label(uow, scope, new, unlabelled)
     if new.idempotency_key is not None:
-        known: Artifact | None = uow.find_again(ARTIFACT, scope.trajectory_id.bytes, new.idempotency_key)
+        known: Artifact | None = uow.find_by(ARTIFACT, _BY_KEY, scope.trajectory_id.bytes, new.idempotency_key)
         if known is not None:
             same = known.content_hash == new.content_hash and known.artifact_type is new.artifact_type
             if not same or (is_stated and known.trust is not trust):
@@ -125,22 +128,15 @@ def create_artifact(
                 reason=f"trajectory {trajectory.trajectory_id} is {trajectory.status.value}",
             )
     now = from_us(uow.now_us)
-    existing = uow.select_entities(
-        ARTIFACT,
-        "artifact.active_by_hash",
-        scope.trajectory_id.bytes,
-        new.content_hash,
-        new.artifact_type.value,
-        trust.value,
+    existing: Artifact | None = uow.find_by(
+        ARTIFACT, _BY_CONTENT, scope.trajectory_id.bytes, new.content_hash, new.artifact_type.value, trust.value
     )
-    if existing:
-        same_artifact: Artifact = existing[0]
-        if same_artifact.expires_at is None or same_artifact.expires_at > now:
-            return _update_provenance(uow, same_artifact, new, now), False
+    if existing is not None and counts(ARTIFACT, existing, now):
+        return _update_provenance(uow, existing, new, now), False
     # The trajectory before all that belongs to it: so it is locked when it is deleted, and nobody waits in a circle.
     uow.update(TRAJECTORY, dataclasses.replace(trajectory, last_activity_at=now))
-    if existing:
-        archive(uow, ARTIFACT, existing[0])
+    if existing is not None:
+        archive(uow, ARTIFACT, existing)
     if new.ttl.kind is TTLKind.SESSION:
         _check_session(uow, trajectory)
     expires = None
@@ -178,10 +174,9 @@ def _label(uow: UnitOfWork, scope: Scope, new: NewArtifact, unlabelled: TrustLab
     """
     if new.source_turn is None:
         return new.trust or unlabelled, new.trust is not None
-    found = uow.select_entities(TURN, "turn.by_number", scope.trajectory_id.bytes, new.source_turn)
-    if not found:  # pruned, or of no turn: whatever it was, it is trusted no more than the scope
+    turn: Turn | None = uow.find_by(TURN, ("trajectory_id", "turn_number"), scope.trajectory_id.bytes, new.source_turn)
+    if turn is None:  # pruned, or of no turn: whatever it was, it is trusted no more than the scope
         return new.trust or least_trusted(unlabelled, scope.trust), new.trust is not None
-    turn: Turn = found[0]
     if new.trust is None:
         return turn.trust, True
     if new.trust.distrust < turn.trust.distrust:

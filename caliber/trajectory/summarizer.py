@@ -33,13 +33,14 @@ from caliber.schema.relations import TURN, TURN_SUMMARY
 from caliber.storage.compile.codec import Row, codec_of
 from caliber.storage.compile.derived import derived_value
 from caliber.storage.protocol import Store
-from caliber.storage.sql.turn_summaries import OVERLAPPING
 from caliber.storage.waiting import Event, Worker, is_of_handler
 from caliber.storage.write.changes import DELETE
 from caliber.storage.write.unit_of_work import RowChange, UnitOfWork
 from caliber.trajectory.outlines import Outlines, StoredOutlines
 from caliber.trajectory.turn_blocks import Block, missing, outdated
 from caliber.trajectory.turns import transcript
+
+_OVERLAPPING = "turn_summary.overlapping"
 
 _TURN_TASK: Final = codec_of(TURN).index("trajectory_id")
 _TURN_NUMBER: Final = codec_of(TURN).index("turn_number")
@@ -238,7 +239,7 @@ class TurnSummarizer:
             held = uow.select("turn.hold_block", task.trajectory, task.scope, *task.block)
             if [(row[0], row[_TURN_VERSION]) for row in held] != expected:
                 return False
-            if not uow.select(OVERLAPPING, task.scope, first, last):
+            if not uow.select(_OVERLAPPING, task.scope, first, last):
                 summary = TurnSummary(
                     turn_summary_id=TurnSummaryId(uuid7()),
                     trajectory_id=turns[0].trajectory_id,
@@ -264,7 +265,7 @@ class TurnSummarizer:
                 return
             held = uow.select_entities(TURN, "turn.hold_block", task.trajectory, task.scope, *task.block)
             turns = {turn.turn_id for turn in held}
-            for summary in uow.select_entities(TURN_SUMMARY, OVERLAPPING, task.scope, *task.block):
+            for summary in uow.select_entities(TURN_SUMMARY, _OVERLAPPING, task.scope, *task.block):
                 if Block(summary.first_turn, summary.last_turn) == task.block and set(summary.source_turns) != turns:
                     uow.delete(TURN_SUMMARY, summary)
 

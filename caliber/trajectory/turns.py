@@ -25,6 +25,7 @@ from caliber.storage.write.unit_of_work import Ask, UnitOfWork
 LabelOf = Callable[[TurnRole, str | None], TrustLabel]
 """Gives the label of a turn that states none, by its role and name."""
 
+_BY_KEY = ("trajectory_id", "idempotency_key")
 _SCOPE_OWNER = codec_of(SCOPE).index("trajectory_id")
 _SCOPE_TRUST = codec_of(SCOPE).index("trust")
 _NEXT_SEQUENCE = codec_of(SCOPE).index("next_sequence")
@@ -222,7 +223,7 @@ def _split(uow: UnitOfWork, scope_id: uuid.UUID, new: Sequence[NewTurn]) -> tupl
             continue
         if key in pending:
             raise Conflict(entity_type="turn", id="", reason="an idempotency key comes twice in one call")
-        found: Turn | None = uow.find_again(TURN, scope.trajectory_id.bytes, key)
+        found: Turn | None = uow.find_by(TURN, _BY_KEY, scope.trajectory_id.bytes, key)
         if found is not None:
             if not turn.says(found):
                 reason = "its idempotency key was used for other content or trust"

@@ -18,6 +18,7 @@ from caliber.model.agents import AgentRole
 from caliber.model.errors import Unavailable
 from caliber.model.events import Event, EventFamily, EventType
 from caliber.model.references import EntityType
+from caliber.storage.write.event_log import audit
 
 WRITER = Principal(PrincipalKind.AGENT, "planner", AgentRole.ORCHESTRATOR)
 READER = Principal(PrincipalKind.AGENT, "worker", AgentRole.EXECUTOR)
@@ -68,7 +69,7 @@ def test_of_a_window_hears_whom_it_was_made_for_and_of_erasures_an_admin(backend
     memory.acting_as(WRITER).assemble_context(task)
     memory.acting_as(READER).assemble_context(task)
     memory.assemble_context(task)
-    memory._engine.write(lambda uow: uow.audit(memory._engine.event(EventType.FORGET, family=EventFamily.AUDIT)))
+    memory._engine.write(lambda uow: audit(uow, memory._engine.event(EventType.FORGET, family=EventFamily.AUDIT)))
     assert heard == {
         memory.principal: ["context_assemble"] * 3 + ["forget"],
         WRITER: ["context_assemble"],
@@ -102,7 +103,7 @@ def test_the_log_of_a_trajectory_is_read_as_it_was_heard(backend: Any, start: An
         memory._engine.publish(make(EventType.NOTE_UPDATE, at_us=number, **about))
     memory._engine.publish(make(EventType.ERROR, trajectory_id=task, payload=said))
     audit = make(EventType.FORGET, trajectory_id=task, family=EventFamily.AUDIT)
-    memory._engine.write(lambda uow: uow.audit(audit))
+    memory._engine.write(lambda uow: audit(uow, audit))
     reader = memory.acting_as(READER)
     window = reader.assemble_context(task)
     everything = memory.trace(task, limit=100)

@@ -282,6 +282,11 @@ SELECT "ordinal", "scope_id", "trajectory_id", "sequence_number", "start_turn", 
 --   gives: ordinal, scope_id, trajectory_id, sequence_number, start_turn, opened_at, last_activity_at, end_turn, start_turn_id, end_turn_id, closed_at, summary, summary_tokens, trust, artifact_ids, checkpoint_id, next_sequence, turn_count, tokens_input, tokens_output, version
 SELECT "ordinal", "scope_id", "trajectory_id", "sequence_number", "start_turn", "opened_at", "last_activity_at", "end_turn", "start_turn_id", "end_turn_id", "closed_at", "summary", "summary_tokens", "trust", "artifact_ids", "checkpoint_id", "next_sequence", "turn_count", "tokens_input", "tokens_output", "version" FROM "tenant_a"."scope" WHERE "trajectory_id" = $1 ORDER BY "ordinal";
 
+-- scope.by_trajectory_id_sequence_number
+--   takes: trajectory_id, sequence_number
+--   gives: ordinal, scope_id, trajectory_id, sequence_number, start_turn, opened_at, last_activity_at, end_turn, start_turn_id, end_turn_id, closed_at, summary, summary_tokens, trust, artifact_ids, checkpoint_id, next_sequence, turn_count, tokens_input, tokens_output, version
+SELECT "ordinal", "scope_id", "trajectory_id", "sequence_number", "start_turn", "opened_at", "last_activity_at", "end_turn", "start_turn_id", "end_turn_id", "closed_at", "summary", "summary_tokens", "trust", "artifact_ids", "checkpoint_id", "next_sequence", "turn_count", "tokens_input", "tokens_output", "version" FROM "tenant_a"."scope" WHERE "trajectory_id" = $1 AND "sequence_number" = $2;
+
 -- ===== turn
 
 CREATE TABLE "tenant_a"."turn" (
@@ -381,10 +386,20 @@ SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_numb
 --   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
 SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE "trajectory_id" = $1 ORDER BY "ordinal";
 
--- turn.by_idempotency
+-- turn.by_scope_id_sequence
+--   takes: scope_id, sequence
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE "scope_id" = $1 AND "sequence" = $2;
+
+-- turn.by_trajectory_id_turn_number
+--   takes: trajectory_id, turn_number
+--   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE "trajectory_id" = $1 AND "turn_number" = $2;
+
+-- turn.by_trajectory_id_idempotency_key
 --   takes: trajectory_id, idempotency_key
 --   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE "trajectory_id" = $1 AND "idempotency_key" = $2;
+SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE "trajectory_id" = $1 AND "idempotency_key" = $2 AND "idempotency_key" IS NOT NULL;
 
 -- turn.expired
 --   takes: created_until, limit
@@ -508,6 +523,11 @@ SELECT "ordinal", "turn_summary_id", "trajectory_id", "scope_id", "first_turn", 
 --   takes: trajectory_id
 --   gives: ordinal, turn_summary_id, trajectory_id, scope_id, first_turn, last_turn, content, token_count, trust, source_turns, model_id, created_at, version
 SELECT "ordinal", "turn_summary_id", "trajectory_id", "scope_id", "first_turn", "last_turn", "content", "token_count", "trust", "source_turns", "model_id", "created_at", "version" FROM "tenant_a"."turn_summary" WHERE "trajectory_id" = $1 ORDER BY "ordinal";
+
+-- turn_summary.by_scope_id_first_turn
+--   takes: scope_id, first_turn
+--   gives: ordinal, turn_summary_id, trajectory_id, scope_id, first_turn, last_turn, content, token_count, trust, source_turns, model_id, created_at, version
+SELECT "ordinal", "turn_summary_id", "trajectory_id", "scope_id", "first_turn", "last_turn", "content", "token_count", "trust", "source_turns", "model_id", "created_at", "version" FROM "tenant_a"."turn_summary" WHERE "scope_id" = $1 AND "first_turn" = $2;
 
 -- ===== artifact
 
@@ -662,15 +682,15 @@ SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "
 --   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
 SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE "superseded_by" = $1 ORDER BY "ordinal";
 
--- artifact.by_idempotency
+-- artifact.by_trajectory_id_content_hash_artifact_type_trust
+--   takes: trajectory_id, content_hash, artifact_type, trust
+--   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
+SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE "trajectory_id" = $1 AND "content_hash" = $2 AND "artifact_type" = $3 AND "trust" = $4 AND "superseded_by" IS NULL AND "rolled_back_at" IS NULL AND "retired_at" IS NULL;
+
+-- artifact.by_trajectory_id_idempotency_key
 --   takes: trajectory_id, idempotency_key
 --   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
-SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE "trajectory_id" = $1 AND "idempotency_key" = $2;
-
--- artifact.taken_trajectory_id_content_hash_artifact_type_trust
---   takes: trajectory_id, content_hash, artifact_type, trust
---   gives: ordinal
-SELECT "ordinal" FROM "tenant_a"."artifact" WHERE "trajectory_id" = $1 AND "content_hash" = $2 AND "artifact_type" = $3 AND "trust" = $4 AND "superseded_by" IS NULL AND "rolled_back_at" IS NULL AND "retired_at" IS NULL;
+SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE "trajectory_id" = $1 AND "idempotency_key" = $2 AND "idempotency_key" IS NOT NULL;
 
 -- artifact.expired
 --   takes: created_until, limit
@@ -879,15 +899,20 @@ SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "c
 --   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, trust, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
 SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "trust", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM "tenant_a"."note" WHERE "superseded_by" = $1 ORDER BY "ordinal";
 
--- note.by_idempotency
+-- note.by_fingerprint
+--   takes: fingerprint
+--   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, trust, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
+SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "trust", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM "tenant_a"."note" WHERE "fingerprint" = $1 AND "archived_at" IS NULL AND "superseded_by" IS NULL AND "idempotency_key" IS NULL;
+
+-- note.by_created_by_idempotency_key
 --   takes: created_by, idempotency_key
 --   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, trust, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
-SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "trust", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM "tenant_a"."note" WHERE "created_by" = $1 AND "idempotency_key" = $2;
+SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "trust", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM "tenant_a"."note" WHERE "created_by" = $1 AND "idempotency_key" = $2 AND "created_by" IS NOT NULL AND "idempotency_key" IS NOT NULL;
 
--- note.taken_fingerprint
---   takes: fingerprint
---   gives: ordinal
-SELECT "ordinal" FROM "tenant_a"."note" WHERE "fingerprint" = $1 AND "archived_at" IS NULL AND "superseded_by" IS NULL AND "idempotency_key" IS NULL;
+-- note.by_idempotency_key
+--   takes: idempotency_key
+--   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, trust, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
+SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "trust", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM "tenant_a"."note" WHERE "idempotency_key" = $1 AND "created_by" IS NULL AND "idempotency_key" IS NOT NULL;
 
 -- note.expired
 --   takes: created_until, limit
@@ -1053,6 +1078,11 @@ SELECT "ordinal", "edge_id", "source_type", "source_id", "target_type", "target_
 --   gives: ordinal, edge_id, source_type, source_id, target_type, target_id, relation, weight, base_weight, created_at, auto_linked, user_created, last_traversed_at, removed_at, version
 SELECT "ordinal", "edge_id", "source_type", "source_id", "target_type", "target_id", "relation", "weight", "base_weight", "created_at", "auto_linked", "user_created", "last_traversed_at", "removed_at", "version" FROM "tenant_a"."edge" WHERE "target_id" = $1 ORDER BY "created_at", "ordinal";
 
+-- edge.by_source_id_target_id_relation
+--   takes: source_id, target_id, relation
+--   gives: ordinal, edge_id, source_type, source_id, target_type, target_id, relation, weight, base_weight, created_at, auto_linked, user_created, last_traversed_at, removed_at, version
+SELECT "ordinal", "edge_id", "source_type", "source_id", "target_type", "target_id", "relation", "weight", "base_weight", "created_at", "auto_linked", "user_created", "last_traversed_at", "removed_at", "version" FROM "tenant_a"."edge" WHERE "source_id" = $1 AND "target_id" = $2 AND "relation" = $3 AND "removed_at" IS NULL;
+
 -- ===== embedding_space
 
 CREATE TABLE "tenant_a"."embedding_space" (
@@ -1125,6 +1155,11 @@ SELECT 1 FROM "tenant_a"."embedding_space" WHERE "space_id" = $1 FOR UPDATE;
 --   takes: nothing
 --   gives: ordinal, space_id, model_id, dimensions, metric, state, created_at, version
 SELECT "ordinal", "space_id", "model_id", "dimensions", "metric", "state", "created_at", "version" FROM "tenant_a"."embedding_space" ORDER BY "ordinal";
+
+-- embedding_space.by_model_id_dimensions_metric
+--   takes: model_id, dimensions, metric
+--   gives: ordinal, space_id, model_id, dimensions, metric, state, created_at, version
+SELECT "ordinal", "space_id", "model_id", "dimensions", "metric", "state", "created_at", "version" FROM "tenant_a"."embedding_space" WHERE "model_id" = $1 AND "dimensions" = $2 AND "metric" = $3;
 
 -- ===== embedding
 
@@ -2046,6 +2081,11 @@ SELECT 1 FROM "tenant_a"."memory_type" WHERE "code" = $1 FOR UPDATE;
 --   gives: code, name, definition, created_at, updated_at, retired_at, version
 SELECT "code", "name", "definition", "created_at", "updated_at", "retired_at", "version" FROM "tenant_a"."memory_type" ORDER BY "code";
 
+-- memory_type.by_name
+--   takes: name
+--   gives: code, name, definition, created_at, updated_at, retired_at, version
+SELECT "code", "name", "definition", "created_at", "updated_at", "retired_at", "version" FROM "tenant_a"."memory_type" WHERE "name" = $1 AND "retired_at" IS NULL;
+
 -- ===== schema_migration
 
 CREATE TABLE "tenant_a"."schema_migration" (
@@ -2113,11 +2153,6 @@ UPDATE "tenant_a"."scope" SET next_sequence = next_sequence + $4::bigint, turn_c
 --   takes: tokens_input, tokens_output, now, turns, scope_id
 --   gives: ordinal, trajectory_id, status, initiator_type, initiator_id, goal_hash, created_at, updated_at, last_activity_at, goal, tags, outcome, parent_trajectory_id, session_id, turn_count, tokens_input, tokens_output, version
 UPDATE "tenant_a"."trajectory" SET turn_count = turn_count + $4::bigint, tokens_input = tokens_input + $1::bigint, tokens_output = tokens_output + $2::bigint, last_activity_at = $3, version = version + 1 WHERE trajectory_id = (SELECT trajectory_id FROM "tenant_a"."scope" WHERE scope_id = $5) RETURNING "ordinal", "trajectory_id", "status", "initiator_type", "initiator_id", "goal_hash", "created_at", "updated_at", "last_activity_at", "goal", "tags", "outcome", "parent_trajectory_id", "session_id", "turn_count", "tokens_input", "tokens_output", "version";
-
--- artifact.active_by_hash
---   takes: trajectory_id, content_hash, artifact_type, trust
---   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
-SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE trajectory_id = $1 AND content_hash = $2 AND artifact_type = $3 AND trust = $4 AND superseded_by IS NULL AND rolled_back_at IS NULL AND retired_at IS NULL;
 
 -- artifact.expiring
 --   takes: now
@@ -2419,11 +2454,6 @@ SELECT pg_advisory_xact_lock(1128352834, hashtext('tenant_a/' || $1)) IS NOT NUL
 --   gives: memories, versions
 SELECT count(*), coalesce(sum(version), 0)::bigint FROM "tenant_a"."memory_type";
 
--- note.by_fingerprint
---   takes: fingerprint
---   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, trust, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
-SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "trust", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM "tenant_a"."note" WHERE fingerprint = $1 AND archived_at IS NULL AND superseded_by IS NULL AND idempotency_key IS NULL;
-
 -- note.of_trajectory
 --   takes: trajectory_id
 --   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, trust, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
@@ -2537,11 +2567,6 @@ WITH task AS MATERIALIZED (SELECT trajectory_id AS of_task FROM "tenant_a"."traj
 --   takes: trajectory_id, scope_id, first_turn, last_turn
 --   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
 SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE trajectory_id = $1 AND scope_id = $2 AND turn_number BETWEEN $3 AND $4 ORDER BY turn_number;
-
--- turn.by_number
---   takes: trajectory_id, turn_number
---   gives: ordinal, turn_id, trajectory_id, scope_id, sequence, turn_number, role, trust, content, token_count, created_at, occurred_at, name, tool_calls, tool_call_id, model_id, idempotency_key, version
-SELECT "ordinal", "turn_id", "trajectory_id", "scope_id", "sequence", "turn_number", "role", "trust", "content", "token_count", "created_at", "occurred_at", "name", "tool_calls", "tool_call_id", "model_id", "idempotency_key", "version" FROM "tenant_a"."turn" WHERE trajectory_id = $1 AND turn_number = $2;
 
 -- turn.hold_block
 --   takes: trajectory_id, scope_id, first_turn, last_turn

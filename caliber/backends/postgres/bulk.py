@@ -31,16 +31,16 @@ from caliber.kernels.copy.rows import COPY_HEADER, COPY_TRAILER, CopyColumn, Cop
 from caliber.model.errors import CaliberError, Conflict, InvalidRow
 from caliber.model.time import from_us
 from caliber.schema.relation import Column, Relation
-from caliber.schema.relations import SCOPE, TURN
 from caliber.storage.bulk import arrow
 from caliber.storage.bulk.columns import folded_ids, numbers_of, ordinal_column, rewritten
 from caliber.storage.bulk.integrity import questions
 from caliber.storage.bulk.load import KEYS_A_RECORD, Tally, ahead
 from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting, Progress
 from caliber.storage.compile.codec import codec_of
-from caliber.storage.compile.plan import quote
+from caliber.storage.compile.plan import Plan, quote
 from caliber.storage.migrate.migrations import check_needed
 from caliber.storage.write.changes import pack_upserts
+from caliber.storage.write.following import LOWERS
 
 _CHUNK_BYTES: Final = 1 << 18
 _RECORDS_AT_ONCE: Final = 200
@@ -61,8 +61,8 @@ class Target:
     """The name of a relation's table, as statements have it."""
     sequence: Callable[[str], str]
     """The name of the sequence of a relation's ordinals, as a text that is cast to ``regclass``."""
-    lowering: str
-    """What trusts scopes no more than the turns with ordinals above a mark."""
+    statement: Callable[[str], Plan]
+    """An irregular statement by its name."""
     writer: bytes
     now: datetime
     translate: Callable[[psycopg.Error], CaliberError]
@@ -93,7 +93,7 @@ def load(
             limit(connection, target, "min_writer_version")
             loading.run(batches)
             index(loading.written)
-            loading.lower_scopes()  # last: it locks them
+            loading.lower_labels()  # last: it locks them
             return loading.tally.report(relation, loading.records)
     except psycopg.Error as error:
         found = loading.explained(error)
@@ -188,15 +188,16 @@ class _Loading:
         if self.relation.mirrored:
             self._record(self.relation.code, ordinals, versions)
 
-    def lower_scopes(self) -> None:
-        """Trust the scopes of loaded turns no more than these."""
-        if self.relation is not TURN or not self.written:
+    def lower_labels(self) -> None:
+        """Trust the owners of loaded rows no more than these, where their labels are the least of them."""
+        floor = LOWERS.get(self.relation.name)
+        if floor is None or not self.written:
             return
         with RawCursor(self.connection) as cursor:
-            rows = cursor.execute(self.target.lowering, (self.last,)).fetchall()
-        place = codec_of(SCOPE).version_place
+            rows = cursor.execute(self.target.statement(floor.lower_loaded).sql, (self.last,)).fetchall()
+        place = codec_of(floor.owner).version_place
         if rows:
-            self._record(SCOPE.code, [row[0] for row in rows], [row[place] for row in rows])
+            self._record(floor.owner.code, [row[0] for row in rows], [row[place] for row in rows])
 
     def _record(self, code: int, ordinals: Sequence[int], versions: Sequence[int]) -> None:
         text = (
@@ -476,7 +477,7 @@ class PostgresBulk:
             self._dialect.schema,
             self._dialect.table,
             sequence.format,
-            irregular(self._dialect)["scope.distrust_loaded"].sql,
+            irregular(self._dialect).__getitem__,
             os.urandom(16),
             from_us(self._clock_us()),
             functools.partial(translate_driver, store=self._shared.store),

@@ -42,7 +42,6 @@ _TEXTS: Final = {
         f" WHERE scope_id = of_scope AND strpos('{TRUST_ORDER}', trust) < least RETURNING {{scope_row}}"
     ),
     "scope.next_sequence": "SELECT coalesce(max(sequence_number) + 1, 0) FROM {scope} WHERE trajectory_id = $1",
-    "turn.by_number": "SELECT {turn_row} FROM {turn} WHERE trajectory_id = $1 AND turn_number = $2",
     "turn.newest": "SELECT {turn_row} FROM {turn} WHERE scope_id = $1 ORDER BY turn_number DESC LIMIT $2::bigint",
     "turn.last_said": (
         "SELECT {turn_row} FROM {turn} WHERE ordinal = (SELECT t.ordinal FROM {scope} AS s"
@@ -84,20 +83,12 @@ _TEXTS: Final = {
         "SELECT first_turn, last_turn, cardinality(source_turns) FROM {turn_summary} WHERE scope_id = $1"
         " ORDER BY first_turn"
     ),
-    "artifact.active_by_hash": (
-        "SELECT {artifact_row} FROM {artifact} WHERE trajectory_id = $1 AND content_hash = $2 AND artifact_type = $3"
-        " AND trust = $4 AND superseded_by IS NULL AND rolled_back_at IS NULL AND retired_at IS NULL"
-    ),
     "artifact.expiring": (
         "SELECT {artifact_row} FROM {artifact} WHERE expires_at <= $1 AND retired_at IS NULL AND rolled_back_at IS NULL"
     ),
     "turn.of_closed_scopes": (
         "SELECT {turn_row} FROM {turn} WHERE created_at <= $1"
         " AND scope_id IN (SELECT scope_id FROM {scope} WHERE closed_at IS NOT NULL) ORDER BY ordinal"
-    ),
-    "note.by_fingerprint": (
-        "SELECT {note_row} FROM {note} WHERE fingerprint = $1 AND archived_at IS NULL AND superseded_by IS NULL"
-        " AND idempotency_key IS NULL"
     ),
     "memory.revision": "SELECT count(*), coalesce(sum(version), 0)::bigint FROM {memory_type}",
     "note.of_trajectory": (

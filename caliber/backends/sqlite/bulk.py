@@ -13,7 +13,6 @@ from caliber.backends.sqlite.errors import translate
 from caliber.backends.sqlite.statements import STATEMENTS
 from caliber.model.errors import CaliberError, Conflict, InvalidRow, Unavailable
 from caliber.schema.relation import Relation
-from caliber.schema.relations import SCOPE, TURN
 from caliber.storage.bulk import arrow
 from caliber.storage.bulk.columns import rows_of
 from caliber.storage.bulk.integrity import questions
@@ -24,6 +23,7 @@ from caliber.storage.compile.paging import pages
 from caliber.storage.compile.plan import Plan, RelationPlans, quote
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.write.changes import UPSERT
+from caliber.storage.write.following import LOWERS
 from caliber.storage.write.unit_of_work import RowChange
 
 """Less than every value of the types that keys have, or equal where no key is."""
@@ -53,9 +53,10 @@ def load(
         written, changes = _insert(connection, sql, relation, batch)
         records.add(changes)
         tally.add(batch, written)
-    if relation is TURN:
-        lowered = connection.run(STATEMENTS["scope.distrust_loaded"], (last,))
-        records.add(RowChange(SCOPE, UPSERT, row) for row in lowered)
+    floor = LOWERS.get(relation.name)
+    if floor is not None:
+        lowered = connection.run(STATEMENTS[floor.lower_loaded], (last,))
+        records.add(RowChange(floor.owner, UPSERT, row) for row in lowered)
     records.finish()
     _check(connection, relation, last, tally)
     return tally.report(relation, records.count)

@@ -35,7 +35,6 @@ _TEXTS = {
         f" WHERE scope_id = of_scope AND instr('{TRUST_ORDER}', trust) < least RETURNING {ROW['scope']}"
     ),
     "scope.next_sequence": "SELECT coalesce(max(sequence_number) + 1, 0) FROM scope WHERE trajectory_id = ?1",
-    "turn.by_number": f"SELECT {ROW['turn']} FROM turn WHERE trajectory_id = ?1 AND turn_number = ?2",
     "turn.newest": f"SELECT {ROW['turn']} FROM turn WHERE scope_id = ?1 ORDER BY turn_number DESC LIMIT ?2",
     "turn.last_said": (
         f"SELECT {ROW['turn']} FROM turn WHERE ordinal = (SELECT t.ordinal FROM scope AS s"
@@ -75,10 +74,6 @@ _TEXTS = {
         "SELECT first_turn, last_turn, length(source_turns) / 16 FROM turn_summary WHERE scope_id = ?1"
         " ORDER BY first_turn"
     ),
-    "artifact.active_by_hash": (
-        f"SELECT {ROW['artifact']} FROM artifact WHERE trajectory_id = ?1 AND content_hash = ?2 AND artifact_type = ?3"
-        " AND trust = ?4 AND superseded_by IS NULL AND rolled_back_at IS NULL AND retired_at IS NULL"
-    ),
     "artifact.expiring": (
         f"SELECT {ROW['artifact']} FROM artifact WHERE expires_at <= ?1"
         " AND retired_at IS NULL AND rolled_back_at IS NULL"
@@ -86,10 +81,6 @@ _TEXTS = {
     "turn.of_closed_scopes": (
         f"SELECT {ROW['turn']} FROM turn WHERE created_at <= ?1"
         " AND scope_id IN (SELECT scope_id FROM scope WHERE closed_at IS NOT NULL) ORDER BY ordinal"
-    ),
-    "note.by_fingerprint": (
-        f"SELECT {ROW['note']} FROM note WHERE fingerprint = ?1 AND archived_at IS NULL AND superseded_by IS NULL"
-        " AND idempotency_key IS NULL"
     ),
     # Ids are whole multiples of 16 bytes in the array; a match elsewhere is not an id.
     "note.of_trajectory": (

@@ -245,7 +245,7 @@ class Reasons:
             return "no_vector", "it shares no word with the question, and there is no embedding_provider"
         relation = row.relation.relation
         if relation.name not in embedder.embedded:
-            own = memory._engine.store.catalog.memory_of(relation.name)
+            own = memory._engine.store.catalog.declared.get(relation.name)
             lacks = f"embedding.embed.{memory.config.embedding.entry_of(row.kind)} is off"
             if own is not None and own.embedded is None:
                 lacks = f"{row.kind} has no embedding"

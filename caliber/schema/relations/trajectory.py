@@ -52,7 +52,7 @@ from caliber.schema.relation import (
     version,
 )
 from caliber.schema.rules import OnlyWith
-from caliber.schema.traits import Counted, Dates, Ends, Exported, Links, Pruned, Text, Trust, Valid
+from caliber.schema.traits import Block, Counted, Dates, Ends, Exported, Links, Pruned, Text, Trust, Valid
 
 _COLUMN = Residence.COLUMN
 _TEXT = Residence.TEXT
@@ -221,7 +221,7 @@ SCOPE = Relation(
     text=Text(("summary",), embedded="summary", tokens="summary_tokens"),
     dates=Dates(happened=("opened_at",), entered="closed_at"),
     uniques=(Unique(("trajectory_id", "sequence_number")),),
-    foreign_keys=(ForeignKey("trajectory_id", "trajectory", "trajectory_id", "cascade"),),
+    foreign_keys=(ForeignKey("trajectory_id", "trajectory", "trajectory_id", "cascade", locked_first=True),),
     groups=("trajectory_id",),
     paths=(
         AccessPath("list_by_trajectory", ("trajectory_id",), ("sequence_number",)),
@@ -313,6 +313,7 @@ TURN_SUMMARY = Relation(
         stamped("created_at", residence=_COLUMN),
         version(),
     ),
+    block=Block("turn", by="scope_id", number="turn_number", first="first_turn", last="last_turn"),
     uniques=(Unique(("scope_id", "first_turn")),),
     foreign_keys=(
         ForeignKey("scope_id", "scope", "scope_id", "cascade", alike="trajectory_id"),

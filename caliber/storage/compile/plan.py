@@ -14,7 +14,6 @@ from hashlib import sha256
 from typing import Any, Final, Protocol
 
 from caliber.schema.catalog import Catalog
-from caliber.schema.erase import Redaction
 from caliber.schema.relation import AccessPath, Column, ColumnType, ForeignKey, Relation, Unique
 from caliber.schema.traits import Pruned
 from caliber.storage.compile.codec import Codec, codec_of
@@ -112,10 +111,8 @@ class RelationPlans:
     counts: dict[str, Plan] = field(default_factory=dict)
     references: dict[str, Plan] = field(default_factory=dict)
     """For each foreign key's column, the rows that refer to one target; for mirrored relations only."""
-    by_idempotency: Plan | None = None
-    """The row that was written with an idempotency key, where a relation has them."""
-    taken: dict[tuple[str, ...], Plan] = field(default_factory=dict)
-    """For each rule of uniqueness that redacting may break, the ordinals of rows with given values under it."""
+    unique: dict[tuple[str, ...], Plan] = field(default_factory=dict)
+    """For the columns of each rule of uniqueness, the row with given values under it."""
     expired: Plan | None = None
     """Keys of records that were made up to a time, the first ones; where retention reaches them, as the next three."""
     stale: Plan | None = None
@@ -273,30 +270,11 @@ def _list_plan(relation: Relation, path: AccessPath, codec: Codec, dialect: Dial
     return Plan(f"{relation.name}.{path.name}", sql, tuple(binds), codec.names)
 
 
-def _idempotency_plan(relation: Relation, codec: Codec, dialect: Dialect) -> Plan | None:
-    unique = next((item for item in relation.uniques if "idempotency_key" in item.columns), None)
-    if unique is None:
-        return None
-    where = _path_conditions(AccessPath("by_idempotency", unique.columns, ()), dialect)
+def _unique_plan(relation: Relation, unique: Unique, codec: Codec, dialect: Dialect) -> Plan:
+    where = _path_conditions(AccessPath("unique", unique.columns, (), where=unique.where), dialect)
     selected = ", ".join(quote(name) for name in codec.names)
     sql = f"SELECT {selected} FROM {dialect.table(relation.name)}{where}"
-    return Plan(f"{relation.name}.by_idempotency", sql, unique.columns, codec.names)
-
-
-def _taken_plans(relation: Relation, dialect: Dialect) -> dict[tuple[str, ...], Plan]:
-    if relation.erase is None or not relation.ordinal:
-        return {}
-    out = {}
-    for unique in relation.uniques:
-        how = {relation.column(name).redaction for name in unique.columns}
-        if Redaction.NEW_KEY not in how and (
-            Redaction.WORDS in how or not relation.rule_of.keys().isdisjoint(unique.columns)
-        ):
-            where = _path_conditions(AccessPath("taken", unique.columns, (), where=unique.where), dialect)
-            name = f"{relation.name}.taken_{'_'.join(unique.columns)}"
-            sql = f"SELECT {quote('ordinal')} FROM {dialect.table(relation.name)}{where}"
-            out[unique.columns] = Plan(name, sql, unique.columns, ("ordinal",))
-    return out
+    return Plan(f"{relation.name}.by_{'_'.join(unique.columns)}", sql, unique.columns, codec.names)
 
 
 def _reached(relation: Relation) -> str:
@@ -437,8 +415,7 @@ def compile_relation(relation: Relation, dialect: Dialect) -> RelationPlans:
             for key in relation.foreign_keys
             if relation.mirrored
         },
-        by_idempotency=_idempotency_plan(relation, codec, dialect),
-        taken=_taken_plans(relation, dialect),
+        unique={unique.columns: _unique_plan(relation, unique, codec, dialect) for unique in relation.uniques},
         expired=_expired_plan(relation, dialect),
         stale=_stale_plan(relation, codec, dialect),
         surplus=_surplus_plan(relation, dialect, None),

@@ -33,7 +33,6 @@ IRREGULAR: dict[str, Irregular] = {
     "scope.distrust": Irregular(("trust", "scope_id"), rows_of="scope"),
     "scope.distrust_loaded": Irregular(("after",), rows_of="scope"),
     "scope.next_sequence": Irregular(("trajectory_id",), results=("sequence",)),
-    "turn.by_number": Irregular(("trajectory_id", "turn_number"), rows_of="turn"),
     "turn.newest": Irregular(("scope_id", "limit"), rows_of="turn"),
     "turn.last_said": Irregular(("trajectory_id",), rows_of="turn"),
     "turn.outline": Irregular(("scope_id", "turn_number"), results=("turn_number", "is_result", "calls")),
@@ -42,12 +41,8 @@ IRREGULAR: dict[str, Irregular] = {
     "turn_summary.hold_scope": Irregular(("trajectory_id", "scope_id"), results=("scope_id",)),
     "turn_summary.overlapping": Irregular(("scope_id", "first_turn", "last_turn"), rows_of="turn_summary"),
     "turn_summary.ranges": Irregular(("scope_id",), results=("first_turn", "last_turn", "source_turns")),
-    "artifact.active_by_hash": Irregular(
-        ("trajectory_id", "content_hash", "artifact_type", "trust"), rows_of="artifact"
-    ),
     "artifact.expiring": Irregular(("now",), rows_of="artifact"),
     "turn.of_closed_scopes": Irregular(("created_until",), rows_of="turn"),
-    "note.by_fingerprint": Irregular(("fingerprint",), rows_of="note"),
     "note.of_trajectory": Irregular(("trajectory_id",), rows_of="note"),
     "memory.revision": Irregular((), results=("memories", "versions")),
     "lock.serialize": Irregular(("resource",), results=("serialized",)),

@@ -11,12 +11,11 @@ def has_twin(session: StatementSession, plans: RelationPlans, old: Row, new: Row
     """Return whether a row that changes to ``new`` would hold values that another row holds, and one row may hold."""
     place = plans.codec.index
     for unique in plans.relation.uniques:
-        plan = plans.taken.get(unique.columns)
-        if plan is None or all(old[place(name)] == new[place(name)] for name in (*unique.columns, *dict(unique.where))):
+        if all(old[place(name)] == new[place(name)] for name in (*unique.columns, *dict(unique.where))):
             continue
         values = [new[place(name)] for name in unique.columns]
         if None in values or any((new[place(name)] is None) != is_null for name, is_null in unique.where):
             continue
-        if any(row[0] != old[0] for row in session.run(plan, values)):
+        if any(row[0] != old[0] for row in session.run(plans.unique[unique.columns], values)):
             return True
     return False

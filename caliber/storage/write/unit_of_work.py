@@ -6,7 +6,6 @@ events are published after the commit, and nothing of either happens when the tr
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -18,16 +17,12 @@ from caliber.model.events import Event
 from caliber.model.time import from_us
 from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relation import Relation
-from caliber.schema.relations import CONTENT_VERSION, EMBEDDING, EVENT, SCOPE, TRAJECTORY, TURN, TURN_SUMMARY
-from caliber.schema.relations.memory import FIRST_CODE, LAST_CODE
 from caliber.storage.compile.codec import Row
-from caliber.storage.compile.kept_content import pack_content
 from caliber.storage.compile.paging import pages
 from caliber.storage.compile.plan import Plan, RelationPlans
 from caliber.storage.compile.session import StatementSession
-from caliber.storage.sql.turn_summaries import OVERLAPPING, outdated_by
 from caliber.storage.write.changes import DELETE, UPSERT
-from caliber.storage.write.labels import LOWER, lowering, relabelled
+from caliber.storage.write.following import LOWERS, changed, lower, relabelled
 from caliber.storage.write.outdated import check_present, outdated
 from caliber.storage.write.twins import has_twin
 
@@ -58,7 +53,6 @@ class UnitOfWork:
         "_clock_us",
         "_held",
         "_inserted_rows",
-        "_keep_content",
         "_knows_all",
         "_live",
         "_locks_reads",
@@ -67,6 +61,7 @@ class UnitOfWork:
         "_statements",
         "changes",
         "events",
+        "keeps_content",
         "logged",
         "now_us",
         "on_commit",
@@ -85,13 +80,13 @@ class UnitOfWork:
         self._session = session
         self._plans = plans
         self._statements = statements
-        self._keep_content = keep_content
+        self.keeps_content = keep_content
         self._catalog = catalog
         self._locks_reads = False
         # Where a write may wait for others after it began, time has gone on.
         self._clock_us = clock_us
         self._knows_all = False
-        self._live: set[int] = set()
+        self._live: set[str] = set()
         self._held: dict[tuple[str, tuple[Any, ...]], Row] = {}
         self._inserted_rows: list[tuple[RelationPlans, Row]] = []
         self.now_us = now_us
@@ -112,8 +107,7 @@ class UnitOfWork:
         """Return the entity under ``key`` (driver values), or None."""
         plans = self._plans[relation.name]
         if self._locks_reads and plans.lock is not None and relation.versioned:
-            if relation is SCOPE:
-                self._hold_task_of(plans, key)
+            self._hold_owners(plans, key)
             self._session.run(plans.lock, key)
         rows = self._session.run(plans.get, key)
         self._check_live(relation)
@@ -121,10 +115,12 @@ class UnitOfWork:
             return None
         return self._hold(plans, rows[0])
 
-    def _hold_task_of(self, scopes: RelationPlans, key: tuple[Any, ...]) -> None:
-        """Lock the trajectory of a scope before the scope, as appending does: nobody waits in a circle."""
-        for row in self._session.run(scopes.get, key):
-            self.hold(TRAJECTORY, row[scopes.codec.index("trajectory_id")])
+    def _hold_owners(self, plans: RelationPlans, key: tuple[Any, ...]) -> None:
+        """Lock what is locked before a row elsewhere too: nobody waits in a circle."""
+        first = [each for each in plans.relation.foreign_keys if each.locked_first]
+        for row in self._session.run(plans.get, key) if first else ():
+            for each in first:
+                self.hold(self._plans[each.relation].relation, row[plans.codec.index(each.column)])
 
     def get(self, relation: Relation, *key: Any) -> Any:
         """Return the entity under ``key``.
@@ -141,12 +137,15 @@ class UnitOfWork:
         plans = self._plans[relation.name]
         return [self._hold(plans, row) for row in self._session.run(plans.lists[path], key)]
 
-    def find_again(self, relation: Relation, *key: Any) -> Any | None:
-        """Return the entity written with an idempotency key, or None; before that of a task stands the task."""
+    def find_by(self, relation: Relation, columns: tuple[str, ...], *values: Any) -> Any | None:
+        """Return the one entity that a rule of uniqueness lets have values in its columns, or None."""
         plans = self._plans[relation.name]
-        assert plans.by_idempotency is not None  # asked of relations that have such a key
-        rows = self._session.run(plans.by_idempotency, key)
+        rows = self._session.run(plans.unique[columns], values)
         return self._hold(plans, rows[0]) if rows else None
+
+    def referring(self, relation: Relation, column: str, target: Any) -> list[Row]:
+        """Return the rows of a mirrored relation whose foreign key refers to a row."""
+        return self._session.run(self._plans[relation.name].references[column], (target,))
 
     def has_twin(self, relation: Relation, old: Row, new: Row) -> bool:
         """Return whether a row that changes would hold values that another row holds, and one row may hold."""
@@ -189,7 +188,7 @@ class UnitOfWork:
     def insert(self, relation: Relation, entity: Any, *, keeps_label: bool = False) -> int | None:
         """Insert an entity and return its ordinal.
 
-        ``keeps_label``: the caller lowers the label of a turn's scope itself, with what it asks for anyway.
+        ``keeps_label``: the caller lowers the label of its owner itself, with what it asks for anyway.
 
         Raises: InsertFailed or Conflict when a key or a uniqueness rule is broken; on some databases only with the
             next statement, or the commit.
@@ -198,8 +197,8 @@ class UnitOfWork:
         row = plans.codec.encode(entity)
         returned = self._session.insert(plans.insert, row)
         ordinal = self._inserted(plans, row, returned)
-        if relation is TURN and not keeps_label:
-            self.change(SCOPE, LOWER, *lowering(row))
+        if not keeps_label and relation.name in LOWERS:
+            lower(self, relation, row)
         return ordinal
 
     def insert_new(self, relation: Relation, entity: Any) -> bool:
@@ -211,8 +210,7 @@ class UnitOfWork:
             if not returned:
                 return False
             self._inserted(plans, row, returned)
-            if relation is TURN:
-                self.change(SCOPE, LOWER, *lowering(row))
+            lower(self, relation, row)
             return True
         return self._session.changed(plans.insert_or_ignore, row) == 1
 
@@ -222,8 +220,11 @@ class UnitOfWork:
         row = plans.codec.encode(entity)
         returned = self._session.run(plans.upsert, row)
         self._inserted(plans, row, returned)
-        if relation is TURN:
-            self.change(SCOPE, LOWER, *lowering(row))
+        lower(self, relation, row)
+
+    def insert_row(self, relation: Relation, row: Row) -> None:
+        """Insert a row of a relation without ordinals as the driver takes it, unless it is there."""
+        self._session.run(self._plans[relation.name].insert_or_ignore, row)
 
     def update(self, relation: Relation, entity: Any) -> Any:
         """Write an entity that was read in this unit of work, if nobody changed it; return it as stored.
@@ -241,21 +242,16 @@ class UnitOfWork:
         place = plans.codec.version_place
         row[place] = old[place] + 1
         new = tuple(row)
-        if relation is TURN or relation is SCOPE:
-            lowers = relabelled(self._session, self._plans, relation, old, new)
-            if lowers is not None:
-                self.change(SCOPE, LOWER, *lowers)
+        relabelled(self, relation, old, new)
         values = [new[plans.codec.index(name)] for name in plans.update.binds[: -len(key) - 1]]
         if self._session.changed(plans.update, (*values, *key, old[place])) != 1:
             raise Conflict(
                 entity_type=relation.name, id=_show_key(key), reason="another writer changed it first", retryable=True
             )
-        self._content_replaced(plans, old, new)
         self._held[relation.name, key] = new
         if relation.mirrored:
             self.changes.append(RowChange(relation, UPSERT, new))
-        if relation is TURN:
-            self._drop_summaries(old, new)
+        changed(self, plans, old, new)
         self._check_live(relation)
         return plans.codec.decode(new)
 
@@ -263,9 +259,8 @@ class UnitOfWork:
         """Delete an entity that was read in this unit of work, and what is owned by it, keeping content for replay."""
         plans = self._plans[relation.name]
         key = plans.codec.key_of(plans.codec.encode(entity))
-        if plans.lock is not None:
-            # Nobody may begin to refer to it between looking for referrers and deleting it.
-            self._session.run(plans.lock, key)
+        # Nobody may begin to refer to it between looking for referrers and deleting it.
+        self.lock(relation, *key)
         self._release_referrers(plans, self._old_row(plans, key))
         old = self._old_row(plans, key)
         del self._held[relation.name, key]
@@ -274,18 +269,8 @@ class UnitOfWork:
         if relation.mirrored:
             # Only now: who adds a memory whose records may belong to this one waits for us, or was first.
             self.check_catalog()
-        self._content_replaced(plans, old, None)
-        if relation.mirrored:
             self.changes.append(RowChange(relation, DELETE, old))
-        if relation is TURN:
-            self._drop_summaries(old, None)
-
-    def _drop_summaries(self, old: Row, new: Row | None) -> None:
-        """Delete the summary of a turn that was changed or deleted, keeping its text for replay."""
-        for place in outdated_by(old, new):
-            for summary in self.select_entities(TURN_SUMMARY, OVERLAPPING, *place):
-                with contextlib.suppress(NotFound):  # who deleted another of its turns did it
-                    self.delete(TURN_SUMMARY, summary)
+        changed(self, plans, old, None)
 
     def change(self, relation: Relation, statement: str, *parameters: Any) -> list[Row]:
         """Run an irregular statement that updates rows of ``relation`` and returns them whole; return the rows.
@@ -320,7 +305,7 @@ class UnitOfWork:
     def keep_nothing(self) -> None:
         """From now on, do not keep what replaced content said: it is to be gone. Raises: as ``check_catalog``."""
         self.check_catalog()
-        self._keep_content = False
+        self.keeps_content = False
 
     def check_catalog(self) -> None:
         """Refuse to go on with memories that others have changed: records that we do not know may have to go too.
@@ -337,10 +322,10 @@ class UnitOfWork:
         Its name, and that of a field, may be another one's by now. Only now: as long as this transaction is under way,
         nobody else can do it. Raises: SchemaMismatch.
         """
-        code = relation.code
-        if FIRST_CODE <= code <= LAST_CODE and code not in self._live:
+        name = relation.name
+        if name in self._catalog.declared and name not in self._live:
             check_present(self._session, relation, self._plans, self._statements, self._catalog)
-            self._live.add(code)
+            self._live.add(name)
 
     def run(self, plan: Plan) -> None:
         """Run a plan of the backend's own that takes nothing, in this transaction."""
@@ -375,8 +360,13 @@ class UnitOfWork:
 
     def hold(self, relation: Relation, *key: Any) -> None:
         """Lock this row now, where rows that are read are locked, before others that are locked after it elsewhere."""
+        if self._locks_reads:
+            self.lock(relation, *key)
+
+    def lock(self, relation: Relation, *key: Any) -> None:
+        """Keep others from changing a row until this transaction ends."""
         lock = self._plans[relation.name].lock
-        if self._locks_reads and lock is not None:
+        if lock is not None:
             self._session.run(lock, key)
 
     def serialize(self, resource: str) -> None:
@@ -396,17 +386,6 @@ class UnitOfWork:
     def emit(self, event: Event) -> None:
         """Queue an event for after the commit."""
         self.events.append(event)
-
-    def audit(self, event: Event) -> None:
-        """Write an event in this transaction, and queue it for after the commit."""
-        self.insert(EVENT, event)
-        self.events.append(event)
-
-    def log(self, event: Event, publish: Callable[[Event], None]) -> None:
-        """Write an event in this transaction whatever its family, and ``publish`` it after the commit."""
-        self.insert(EVENT, event)
-        self.logged.append(event)
-        self.on_commit.append(lambda: publish(event))
 
     def _inserted(self, plans: RelationPlans, row: Row, returned: Sequence[Row]) -> int | None:
         relation = plans.relation
@@ -445,7 +424,7 @@ class UnitOfWork:
         for relation, key in self._catalog.referrers.get(plans.relation.name, ()):
             referrer = self._plans[relation.name]
             target = old[plans.codec.index(key.target)]
-            for row in self._session.run(referrer.references[key.column], (target,)):
+            for row in self.referring(relation, key.column, target):
                 entity = self._hold(referrer, row)
                 if key.on_delete == "cascade":
                     self.delete(relation, entity)
@@ -459,40 +438,6 @@ class UnitOfWork:
             return out
         again = self.has_twin(relation, row, self._plans[relation.name].codec.encode(out, row[0]))
         return dataclasses.replace(out, **{ends.archive: from_us(self.now_us)}) if again else out
-
-    def _content_replaced(self, plans: RelationPlans, old: Row, new: Row | None) -> None:
-        """When content changes or goes, keep what it said, and drop the vectors that no longer say it."""
-        relation = plans.relation
-        if not relation.content_columns:
-            return
-        offset = 1 if relation.ordinal else 0
-        if not _differ(relation, relation.content_columns, old, new):
-            return
-        owner = old[relation.index(relation.key[0]) + offset]
-        text = relation.text
-        if text is not None and _differ(relation, text.embedded_columns, old, new):
-            self.remove(EMBEDDING, "embedding.drop_owner", owner)
-        if not self._keep_content:
-            return
-        keep = self._plans[CONTENT_VERSION.name]
-        self._session.run(
-            keep.insert_or_ignore,
-            (
-                relation.name,
-                old[0],
-                old[plans.codec.version_place],
-                owner,
-                pack_content(relation, old),
-                self.now_us,
-                old[relation.index("trajectory_id") + offset] if relation.has("trajectory_id") else None,
-            ),
-        )
-
-
-def _differ(relation: Relation, columns: Sequence[str], old: Row, new: Row | None) -> bool:
-    offset = 1 if relation.ordinal else 0
-    places = [relation.index(name) + offset for name in columns]
-    return new is None or any(old[place] != new[place] for place in places)
 
 
 def _show_key(key: tuple[Any, ...]) -> str:

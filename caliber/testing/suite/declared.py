@@ -53,7 +53,7 @@ def test_every_relation_has_its_regular_statements(world: World) -> None:
         assert (plans.update is not None) == relation.versioned
         assert (plans.get_many is not None) == relation.ordinal
         assert set(plans.lists) == set(plans.counts) == {path.name for path in relation.paths}
-        assert (plans.by_idempotency is not None) == relation.has("idempotency_key")
+        assert set(plans.unique) == {unique.columns for unique in relation.uniques}
         wanted = {key.column for key in relation.foreign_keys} if relation.mirrored else set()
         assert set(plans.references) == wanted
 

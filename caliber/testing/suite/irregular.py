@@ -111,10 +111,10 @@ def test_reading_statement_answers(
     contract_dataset: Filled,
 ) -> None:
     store = contract_dataset.store
-    relation, _, kind = name.partition(".")
-    regular = kind in ("by_idempotency", "stale")
-    plan = getattr(store.plans[relation], kind) if regular else store.statements[name]
-    assert plan is not None
+    relation = name.partition(".")[0]
+    plans = store.plans.get(relation)
+    regular = () if plans is None else (plans.stale, *plans.unique.values())
+    plan = next((plan for plan in regular if plan is not None and plan.name == name), None) or store.statements[name]
     with store.read() as session:
         rows = session.run(plan, resolved(parameters, contract_dataset.ordinals))
     assert shown(rows) == expected

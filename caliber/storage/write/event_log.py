@@ -1,0 +1,22 @@
+"""Events that are in the log as soon as the work they tell of is. Others are written behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from caliber.model.events import Event
+from caliber.schema.relations import EVENT
+from caliber.storage.write.unit_of_work import UnitOfWork
+
+
+def audit(uow: UnitOfWork, event: Event) -> None:
+    """Write an event in this transaction, and queue it for after the commit."""
+    uow.insert(EVENT, event)
+    uow.events.append(event)
+
+
+def log(uow: UnitOfWork, event: Event, publish: Callable[[Event], None]) -> None:
+    """Write an event in this transaction whatever its family, and ``publish`` it after the commit."""
+    uow.insert(EVENT, event)
+    uow.logged.append(event)
+    uow.on_commit.append(lambda: publish(event))

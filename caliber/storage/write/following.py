@@ -1,0 +1,167 @@
+"""Consequences of a written row for other rows, as relations declare them, in the same transaction.
+
+A label falls with the least trusted record that it stands for. A summary of a block goes with one of the block's
+records. A vector goes with its text. Replaced content is kept for replay.
+Source: docs/trust.md; docs/decisions/0185, 0192.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from caliber.model.errors import ConstraintViolation, NotFound
+from caliber.model.trust import TrustLabel
+from caliber.schema.relation import Relation
+from caliber.schema.relations import BY_NAME, CONTENT_VERSION, EMBEDDING, RELATIONS
+from caliber.schema.traits import Block
+from caliber.storage.compile.codec import Row, codec_of
+from caliber.storage.compile.kept_content import pack_content
+from caliber.storage.compile.plan import RelationPlans
+
+if TYPE_CHECKING:
+    from caliber.storage.write.unit_of_work import UnitOfWork
+
+
+# --- labels ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """The label of records of ``owner`` is the least of those of ``parts`` that refer to them by ``key``."""
+
+    owner: Relation
+    parts: Relation
+    key: str
+    part_trust: int
+    part_owner: int
+    owner_id: int
+    owner_trust: int
+
+    @property
+    def lower(self) -> str:
+        """The statement that lowers the label of an owner, if it is higher; its parameters are ``lowering``."""
+        return f"{self.owner.name}.distrust"
+
+    @property
+    def lower_loaded(self) -> str:
+        """The statement that lowers the labels of all owners of parts with ordinals above a mark."""
+        return f"{self.owner.name}.distrust_loaded"
+
+    def lowering(self, part: Row) -> tuple[str, bytes]:
+        """Return the label of a part, and the id of the owner that is trusted no more."""
+        return part[self.part_trust], part[self.part_owner]
+
+
+def _floor(owner: Relation, least_of: str) -> Floor:
+    parts = BY_NAME[least_of]
+    key = next(key for key in parts.foreign_keys if key.relation == owner.name)
+    assert owner.trust is not None  # asked of relations that have a label
+    assert parts.trust is not None
+    part, mine = codec_of(parts), codec_of(owner)
+    places = (
+        part.index(parts.trust.column),
+        part.index(key.column),
+        mine.index(key.target),
+        mine.index(owner.trust.column),
+    )
+    return Floor(owner, parts, key.column, *places)
+
+
+_FLOORS: Final = [
+    _floor(relation, relation.trust.least_of)
+    for relation in RELATIONS
+    if relation.trust is not None and relation.trust.least_of is not None
+]
+LOWERS: Final = {floor.parts.name: floor for floor in _FLOORS}
+"""The labels that fall with records of a relation, by its name."""
+_RAISES: Final = {floor.owner.name: floor for floor in _FLOORS}
+
+
+def lower(uow: UnitOfWork, relation: Relation, part: Row) -> None:
+    """Lower the label of the owner of a part that was written, if it has one that falls with it."""
+    floor = LOWERS.get(relation.name)
+    if floor is not None:
+        uow.change(floor.owner, floor.lower, *floor.lowering(part))
+
+
+def relabelled(uow: UnitOfWork, relation: Relation, old: Row, new: Row) -> None:
+    """Lower the label of the owner of a part that is about to change.
+
+    Raises: ConstraintViolation for an owner that would be trusted more than a part of it.
+    """
+    floor = LOWERS.get(relation.name)
+    if floor is not None and floor.lowering(new) != floor.lowering(old):
+        uow.lock(floor.owner, new[floor.part_owner])
+        uow.change(floor.owner, floor.lower, *floor.lowering(new))
+    floor = _RAISES.get(relation.name)
+    if floor is None:
+        return
+    label = TrustLabel(new[floor.owner_trust])
+    if label.distrust < TrustLabel(old[floor.owner_trust]).distrust:
+        # Who raises an owner's label and who lowers that of a part would not see each other.
+        uow.lock(floor.owner, new[floor.owner_id])
+        for part in uow.referring(floor.parts, floor.key, new[floor.owner_id]):
+            if TrustLabel(part[floor.part_trust]).distrust > label.distrust:
+                name = floor.parts.name
+                reason = f"a {name} in it is {part[floor.part_trust]}; if that was checked, label the {name} anew first"
+                raise ConstraintViolation(constraint=f"{floor.owner.name}_trust", reason=reason)
+
+
+# --- summaries of blocks --------------------------------------------------------------------------
+
+_BLOCKS: Final[dict[str, list[tuple[Relation, Block]]]] = {}
+for _relation in RELATIONS:
+    if _relation.block is not None:
+        _BLOCKS.setdefault(_relation.block.relation, []).append((_relation, _relation.block))
+
+
+def _drop_summaries(uow: UnitOfWork, relation: Relation, old: Row, new: Row | None) -> None:
+    """Delete the summaries of blocks that no longer say what a changed or deleted row says, keeping them for replay."""
+    for summaries, block in _BLOCKS.get(relation.name, ()):
+        label = () if relation.trust is None else (relation.trust.column,)
+        if not _differ(relation, (*relation.content_columns, *label, *_owners(relation), block.number), old, new):
+            continue
+        by, number = (codec_of(relation).index(name) for name in (block.by, block.number))
+        for owner, at in dict.fromkeys((row[by], row[number]) for row in (old, new) if row is not None):
+            for summary in uow.select_entities(summaries, f"{summaries.name}.overlapping", owner, at, at):
+                with contextlib.suppress(NotFound):  # who deleted another record of the block did it
+                    uow.delete(summaries, summary)
+
+
+def _owners(relation: Relation) -> list[str]:
+    return [key.column for key in relation.foreign_keys if key.on_delete == "cascade"]
+
+
+# --- vectors, and content that is kept ------------------------------------------------------------
+
+
+def changed(uow: UnitOfWork, plans: RelationPlans, old: Row, new: Row | None) -> None:
+    """Do what follows from a row that was changed, or deleted: ``new`` None."""
+    relation = plans.relation
+    if not relation.content_columns and relation.name not in _BLOCKS:
+        return
+    _replaced(uow, plans, old, new)
+    _drop_summaries(uow, relation, old, new)
+
+
+def _replaced(uow: UnitOfWork, plans: RelationPlans, old: Row, new: Row | None) -> None:
+    """When content changes or goes, keep what it said, and drop the vectors that no longer say it."""
+    relation = plans.relation
+    if not relation.content_columns or not _differ(relation, relation.content_columns, old, new):
+        return
+    place = plans.codec.index
+    owner, text = old[place(relation.key[0])], relation.text
+    if text is not None and _differ(relation, text.embedded_columns, old, new):
+        uow.remove(EMBEDDING, "embedding.drop_owner", owner)
+    if uow.keeps_content:
+        trajectory = old[place("trajectory_id")] if relation.has("trajectory_id") else None
+        version, body = old[plans.codec.version_place], pack_content(relation, old)
+        uow.insert_row(CONTENT_VERSION, (relation.name, old[0], version, owner, body, uow.now_us, trajectory))
+
+
+def _differ(relation: Relation, columns: Sequence[str], old: Row, new: Row | None) -> bool:
+    places = [codec_of(relation).index(name) for name in columns]
+    return new is None or any(old[place] != new[place] for place in places)
