@@ -102,8 +102,8 @@ def test_the_log_of_a_trajectory_is_read_as_it_was_heard(backend: Any, start: An
         about = {"trajectory_id": task, "subject": (EntityType.NOTE, hidden)}
         memory._engine.publish(make(EventType.NOTE_UPDATE, at_us=number, **about))
     memory._engine.publish(make(EventType.ERROR, trajectory_id=task, payload=said))
-    audit = make(EventType.FORGET, trajectory_id=task, family=EventFamily.AUDIT)
-    memory._engine.write(lambda uow: audit(uow, audit))
+    done = make(EventType.FORGET, trajectory_id=task, family=EventFamily.AUDIT)
+    memory._engine.write(lambda uow: audit(uow, done))
     reader = memory.acting_as(READER)
     window = reader.assemble_context(task)
     everything = memory.trace(task, limit=100)
