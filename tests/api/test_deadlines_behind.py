@@ -11,7 +11,7 @@ import apsw
 import pytest
 from support.configs import USER
 
-from caliber.backends.postgres.pool import Pool
+from caliber.backends.postgres.connecting.pool import Pool
 from caliber.model.deadline import within
 from caliber.model.errors import Unavailable
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 def test_a_read_of_the_store_that_is_interrupted_leaves_no_transaction_open(backend: Any) -> None:
     store = backend.store()
-    files = in_files("sqlite/store.py", "sqlite/connection.py", "postgres/store.py", "postgres/pool.py")
+    files = in_files("sqlite/store.py", "sqlite/connection.py", "postgres/store.py", "postgres/connecting/pool.py")
 
     def read() -> int:
         with store.read() as session:
@@ -38,7 +38,7 @@ def test_a_read_of_the_store_that_is_interrupted_leaves_no_transaction_open(back
 
 def test_a_close_that_is_interrupted_goes_on_when_it_is_repeated(backend: Any) -> None:
     backend.needs("reopen")
-    files = in_files("/engine/", "/store.py", "postgres/pool.py")
+    files = in_files("/engine/", "/store.py", "postgres/connecting/pool.py")
     at = 0
     for at, lines in enumerate(every_line(files, step=7), 1):
         memory = backend.open(write_behind__flush_interval_ms=60_000)

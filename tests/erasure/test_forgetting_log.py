@@ -22,7 +22,7 @@ from support.folders import open_folder
 from support.tenancies import SECOND
 
 import caliber
-from caliber.backends.postgres.erasing import PostgresEraser
+from caliber.backends.postgres.maintaining.erasing import PostgresEraser
 from caliber.localserver.server import LocalServer
 
 TESTS = str(Path(__file__).resolve().parents[1])
@@ -158,7 +158,7 @@ _DIE = """
     import json, os, signal, sys
     sys.path.insert(0, sys.argv[2])
     import caliber
-    from caliber.backends.postgres.log import LogScrub
+    from caliber.backends.postgres.maintaining.log import LogScrub
     from support.configs import config
     LogScrub._pass_all = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
     caliber.open(config(sys.argv[1], **json.loads(sys.argv[3]))).forget(texts=(sys.argv[4],), scrub_log=True)
@@ -186,7 +186,7 @@ def test_who_is_killed_amid_the_log_leaves_settings_as_they_were(world: World) -
 
 
 def test_a_log_that_is_too_long_is_said(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("caliber.backends.postgres.log._MOST_SEGMENTS", 1)
+    monkeypatch.setattr("caliber.backends.postgres.maintaining.log._MOST_SEGMENTS", 1)
     with caliber.open(world.settings) as memory:
         world.fill(memory)
         report = memory.forget(texts=(NAME,), scrub_log=True)

@@ -18,7 +18,7 @@ from support.databases import DSN
 from support.providers import ScriptedSummarizer
 
 import caliber
-from caliber.backends.postgres.connection import PgConnection
+from caliber.backends.postgres.connecting.connection import PgConnection
 from caliber.cli.doctor import _opened
 from caliber.model import AgentRole, NoteType, Principal, PrincipalKind
 from caliber.model.errors import Unavailable

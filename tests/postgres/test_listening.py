@@ -14,7 +14,7 @@ import pytest
 from support.databases import DSN, PostgresBackend
 
 import caliber
-from caliber.backends.postgres.telling import channel_of, prefix_of, read
+from caliber.backends.postgres.writing.telling import channel_of, prefix_of, read
 from caliber.cli.output import Output
 from caliber.cli.stats import print_stats
 from caliber.model.errors import InvalidConfigValue, MissingRequired, MultipleErrors

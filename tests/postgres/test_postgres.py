@@ -21,9 +21,9 @@ from support.folders import open_folder
 
 import caliber
 from caliber.admin.full_text import rebuild_full_text
-from caliber.backends.postgres.connection import PgConnection
-from caliber.backends.postgres.feed import Snapshot
+from caliber.backends.postgres.connecting.connection import PgConnection
 from caliber.backends.postgres.statements import ADVISORY_CLASS
+from caliber.backends.postgres.writing.feed import Snapshot
 from caliber.config.secret import LiteralDsn
 from caliber.localserver.server import LocalServer
 from caliber.model.agents import LockToken
@@ -844,7 +844,7 @@ def test_damage_is_found(pg: PostgresBackend) -> None:
 
 def test_statements_that_callers_make_up_are_not_kept(pg: PostgresBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many shapes of filters there are, a connection and its server remember a known number of statements."""
-    monkeypatch.setattr("caliber.backends.postgres.connection._PASSING_MAX", 5)
+    monkeypatch.setattr("caliber.backends.postgres.connecting.connection._PASSING_MAX", 5)
     store = pg.store()
     with store.read() as session:
         assert isinstance(session, PgConnection)

@@ -15,7 +15,7 @@ from support.configs import USER
 from support.databases import DSN, PostgresBackend
 
 import caliber
-from caliber.backends.postgres.telling import named_channel, prefix_of
+from caliber.backends.postgres.writing.telling import named_channel, prefix_of
 from caliber.model.access import Principal, PrincipalKind
 from caliber.model.agents import AgentRole, LockToken
 from caliber.model.errors import DTypeError, IncompatibleOptions, LockExpired, MissingRequired

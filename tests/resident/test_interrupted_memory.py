@@ -62,7 +62,9 @@ def test_following_another_process_is_interrupted(backend: Any) -> None:
     memory, _ = _open(backend)
     other = backend.open(memory._engine.config)
     kept: list[Any] = []
-    for lines in every_line(in_files("resident/memory.py", "storage/write/feed.py", "postgres/feed.py"), step=3):
+    for lines in every_line(
+        in_files("resident/memory.py", "storage/write/feed.py", "postgres/writing/feed.py"), step=3
+    ):
         kept = [_note(other, f"foreign {len(kept)}")]
         with lines.counted():
             memory._engine._follow()

@@ -23,7 +23,7 @@ MOOD = become(int(sys.argv[1]))
 
 def killed_at(statement: int, migrate: Any) -> bool:
     """Migrate in a child that SIGKILL ends before its n-th statement; return whether it got so far."""
-    from caliber.backends.postgres.connection import PgConnection
+    from caliber.backends.postgres.connecting.connection import PgConnection
     from caliber.backends.sqlite.connection import SqliteConnection
 
     child = os.fork()

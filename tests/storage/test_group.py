@@ -20,7 +20,7 @@ from support.evidence import seed
 from support.interrupted import every_line, in_files
 from support.providers import CountingEmbeddings
 
-from caliber.backends.postgres.connection import PgConnection
+from caliber.backends.postgres.connecting.connection import PgConnection
 from caliber.embedding.space_provider import StoreVectorCache
 from caliber.model.errors import CaliberError, StorageError, Unavailable
 from caliber.schema.relations import NOTE, TRAJECTORY

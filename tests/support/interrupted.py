@@ -11,8 +11,11 @@ import functools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
+
+PACKAGE = Path(__file__).resolve().parents[2] / "caliber"
 
 
 class Interrupt(BaseException):
@@ -72,6 +75,8 @@ class Lines:
 
 def in_files(*ends: str) -> Callable[[CodeType], bool]:
     """Return what chooses the code of the files, or folders, whose paths end with, or hold, one of ``ends``."""
+    there = [path.as_posix() for path in PACKAGE.rglob("*.py")]
+    assert all(any(end in path for path in there) for end in ends), f"one of {ends} is no file of the package"
     return lambda code: any(end in code.co_filename.replace("\\", "/") for end in ends)
 
 

@@ -27,7 +27,7 @@ VARIABLES = (FIRST, SECOND, SECRET)
 
 # Children are forked from a process without threads that has imported what takes long: each begins at once.
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["caliber.api.tenants", "caliber.backends.postgres.moving"])
+PROCESSES.set_forkserver_preload(["caliber.api.tenants", "caliber.backends.postgres.moving.replica"])
 
 BLOCK_TURNS = 16
 """Turns of a block that is summarized: few, so that what moves has summaries, whatever profiles are tuned to."""

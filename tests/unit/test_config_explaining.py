@@ -51,7 +51,7 @@ def test_a_knob_acts_in_modules_or_says_that_nothing_reads_it() -> None:
         ("storage.pool_max", "caliber.backends.postgres.store"),
         ("embedding_provider.http.timeout_ms", "caliber.llm.remote.http"),
         ("embedding.embed", "caliber.embedding.embedded_kinds"),
-        ("tenancy.sources.cold.dsn", "caliber.backends.postgres.logins"),
+        ("tenancy.sources.cold.dsn", "caliber.backends.postgres.connecting.logins"),
         ("policies", "caliber.policies.steps"),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 from support.configs import USER, config
 
 import caliber
-from caliber.backends.postgres.writer import Turn, Turns
+from caliber.backends.postgres.writing.writer import Turn, Turns
 from caliber.model import deadline
 from caliber.model.deadline import at_least, earliest, remaining_s, unbounded, within
 from caliber.model.errors import Unavailable

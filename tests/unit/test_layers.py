@@ -236,7 +236,8 @@ def _reached(arrows: Mapping[str, set[str]], start: str) -> set[str]:
 def folder_of(module: str) -> str:
     """Return the folder of a room that a module is in, with a slash; a module of the room itself stands alone."""
     parts = module.split(".")
-    return f"{parts[1]}/{parts[2]}/" if len(parts) > 3 else module.removeprefix("caliber.").replace(".", "/")
+    depth = 3 if room_of(module).startswith("backends/") else 2
+    return "/".join(parts[1 : depth + 1]) + ("/" if len(parts) > depth + 1 else "")
 
 
 def folder_circles(package: Path = PACKAGE) -> list[str]:
@@ -397,6 +398,15 @@ CIRCLES: dict[str, tuple[Callable[[Path], list[str]], dict[str, str], str]] = {
             "search/searcher.py": "from caliber.search.inside.y import X\n",
         },
         "search/inside/ <-> search/searcher",
+    ),
+    "two folders of a database": (
+        folder_circles,
+        {
+            "backends/postgres/pooling/x.py": "from caliber.backends.postgres.writing import y\n",
+            "backends/postgres/writing/y.py": "X = 1\n",
+            "backends/postgres/writing/z.py": "from ..pooling.x import X\n",
+        },
+        "backends/postgres/pooling/ <-> backends/postgres/writing/",
     ),
 }
 

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caliber.backends.postgres.telling import PAYLOAD_MAX_BYTES, Teller, channel_of, named_channel, prefix_of, read
+from caliber.backends.postgres.writing.telling import (
+    PAYLOAD_MAX_BYTES,
+    Teller,
+    channel_of,
+    named_channel,
+    prefix_of,
+    read,
+)
 from caliber.kernels import uuid7
 from caliber.model.errors import InvalidValue
 from caliber.model.events import Event, EventFamily

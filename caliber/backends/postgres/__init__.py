@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from caliber.backends.postgres.directory import PostgresRecords
-    from caliber.backends.postgres.moving import PostgresReplica
+    from caliber.backends.postgres.moving.replica import PostgresReplica
     from caliber.backends.postgres.store import PostgresStore
     from caliber.config import CaliberConfig
     from caliber.config.storage import PostgresConfig
@@ -69,7 +69,8 @@ def restore(
 ) -> str:
     """Make the tenant what an archive says; return its new epoch. Raises: see ``restoring``."""
     _require_driver()
-    from caliber.backends.postgres import restoring, store
+    from caliber.backends.postgres import store
+    from caliber.backends.postgres.maintaining import restoring
     from caliber.storage.dump.archive import Archive
 
     settings: Any = config.storage
@@ -110,7 +111,7 @@ def open_records(settings: PostgresDirectory, *, create: bool, clock_us: Callabl
 def open_replica(settings: PostgresConfig, *, clock_us: Callable[[], int]) -> PostgresReplica:
     """Return one side of a move."""
     _require_driver()
-    from caliber.backends.postgres.moving import PostgresReplica
+    from caliber.backends.postgres.moving.replica import PostgresReplica
 
     return PostgresReplica(settings, clock_us=clock_us)
 

@@ -22,11 +22,11 @@ from typing import Any, Final
 import psycopg
 from psycopg import RawCursor
 
-from caliber.backends.postgres.connection import PgConnection, Shared
+from caliber.backends.postgres.connecting.connection import PgConnection, Shared
+from caliber.backends.postgres.connecting.errors import translate_driver
+from caliber.backends.postgres.connecting.wire import ESCAPE, from_jsonb, json_text
 from caliber.backends.postgres.dialect import PostgresDialect
-from caliber.backends.postgres.errors import translate_driver
 from caliber.backends.postgres.statements import irregular
-from caliber.backends.postgres.wire import ESCAPE, from_jsonb, json_text
 from caliber.kernels.copy.rows import COPY_HEADER, COPY_TRAILER, CopyColumn, CopyKind, CopyReader, CopyRows, copy_tuples
 from caliber.model.errors import CaliberError, Conflict, InvalidRow
 from caliber.model.time import from_us

@@ -8,10 +8,10 @@ from typing import Any
 
 import psycopg
 
-from caliber.backends.postgres.connection import PgConnection, Shared, simple
+from caliber.backends.postgres.connecting.connection import PgConnection, Shared, simple
 from caliber.backends.postgres.dialect import PostgresDialect
-from caliber.backends.postgres.full_text_plans import StepWords, kept_plan, lock_of
 from caliber.backends.postgres.schema import alone, applied_versions
+from caliber.backends.postgres.searching.full_text_plans import StepWords, kept_plan, lock_of
 from caliber.backends.postgres.statements import irregular
 from caliber.model.time import from_us
 from caliber.schema.catalog import BUILT_IN, Catalog

@@ -14,9 +14,9 @@ from typing import Any
 
 import psycopg
 
-from caliber.backends.postgres.connection import connect
-from caliber.backends.postgres.errors import StatementError, lost, translate
-from caliber.backends.postgres.logins import password_of
+from caliber.backends.postgres.connecting.connection import connect
+from caliber.backends.postgres.connecting.errors import StatementError, lost, translate
+from caliber.backends.postgres.connecting.logins import password_of
 from caliber.backends.postgres.schema import dialect_for
 from caliber.backends.postgres.statements import ADVISORY_CLASS
 from caliber.backends.postgres.store import shared_for

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from caliber.backends.postgres.connection import BEGIN, PgConnection, Shared, connect, simple
+from caliber.backends.postgres.connecting.connection import BEGIN, PgConnection, Shared, connect, simple
 from caliber.backends.postgres.dialect import PostgresDialect, dialect_of
-from caliber.backends.postgres.full_text_plans import state_table
+from caliber.backends.postgres.searching.full_text_plans import state_table
 from caliber.backends.postgres.statements import ADVISORY_CLASS
 from caliber.model.errors import Conflict, SchemaMismatch, StorageError, Unavailable
 from caliber.schema.catalog import BUILT_IN

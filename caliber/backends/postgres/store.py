@@ -14,20 +14,20 @@ import psycopg
 from caliber.backends.postgres import memories
 from caliber.backends.postgres import schema as schemas
 from caliber.backends.postgres.bulk import PostgresBulk
-from caliber.backends.postgres.care import PostgresCare
-from caliber.backends.postgres.connection import BEGIN, COMMIT, PgConnection, Shared, connect
+from caliber.backends.postgres.connecting.connection import BEGIN, COMMIT, PgConnection, Shared, connect
+from caliber.backends.postgres.connecting.lent import LentPool
+from caliber.backends.postgres.connecting.logins import dsn_of
+from caliber.backends.postgres.connecting.pool import Pool
 from caliber.backends.postgres.dialect import PostgresDialect
-from caliber.backends.postgres.erasing import PostgresEraser
-from caliber.backends.postgres.feed import SnapshotFeed
-from caliber.backends.postgres.full_text import FullTextWriter, PostgresFullText
-from caliber.backends.postgres.lent import LentPool
-from caliber.backends.postgres.listener import Listener, place_of
-from caliber.backends.postgres.logins import dsn_of
-from caliber.backends.postgres.pool import Pool
+from caliber.backends.postgres.maintaining.care import PostgresCare
+from caliber.backends.postgres.maintaining.erasing import PostgresEraser
+from caliber.backends.postgres.searching.full_text import FullTextWriter, PostgresFullText
+from caliber.backends.postgres.searching.vector_index import PostgresVectorIndex
 from caliber.backends.postgres.statements import holding, irregular, own, reserving
-from caliber.backends.postgres.telling import Teller, channel_of, prefix_of
-from caliber.backends.postgres.vector_index import PostgresVectorIndex
-from caliber.backends.postgres.writer import Limits, PostgresWriter
+from caliber.backends.postgres.writing.feed import SnapshotFeed
+from caliber.backends.postgres.writing.listener import Listener, place_of
+from caliber.backends.postgres.writing.telling import Teller, channel_of, prefix_of
+from caliber.backends.postgres.writing.writer import Limits, PostgresWriter
 from caliber.model.context import ContextPersistence
 from caliber.model.errors import InternalError, InvalidConfigValue, MissingRequired, TransactionFailed
 from caliber.schema.memory_types import MemoryType

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from caliber.backends.postgres.connection import PgConnection
+from caliber.backends.postgres.connecting.connection import PgConnection
 from caliber.config import CaliberConfig
 from caliber.model.embedding import DistanceMetric, Embedding, EmbeddingSpace, SpaceState
 from caliber.model.ids import SpaceId

@@ -21,8 +21,8 @@ import psycopg
 
 import caliber
 from caliber.api.tenants import tenant_config
+from caliber.backends.postgres.connecting.logins import dsn_of
 from caliber.backends.postgres.directory import PostgresRecords
-from caliber.backends.postgres.logins import dsn_of
 from caliber.config import CaliberConfig, profiles
 from caliber.model import SystemClock
 from caliber.model.errors import Unavailable

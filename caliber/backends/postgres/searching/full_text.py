@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Final, TypeVar
 
-from caliber.backends.postgres.connection import PgConnection, simple
+from caliber.backends.postgres.connecting.connection import PgConnection, simple
+from caliber.backends.postgres.connecting.patience import Transaction, patiently
 from caliber.backends.postgres.dialect import PostgresDialect
-from caliber.backends.postgres.full_text_plans import FullTextPlans, drop_texts, full_text_plans, kind_plans
-from caliber.backends.postgres.full_text_statements import full_text_statements
-from caliber.backends.postgres.patience import Transaction, patiently
+from caliber.backends.postgres.searching.full_text_plans import FullTextPlans, drop_texts, full_text_plans, kind_plans
+from caliber.backends.postgres.searching.full_text_statements import full_text_statements
 from caliber.kernels import uuid7
 from caliber.schema.relation import Relation
 from caliber.storage.compile.codec import Row, dump_json

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Final, TypeVar
 
-from caliber.backends.postgres.connection import PgConnection
+from caliber.backends.postgres.connecting.connection import PgConnection
 from caliber.model.errors import Conflict, Unavailable
 
 T = TypeVar("T")

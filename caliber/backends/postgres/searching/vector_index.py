@@ -16,10 +16,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final
 
-from caliber.backends.postgres.connection import PgConnection, cancel_soon
+from caliber.backends.postgres.connecting.connection import PgConnection, cancel_soon
+from caliber.backends.postgres.connecting.patience import Transaction, patiently
 from caliber.backends.postgres.dialect import PostgresDialect
-from caliber.backends.postgres.patience import Transaction, patiently
-from caliber.backends.postgres.vector_plans import (
+from caliber.backends.postgres.searching.vector_plans import (
     HALFVEC_MAX,
     PREFIX,
     VECTOR_MAX,

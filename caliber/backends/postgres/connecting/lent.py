@@ -10,8 +10,8 @@ import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from caliber.backends.postgres.connection import PgConnection
-from caliber.backends.postgres.pool import Lending
+from caliber.backends.postgres.connecting.connection import PgConnection
+from caliber.backends.postgres.connecting.pool import Lending
 from caliber.model.deadline import earliest
 from caliber.model.errors import CaliberError, DTypeError, InvalidValue, Unavailable
 from caliber.storage.protocol import ConnectionPool

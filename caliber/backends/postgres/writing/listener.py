@@ -19,9 +19,9 @@ from typing import Final
 import psycopg
 from psycopg.pq import ConnStatus
 
-from caliber.backends.postgres.connection import PgConnection, Shared, connect
-from caliber.backends.postgres.errors import lost
-from caliber.backends.postgres.telling import head_of, read
+from caliber.backends.postgres.connecting.connection import PgConnection, Shared, connect
+from caliber.backends.postgres.connecting.errors import lost
+from caliber.backends.postgres.writing.telling import head_of, read
 from caliber.model.errors import CaliberError, InvalidConfigValue
 from caliber.model.events import Event
 from caliber.storage import waiting

@@ -16,14 +16,14 @@ from typing import Any, Final
 import psycopg
 from psycopg import RawCursor
 
-from caliber.backends.postgres import fence as fences
 from caliber.backends.postgres import schema as schemas
 from caliber.backends.postgres.bulk import for_server, from_server, joined
-from caliber.backends.postgres.connection import connect
+from caliber.backends.postgres.connecting.connection import connect
+from caliber.backends.postgres.connecting.errors import translate_driver
 from caliber.backends.postgres.dialect import PostgresDialect
-from caliber.backends.postgres.errors import translate_driver
-from caliber.backends.postgres.full_text_plans import state_table
 from caliber.backends.postgres.memories import catalog_in
+from caliber.backends.postgres.moving import fence as fences
+from caliber.backends.postgres.searching.full_text_plans import state_table
 from caliber.backends.postgres.statements import ADVISORY_CLASS, MOVED, own
 from caliber.backends.postgres.store import shared_for
 from caliber.config.storage import PostgresConfig

@@ -21,7 +21,7 @@ import psycopg
 from psycopg.pq import ConnStatus, ExecStatus, PollingStatus, TransactionStatus
 from psycopg.pq.abc import PGcancelConn, PGconn, PGresult
 
-from caliber.backends.postgres.errors import (
+from caliber.backends.postgres.connecting.errors import (
     has_gone,
     is_stale_plan,
     is_taken,
@@ -30,8 +30,8 @@ from caliber.backends.postgres.errors import (
     statement_error,
     translate,
 )
-from caliber.backends.postgres.ordinals import Ordinals
-from caliber.backends.postgres.wire import Binding, Value, prepared_name
+from caliber.backends.postgres.connecting.ordinals import Ordinals
+from caliber.backends.postgres.connecting.wire import Binding, Value, prepared_name
 from caliber.model.deadline import earliest
 from caliber.model.errors import InternalError, InvalidConfigValue, StorageError, Unavailable
 from caliber.schema.relations import BY_NAME

@@ -18,7 +18,7 @@ from psycopg import sql
 from psycopg.rows import tuple_row
 
 from caliber.backends.postgres.bulk import Connection
-from caliber.backends.postgres.log import LogScrub
+from caliber.backends.postgres.maintaining.log import LogScrub
 from caliber.storage.compile.plan import Plan
 from caliber.storage.maintain.erasing import Place
 

@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, cast
 
-from caliber.backends.postgres import bulk, views
+from caliber.backends.postgres import bulk
 from caliber.backends.postgres.bulk import Connection, PostgresBulk
-from caliber.backends.postgres.connection import PgConnection
+from caliber.backends.postgres.connecting.connection import PgConnection
 from caliber.backends.postgres.dialect import PostgresDialect
+from caliber.backends.postgres.maintaining import views
 from caliber.backends.postgres.memories import catalog_in
 from caliber.model.errors import InternalError
 from caliber.schema.relation import Relation

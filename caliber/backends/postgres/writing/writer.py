@@ -21,13 +21,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from caliber.backends.postgres.connection import BEGIN, COMMIT, Command, PgConnection
-from caliber.backends.postgres.errors import is_tried_once, may_pass
-from caliber.backends.postgres.feed import SnapshotFeed
-from caliber.backends.postgres.full_text import FullTextWriter
-from caliber.backends.postgres.lent import LentPool
-from caliber.backends.postgres.pool import Pool
-from caliber.backends.postgres.telling import Teller
+from caliber.backends.postgres.connecting.connection import BEGIN, COMMIT, Command, PgConnection
+from caliber.backends.postgres.connecting.errors import is_tried_once, may_pass
+from caliber.backends.postgres.connecting.lent import LentPool
+from caliber.backends.postgres.connecting.pool import Pool
+from caliber.backends.postgres.searching.full_text import FullTextWriter
+from caliber.backends.postgres.writing.feed import SnapshotFeed
+from caliber.backends.postgres.writing.telling import Teller
 from caliber.model.deadline import at_least, deadline_passed, earliest, within
 from caliber.model.errors import CaliberError, Conflict, StorageError, TransactionFailed, Unavailable
 from caliber.model.storage import Durability

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import Final
 
-from caliber.backends.postgres.connection import PgConnection
+from caliber.backends.postgres.connecting.connection import PgConnection
 from caliber.model.deadline import earliest
 from caliber.model.errors import CaliberError, Unavailable
 from caliber.storage.compile.session import store_closed

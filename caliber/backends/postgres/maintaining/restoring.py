@@ -14,9 +14,9 @@ from psycopg import RawCursor
 
 from caliber.backends.postgres import schema as schemas
 from caliber.backends.postgres.bulk import Connection, PostgresBulk, for_server, limit
-from caliber.backends.postgres.care import PostgresWhole
-from caliber.backends.postgres.connection import PgConnection, Shared, connect
+from caliber.backends.postgres.connecting.connection import PgConnection, Shared, connect
 from caliber.backends.postgres.dialect import PostgresDialect
+from caliber.backends.postgres.maintaining.care import PostgresWhole
 from caliber.backends.postgres.memories import catalog_in
 from caliber.kernels.copy.rows import COPY_HEADER, COPY_TRAILER, CopyRows, copy_tuples
 from caliber.model.errors import Conflict, InternalError

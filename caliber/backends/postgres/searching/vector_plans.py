@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from caliber.backends.postgres.dialect import PostgresDialect
-from caliber.backends.postgres.full_text_statements import filters, in_sight, looked_up
+from caliber.backends.postgres.searching.full_text_statements import filters, in_sight, looked_up
 from caliber.model.embedding import DistanceMetric, EmbeddingSpace
 from caliber.model.errors import InternalError
 from caliber.schema.relation import Relation

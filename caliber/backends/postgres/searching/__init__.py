@@ -1,0 +1,1 @@
+"""Full text and vector indexes that PostgreSQL keeps, and the statements about them."""

@@ -1,0 +1,1 @@
+"""Write transactions, and word of each commit to other processes."""
