@@ -15,6 +15,8 @@ from caliber.config.context import PRIORITY_MAX
 from caliber.config.faults import Faults
 from caliber.config.knobs import Int, Real, Section, Text, knob
 from caliber.config.memories import MemoryName, MemoryRef
+from caliber.model.context import SectionType
+from caliber.schema.memories import window_of
 
 RULES_MAX: Final = 256
 FILTER_CHARS: Final = 65_536
@@ -86,8 +88,12 @@ class InjectionRule(Section):
 
 
 RECALL: Final = "recall"
-_SECTION_OF: Final = {"artifact": "artifacts", "note": "notes", "scope": "history", "turn_buffer": "user"}
-"""What the section of a memory is called in windows without rules."""
+
+
+def section_of(memory: str) -> SectionType | None:
+    """Return the section in which a memory's records stand in windows without rules; None: what a search finds."""
+    window = window_of(memory)
+    return None if window is None or window.section is SectionType.RECALL else window.section
 
 
 def rule_names(rules: Sequence[InjectionRule]) -> list[tuple[str, str]]:
@@ -105,9 +111,10 @@ def rule_names(rules: Sequence[InjectionRule]) -> list[tuple[str, str]]:
         if name is None:
             count = seen[rule.memory] = seen.get(rule.memory, 0) + 1
             name = rule.memory if count == 1 else f"{rule.memory}_{count}"
-            section = _SECTION_OF.get(rule.memory, name) if count == 1 else name
+            own = section_of(rule.memory)
+            section = name if own is None or count > 1 else own.value
         if rule.memory == CONVERSATION and not rule.mode.kind.ranks:
-            section = _SECTION_OF[CONVERSATION]
+            section = SectionType.USER.value
         elif rule.memory == CONVERSATION and rule.name is None:
             section, ranked = (name if ranked else RECALL), True
         out.append((name, section or name))

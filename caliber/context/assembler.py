@@ -5,16 +5,17 @@ Source: C-217 to C-224, C-447 to C-467, design section 5.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from caliber.context.assembled import Assembled
 from caliber.context.columns import CONSIDERED, LENGTH, ROW, SECTION, SOURCE, Candidates, entered, rank
+from caliber.context.conversation import PASSAGE, TURN
 from caliber.context.facts import WindowFacts
 from caliber.context.filling.fill import fill
 from caliber.context.filling.filled import NO_RESERVE
@@ -22,40 +23,19 @@ from caliber.context.gather.shared import gather_shared
 from caliber.context.gather.strict import gather_strict
 from caliber.context.gather.turns import PassageReader, TurnReader
 from caliber.context.inputs import AssemblyInputs, TextSource
-from caliber.context.plan import (
-    ARTIFACT,
-    EXTRA,
-    NOTE,
-    PASSAGE,
-    PERSONA,
-    RELATION_OF,
-    SUMMARY,
-    SYSTEM,
-    TURN,
-    TURN_SUMMARY,
-    AssemblyPlan,
-    plan_of,
-)
+from caliber.context.plan import EXTRA, PERSONA, SYSTEM, AssemblyPlan, plan_of
 from caliber.context.record.record import pack_record
 from caliber.context.short import short_form
-from caliber.context.texts import (
-    Cut,
-    FixedText,
-    Said,
-    artifact_text,
-    note_text,
-    record_text,
-    summary_text,
-)
+from caliber.context.texts import Cut, FixedText, Said, said_of
 from caliber.context.trace import Decided
 from caliber.context.window import build_window, count_sections, cut_texts, excess
 from caliber.model.context import SectionType
 from caliber.model.errors import InvalidValue
 from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.mirror import RelationSnapshot
+from caliber.schema.relation import Residence
 
 if TYPE_CHECKING:
-    from caliber.schema.own_memories import OwnMemory
     from caliber.search.searcher import Searcher
 
 
@@ -96,7 +76,7 @@ def assemble(inputs: AssemblyInputs, texts: TextSource, searcher: Searcher) -> A
         cut_offs=tuple(gathered.cut_offs),
         degraded=tuple(gathered.degraded),
         once=inputs.once,
-        own={source: memory.relation.name for source, memory in plan.own.items()},
+        own=plan.declared,
     )
     window = build_window(facts, decided, said, ranked.id_of)
     return Assembled(window, lambda: pack_record(facts, decided, said), decided, gathered.takes)
@@ -202,18 +182,11 @@ def _measure(
     by_section = {item.section: item.text for item in fixed}
     for place in places[(source == SYSTEM) | (source == PERSONA) | (source == EXTRA)].tolist():
         out[place] = by_section[int(ranked[SECTION][place])]
-    for kind, render in _RENDER.items():
+    for kind, relation in plan.records.items():
         chosen = places[source == kind]
-        if len(chosen):
-            relation = snapshot[RELATION_OF[kind]]
+        if len(chosen) and kind not in (TURN, PASSAGE):
             rows = ranked[ROW][chosen].tolist()
-            out.update(zip(chosen.tolist(), render(relation, rows, texts.texts(relation, rows)), strict=True))
-    for kind, memory in plan.own.items():
-        chosen = places[source == kind]
-        if len(chosen):
-            relation = snapshot[memory.relation.name]
-            rows = ranked[ROW][chosen].tolist()
-            out.update(zip(chosen.tolist(), _records(relation, rows, texts, memory), strict=True))
+            out.update(zip(chosen.tolist(), _said(snapshot[relation.name], rows, texts), strict=True))
     short = _shorten(ranked, out, plan) if plan.taking else {}
     sizes[list(out)] = plan.measure(list(out.values()))
     row_of = ranked[ROW]
@@ -261,45 +234,17 @@ def say_passages(ranked: Candidates, codes: NDArray[np.uint8], said: Said) -> No
             said.speakers[place] = turn.speaker
 
 
-def _notes(relation: RelationSnapshot, rows: list[int], contents: list[str]) -> list[str]:
-    entities = relation.interned("entity")
-    named = [entities[code] for code in relation.column("entity")[rows].tolist()]
-    return [note_text(*said) for said in zip(named, _values(relation, "note_type", rows), contents, strict=True)]
-
-
-def _artifacts(relation: RelationSnapshot, rows: list[int], contents: list[bytes]) -> list[str]:
-    kinds = _values(relation, "artifact_type", rows)
-    return [artifact_text(kind, content) for kind, content in zip(kinds, contents, strict=True)]
-
-
-def _summaries(relation: RelationSnapshot, rows: list[int], contents: list[str | None]) -> list[str]:  # noqa: ARG001
-    return [summary_text(content or "") for content in contents]
-
-
-def _records(relation: RelationSnapshot, rows: list[int], texts: TextSource, memory: OwnMemory) -> list[str]:
-    """Return records of a declared memory, from their columns as they are stored."""
-    layout = relation.layout
-    stored = [list(relation.packed(row)) for row in rows]
-    if layout.text_place >= 0:
-        for row, text in zip(stored, texts.texts(relation, rows), strict=True):
-            row[layout.text_place] = text
-    at = {name: layout.codec.index(name) for name in memory.relation.content_columns}
-    return [record_text(memory, {name: row[place] for name, place in at.items()}) for row in stored]
-
-
-def _turn_summaries(relation: RelationSnapshot, rows: list[int], contents: list[str]) -> list[str]:  # noqa: ARG001
-    return [summary_text(content) for content in contents]
-
-
-def _values(relation: RelationSnapshot, name: str, rows: list[int]) -> list[str]:
-    """Return an enum's values of some rows."""
-    values = list(relation.layout.enum_codes[name])
-    return [values[code] for code in relation.column(name)[rows].tolist()]
-
-
-_RENDER: Final[dict[int, Callable[[RelationSnapshot, list[int], list[Any]], list[str]]]] = {
-    NOTE: _notes,
-    ARTIFACT: _artifacts,
-    SUMMARY: _summaries,
-    TURN_SUMMARY: _turn_summaries,
-}
+def _said(owners: RelationSnapshot, rows: list[int], texts: TextSource) -> list[str]:
+    """Return what records say, from their columns as they are stored."""
+    relation, layout = owners.relation, owners.layout
+    columns: list[Sequence[Any]] = []
+    for name in relation.in_windows.shown:
+        place, column = layout.codec.index(name), relation.column(name)
+        if place == layout.text_place:
+            columns.append(texts.texts(owners, rows))
+        elif column.residence is Residence.INTERNED:
+            values = owners.interned(name)
+            columns.append([values[code] for code in owners.column(name)[rows].tolist()])
+        else:
+            columns.append(owners.packed_values(name, rows))
+    return said_of(relation, columns)

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.context.plan import ARTIFACT, INT32_MAX, NOTE, OWN, RELATION_OF, SUMMARY, TURN_SUMMARY, AssemblyPlan
+from caliber.context.plan import INT32_MAX, OWN, RECORDS, AssemblyPlan
 from caliber.kernels import RankColumns, rank_and_fill
 from caliber.model.context import DecisionCode
 
@@ -76,7 +76,7 @@ class Candidates:
     def id_of(self, place: int) -> uuid.UUID | None:
         """Return the id of one candidate, or None for a text without one."""
         source = int(self.numbers[SOURCE, place])
-        if source not in RELATION_OF and source < OWN:
+        if source not in RECORDS and source < OWN:
             return None
         high, low = self.ids[place].tolist()
         return uuid.UUID(int=(high << 64) | low)
@@ -147,14 +147,9 @@ def rank(candidates: Candidates, plan: AssemblyPlan) -> tuple[Candidates, NDArra
         codes[ranked.relevance < np.float32(threshold)] = DecisionCode.EXCLUDED_RELEVANCE
     codes[ranked[TWIN] != 0] = DecisionCode.EXCLUDED_DUPLICATE
     codes[ranked[ERROR] != 0] = DecisionCode.EXCLUDED_ERROR
-    dosage = plan.config.pcp.dosage
     source = ranked[SOURCE]
-    for kinds, limit in (
-        ((ARTIFACT,), dosage.max_artifacts_in_window),
-        ((NOTE,), dosage.max_notes_in_window),
-        ((SUMMARY, TURN_SUMMARY), dosage.max_scopes_in_window),
-    ):
-        places = np.flatnonzero(np.isin(source, kinds) & (codes == CONSIDERED))
+    for sources, limit in plan.most:
+        places = np.flatnonzero(np.isin(source, sources) & (codes == CONSIDERED))
         if len(places) > limit:
             codes[places[limit:]] = DecisionCode.EXCLUDED_DOSAGE
     return ranked, codes

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.context.plan import RELATION_OF, Measures
+from caliber.context.plan import RECORDS, Measures
 from caliber.context.rules import OneShot
 from caliber.model.ids import ScopeId, SpaceId, TrajectoryId, WindowId
 from caliber.model.windows import CutOff, Position
@@ -46,4 +46,5 @@ class WindowFacts:
 
     def relation_of(self, source: int) -> str | None:
         """Return the relation behind a source, or None for a text that is no record."""
-        return self.own.get(source) or RELATION_OF.get(source)
+        relation = RECORDS.get(source)
+        return self.own.get(source) if relation is None else relation.name

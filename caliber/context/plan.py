@@ -10,68 +10,51 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from caliber.config import CaliberConfig
 from caliber.config.injection import CONVERSATION
+from caliber.context.conversation import PASSAGE, SUMMARY, TURN, TURNS
 from caliber.context.rules import OneShot, RulePlan, rule_plans
 from caliber.engine.refusals import estimator_of
 from caliber.kernels import Estimator
 from caliber.model.context import SectionType, SourceType
+from caliber.schema.memories import BUILT_IN
 from caliber.schema.relation import Relation
 from caliber.schema.relations import BY_NAME
-
-if TYPE_CHECKING:
-    from caliber.schema.own_memories import OwnMemory
+from caliber.schema.traits import Enters
 
 INT32_MAX: Final = 2**31 - 1
 UNCAPPED: Final = -1
 
-SOURCES: Final = (
-    SourceType.SYSTEM,
-    SourceType.PERSONA,
-    SourceType.TURN,
-    SourceType.ARTIFACT,
-    SourceType.NOTE,
-    SourceType.SCOPE_SUMMARY,
-    SourceType.EXTRA,
-    SourceType.TURN,
-    SourceType.TURN_SUMMARY,
-)
-"""Sources by the code that stands for them in columns and records; codes never change. A turn has two: one as a part of
-the conversation, and one as a line of a recalled passage."""
-
+SYSTEM, PERSONA, EXTRA = 0, 1, 6
+"""The numbers of texts that are no records. Numbers of sources stand in stored windows: none ever changes."""
 OWN: Final = 16
 """The source of the first declared memory of a configuration; the others follow in its order."""
-SYSTEM, PERSONA, TURN, ARTIFACT, NOTE, SUMMARY, EXTRA, PASSAGE, TURN_SUMMARY = range(9)
 
-RELATION_OF: Final = {
-    TURN: "turn",
-    ARTIFACT: "artifact",
-    NOTE: "note",
-    SUMMARY: "scope",
-    PASSAGE: "turn",
-    TURN_SUMMARY: "turn_summary",
+RECORDS: Final[Mapping[int, Relation]] = {
+    TURN: BY_NAME[TURNS],
+    **{relation.window.number: relation for relation in BY_NAME.values() if relation.window is not None},
 }
-"""The mirrored relation behind each source that has one."""
+"""The built-in relations that windows are made of, by source. A turn has two: in the conversation, and recalled."""
+_TEXTS: Final = {SYSTEM: SourceType.SYSTEM, PERSONA: SourceType.PERSONA, EXTRA: SourceType.EXTRA}
+SOURCES: Final = frozenset((*_TEXTS, *RECORDS))
 
 
 def source_type_of(source: int) -> SourceType:
-    """Return what kind of source a code stands for."""
-    return SourceType.MEMORY if source >= OWN else SOURCES[source]
-
-
-def made_and_tokens(source: int) -> tuple[str, str]:
-    """Return the columns that say when a record of a source was made, and how many tokens it counts."""
-    return ("closed_at", "summary_tokens") if source == SUMMARY else ("created_at", "token_count")
+    """Return what kind of source a number stands for."""
+    relation = RECORDS.get(source)
+    if relation is not None:
+        return relation.in_windows.shown_as
+    return _TEXTS.get(source, SourceType.MEMORY)
 
 
 def has_records(sources: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return which candidates are records, not texts of the configuration or of a caller."""
-    known: NDArray[np.bool_] = np.isin(sources, list(RELATION_OF)) | (sources >= OWN)
+    known: NDArray[np.bool_] = ~np.isin(sources, list(_TEXTS))
     return known
 
 
@@ -85,29 +68,24 @@ _TITLES: Final = {
     SectionType.USER: "Conversation",
     SectionType.CURRENT: "Now",
 }
-# From what never changes to what changes with every turn; notes and artifacts follow the query.
-_BUILT_IN: Final = (
-    (SectionType.SYSTEM, SYSTEM),
-    (SectionType.PERSONA, PERSONA),
-    (SectionType.HISTORY, SUMMARY),
-    (SectionType.ARTIFACTS, ARTIFACT),
-    (SectionType.NOTES, NOTE),
-    (SectionType.USER, TURN),
-)
-# What follows the query stands after the older turns and before the last user message.
-_SHARED: Final = (
-    (SectionType.USER, TURN),
-    (SectionType.ARTIFACTS, ARTIFACT),
-    (SectionType.NOTES, NOTE),
-    (SectionType.RECALL, PASSAGE),
-)
-_SOURCE_OF: Final = {"artifact": ARTIFACT, "note": NOTE, "scope": SUMMARY, "turn_buffer": PASSAGE}
-"""The source of each built-in memory that rules can name."""
+"""Sections from what never changes to what changes with every turn; notes and artifacts follow the query."""
+_PLACES: Final = list(_TITLES)
 
-# C-449: the order of sources, in which sections of equal priority follow one another.
-_SOURCE_ORDER: Final = (SYSTEM, PERSONA, EXTRA, TURN, ARTIFACT, NOTE, SUMMARY, PASSAGE)
-_STEADINESS: Final = (SUMMARY, ARTIFACT, NOTE, PASSAGE)
-"""Sources of records, first what changes least."""
+
+def _standing() -> dict[SectionType, int]:
+    """Return the first source of each section of records, in the order of sections."""
+    first: dict[SectionType, int] = {}
+    for source, relation in sorted(RECORDS.items()):
+        if source != TURN:
+            first.setdefault(relation.in_windows.section, source)
+    return {kind: first[kind] for kind in _PLACES if kind in first}
+
+
+_STANDING: Final = _standing()
+_SOURCE_OF: Final = {
+    name: memory.relation.window.number for name, memory in BUILT_IN.items() if memory.relation.window is not None
+}
+"""The source of each built-in memory that rules can name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +109,11 @@ class SectionPlan:
 
     def holds(self, source: int) -> bool:
         """Return whether records of a source may stand in it."""
-        return (
-            source == self.source
-            or (self.type is SectionType.RECALL and source != TURN and source not in (SYSTEM, PERSONA, EXTRA))
-            or (self.type is SectionType.HISTORY and source == TURN_SUMMARY)
-        )
+        if source == self.source:
+            return True
+        if self.type is SectionType.RECALL:
+            return source != TURN and source not in _TEXTS
+        return source in RECORDS and source != TURN and RECORDS[source].in_windows.section is self.type
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,16 +162,19 @@ class AssemblyPlan:
     """Whether records enter by rules only."""
     silent: bool = False
     """Whether older turns enter only as rules rank them."""
-    own: Mapping[int, OwnMemory] = field(default_factory=dict)
-    """Declared memories by source, where there are rules."""
+    records: Mapping[int, Relation] = field(default_factory=lambda: RECORDS)
+    """The relations that the window is made of, by source: declared ones too where there are rules or recall."""
+    most: tuple[tuple[tuple[int, ...], int], ...] = ()
+    """How many records of some sources may stand in it, together."""
 
-    def relation_of(self, source: int) -> str:
-        """Return the name of the relation behind a source that has one. Raises: KeyError."""
-        return self.own[source].relation.name if source >= OWN else RELATION_OF[source]
+    @property
+    def declared(self) -> dict[int, str]:
+        """The relations of declared memories by source."""
+        return {source: relation.name for source, relation in self.records.items() if source >= OWN}
 
-    def relation(self, source: int) -> Relation:
-        """Return the relation behind a source that has one. Raises: KeyError."""
-        return self.own[source].relation if source in self.own else BY_NAME[self.relation_of(source)]
+    def entering(self, enters: Enters) -> list[int]:
+        """Return the sources of records that something brings into windows without rules."""
+        return [source for source, relation in self.records.items() if relation.in_windows.enters is enters]
 
     @property
     def history_index(self) -> int:
@@ -206,13 +187,10 @@ class AssemblyPlan:
         return (self.user,) if self.current is self.user else (self.user, self.current)
 
     def section_of_recalled(self, source: int) -> int:
-        """Return where what a search found stands: notes and artifacts have sections, all else is recalled."""
-        own = source if source in (ARTIFACT, NOTE) else PASSAGE
+        """Return where what a search found stands: in a section of its kind, or with all else that is recalled."""
+        kind = self.records[source].in_windows.section
+        own = PASSAGE if source == SUMMARY else _STANDING[kind]
         return int(self.section_of_source[own])
-
-    def source_type(self, source: int) -> SourceType:
-        """Return what kind of source a code stands for."""
-        return source_type_of(source)
 
     @cached_property
     def estimator(self) -> Estimator:
@@ -295,26 +273,24 @@ def _sections(config: CaliberConfig, rules: Sequence[RulePlan]) -> list[_Named]:
         title = _TITLES.get(kind, name) if ordinary else name
         return _Named(name, kind, source, f"# {title}\n" if headers else "", rule)
 
-    fixed = [named(kind.value, kind, source) for kind, source in _BUILT_IN[:2]]
+    texts = ((SectionType.SYSTEM, SYSTEM), (SectionType.PERSONA, PERSONA))
+    fixed = [named(kind.value, kind, source) for kind, source in texts]
     custom = [named(name, SectionType.CUSTOM, EXTRA) for name, _ in config.section_priorities.custom]
     sources = {**{memory.name: OWN + at for at, memory in enumerate(config.memories)}, **_SOURCE_OF}
     bringing = [(rule, sources[rule.memory]) for rule in rules if not speaks(rule)]
     bringing.sort(key=lambda item: (item[0].origin is not None, _steadiness(item[1])))
     brought = [named(rule.section, rule.type, source, rule) for rule, source in bringing]
     spoken = next((rule for rule in rules if speaks(rule) and rule.origin is None), None)
-    governed = bool(config.injection_rules)
+    conversation = named(SectionType.USER.value, SectionType.USER, TURN, spoken)
+    own = [] if config.injection_rules else [named(kind.value, kind, source) for kind, source in _STANDING.items()]
     if config.assembly.order != "stable_first":
-        records = [] if governed else [named(kind.value, kind, source) for kind, source in _BUILT_IN[2:-1]]
-        kind, source = _BUILT_IN[-1]
-        return [*fixed, *custom, *records, *brought, named(kind.value, kind, source, spoken)]
-    steady = [item for item in brought if item.source == SUMMARY]
-    kind, source = _BUILT_IN[2]
-    lead = [*fixed, *custom, *([] if governed else [named(kind.value, kind, source)]), *steady]
-    following = [named(kind.value, kind, source) for kind, source in _SHARED[1:]] if not governed else []
-    following += [item for item in brought if item.source != SUMMARY]
-    kind, source = _SHARED[0]
-    conversation = named(kind.value, kind, source, spoken)
-    return [*lead, conversation, *following, named(SectionType.CURRENT.value, SectionType.CURRENT, TURN)]
+        records = [item for item in own if item.type is not SectionType.RECALL]
+        return [*fixed, *custom, *records, *brought, conversation]
+    # What follows the query stands after the older turns and before the last user message.
+    lead = [item for item in (*own, *brought) if item.source == SUMMARY]
+    following = [item for item in (*own, *brought) if item.source != SUMMARY]
+    current = named(SectionType.CURRENT.value, SectionType.CURRENT, TURN)
+    return [*fixed, *custom, *lead, conversation, *following, current]
 
 
 def speaks(rule: RulePlan) -> bool:
@@ -322,20 +298,32 @@ def speaks(rule: RulePlan) -> bool:
     return rule.memory == CONVERSATION and not rule.asks
 
 
-def _steadiness(source: int) -> int:
-    return source if source >= OWN else _STEADINESS.index(source)
+def _steadiness(source: int) -> tuple[int, int]:
+    """Return what sorts sources of records: first what changes least."""
+    kind = RECORDS[source].in_windows.section if source in RECORDS else SectionType.RECALL
+    return _PLACES.index(kind), source
 
 
-def _place(source: int) -> int:
-    return source if source >= OWN else _SOURCE_ORDER.index(source)
+def _place(source: int) -> float:
+    """Return the place of a source in the order in which sections of equal priority follow one another (C-449)."""
+    return PERSONA + 0.5 if source == EXTRA else source
 
 
-def _own(config: CaliberConfig) -> dict[int, OwnMemory]:
-    """Return the declared memories of a configuration that are no built-in ones, by source."""
+def _declared(config: CaliberConfig) -> dict[int, Relation]:
+    """Return the relations of the declared memories of a configuration, by source."""
     from caliber.schema.own_memories import is_own, own_memory
 
     declared = [memory.declared for memory in config.memories]
-    return {OWN + at: own_memory(memory, 0) for at, memory in enumerate(declared) if is_own(memory)}
+    return {OWN + at: own_memory(memory, 0).relation for at, memory in enumerate(declared) if is_own(memory)}
+
+
+def _most(config: CaliberConfig, records: Mapping[int, Relation]) -> tuple[tuple[tuple[int, ...], int], ...]:
+    """Return how many records of which sources may stand in one window: those of one knob share it."""
+    shared: dict[str, list[int]] = {}
+    for source, relation in records.items():
+        if source != TURN and relation.in_windows.most is not None:
+            shared.setdefault(relation.in_windows.most, []).append(source)
+    return tuple((tuple(sources), getattr(config.pcp.dosage, knob)) for knob, sources in shared.items())
 
 
 def section_count(config: CaliberConfig, once: tuple[OneShot, ...] = ()) -> int:
@@ -388,7 +376,7 @@ def plan_with(config: CaliberConfig, measures: Measures, once: tuple[OneShot, ..
             cap_tokens=None if item.rule is None else item.rule.max_tokens,
             header=item.header,
             header_length=measures.headers[index],
-            compressible=item.type is not SectionType.ARTIFACTS,
+            compressible=item.source not in RECORDS or not RECORDS[item.source].in_windows.whole,
             rule=item.rule,
             floor=_share(config, item)[0],
             cap=_share(config, item)[1],
@@ -396,10 +384,11 @@ def plan_with(config: CaliberConfig, measures: Measures, once: tuple[OneShot, ..
         for index, item in enumerate(_sections(config, rules))
     ]
     by_priority = sorted(sections, key=lambda section: (-section.priority, _place(section.source)))
-    of_source = np.zeros(len(SOURCES), np.int32)
+    of_source = np.zeros(OWN, np.int32)
     for section in sections:
         if (section.rule is None or section.source == TURN) and section.type is not SectionType.CURRENT:
             of_source[section.source] = section.index
+    records = {**RECORDS, **(_declared(config) if (rules or stable_first) and config.memories else {})}
     overheads = [section.header_length + measures.separator + slack for section in sections]
     return AssemblyPlan(
         config=config,
@@ -425,7 +414,8 @@ def plan_with(config: CaliberConfig, measures: Measures, once: tuple[OneShot, ..
         ),
         governed=bool(config.injection_rules),
         silent=spoken is None and any(rule.memory == CONVERSATION and rule.origin is None for rule in rules),
-        own=_own(config) if (rules or stable_first) and config.memories else {},
+        records=records,
+        most=_most(config, records),
     )
 
 

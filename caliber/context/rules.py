@@ -12,19 +12,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from caliber.config import CaliberConfig
-from caliber.config.injection import CONVERSATION, InjectionKind, InjectionMode, InjectionRule, rule_names
+from caliber.config.injection import CONVERSATION, InjectionKind, InjectionMode, InjectionRule, rule_names, section_of
 from caliber.model.context import SectionType
+from caliber.schema.memories import window_of
 from caliber.schema.memory_types import MemoryType
 from caliber.schema.predicate import All, Comparison, Either, Predicate, Variable, holds
 from caliber.schema.relation import Relation
-
-SECTION_OF: Final = {
-    "artifact": SectionType.ARTIFACTS,
-    "note": SectionType.NOTES,
-    "scope": SectionType.HISTORY,
-    "turn_buffer": SectionType.USER,
-}
-"""The kind of section that a memory's records make; those of any other make a custom one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +56,9 @@ class RulePlan:
 
     @property
     def shortens(self) -> bool:
-        """Whether its records enter in their short form; the summary of a scope is one as it is."""
-        return self.kind is InjectionKind.SUMMARY and self.memory != "scope"
+        """Whether its records enter in their short form; what is a summary already is one as it is."""
+        window = window_of(self.memory)
+        return self.kind is InjectionKind.SUMMARY and not (window is not None and window.brief)
 
     @property
     def asks(self) -> bool:
@@ -74,9 +68,10 @@ class RulePlan:
 
 def _type_of(memory: str, kind: InjectionKind) -> SectionType:
     """Return the type of a rule's section; turns that a rule ranks are recalled, and no part of the conversation."""
-    if memory == CONVERSATION and kind.ranks:
-        return SectionType.RECALL
-    return SECTION_OF.get(memory, SectionType.CUSTOM)
+    if memory == CONVERSATION:
+        return SectionType.RECALL if kind.ranks else SectionType.USER
+    own = section_of(memory)
+    return SectionType.CUSTOM if own is None else own
 
 
 def rule_plans(config: CaliberConfig, once: Iterable[OneShot] = ()) -> tuple[RulePlan, ...]:

@@ -11,18 +11,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
-from caliber.context.plan import ARTIFACT, NOTE, TURN_SUMMARY
+from caliber.context.conversation import TURNS
 from caliber.kernels.tokens.counting import ELLIPSIS
 from caliber.model.windows import Message
-from caliber.schema.relation import Column, ColumnType
+from caliber.schema.relation import Column, ColumnType, Relation, Residence
 from caliber.storage.compile.codec import decoder_of
 from caliber.storage.compile.damage import UNREADABLE, damaged
-
-if TYPE_CHECKING:
-    from caliber.schema.own_memories import OwnMemory
-
 
 _UNNAMED: Final = re.compile(r"[\[\]\s]+")
 _EPOCH: Final = date(1970, 1, 1)
@@ -167,9 +163,11 @@ class Said:
         return [self.cut_turns.get(place, turn) for place, turn in zip(places, out, strict=True)]
 
 
-def shown(content: bytes | str) -> str:
+def shown(content: bytes | str | None) -> str:
     """Return content as text."""
-    return content if isinstance(content, str) else content.decode("utf-8", "replace")
+    if isinstance(content, str):
+        return content
+    return "" if content is None else content.decode("utf-8", "replace")
 
 
 def turn_text(role: str, content: bytes, name: str | None, calls: str, call_id: str | None) -> TurnText:
@@ -177,39 +175,32 @@ def turn_text(role: str, content: bytes, name: str | None, calls: str, call_id: 
     try:
         parsed = tuple((call[0], call[1], call[2]) for call in json.loads(calls)) if calls != "[]" else ()
     except UNREADABLE:
-        raise damaged("the tool calls of a stored turn are damaged", relation="turn") from None
+        raise damaged("the tool calls of a stored turn are damaged", relation=TURNS) from None
     return TurnText(role, shown(content), name, parsed, call_id)
 
 
-def note_text(entity: str, note_type: str, content: str) -> str:
-    """Return a note as a line of a list."""
-    return f"- {entity} ({note_type}): {content}"
+def said_of(relation: Relation, columns: Sequence[Sequence[Any]]) -> list[str]:
+    """Return the texts of some records, by the template of their relation.
 
-
-def artifact_text(artifact_type: str, content: bytes) -> str:
-    """Return an artifact under its type."""
-    return f"[{artifact_type}]\n{shown(content)}"
-
-
-def summary_text(summary: str) -> str:
-    """Return the summary of a scope as a line of a list."""
-    return f"- {summary}"
-
-
-def record_text(memory: OwnMemory, stored: Mapping[str, Any]) -> str:
-    """Return a record of a declared memory as an item of a list: what its fields say, the main text last.
-
-    ``stored`` has its columns as drivers keep them; a field without a value is left out.
+    ``columns`` has the values of each column that windows show, as drivers keep them.
     """
-    said = []
-    names = [name for name in memory.own if name != memory.content]
-    for name in [*names, *([] if memory.content is None else [memory.content])]:
-        value = stored.get(name)
-        if value is not None:
-            said.append((name, _plain(memory.relation.column(name), value)))
-    if len(said) == 1 and said[0][0] == memory.content:
+    window = relation.in_windows
+    if window.template is None:
+        return [_listed(relation, values) for values in zip(*columns, strict=True)]
+    form, texts = window.form.format, [[shown(value) for value in values] for values in columns]
+    return [form(*values) for values in zip(*texts, strict=True)]
+
+
+def _listed(relation: Relation, values: Sequence[Any]) -> str:
+    """Return a record as an item of a list: what its fields say, one without a value left out."""
+    said = [
+        (column, _plain(column, value))
+        for column, value in zip(map(relation.column, relation.in_windows.shown), values, strict=True)
+        if value is not None
+    ]
+    if len(said) == 1 and said[0][0].residence is Residence.TEXT:
         return f"- {said[0][1]}"
-    return "- " + "\n  ".join(f"{name}: {value}" for name, value in said)
+    return "- " + "\n  ".join(f"{column.name}: {value}" for column, value in said)
 
 
 def _plain(column: Column, stored: Any) -> str:
@@ -235,15 +226,9 @@ def passage_lead(line: str, speaker: str, day: int) -> str:
     return f"[{speaker}, {day_text(day)}] {line[len(speaker) + 2 :]}"
 
 
-def text_of_content(source: int, content: Mapping[str, Any]) -> str:
-    """Return the text of a note, an artifact or a summary from its content columns."""
-    if source == NOTE:
-        return note_text(content["entity"], content["note_type"], content["content"])
-    if source == ARTIFACT:
-        return artifact_text(content["artifact_type"], content["content"])
-    if source == TURN_SUMMARY:
-        return summary_text(content["content"])
-    return summary_text(content["summary"] or "")
+def text_of_content(relation: Relation, content: Mapping[str, Any]) -> str:
+    """Return the text of a record from its content columns."""
+    return said_of(relation, [[content[name]] for name in relation.in_windows.shown])[0]
 
 
 def turn_of_content(content: Mapping[str, Any]) -> TurnText:

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.context.columns import ORDINAL, SECTION, SOURCE, STORED_TOKENS, TURN_NUMBER, TWIN, VERSION, Candidates
+from caliber.context.conversation import SUMMARY, TURN_SUMMARY
 from caliber.context.filling.filled import NO_RESERVE, Filled, Reserve
-from caliber.context.plan import ARTIFACT, NOTE, SUMMARY, TURN_SUMMARY, AssemblyPlan, source_type_of
+from caliber.context.plan import AssemblyPlan, source_type_of
 from caliber.model.context import AssemblyAction, DecisionCode
 from caliber.model.time import from_us
 from caliber.model.windows import AssemblyDecision
@@ -124,10 +125,7 @@ class Decided:
         return f"needs {plan.tokens(asked)} tokens, but {budget - left}/{budget} were used and {left} left"
 
     def _dosage(self, source: int) -> int:
-        dosage = self.plan.config.pcp.dosage
-        if source == ARTIFACT:
-            return dosage.max_artifacts_in_window
-        return dosage.max_notes_in_window if source == NOTE else dosage.max_scopes_in_window
+        return next(limit for sources, limit in self.plan.most if source in sources)
 
 
 def trace(decided: Decided, id_of: Callable[[int], uuid.UUID | None], now_us: int) -> tuple[AssemblyDecision, ...]:

@@ -28,9 +28,10 @@ from caliber.context.columns import (
     Candidates,
     entered,
 )
+from caliber.context.conversation import PASSAGE, TURN
 from caliber.context.facts import WindowFacts
 from caliber.context.filling.filled import Filled
-from caliber.context.plan import PASSAGE, TURN, AssemblyPlan, SectionPlan, source_type_of
+from caliber.context.plan import AssemblyPlan, SectionPlan, source_type_of
 from caliber.context.texts import Cut, Said, TurnText, byte_length, passage_lead
 from caliber.context.trace import Decided, trace
 from caliber.kernels.tokens.counting import ELLIPSIS, truncate_to_length, truncate_to_tokens

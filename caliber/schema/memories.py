@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from caliber.schema.relation import Column, Relation
 from caliber.schema.relations import BY_NAME
+from caliber.schema.traits import Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,3 +52,9 @@ BUILT_IN: dict[str, BuiltIn] = {
 
 OF_RELATION: dict[str, BuiltIn] = {memory.relation.name: memory for memory in BUILT_IN.values()}
 """By the name of the relation, which is what searches call a kind."""
+
+
+def window_of(memory: str) -> Window | None:
+    """Return how the records of a built-in memory stand in windows; None where none is made of them."""
+    built_in = BUILT_IN.get(memory)
+    return None if built_in is None else built_in.relation.window

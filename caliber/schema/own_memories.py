@@ -53,7 +53,7 @@ from caliber.schema.relations import BY_NAME
 from caliber.schema.relations.memory import KEY as KEY
 from caliber.schema.relations.memory import TABLE_PREFIX
 from caliber.schema.relations.trajectory import ALWAYS_US, NEVER_US
-from caliber.schema.traits import Ends, Exported, Links, Pruned, Text, Trust
+from caliber.schema.traits import Ends, Enters, Exported, Links, Pruned, Text, Trust, Window
 
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,47}")
 """Definitions come out of archives too, and names become those of columns and attributes."""
@@ -261,6 +261,13 @@ def relation_of(memory: MemoryType, code: int) -> Relation:
     return own_memory(memory, code).relation
 
 
+def _shown(memory: MemoryType) -> tuple[str, ...]:
+    """Return the fields that windows show of a record: the main text last."""
+    main = _content_field(memory)
+    names = [item.name for item in _own_fields(memory) if item.name != main]
+    return (*names, *([] if main is None else [main]))
+
+
 def _own_fields(memory: MemoryType) -> Iterator[Field]:
     """Yield the fields that become columns: not the key, the system columns and the vector."""
     for item in memory.fields:
@@ -329,6 +336,7 @@ def _relation_of(memory: MemoryType, code: int, plural: str) -> Relation:
         text=Text(searched, embedded) if searched else None,
         active=("archived_at",),
         ends=Ends(Pruned.DELETED, archive="archived_at"),
+        window=Window(Enters.FOUND, fields=_shown(memory)),
     )
 
 

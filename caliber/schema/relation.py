@@ -16,7 +16,7 @@ from caliber.model.events import EventType
 from caliber.schema.derived import Derived, Tokens
 from caliber.schema.erase import Erase, Packed, Redaction
 from caliber.schema.rules import NotBefore, Rule
-from caliber.schema.traits import AS_SAID, Block, Counted, Dates, Ends, Exported, Links, Text, Trust, Valid
+from caliber.schema.traits import AS_SAID, Block, Counted, Dates, Ends, Exported, Links, Text, Trust, Valid, Window
 
 EnumClass = type[StrEnum]
 
@@ -220,6 +220,8 @@ class Relation:
     """Whether ``get`` finds a record by its id alone."""
     ends: Ends | None = None
     """How a record is taken out of use; None where neither retention nor a policy reaches it."""
+    window: Window | None = None
+    """How records stand in context windows; None where none is made of them."""
     _by_name: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -245,6 +247,7 @@ class Relation:
         named += () if self.readers is None else (self.readers,)
         named += () if self.trust is None else (self.trust.column,)
         named += () if self.ends is None else [name for name in (self.ends.archive, self.ends.supersede) if name]
+        named += () if self.window is None else (*self.window.shown, self.age)
         for name in named:
             if name not in self._by_name and name != "ordinal":
                 raise InternalError(f"relation {self.name}: column {name} is used but not declared")
@@ -291,6 +294,26 @@ class Relation:
     def linked(self) -> bool:
         """Whether edges may end at a record."""
         return self.links is not None and self.links.edges
+
+    @property
+    def in_windows(self) -> Window:
+        """How records stand in context windows. Raises: InternalError where none is made of them."""
+        if self.window is None:
+            raise InternalError(f"relation {self.name}: windows are not made of its records")
+        return self.window
+
+    @property
+    def age(self) -> str:
+        """The column that grows with time, by which windows take the newest."""
+        return self.dates.entered if self.window is None or self.window.age is None else self.window.age
+
+    @property
+    def tokens(self) -> str:
+        """The column that counts the tokens of a record's text. Raises: InternalError where none does."""
+        for rule in self.derived or ():
+            if isinstance(rule, Tokens):
+                return rule.column
+        raise InternalError(f"relation {self.name}: no column counts tokens")
 
     @property
     def content_columns(self) -> tuple[str, ...]:

@@ -6,9 +6,13 @@ predicate, what a policy does) is made from it elsewhere, so that no rule is wri
 
 from __future__ import annotations
 
+import string
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import Final
+
+from caliber.model.context import SectionType, SourceType
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,3 +144,64 @@ class Exported(StrEnum):
 
     RECORDS = "records"
     ON_REQUEST = "on request"
+
+
+class Enters(StrEnum):
+    """What brings a record into a window that no rule governs.
+
+    That it is a part of the CONVERSATION; that it belongs to the window's TASK, or to one above it; that it is
+    KNOWLEDGE, which belongs to no task: without a query the newest of it enters. What is only FOUND enters if a search
+    finds it. Whatever a search finds can enter besides.
+    """
+
+    CONVERSATION = "conversation"
+    TASK = "task"
+    KNOWLEDGE = "knowledge"
+    FOUND = "found"
+
+
+@dataclass(frozen=True)
+class Window:
+    """How the records of a relation stand in context windows.
+
+    ``source`` is the number by which stored windows name them: 1 to 15, of its own and never changed; None of declared
+    memories, which are numbered by their configuration. ``section`` is where they stand without rules, and the kind
+    of section that a rule makes of them; RECALL: with what is recalled, and a rule's section is a custom one.
+    """
+
+    enters: Enters
+    source: int | None = None
+    section: SectionType = SectionType.RECALL
+    shown_as: SourceType = SourceType.MEMORY
+    template: str | None = None
+    """The text of a record, with columns in braces; None: each of ``fields`` that has a value, as a list."""
+    fields: tuple[str, ...] = ()
+    age: str | None = None
+    """The column that grows with time; None: the instant since when a record can be found."""
+    most: str | None = None
+    """The knob of ``pcp.dosage`` that says how many may stand in one window; None where none does."""
+    whole: bool = False
+    """Whether it enters whole or not at all."""
+    brief: bool = False
+    """Whether its text is a summary already, which no rule makes shorter."""
+
+    @property
+    def number(self) -> int:
+        """The number by which stored windows name records of a built-in relation."""
+        assert self.source is not None
+        return self.source
+
+    @cached_property
+    def shown(self) -> tuple[str, ...]:
+        """The columns that the text is made of, in its order."""
+        if self.template is None:
+            return self.fields
+        return tuple(name for _, name, _, _ in string.Formatter().parse(self.template) if name is not None)
+
+    @cached_property
+    def form(self) -> str:
+        """The template with places by number, for ``str.format``."""
+        return "".join(
+            text.replace("{", "{{").replace("}", "}}") + ("" if name is None else "{}")
+            for text, name, _, _ in string.Formatter().parse(self.template or "")
+        )

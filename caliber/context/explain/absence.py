@@ -11,18 +11,18 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
+from caliber.context.conversation import PASSAGE, SCOPES, TURNS
 from caliber.context.explain.again import ScoredNow
 from caliber.context.facts import WindowFacts
-from caliber.context.plan import PASSAGE, RELATION_OF, AssemblyPlan, source_type_of
+from caliber.context.plan import AssemblyPlan, source_type_of
 from caliber.context.rules import RulePlan, failing, values_of
 from caliber.dsl.variables import variables_of
-from caliber.model.knowledge import Note
 from caliber.model.time import from_us
-from caliber.model.trajectory import Artifact, Scope, Turn
+from caliber.model.trajectory import Scope, Turn
 from caliber.model.windows import CutOff
 from caliber.schema.in_force import asked_us, why_not
 from caliber.schema.relation import Relation
-from caliber.schema.relations import BY_NAME
+from caliber.schema.traits import Enters
 
 _OF_SEARCH: Final = ("relevance_limit", "not_found")
 """What keeps back where a search says what is relevant."""
@@ -52,29 +52,30 @@ def why_absent(
 ) -> Absence:
     """Return why a record that exists was no candidate; ``score`` is what the query makes of it now, if known.
 
-    ``above`` are the trajectories above the window's, whose artifacts can enter too; ``unreached`` says why a window of
+    ``above`` are the trajectories above the window's, whose records can enter too; ``unreached`` says why a window of
     this task recalls nothing of the record's, if it does not.
     """
-    now, kind, relation = from_us(facts.now_us), source_type_of(source), plan.relation(source)
+    now, kind, relation = from_us(facts.now_us), source_type_of(source), plan.records[source]
     if _made(entity) > now:
         return _filtered("created_later", f"it was written at {_made(entity).isoformat()}, after the window")
     cuts = [item for item in facts.cut_offs if item.source_type is kind]
     unruled = [item for item in cuts if item.rule is None]
     absence: Absence | None
-    if plan.governed and isinstance(entity, Turn):
+    enters = relation.in_windows.enters
+    if plan.governed and relation.name == TURNS:
         absence = _turn_by_rules(entity, facts, plan, cuts, score, unreached)
     elif plan.governed:
-        absence = _lifecycle(entity, relation, facts, [], above) if not isinstance(entity, Artifact) else None
+        absence = _lifecycle(entity, relation, facts, [], above) if enters is not Enters.TASK else None
         absence = absence or _by_rules(entity, source, facts, plan, cuts, score, above)
         absence = absence or _lifecycle(entity, relation, facts, [], above)
     elif plan.stable_first:
         absence = _unrecalled(entity, source, facts, plan, unruled, score, above, unreached)
-    elif isinstance(entity, Note):
-        absence = _lifecycle(entity, relation, facts, cuts, above) or _note_cut(entity, plan, unruled, score)
+    elif enters is Enters.KNOWLEDGE:
+        absence = _lifecycle(entity, relation, facts, cuts, above) or _known_cut(entity, relation, plan, unruled, score)
     else:
-        absence = _lifecycle(entity, relation, facts, cuts, above) or _cut(_age(entity), unruled)
+        absence = _lifecycle(entity, relation, facts, cuts, above) or _cut(_age(entity, relation), unruled)
         absence = absence or _unanswering(entity, unruled)
-        if absence is None and not isinstance(entity, Turn):
+        if absence is None and relation.name != TURNS:
             absence = _search_cut(unruled, score)
     if absence is not None:
         return absence
@@ -84,14 +85,18 @@ def why_absent(
 
 def _lifecycle(entity: Any, relation: Relation, facts: WindowFacts, cuts: list[CutOff], above: Above) -> Absence | None:
     """Return what kept a record out before any limit: where it belongs, and whether it was in force."""
-    if isinstance(entity, Turn):
+    if relation.name == TURNS:
         return _turn_filter(entity, facts)
-    if isinstance(entity, Scope) and entity.trajectory_id != facts.trajectory_id:
+    if relation.name == SCOPES and entity.trajectory_id != facts.trajectory_id:
         return _filtered("other_trajectory", f"it belongs to trajectory {entity.trajectory_id}")
     ended = _ended(entity, relation, facts)
-    if ended is not None or not isinstance(entity, Artifact) or entity.trajectory_id == facts.trajectory_id:
+    if (
+        ended is not None
+        or relation.in_windows.enters is not Enters.TASK
+        or entity.trajectory_id == facts.trajectory_id
+    ):
         return ended
-    of_ancestors = _of_ancestors(entity, facts, cuts)
+    of_ancestors = _of_ancestors(entity, relation, facts, cuts)
     if of_ancestors is not None or entity.trajectory_id in above:
         return of_ancestors
     return _filtered("other_trajectory", f"it belongs to trajectory {entity.trajectory_id}, not to one visible here")
@@ -100,18 +105,15 @@ def _lifecycle(entity: Any, relation: Relation, facts: WindowFacts, cuts: list[C
 def _ended(entity: Any, relation: Relation, facts: WindowFacts) -> Absence | None:
     """Return what ended a record's time, whoever's it is."""
     now = from_us(facts.now_us)
-    if isinstance(entity, Scope):
+    if relation.name == SCOPES:
         return _scope_ended(entity, now)
     found = why_not(relation, entity, from_us(asked_us(relation, facts.as_of_us, facts.now_us)), now)
     return None if found is None else _filtered(*found)
 
 
-def _age(entity: Any) -> datetime | int:
-    if isinstance(entity, Turn):
-        return entity.turn_number
-    if isinstance(entity, Scope):
-        return entity.sequence_number
-    return _made(entity)
+def _age(entity: Any, relation: Relation) -> datetime | int:
+    age: datetime | int = getattr(entity, "turn_number" if relation.name == TURNS else relation.age)
+    return age
 
 
 # --- recall --------------------------------------------------------------------------------------
@@ -128,30 +130,31 @@ def _unrecalled(
     unreached: str | None,
 ) -> Absence | None:
     """Return why a record neither belongs to the window's task nor was recalled, where the budget is shared."""
-    absence = _ended(entity, plan.relation(source), facts)
+    relation = plan.records[source]
+    enters = relation.in_windows.enters
+    absence = _ended(entity, relation, facts)
     if absence is not None:
         return absence
-    if isinstance(entity, Note):
-        return _note_cut(entity, plan, cuts, score)
-    own = plan.own.get(source)
-    if own is not None and not own.relation.text:
+    if enters is Enters.KNOWLEDGE:
+        return _known_cut(entity, relation, plan, cuts, score)
+    if enters is Enters.FOUND and relation.text is None:
         why = "its memory has neither an embedding nor a text that is indexed by words: no search finds its records"
         return _filtered("not_searched", why)
     task = getattr(entity, "trajectory_id", None)
-    if task == facts.trajectory_id or (isinstance(entity, Artifact) and task in above):
-        absence = _cut(_age(entity), cuts) or _of_ancestors(entity, facts, cuts)
+    if task == facts.trajectory_id or (enters is Enters.TASK and task in above):
+        absence = _cut(_age(entity, relation), cuts) or _of_ancestors(entity, relation, facts, cuts)
         if absence is None and not _recalls(facts, plan):
             absence = _unanswering(entity, cuts)
-        if absence is not None or isinstance(entity, Scope):
+        if absence is not None or relation.name == SCOPES:
             return absence
     if not _recalls(facts, plan):
         if task is not None and task != facts.trajectory_id:
             why = f"it belongs to trajectory {task}, and {_silence(facts, plan)}"
             return _filtered("other_trajectory", why)
-        if isinstance(entity, Turn):
+        if relation.name == TURNS:
             why = f"the conversation does not look back as far, and {_silence(facts, plan)}"
             return _filtered("too_long_ago", why)
-        return _filtered("no_recall", _silence(facts, plan)) if own is not None or task is None else None
+        return _filtered("no_recall", _silence(facts, plan)) if enters is Enters.FOUND or task is None else None
     if unreached is not None:
         return _filtered("out_of_reach", unreached)
     return _search_cut(cuts, score) or _unanswering(entity, cuts)
@@ -190,12 +193,12 @@ def _by_rules(
     """Return what each rule that could have brought a record did with it."""
     rules = [section.rule for section in plan.taking if section.source == source and section.rule]
     if not rules:
-        return _filtered("no_rule", f"records enter by rules only, and none brings any of {plan.relation_of(source)}")
-    relation = plan.relation(source)
+        return _filtered("no_rule", f"records enter by rules only, and none brings any of {plan.records[source].name}")
+    relation = plan.records[source]
     at = asked_us(relation, facts.as_of_us, facts.now_us)
-    told = [_by_rule(entity, relation, rule, at, facts, cuts, score, _age(entity)) for rule in rules]
+    told = [_by_rule(entity, relation, rule, at, facts, cuts, score, _age(entity, relation)) for rule in rules]
     known = [item for item in told if item is not None]
-    if not known or (isinstance(entity, Artifact) and all(item.verdict == "cut_off" for item in known)):
+    if not known or (relation.in_windows.enters is Enters.TASK and all(item.verdict == "cut_off" for item in known)):
         other = _lifecycle(entity, relation, facts, [], above)
         if other is not None or not known:
             return other
@@ -226,7 +229,7 @@ def _by_rule(
     if cut is not None:
         reason = f"the rule {rule.name} ({rule.mode.shown}) left it out: {cut.reason}"
         return Absence("cut_off", reason, cut.filter, {**cut.numbers, "rule": rule.name})
-    if isinstance(entity, Turn) and rule.predicate is not None and (entity.tool_calls or entity.tool_call_id):
+    if relation.name == TURNS and rule.predicate is not None and (entity.tool_calls or entity.tool_call_id):
         reason = "it goes with a tool call or its results, and the filter does not let all of these through"
         numbers = {"rule": rule.name, "condition": rule.text}
         return Absence("filtered", f"the rule {rule.name} filters it: {reason}", "rule", numbers)
@@ -242,7 +245,7 @@ def _turn_by_rules(
     unreached: str | None,
 ) -> Absence | None:
     """Return what kept a turn out of the conversation, and out of what rules recall."""
-    relation = BY_NAME[RELATION_OF[PASSAGE]]
+    relation = plan.records[PASSAGE]
     ranking = [section.rule for section in plan.taking if section.source == PASSAGE and section.rule]
     told: list[Absence | None] = []
     if ranking and unreached is not None:
@@ -307,12 +310,15 @@ def _filtered(name: str, reason: str) -> Absence:
     return Absence("filtered", reason, name)
 
 
-def _note_cut(note: Note, plan: AssemblyPlan, cuts: list[CutOff], now: ScoredNow | None) -> Absence | None:
+def _known_cut(
+    entity: Any, relation: Relation, plan: AssemblyPlan, cuts: list[CutOff], now: ScoredNow | None
+) -> Absence | None:
+    """Return which limit kept out what belongs to no task."""
     if not cuts:
         return None
     cut = cuts[0]
     if cut.filter == "newest":
-        return _cut(note.created_at, cuts)
+        return _cut(_age(entity, relation), cuts)
     if cut.filter in _OF_SEARCH:
         return _search_cut(cuts, now)
     score = None if now is None else now.score
@@ -326,8 +332,8 @@ def _note_cut(note: Note, plan: AssemblyPlan, cuts: list[CutOff], now: ScoredNow
         reason = f"its similarity to the query, {score:.4f}, is below note_min_similarity ({least:.4f})"
         return Absence("cut_off", reason, "min_similarity", numbers)
     reason = (
-        f"the {cut.limit} most similar of {cut.considered} notes were taken, down to {cut.cutoff_score:.4f}; "
-        f"its similarity is {score:.4f}"
+        f"the {cut.limit} most similar of {cut.considered} {relation.plural} were taken, down to "
+        f"{cut.cutoff_score:.4f}; its similarity is {score:.4f}"
     )
     return Absence("cut_off", reason, cut.filter, numbers)
 
@@ -358,16 +364,16 @@ def _bar(cut: CutOff) -> dict[str, Any]:
     return {"cutoff_score": cut.cutoff_score, "limit": cut.limit, "considered": cut.considered}
 
 
-def _of_ancestors(entity: Any, facts: WindowFacts, cuts: list[CutOff]) -> Absence | None:
-    """Return whether the limit on artifacts of trajectories above the window's kept an artifact out."""
-    if not isinstance(entity, Artifact) or entity.trajectory_id == facts.trajectory_id:
+def _of_ancestors(entity: Any, relation: Relation, facts: WindowFacts, cuts: list[CutOff]) -> Absence | None:
+    """Return whether the limit on records of trajectories above the window's kept one out."""
+    if relation.in_windows.enters is not Enters.TASK or entity.trajectory_id == facts.trajectory_id:
         return None
     for cut in cuts:
         if cut.filter.startswith("ancestors:"):
             strategy = cut.filter.removeprefix("ancestors:")
             reason = (
-                f"of {cut.considered} artifacts of trajectories above this one, {cut.limit} were kept ({strategy}); "
-                "if it belongs to one of them, it was not among those"
+                f"of {cut.considered} {relation.plural} of trajectories above this one, {cut.limit} were kept "
+                f"({strategy}); if it belongs to one of them, it was not among those"
             )
             return Absence("cut_off", reason, cut.filter, {"limit": cut.limit, "cutoff_score": cut.cutoff_score})
     return None
@@ -411,7 +417,7 @@ def _cut(value: datetime | int, cuts: list[CutOff]) -> Absence | None:
 
 def _unanswering(entity: Any, cuts: list[CutOff]) -> Absence | None:
     """Return whether a limit kept out the call that a result answers, and the result with it."""
-    if not isinstance(entity, Turn) or entity.tool_call_id is None:
+    if getattr(entity, "tool_call_id", None) is None:
         return None
     for cut in cuts:
         if cut.filter == "newest":

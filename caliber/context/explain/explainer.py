@@ -19,16 +19,16 @@ from caliber.context.explain.again import ScoredNow
 from caliber.context.explain.replayer import decide_again, decided_again, identity_of, plan_for, with_conditions
 from caliber.context.facts import WindowFacts
 from caliber.context.inputs import ContentSource
-from caliber.context.plan import RELATION_OF, AssemblyPlan, source_type_of
+from caliber.context.plan import source_type_of
 from caliber.context.record.record import Record, unpack_record
 from caliber.context.trace import Decided, trace
 from caliber.context.window import FilledSection, filled_sections, status_of, used_tokens
 from caliber.model.context import AssemblyAction
-from caliber.model.knowledge import Note
 from caliber.model.references import EntityType
 from caliber.model.time import from_us
 from caliber.model.trust import TrustLabel
 from caliber.model.windows import AssemblyDecision, CutOff
+from caliber.schema.traits import Enters
 
 ScoreNow = Callable[[uuid.UUID, WindowFacts], "ScoredNow | None"]
 """What a window's query makes of a record as it is now, or None when nothing can be said of it."""
@@ -212,15 +212,17 @@ def _one(explained: _Explained, wanted: uuid.UUID, score_now: ScoreNow | None) -
         reason = "no record with this id is known, or it is not visible to the principal that asks"
         return {"id": str(wanted), "type": None, "verdict": "unknown", "reason": reason}
     plan = explained.decided.plan
-    relations = {**{relation: source for source, relation in RELATION_OF.items()}, **_own_sources(plan)}
-    source = relations.get(explained.source.relation(wanted) or "")
+    sources = {relation.name: source for source, relation in plan.records.items()}
+    source = sources.get(explained.source.relation(wanted) or "")
     if source is None:
         name = type(entity).__name__.lower()
         reason = f"windows are not made of records of this kind ({name})"
         return {"id": str(wanted), "type": name, "verdict": "filtered", "filter": "kind", "reason": reason}
     facts = explained.record.facts
     score = None if score_now is None else score_now(wanted, facts)
-    absence: Absence = why_absent(entity, source, facts, plan, score, _above(explained), _unreached(explained, entity))
+    absence: Absence = why_absent(
+        entity, source, facts, plan, score, _above(explained), _unreached(explained, entity, source)
+    )
     kind = source_type_of(source).value
     out: dict[str, Any] = {"id": str(wanted), "type": kind, "verdict": absence.verdict, "reason": absence.reason}
     if absence.filter is not None:
@@ -229,12 +231,8 @@ def _one(explained: _Explained, wanted: uuid.UUID, score_now: ScoreNow | None) -
     return out
 
 
-def _own_sources(plan: AssemblyPlan) -> dict[str, int]:
-    return {memory.relation.name: source for source, memory in plan.own.items()}
-
-
 def _above(explained: _Explained) -> set[uuid.UUID]:
-    """Return the trajectories above the window's, as far up as windows take artifacts from."""
+    """Return the trajectories above the window's, as far up as windows take records from."""
     dag = explained.decided.plan.config.pcp.context_dag
     found: set[uuid.UUID] = set()
     task: Any = explained.source.entity(explained.record.facts.trajectory_id) if dag.enabled else None
@@ -246,11 +244,12 @@ def _above(explained: _Explained) -> set[uuid.UUID]:
     return found
 
 
-def _unreached(explained: _Explained, entity: Any) -> str | None:
+def _unreached(explained: _Explained, entity: Any, source: int) -> str | None:
     """Return why windows of this task recall nothing of a record's, or None if they may: see ``recallable``."""
     facts, recall = explained.record.facts, explained.decided.plan.config.recall
     task, trust = getattr(entity, "trajectory_id", None), getattr(entity, "trust", None)
-    if isinstance(entity, Note) or task == facts.trajectory_id:
+    enters = explained.decided.plan.records[source].in_windows.enters
+    if enters is Enters.KNOWLEDGE or task == facts.trajectory_id:
         return None
     if task is not None and recall.reach != "tenant":
         here, there = explained.source.entity(facts.trajectory_id), explained.source.entity(task)

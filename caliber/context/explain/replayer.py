@@ -15,14 +15,15 @@ from numpy.typing import NDArray
 from caliber.config import CaliberConfig
 from caliber.context.assembler import check_budget, fixed_texts
 from caliber.context.columns import ORDINAL, SECTION, SOURCE, VERSION, rank
+from caliber.context.conversation import PASSAGE, TURN
 from caliber.context.facts import WindowFacts
 from caliber.context.filling.fill import fill
 from caliber.context.filling.filled import Filled
 from caliber.context.gather.taking import FILTER
 from caliber.context.inputs import ContentSource
-from caliber.context.plan import PASSAGE, TURN, AssemblyPlan, plan_with, section_count, source_type_of
+from caliber.context.plan import AssemblyPlan, plan_with, section_count, source_type_of
 from caliber.context.record.record import Record, content_hash, unpack_record
-from caliber.context.texts import Said, TurnText, record_text, text_of_content, turn_of_content
+from caliber.context.texts import Said, TurnText, text_of_content, turn_of_content
 from caliber.context.trace import Decided
 from caliber.context.window import build_window, cut_texts
 from caliber.model.context import DecisionCode
@@ -152,8 +153,9 @@ def _said(record: Record, plan: AssemblyPlan, contents: ContentSource) -> Said:
             turn = turn_of_content(content)
             out[place], speakers[place] = turn.line, turn.speaker
         else:
-            own = plan.own.get(source)
-            text = text_of_content(source, content) if own is None else record_text(own, content)
+            if source not in plan.records:
+                raise StorageError("a window's record names a memory that its configuration does not have")
+            text = text_of_content(plan.records[source], content)
             short = record.shortened.get(place)
             out[place] = text if short is None else short.of(text)
         if content_hash(out[place]) != record.hashes[place]:

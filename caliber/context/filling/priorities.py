@@ -31,8 +31,9 @@ from caliber.context.columns import (
     clipped_i32,
     positions_as_tie,
 )
+from caliber.context.conversation import TURN
 from caliber.context.filling.filled import Filled, Reserve, Truncation
-from caliber.context.plan import SYSTEM, TURN, UNCAPPED, AssemblyPlan
+from caliber.context.plan import SYSTEM, UNCAPPED, AssemblyPlan
 from caliber.kernels import RankColumns, rank_and_fill
 from caliber.model.errors import BudgetTooSmall
 

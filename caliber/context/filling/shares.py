@@ -31,10 +31,11 @@ from caliber.context.columns import (
     TURN_NUMBER,
     Candidates,
 )
+from caliber.context.conversation import PASSAGE, SUMMARY, TURN, TURN_SUMMARY
 from caliber.context.filling.filled import Filled, Reserve, Truncation
 from caliber.context.filling.shown_turns import ShownTurns, SpokenTurns
 from caliber.context.filling.state import Filling, following_sections, summary_sections
-from caliber.context.plan import EXTRA, PASSAGE, PERSONA, SUMMARY, SYSTEM, TURN, TURN_SUMMARY, UNCAPPED, AssemblyPlan
+from caliber.context.plan import EXTRA, PERSONA, SYSTEM, UNCAPPED, AssemblyPlan
 from caliber.model.errors import BudgetTooSmall
 
 

@@ -25,9 +25,10 @@ from caliber.context.columns import (
     PAST,
     RECENT,
 )
+from caliber.context.conversation import PASSAGE, SUMMARY, TURN_SUMMARY
 from caliber.context.filling.blocks import Run, block_start
 from caliber.context.filling.state import Filling, following_sections, summary_sections
-from caliber.context.plan import EXTRA, PASSAGE, PERSONA, SUMMARY, SYSTEM, TURN_SUMMARY, UNCAPPED
+from caliber.context.plan import EXTRA, PERSONA, SYSTEM, UNCAPPED
 
 _AIMED = 0.8
 """Part of the spare share that is aimed at: what does not fit exactly leaves the rest."""

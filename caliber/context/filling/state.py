@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from caliber.context.columns import CONSIDERED, INCLUDED, INCLUDED_TRUNCATED
+from caliber.context.conversation import PASSAGE, SUMMARY, TURN
 from caliber.context.filling.filled import Truncation
-from caliber.context.plan import PASSAGE, SUMMARY, TURN, UNCAPPED, AssemblyPlan, SectionPlan
+from caliber.context.plan import UNCAPPED, AssemblyPlan, SectionPlan
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.config import CaliberConfig
-from caliber.context.gather.dialogue import last_said
+from caliber.context.conversation import TASKS, TURNS, last_said
 from caliber.context.inputs import TextSource
 from caliber.context.texts import shown
 from caliber.resident.memory import ResidentSnapshot
@@ -50,15 +50,14 @@ def default_query(
     No provider is called: a turn that has no vector yet is asked by its words.
     """
     key = trajectory_id.bytes
-    turns = snapshot["turn"]
-    row = last_said(turns, snapshot["scope"], key)
+    turns, row = snapshot[TURNS], last_said(snapshot, key)
     if row >= 0:
         (content,) = texts.texts(turns, [row])
-        vectors = None if space_id is None else snapshot.vectors.get(("turn", space_id))
+        vectors = None if space_id is None else snapshot.vectors.get((TURNS, space_id))
         stored = np.empty((0, 0), np.float32) if vectors is None else vectors.vectors(turns, row)
         vector = stored.mean(axis=0, dtype=np.float64).astype(np.float32) if len(stored) else None
         return DefaultQuery(shown(content), vector, "last_user_turn")
-    tasks = snapshot["trajectory"]
+    tasks = snapshot[TASKS]
     task = tasks.find(key)
     (goal,) = texts.texts(tasks, [task]) if task >= 0 else (None,)
     return DefaultQuery(goal, None, "goal") if goal else NO_QUERY

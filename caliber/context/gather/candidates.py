@@ -7,7 +7,6 @@ Source: C-449 to C-455, C-466, K-074, K-080, K-096, K-097.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -33,6 +32,17 @@ from caliber.context.columns import (
     VERSION,
     Candidates,
 )
+from caliber.context.conversation import (
+    PASSAGE,
+    SCOPES,
+    SUMMARY,
+    TASKS,
+    TURN,
+    TURNS,
+    closed_scopes,
+    newest_scope,
+    open_scopes,
+)
 from caliber.context.gather.ancestry import ancestors_of, keep_of_ancestors
 from caliber.context.gather.dialogue import Conversation
 from caliber.context.gather.recall import recallable, tasks_in_reach
@@ -40,27 +50,15 @@ from caliber.context.gather.scores import Scored, Scorer
 from caliber.context.gather.taking import Take, Taking
 from caliber.context.gather.turns import TurnFacts
 from caliber.context.inputs import AssemblyInputs, TextSource
-from caliber.context.plan import (
-    ARTIFACT,
-    NOTE,
-    OWN,
-    PASSAGE,
-    RELATION_OF,
-    SOURCES,
-    SUMMARY,
-    TURN,
-    AssemblyPlan,
-    made_and_tokens,
-)
+from caliber.context.plan import AssemblyPlan, source_type_of
 from caliber.context.texts import FixedText
 from caliber.model.errors import InvalidValue, NotFound
 from caliber.model.ids import ScopeId
 from caliber.model.windows import CutOff
-from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.validity import rows_in_force
 from caliber.schema.in_force import asked_us
-from caliber.schema.relations.trajectory import NEVER_US
+from caliber.schema.traits import Enters
 from caliber.search.filtering.visible import VisibleRows
 from caliber.search.request import Pool
 
@@ -94,16 +92,25 @@ class Part:
     """What else is decided of them, by column."""
 
 
-@dataclass(slots=True)
-class Members:
-    """What may enter a window besides turns, before relevance is known.
-
-    ``above`` are artifacts of trajectories above, nearest first. Shapes: rows ``int64[n]``
-    """
+@dataclass(frozen=True, slots=True)
+class OfTask:
+    """The records of one kind that belong to a task, and to those above it, nearest first. Shapes: ``int64[n]`` each"""
 
     own: NDArray[np.int64]
     above: list[NDArray[np.int64]]
-    notes: VisibleRows
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """All of them."""
+        return np.concatenate((self.own, *self.above))
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """What may enter a window besides turns, before relevance is known, by source. Shapes: summaries ``int64[n]``"""
+
+    of_task: Mapping[int, OfTask]
+    knowledge: Mapping[int, VisibleRows]
     summaries: NDArray[np.int64]
 
 
@@ -115,7 +122,7 @@ def begun(
     Raises: NotFound for an unknown trajectory; InvalidValue for a wrong mask.
     """
     _check_task(inputs)
-    scopes = inputs.snapshot["scope"]
+    scopes = inputs.snapshot[SCOPES]
     scope_id, key = newest_scope(scopes, open_scopes(scopes, inputs.trajectory_id))
     members = members_of(inputs, plan, searcher)
     return scope_id, key, members, Taking(inputs, plan, texts, scope_id, entering(inputs, plan, members, searcher))
@@ -123,15 +130,15 @@ def begun(
 
 def _check_task(inputs: AssemblyInputs) -> None:
     """Refuse a trajectory that is not there. Raises: NotFound."""
-    if inputs.snapshot["trajectory"].find(inputs.trajectory_id.bytes) < 0:
-        raise NotFound(entity_type="trajectory", id=str(inputs.trajectory_id))
+    if inputs.snapshot[TASKS].find(inputs.trajectory_id.bytes) < 0:
+        raise NotFound(entity_type=TASKS, id=str(inputs.trajectory_id))
 
 
 def marked(inputs: AssemblyInputs, plan: AssemblyPlan, parts: Sequence[Part]) -> dict[int, NDArray[np.bool_]]:
     """Return which rows have entered without a rule, by source."""
     out: dict[int, NDArray[np.bool_]] = {}
     for part in parts:
-        mask = out.setdefault(part.source, np.zeros(inputs.snapshot[plan.relation_of(part.source)].length, np.bool_))
+        mask = out.setdefault(part.source, np.zeros(inputs.snapshot[plan.records[part.source].name].length, np.bool_))
         mask[part.rows] = True
     return out
 
@@ -144,22 +151,21 @@ def entering(
     def may_enter(source: int) -> NDArray[np.bool_]:
         if source == PASSAGE:
             tasks = tasks_in_reach(inputs.snapshot, inputs.trajectory_id.bytes, plan.config.recall.reach)
-            return recallable(inputs, plan, searcher, RELATION_OF[PASSAGE], tasks)
+            return recallable(inputs, plan, searcher, TURNS, tasks)
         return _eligible(inputs, plan, members, source)
 
     return may_enter
 
 
 def _eligible(inputs: AssemblyInputs, plan: AssemblyPlan, members: Members, source: int) -> NDArray[np.bool_]:
-    if source == NOTE:
-        return members.notes.visible
-    if source >= OWN:
-        own = inputs.snapshot[plan.relation_of(source)]
-        at = asked_us(own.relation, inputs.as_of_us, inputs.now_us)
-        return rows_in_force(own, at, inputs.readers.over(own))
-    rows = members.summaries if source == SUMMARY else np.concatenate((members.own, *members.above))
-    allowed = np.zeros(inputs.snapshot[RELATION_OF[source]].length, np.bool_)
-    allowed[rows] = True
+    if source in members.knowledge:
+        return members.knowledge[source].visible
+    owners = inputs.snapshot[plan.records[source].name]
+    if source != SUMMARY and source not in members.of_task:
+        at = asked_us(owners.relation, inputs.as_of_us, inputs.now_us)
+        return rows_in_force(owners, at, inputs.readers.over(owners))
+    allowed = np.zeros(owners.length, np.bool_)
+    allowed[members.summaries if source == SUMMARY else members.of_task[source].rows] = True
     return allowed
 
 
@@ -169,30 +175,37 @@ def members_of(inputs: AssemblyInputs, plan: AssemblyPlan, searcher: Searcher) -
     Raises: InvalidValue for a wrong mask over rows.
     """
     snapshot, dag = inputs.snapshot, plan.config.pcp.context_dag
-    artifacts, scopes = snapshot["artifact"], snapshot["scope"]
     key = inputs.trajectory_id.bytes
-    closed = scopes.group("trajectory_id", key)
-    closed = closed[scopes.column("closed_at")[closed] != NEVER_US]
-    above = ancestors_of(snapshot["trajectory"], key, dag.max_depth) if dag.enabled else []
-    seen, notes = inputs.readers, snapshot["note"]
+    above = ancestors_of(snapshot[TASKS], key, dag.max_depth) if dag.enabled else []
     for name, mask in inputs.masks.items():
         length = snapshot[name].length
         if mask.codes.shape != (length,):
             raise InvalidValue(field=f"masks.{name}", reason=f"must have {length} codes, one for each row")
-    in_force = searcher.sight(artifacts, seen, inputs.as_of_us, inputs.now_us).visible
-    of = [rows[in_force[rows]] for rows in (artifacts.group("trajectory_id", task) for task in (key, *above))]
-    sight = searcher.sight(notes, seen, inputs.as_of_us, inputs.now_us)
-    return Members(of[0], of[1:], sight, closed[scopes.column("summary_tokens")[closed] > 0])
+
+    def sight(source: int) -> VisibleRows:
+        return searcher.sight(snapshot[plan.records[source].name], inputs.readers, inputs.as_of_us, inputs.now_us)
+
+    of_task = {}
+    for source in plan.entering(Enters.TASK):
+        owners, in_force = snapshot[plan.records[source].name], sight(source).visible
+        of = [rows[in_force[rows]] for rows in (owners.group("trajectory_id", task) for task in (key, *above))]
+        of_task[source] = OfTask(of[0], of[1:])
+    knowledge = {source: sight(source) for source in plan.entering(Enters.KNOWLEDGE)}
+    return Members(of_task, knowledge, closed_scopes(snapshot[SCOPES], key))
 
 
 def pools_of(inputs: AssemblyInputs, plan: AssemblyPlan, members: Members) -> list[Pool]:
     """Return what a search is to score: what may enter, judged among what may be seen."""
     snapshot = inputs.snapshot
-    out = []
+    out: list[Pool] = []
     limit = plan.config.assembly.note_search_limit
-    if limit and members.notes.count:
-        out.append(Pool("note", None, limit))
-    for kind, rows in (("artifact", np.concatenate((members.own, *members.above))), ("scope", members.summaries)):
+    out += [
+        Pool(plan.records[source].name, None, limit)
+        for source, seen in members.knowledge.items()
+        if limit and seen.count
+    ]
+    whole = [(plan.records[source].name, item.rows) for source, item in members.of_task.items()]
+    for kind, rows in (*whole, (SCOPES, members.summaries)):
         if len(rows):
             allowed = np.zeros(snapshot[kind].length, np.bool_)
             allowed[rows] = True
@@ -211,13 +224,13 @@ def pool_of_rules(
 ) -> Pool | None:
     """Return what a search scores for the first rule that would ask it about a row, or None where none would."""
     snapshot = inputs.snapshot
-    scopes = snapshot["scope"]
+    scopes = snapshot[SCOPES]
     scope_id, _ = newest_scope(scopes, open_scopes(scopes, inputs.trajectory_id))
     may_enter = entering(inputs, plan, members, searcher)
     rules = Taking(inputs, plan, texts, scope_id, may_enter)
     for section in plan.taking:
         rule = section.rule
-        if rule is None or not rule.asks or plan.relation_of(section.source) != kind:
+        if rule is None or not rule.asks or plan.records[section.source].name != kind:
             continue
         allowed = rules.filtered(rule, section.source, snapshot[kind], may_enter(section.source))
         if allowed[row]:
@@ -225,41 +238,29 @@ def pool_of_rules(
     return None
 
 
-def current_scope(snapshot: ResidentSnapshot, trajectory_id: uuid.UUID) -> ScopeId | None:
-    """Return the newest open scope of a trajectory, if there is one."""
-    return newest_scope(snapshot["scope"], open_scopes(snapshot["scope"], trajectory_id))[0]
-
-
-def open_scopes(scopes: RelationSnapshot, trajectory_id: uuid.UUID) -> NDArray[np.int64]:
-    rows: NDArray[np.int64] = scopes.group("trajectory_id", trajectory_id.bytes)
-    still_open: NDArray[np.int64] = rows[scopes.column("closed_at")[rows] == NEVER_US]
-    return still_open
-
-
 # --- the sources --------------------------------------------------------------------------------
 
 
-def newest_scope(scopes: RelationSnapshot, open_rows: NDArray[np.int64]) -> tuple[ScopeId | None, bytes | None]:
-    """Return the newest open scope, if there is one, and its key."""
-    if not len(open_rows):
-        return None, None
-    scope_id = scopes.entity_id(int(open_rows[np.argmax(scopes.column("sequence_number")[open_rows])]))
-    return ScopeId(scope_id), scope_id.bytes
-
-
-def artifacts_of(
+def task_records(
     inputs: AssemblyInputs, plan: AssemblyPlan, scorer: Scorer, members: Members, cut_offs: list[CutOff]
+) -> list[Part]:
+    """Return the records of the task, of those above it too, as many as a window considers of each kind."""
+    return [_of_task(inputs, plan, scorer, source, item, cut_offs) for source, item in members.of_task.items()]
+
+
+def _of_task(
+    inputs: AssemblyInputs, plan: AssemblyPlan, scorer: Scorer, source: int, members: OfTask, cut_offs: list[CutOff]
 ) -> Part:
-    artifacts = inputs.snapshot["artifact"]
+    owners = inputs.snapshot[plan.records[source].name]
     limit = plan.config.assembly.artifact_limit
-    own, above, age = members.own, members.above, artifacts.column("created_at")
+    own, above, age = members.own, members.above, owners.column(owners.relation.age)
     if not scorer.ranks:
-        own = own[kept_by_limit(ARTIFACT, age, artifacts, own, None, limit, cut_offs)]
+        own = own[kept_by_limit(source, age, owners, own, None, limit, cut_offs)]
     rows = np.concatenate((own, *above)) if above else own
-    scored = scorer.score("artifact", artifacts, rows)
+    scored = scorer.score(owners.relation.name, owners, rows)
     kept: NDArray[np.int64] = np.arange(len(own))
     if scorer.ranks:
-        kept = kept_by_limit(ARTIFACT, age, artifacts, own, scored, limit, cut_offs)
+        kept = kept_by_limit(source, age, owners, own, scored, limit, cut_offs)
     extra = len(rows) - len(own)
     if extra:
         room = limit - len(kept)
@@ -268,55 +269,49 @@ def artifacts_of(
             depth = np.repeat(np.arange(len(above)), [len(part) for part in above])
             strategy = plan.config.pcp.context_dag.prune_strategy
             relevance = scored.relevance[places]
-            chosen = keep_of_ancestors(inputs.snapshot, artifacts, rows[places], relevance, depth, room, strategy)
+            chosen = keep_of_ancestors(inputs.snapshot, owners, rows[places], relevance, depth, room, strategy)
             worst = float(relevance[chosen].min()) if len(chosen) else None
-            cut_offs.append(CutOff(SOURCES[ARTIFACT], f"ancestors:{strategy.value}", room, worst, extra))
+            cut_offs.append(CutOff(source_type_of(source), f"ancestors:{strategy.value}", room, worst, extra))
             places = places[chosen]
         kept = np.concatenate((kept, places))
     if len(kept) < len(rows):
         rows, scored = rows[kept], scored.at(kept)
-    return Part(
-        ARTIFACT,
-        int(plan.section_of_source[ARTIFACT]),
-        rows,
-        artifacts.column("created_at")[rows],
-        artifacts.column("token_count")[rows],
-        scored,
-    )
+    return made_part(source, int(plan.section_of_source[source]), owners, rows, scored)
 
 
-def picked_notes(
+def knowledge_records(
     inputs: AssemblyInputs, plan: AssemblyPlan, scorer: Scorer, members: Members, cut_offs: list[CutOff]
+) -> list[Part]:
+    """Return what belongs to no task: what fits the query best, else the newest of each kind."""
+    return [_known(inputs, plan, scorer, source, seen, cut_offs) for source, seen in members.knowledge.items()]
+
+
+def _known(
+    inputs: AssemblyInputs, plan: AssemblyPlan, scorer: Scorer, source: int, seen: VisibleRows, cut_offs: list[CutOff]
 ) -> Part:
-    notes, allowed = inputs.snapshot["note"], members.notes.visible
-    assembly = plan.config.assembly
-    considered = inputs.totals.get("note", members.notes.count)
-    picked = scorer.pick(notes, allowed)
+    owners, assembly = inputs.snapshot[plan.records[source].name], plan.config.assembly
+    considered = inputs.totals.get(owners.relation.name, seen.count)
+    picked = scorer.pick(owners, seen.visible)
     if picked is not None:
         rows, scored = picked.rows, picked.scored
         if len(rows) < considered:
-            cut = CutOff(SOURCES[NOTE], picked.filter, assembly.note_search_limit, picked.worst, considered)
-            cut_offs.append(cut)
+            limit = assembly.note_search_limit
+            cut_offs.append(CutOff(source_type_of(source), picked.filter, limit, picked.worst, considered))
     else:
-        rows = np.flatnonzero(allowed)
-        limit = assembly.notes_without_query
+        rows, limit = np.flatnonzero(seen.visible), assembly.notes_without_query
         if considered > limit:
-            rows = notes.evaluator.newest(allowed, notes.column("created_at"), notes.ties(), limit)
-            cut_offs.append(newest_cut(NOTE, notes.column("created_at"), rows, limit, considered))
-        scored = scorer.score("note", notes, rows)
-    return Part(
-        NOTE,
-        int(plan.section_of_source[NOTE]),
-        rows,
-        notes.column("created_at")[rows],
-        notes.column("token_count")[rows],
-        scored,
-    )
+            age = owners.column(owners.relation.age)
+            rows = owners.evaluator.newest(seen.visible, age, owners.ties(), limit)
+            cut_offs.append(newest_cut(source, age, rows, limit, considered))
+        scored = scorer.score(owners.relation.name, owners, rows)
+    return made_part(source, int(plan.section_of_source[source]), owners, rows, scored)
 
 
 def made_part(source: int, section: int, owners: RelationSnapshot, rows: NDArray[np.int64], scored: Scored) -> Part:
-    made, tokens = made_and_tokens(source)
-    return Part(source, section, rows, owners.column(made)[rows], owners.column(tokens)[rows], scored)
+    """Return records as candidates."""
+    relation = owners.relation
+    made, tokens = owners.column(relation.dates.entered)[rows], owners.column(relation.tokens)[rows]
+    return Part(source, section, rows, made, tokens, scored)
 
 
 def kept_by_limit(
@@ -344,7 +339,7 @@ def kept_by_limit(
     tie = owners.ties().take(rows, axis=0)
     places = np.lexsort((tie[:, 1], tie[:, 0], -age[rows], -scored.relevance[:count]))[:limit]
     worst = float(scored.relevance[places[-1]]) if limit else None
-    cut_offs.append(CutOff(SOURCES[source], "relevance_limit", limit, worst, count))
+    cut_offs.append(CutOff(source_type_of(source), "relevance_limit", limit, worst, count))
     return places
 
 
@@ -360,7 +355,7 @@ def _newest(age: NDArray[np.int64], tie: NDArray[np.uint64], limit: int) -> NDAr
 
 def newest_cut(source: int, age: NDArray[np.int64], rows: NDArray[np.int64], limit: int, considered: int) -> CutOff:
     oldest = float(age[rows[-1]]) if len(rows) else None
-    return CutOff(SOURCES[source], "newest", limit, oldest, considered)
+    return CutOff(source_type_of(source), "newest", limit, oldest, considered)
 
 
 # --- joining them -------------------------------------------------------------------------------
@@ -390,9 +385,9 @@ def join(
         tie[place, 1] = place
     if len(turns):
         here = slice(at, at + len(turns))
-        _fill_rows(numbers[:, here], TURN, plan.user.index, inputs.snapshot["turn"], turns.rows)
+        _fill_rows(numbers[:, here], TURN, plan.user.index, inputs.snapshot[TURNS], turns.rows)
         # A clock that went back must not make an old turn look new: ages never rise from turn to turn.
-        created = np.maximum.accumulate(inputs.snapshot["turn"].column("created_at")[turns.rows])
+        created = np.maximum.accumulate(inputs.snapshot[TURNS].column("created_at")[turns.rows])
         numbers[AGE_US, here] = inputs.now_us - created
         numbers[TURN_NUMBER, here] = turns.numbers
         numbers[GROUP, here] = turns.groups
@@ -400,13 +395,13 @@ def join(
         if conversation is not None:
             numbers[MARK, here] = conversation.marks
             numbers[SECTION, here][conversation.current :] = plan.current.index
-        ids[here] = inputs.snapshot["turn"].ties().take(turns.rows, axis=0)
+        ids[here] = inputs.snapshot[TURNS].ties().take(turns.rows, axis=0)
         # Newest first, also within one instant.
         tie[here, 0] = ~turns.numbers.astype(np.uint64)
         at = here.stop
     for part in parts:
         here = slice(at, at + len(part.rows))
-        snapshot = inputs.snapshot[plan.relation_of(part.source)]
+        snapshot = inputs.snapshot[plan.records[part.source].name]
         _fill_rows(numbers[:, here], part.source, part.section, snapshot, part.rows)
         numbers[STORED_TOKENS, here] = part.stored_tokens
         numbers[AGE_US, here] = inputs.now_us - part.created_us

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.context.columns import MUST, PAST, RECENT
+from caliber.context.conversation import SCOPES, last_said, times_of
 from caliber.context.gather.turns import Keep, TurnFacts, TurnReader
 from caliber.context.inputs import AssemblyInputs
 from caliber.context.plan import AssemblyPlan
 from caliber.model.trajectory import TurnRole
 from caliber.resident.mirror import RelationSnapshot
-from caliber.schema.relations.trajectory import ALWAYS_US
 
 _EARLIER: int = 64
 """Turns of closed scopes that are looked at besides what fills the floor: enough for the newest exchanges."""
@@ -80,25 +80,6 @@ class Earlier:
         self._length += int(lengths.sum())
 
 
-def times_of(turns: RelationSnapshot, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return when each turn was said, or was written if nobody says. Shapes: ``int64[n]`` microseconds."""
-    occurred = turns.column("occurred_at")[rows]
-    out: NDArray[np.int64] = np.where(occurred == ALWAYS_US, turns.column("created_at")[rows], occurred)
-    return out
-
-
-def last_said(snapshot: RelationSnapshot, scopes: RelationSnapshot, trajectory: bytes) -> int:
-    """Return the row of the last user turn of a task, or -1."""
-    own = scopes.group("trajectory_id", trajectory)
-    user = snapshot.enum_code("role", TurnRole.USER.value)
-    for scope in own[np.argsort(-scopes.column("sequence_number")[own], kind="stable")].tolist():
-        rows = snapshot.group("scope_id", scopes.entity_id(scope).bytes)
-        said = rows[snapshot.column("role")[rows] == user]
-        if len(said):
-            return int(said[np.argmax(snapshot.column("turn_number")[said])])
-    return -1
-
-
 def conversation_of(
     inputs: AssemblyInputs,
     plan: AssemblyPlan,
@@ -112,7 +93,7 @@ def conversation_of(
     ``keep`` says which turns may be shown; the last user message, and calls since then that wait for an answer, always
     may.
     """
-    scopes = inputs.snapshot["scope"]
+    scopes = inputs.snapshot[SCOPES]
     rows, earlier = _rows(inputs, plan, reader, scopes, open_scope, limit)
     if keep is not None:
         keep = _keeping(keep, _certain(reader, rows))
@@ -123,7 +104,7 @@ def conversation_of(
         return Conversation(turns, marks, 0, considered, through)
     users = _users(reader, turns)
     if not len(users) and keep is None:
-        asked = last_said(reader.turns, scopes, inputs.trajectory_id.bytes)
+        asked = last_said(inputs.snapshot, inputs.trajectory_id.bytes)
         if asked in rows:  # more turns than the limit have followed the last user message
             turns = _with_first(reader, turns, asked)
             users, marks = np.zeros(1, np.int64), np.zeros(count + 1, np.int64)

@@ -15,10 +15,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.context.gather.dialogue import times_of
+from caliber.context.conversation import PASSAGE, SUMMARY, times_of
 from caliber.context.gather.scores import Scored
 from caliber.context.inputs import AssemblyInputs, TextSource
-from caliber.context.plan import PASSAGE, SUMMARY, AssemblyPlan, made_and_tokens
+from caliber.context.plan import AssemblyPlan
 from caliber.kernels import pairs_above
 from caliber.model.unicode_forms import normalized
 from caliber.resident.documents import document_of
@@ -48,7 +48,7 @@ class Recalled:
     def made(self, place: int) -> tuple[int, int]:
         """Return what orders a record among others by age: when it was said or made, then its ordinal."""
         row = self.rows[place : place + 1]
-        made, _ = made_and_tokens(self.source)
+        made = self.owners.relation.dates.entered
         times = times_of(self.owners, row) if self.source == PASSAGE else self.owners.column(made)[row]
         return int(times[0]), self.ordinal(place)
 
@@ -192,7 +192,7 @@ class _Alike:
         """Return the ranks of the best candidates that have a vector, and their vectors."""
         assert self._inputs.space_id is not None
         parts, ranked = self._parts, self._ranked
-        counted = [item.owners.column(made_and_tokens(item.source)[1]) for item in parts]
+        counted = [item.owners.column(item.owners.relation.tokens) for item in parts]
         tokens = np.concatenate([column[item.rows] for column, item in zip(counted, parts, strict=True)])
         starts = np.cumsum([0, *(len(item.rows) for item in parts)])
         sums = np.cumsum(tokens[starts[ranked.part] + ranked.place])

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from caliber.context.conversation import PASSAGE, SUMMARY, TASKS
 from caliber.context.gather.duplicates import Recalled, find_twins
 from caliber.context.gather.scores import Scored, compared, without_vector
 from caliber.context.inputs import AssemblyInputs, TextSource
-from caliber.context.plan import ARTIFACT, NOTE, PASSAGE, SUMMARY, AssemblyPlan
+from caliber.context.plan import AssemblyPlan
 from caliber.model.references import EntityType
 from caliber.model.trust import TrustLabel
 from caliber.resident.conversation import neighbours
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 Bools = NDArray[np.bool_]
 Rows = NDArray[np.int64]
 
-_SOURCES: Final = {"turn": PASSAGE, "artifact": ARTIFACT, "note": NOTE, "scope": SUMMARY}
-"""What is recalled of built-in kinds, as which source; declared memories follow by themselves."""
 _LENT: Final = "lent"
 _CARRIES: Final = "carries"
 """The part of a relevance that a turn has because a hit beside it borrowed words from it."""
@@ -60,7 +59,7 @@ _CODES: Final[weakref.WeakKeyDictionary[Generation, dict[bytes, int]]] = weakref
 
 def tasks_in_reach(snapshot: ResidentSnapshot, trajectory_id: bytes, reach: str) -> list[bytes] | None:
     """Return the keys of the tasks whose records a window may recall; None: of every task."""
-    tasks = snapshot["trajectory"]
+    tasks = snapshot[TASKS]
     if reach == "tenant":
         return None
     if reach == "trajectory":
@@ -146,24 +145,24 @@ def pools_of_recall(
     config, snapshot = plan.config, inputs.snapshot
     limit = config.recall.limit
     tasks = tasks_in_reach(snapshot, inputs.trajectory_id.bytes, config.recall.reach)
-    own = {memory.relation.name: source for source, memory in plan.own.items()}
+    sources = {relation.name: source for source, relation in plan.records.items()}
     pools, counts = [], {}
     for kind in searcher.kinds:
-        source = _SOURCES.get(kind, own.get(kind))
+        source = sources.get(kind)
         # What another process removed cannot be recalled; calls that name it say so.
         if source is None or not limit or kind in snapshot.gone:
             continue
         allowed = recallable(inputs, plan, searcher, kind, tasks)
         seen = int(np.count_nonzero(allowed))
         unseen = inputs.totals.get(kind, seen) - seen
-        if kind == "turn" and len(hidden):
+        if source == PASSAGE and len(hidden):
             allowed = allowed.copy()
             allowed[hidden] = False
-        elif kind == "scope":
+        elif source == SUMMARY:
             allowed = allowed & ~of_tasks(snapshot[kind], [inputs.trajectory_id.bytes])
         counts[source] = int(np.count_nonzero(allowed)) + unseen
         if counts[source]:
-            pools.append((source, Pool(kind, allowed, limit, silent=hidden if kind == "turn" else None)))
+            pools.append((source, Pool(kind, allowed, limit, silent=hidden if source == PASSAGE else None)))
     return pools, counts
 
 

@@ -196,11 +196,11 @@ class BySearch:
 
     def pick(self, notes: RelationSnapshot, allowed: NDArray[np.bool_]) -> Picked | None:  # noqa: ARG002
         """Return the notes that were found, best first."""
-        found = self._found.get("note")
+        found = self._found.get(notes.relation.name)
         if found is None:  # none is wanted, or there is none
             nothing = np.empty(0, np.int64)
             return Picked(nothing, Scored(np.empty(0, np.float32)), "relevance_limit", None)
-        full = len(found.rows) == self._pools["note"].limit
+        full = len(found.rows) == self._pools[notes.relation.name].limit
         worst = float(found.scores[-1]) if full else None
         return Picked(found.rows, found_scored(found), "relevance_limit" if full else "not_found", worst)
 

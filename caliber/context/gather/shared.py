@@ -5,7 +5,7 @@ Source: design section 5 (What a window is for), docs/windows.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -25,35 +25,28 @@ from caliber.context.columns import (
     VALUE,
     VALUES_IN_ONE,
 )
+from caliber.context.conversation import BLOCKS, PASSAGE, SCOPES, SUMMARY, TURN, TURN_SUMMARY, TURNS, times_of
 from caliber.context.gather.candidates import (
     Gathered,
     Members,
     Part,
-    artifacts_of,
     begun,
     join,
     kept_by_limit,
+    knowledge_records,
     made_part,
     marked,
-    picked_notes,
     pools_of,
+    task_records,
 )
-from caliber.context.gather.dialogue import Conversation, conversation_of, times_of
+from caliber.context.gather.dialogue import Conversation, conversation_of
 from caliber.context.gather.duplicates import Recalled
 from caliber.context.gather.recall import Recall, recall
 from caliber.context.gather.scores import Flat, Scored, Scorer, scorer_of
 from caliber.context.gather.taking import FILTER, Take, Taking
 from caliber.context.gather.turns import PassageReader, TurnReader
 from caliber.context.inputs import AssemblyInputs, TextSource
-from caliber.context.plan import (
-    ARTIFACT,
-    PASSAGE,
-    SOURCES,
-    SUMMARY,
-    TURN,
-    TURN_SUMMARY,
-    AssemblyPlan,
-)
+from caliber.context.plan import AssemblyPlan, source_type_of
 from caliber.context.texts import FixedText, day_text
 from caliber.model.windows import CutOff
 
@@ -115,12 +108,12 @@ def _conversation(
     name = None if rule is None else rule.name
     if rule is not None and found.through < found.considered:
         text = rule.text
-        cut_offs.append(CutOff(SOURCES[TURN], FILTER, None, None, found.considered, name, found.through, text))
+        cut_offs.append(CutOff(source_type_of(TURN), FILTER, None, None, found.considered, name, found.through, text))
     if len(found.turns) < found.through:
         newest = found.turns.numbers[(found.marks & MUST) == 0]
         oldest = float(newest[0]) if len(newest) else None
         kept = None if rule is None else len(found.turns)
-        cut_offs.append(CutOff(SOURCES[TURN], "newest", limit, oldest, found.through, name, kept))
+        cut_offs.append(CutOff(source_type_of(TURN), "newest", limit, oldest, found.through, name, kept))
     return found
 
 
@@ -136,7 +129,7 @@ def _unruled(
     hidden: NDArray[np.int64],
     cut_offs: list[CutOff],
 ) -> tuple[list[Part], Sequence[str]]:
-    """Return what is recalled for the query, and the artifacts of the task; what is missing to say it well."""
+    """Return what is recalled for the query, and the records of the task; what is missing to say it well."""
     config = plan.config
     asked = inputs.query_embedding is not None or bool((inputs.query or "").strip())
     if config.assembly.relevance == "vector" or not asked:
@@ -147,18 +140,18 @@ def _unruled(
         return _without_recall(inputs, plan, scorer, members, cut_offs), scorer.degraded
     found, missing = recall(inputs, plan, searcher, hidden, texts)
     parts = [_recalled(inputs, plan, texts, item) for item in found.parts.values()]
-    unfound = _own_artifacts(inputs, plan, members, found, cut_offs)
-    parts.append(unfound)
+    unfound = {part.source: part for part in _of_task(inputs, plan, members, found, cut_offs)}
+    parts += unfound.values()
     for source, reachable in found.allowed.items():
         item = found.parts.get(source)
         count = 0 if item is None else len(item.rows)
-        # Artifacts of the task itself enter whether they are found or not.
-        allowed = reachable - len(unfound.rows) if source == ARTIFACT else reachable
+        # What belongs to the task itself enters whether it is found or not.
+        allowed = reachable - len(unfound[source].rows) if source in unfound else reachable
         if count < allowed:
             full = found.worst is not None
             cut_offs.append(
                 CutOff(
-                    plan.source_type(source),
+                    source_type_of(source),
                     "relevance_limit" if full else "not_found",
                     found.limit,
                     found.worst,
@@ -172,8 +165,8 @@ def _without_recall(
     inputs: AssemblyInputs, plan: AssemblyPlan, scorer: Scorer, members: Members, cut_offs: list[CutOff]
 ) -> list[Part]:
     parts = [
-        artifacts_of(inputs, plan, scorer, members, cut_offs),
-        picked_notes(inputs, plan, scorer, members, cut_offs),
+        *task_records(inputs, plan, scorer, members, cut_offs),
+        *knowledge_records(inputs, plan, scorer, members, cut_offs),
     ]
     weighs = not isinstance(scorer, Flat)
     return [_valued(part, plan.config.recall.length_weight if weighs else 0.0) for part in parts]
@@ -202,7 +195,7 @@ def as_passages(
     inputs: AssemblyInputs, plan: AssemblyPlan, texts: TextSource, part: Part, *, apart: bool = False
 ) -> Part:
     """Return recalled turns as lines of passages, each of one task and one day; ``apart``: each of one turn."""
-    turns = inputs.snapshot["turn"]
+    turns = inputs.snapshot[TURNS]
     rows = part.rows
     if not len(rows):
         return part
@@ -238,26 +231,25 @@ def as_passages(
     return Part(part.source, part.section, rows, part.created_us, part.stored_tokens, part.scored, columns)
 
 
-def _own_artifacts(
+def _of_task(
     inputs: AssemblyInputs, plan: AssemblyPlan, members: Members, found: Recall, cut_offs: list[CutOff]
-) -> Part:
-    """Return the artifacts of the task, and of those above it, that no search found: the newest after all that is."""
-    artifacts = inputs.snapshot["artifact"]
-    item = found.parts.get(ARTIFACT)
-    rows = np.concatenate((members.own, *members.above))
-    if item is not None:
-        rows = rows[~np.isin(rows, item.rows)]
+) -> Iterator[Part]:
+    """Yield the records of the task, and of those above it, that no search found: the newest after all that is."""
     limit = plan.config.assembly.artifact_limit
-    rows = rows[kept_by_limit(ARTIFACT, artifacts.column("created_at"), artifacts, rows, None, limit, cut_offs)]
-    scored = Scored(np.zeros(len(rows), np.float32))
-    return made_part(ARTIFACT, int(plan.section_of_source[ARTIFACT]), artifacts, rows, scored)
+    for source, mine in members.of_task.items():
+        owners, item, rows = inputs.snapshot[plan.records[source].name], found.parts.get(source), mine.rows
+        if item is not None:
+            rows = rows[~np.isin(rows, item.rows)]
+        rows = rows[kept_by_limit(source, owners.column(owners.relation.age), owners, rows, None, limit, cut_offs)]
+        nothing = Scored(np.zeros(len(rows), np.float32))
+        yield made_part(source, int(plan.section_of_source[source]), owners, rows, nothing)
 
 
 def _taken(inputs: AssemblyInputs, plan: AssemblyPlan, texts: TextSource, take: Take) -> Part:
     part = made_part(take.section.source, take.section.index, take.owners, take.rows, take.scored)
     part = _valued(part, 0.0)
     if take.section.source == SUMMARY:
-        first = np.array(inputs.snapshot["scope"].packed_values("start_turn", part.rows.tolist()), np.int64)
+        first = np.array(inputs.snapshot[SCOPES].packed_values("start_turn", part.rows.tolist()), np.int64)
         return replace(part, columns={**part.columns, TURN_NUMBER: first})
     return as_passages(inputs, plan, texts, part) if take.section.source == PASSAGE else part
 
@@ -267,7 +259,7 @@ def _taken(inputs: AssemblyInputs, plan: AssemblyPlan, texts: TextSource, take: 
 
 def _history(inputs: AssemblyInputs, plan: AssemblyPlan, members: Members, cut_offs: list[CutOff]) -> Part:
     """Return the summaries of the task's closed scopes, the newest first whatever the query."""
-    scopes, rows = inputs.snapshot["scope"], members.summaries
+    scopes, rows = inputs.snapshot[SCOPES], members.summaries
     age, limit = scopes.column("sequence_number"), plan.config.assembly.summary_limit
     rows = rows[kept_by_limit(SUMMARY, age, scopes, rows, None, limit, cut_offs)]
     rows = rows[np.argsort(-age[rows], kind="stable")]
@@ -278,10 +270,10 @@ def _history(inputs: AssemblyInputs, plan: AssemblyPlan, members: Members, cut_o
 
 def _blocks(inputs: AssemblyInputs, plan: AssemblyPlan) -> list[Part]:
     """Return the summaries of blocks of turns in scopes that have none of their own."""
-    summaries = inputs.snapshot.relations.get("turn_summary")
+    summaries = inputs.snapshot.relations.get(BLOCKS)
     if summaries is None:
         return []
-    scopes = inputs.snapshot["scope"]
+    scopes = inputs.snapshot[SCOPES]
     rows = summaries.group("trajectory_id", inputs.trajectory_id.bytes)
     values = summaries.interned("scope_id")
     whole = []

@@ -9,18 +9,19 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from caliber.context.conversation import PASSAGE, SCOPES, SUMMARY, TURN
 from caliber.context.gather.candidates import (
     Gathered,
     Members,
     Part,
-    artifacts_of,
     begun,
     join,
     kept_by_limit,
+    knowledge_records,
     made_part,
     marked,
-    picked_notes,
     pools_of,
+    task_records,
 )
 from caliber.context.gather.dialogue import place_of_current, since
 from caliber.context.gather.scores import Scorer, scorer_of
@@ -28,7 +29,7 @@ from caliber.context.gather.shared import as_passages
 from caliber.context.gather.taking import FILTER, Take, Taking
 from caliber.context.gather.turns import TurnFacts, TurnReader
 from caliber.context.inputs import AssemblyInputs, TextSource
-from caliber.context.plan import PASSAGE, SOURCES, SUMMARY, TURN, AssemblyPlan
+from caliber.context.plan import AssemblyPlan, source_type_of
 from caliber.context.texts import FixedText
 from caliber.model.windows import CutOff
 
@@ -56,8 +57,8 @@ def gather_strict(
     if not plan.governed:
         scorer = scorer_of(inputs, plan, lambda: pools_of(inputs, plan, members), searcher)
         parts = [
-            artifacts_of(inputs, plan, scorer, members, cut_offs),
-            picked_notes(inputs, plan, scorer, members, cut_offs),
+            *task_records(inputs, plan, scorer, members, cut_offs),
+            *knowledge_records(inputs, plan, scorer, members, cut_offs),
             _summaries(inputs, plan, scorer, members, cut_offs),
         ]
         degraded = scorer.degraded
@@ -85,21 +86,19 @@ def _current_turns(
         return turns.at(since(turns, place_of_current(reader, turns)))
     name = None if rule is None else rule.name
     if rule is not None and through < considered:
-        cut_offs.append(CutOff(SOURCES[TURN], FILTER, None, None, considered, name, through, rule.text))
+        cut_offs.append(CutOff(source_type_of(TURN), FILTER, None, None, considered, name, through, rule.text))
     if len(turns) < through:
         oldest = float(turns.numbers[0]) if len(turns) else None
         kept = None if rule is None else len(turns)
-        cut_offs.append(CutOff(SOURCES[TURN], "newest", limit, oldest, through, name, kept))
+        cut_offs.append(CutOff(source_type_of(TURN), "newest", limit, oldest, through, name, kept))
     return turns
 
 
 def _summaries(
     inputs: AssemblyInputs, plan: AssemblyPlan, scorer: Scorer, members: Members, cut_offs: list[CutOff]
 ) -> Part:
-    scopes, rows = inputs.snapshot["scope"], members.summaries
-    scored = scorer.score("scope", scopes, rows)
-    # The newest scopes of a trajectory are those with the highest sequence.
-    age = scopes.column("sequence_number")
+    scopes, rows = inputs.snapshot[SCOPES], members.summaries
+    scored, age = scorer.score(SCOPES, scopes, rows), scopes.column(scopes.relation.age)
     by = scored if scorer.ranks else None
     kept = kept_by_limit(SUMMARY, age, scopes, rows, by, plan.config.assembly.summary_limit, cut_offs)
     if len(kept) < len(rows):

@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.config.injection import InjectionKind
+from caliber.context.conversation import PASSAGE
 from caliber.context.gather.scores import BySimilarity, Flat, Scored, found_scored, judge
 from caliber.context.inputs import AssemblyInputs, TextSource
-from caliber.context.plan import NOTE, OWN, PASSAGE, SUMMARY, AssemblyPlan, SectionPlan, source_type_of
+from caliber.context.plan import AssemblyPlan, SectionPlan, source_type_of
 from caliber.context.rules import RulePlan
 from caliber.dsl.variables import variables_of
 from caliber.model.ids import ScopeId
@@ -27,13 +28,11 @@ from caliber.resident.kept_masks import let_through
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.predicates import mask
 from caliber.schema.in_force import asked_us
+from caliber.schema.traits import Enters
 from caliber.search.request import Pool, Relevance
 
 if TYPE_CHECKING:
     from caliber.search.searcher import Searcher
-
-_AGE: Final = {SUMMARY: "sequence_number"}
-"""The column that grows with time, where that is not when a record was made."""
 
 Bools = NDArray[np.bool_]
 Rows = NDArray[np.int64]
@@ -107,9 +106,10 @@ class Taking:
         inputs = self._inputs
         at = asked_us(owners.relation, inputs.as_of_us, inputs.now_us)
         variables = variables_of(inputs.trajectory_id, self._scope_id, inputs.principal, at)
-        # Notes, declared memories and recalled turns are asked of whole, so that what is known of them pays; of
-        # anything else only the rows of one task are.
-        ask = let_through if source in (NOTE, PASSAGE) or source >= OWN else mask
+        # What any window may have is asked of whole, so that what is known of it pays; of what belongs to a task only
+        # the rows of that task are.
+        anyones = source == PASSAGE or owners.relation.in_windows.enters in (Enters.KNOWLEDGE, Enters.FOUND)
+        ask = let_through if anyones else mask
         return ask(rule.predicate, owners, variables, self._texts.texts, among)
 
     def take(self, searcher: Searcher, claimed: dict[int, Bools]) -> list[Take]:
@@ -124,7 +124,7 @@ class Taking:
     def _ask(self, section: SectionPlan) -> _Asked:
         rule = section.rule
         assert rule is not None
-        owners = self._inputs.snapshot[self._plan.relation_of(section.source)]
+        owners = self._inputs.snapshot[self._plan.records[section.source].name]
         eligible = self._eligible(section.source)
         if section.source == PASSAGE and len(self.hidden):
             eligible = eligible.copy()
@@ -172,8 +172,8 @@ class Taking:
 
     def _taken(self, item: _Asked, scorer: Flat | BySimilarity, found: Relevance | None) -> Take:
         take = Take(item.section, item.rule, item.owners, item.considered, item.count, np.empty(0, np.int64), _NOTHING)
-        if item.section.source == NOTE:
-            take.considered = self._inputs.totals.get("note", item.considered)
+        if item.owners.relation.in_windows.enters is Enters.KNOWLEDGE:
+            take.considered = self._inputs.totals.get(item.owners.relation.name, item.considered)
         if item.count < take.considered and item.rule.predicate is not None:
             take.cut(FILTER, None, None, take.considered, item.count)
         if found is not None:
@@ -216,7 +216,7 @@ class Taking:
             limit = assembly.recency_fallback_limit
         else:
             limit = assembly.rule_limit
-        age = item.owners.column(_AGE.get(item.section.source, "created_at"))
+        age = item.owners.column(item.owners.relation.age)
         rows = np.flatnonzero(item.allowed)
         if len(rows) > limit:
             rows = item.owners.evaluator.newest(item.allowed, age, item.owners.ties(), limit)

@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from caliber.context.conversation import TURNS
 from caliber.context.inputs import TextSource
 from caliber.context.plan import AssemblyPlan
 from caliber.context.texts import TurnText, turn_text
@@ -65,7 +66,7 @@ class TurnReader:
     __slots__ = ("_answer_at", "_calls_at", "_name_at", "_plan", "_role_at", "_source", "_table", "turns")
 
     def __init__(self, snapshot: ResidentSnapshot, source: TextSource, plan: AssemblyPlan) -> None:
-        self.turns = snapshot["turn"]
+        self.turns = snapshot[TURNS]
         self._source = source
         self._plan = plan
         self._table = _table_of(source, snapshot.position.epoch, self._ruler(plan))

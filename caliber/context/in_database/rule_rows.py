@@ -52,7 +52,7 @@ class RuleRows:
         """Return the newest notes, or records of a declared memory, that a rule's filter lets through."""
         rule, source = section.rule, section.source
         assert rule is not None
-        relation = store.catalog.by_name[self._plan.relation_of(source)]
+        relation = store.catalog.by_name[self._plan.records[source].name]
         listing = store.listing(
             relation, joined(in_force(relation), rule.predicate), relation.column("created_at"), descending=True
         )
@@ -62,7 +62,7 @@ class RuleRows:
 
     def question(self, section: SectionPlan, base: Asked) -> Asked:
         """Return what a rule asks a search."""
-        rule, kind = section.rule, self._plan.relation_of(section.source)
+        rule, kind = section.rule, self._plan.records[section.source].name
         assert rule is not None
         most = rule.mode.count or self._plan.config.assembly.relevant_limit
         where = None if rule.predicate is None else Where({kind: rule.predicate}, self._variables(section.source))
@@ -76,5 +76,5 @@ class RuleRows:
         return assembly.recency_fallback_limit if rule.kind is InjectionKind.RELEVANT else assembly.rule_limit
 
     def _variables(self, source: int) -> Mapping[Variable, Any]:
-        at = asked_us(self._plan.relation(source), self._as_of_us, self._now_us)
+        at = asked_us(self._plan.records[source], self._as_of_us, self._now_us)
         return variables_of(self._trajectory_id, self._scope_id, self._principal, at)

@@ -12,21 +12,22 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
 
+from caliber.context.conversation import BLOCKS, PASSAGE, SCOPES, TASKS, TURNS
 from caliber.context.gather.asking import NO_QUERY, DefaultQuery, default_query
 from caliber.context.gather.dialogue import Earlier
 from caliber.context.gather.turns import TurnReader
 from caliber.context.in_database.reach import conditions_of
 from caliber.context.in_database.rule_rows import RuleRows
 from caliber.context.inputs import TextSource
-from caliber.context.plan import NOTE, OWN, PASSAGE, AssemblyPlan, SectionPlan
+from caliber.context.plan import AssemblyPlan, SectionPlan
 from caliber.model.access import Principal
 from caliber.model.embedding import EmbeddingSpace
 from caliber.model.trajectory import TurnRole
 from caliber.model.windows import Position
 from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.partial import PartialMirrors
+from caliber.schema.traits import Enters
 from caliber.search.figures import StoredFigures
 from caliber.search.in_database.records import StoredRecords, open_scope
 from caliber.search.in_database.stored import StoredSearch
@@ -35,8 +36,6 @@ from caliber.search.request import Asked
 from caliber.storage.compile.codec import Row, codec_of, dump_json
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store
-
-_TURN: Final = "turn"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +108,7 @@ class WindowRows:
         self._position = position
         self._plan = asked.plan
         self._key = asked.trajectory_id.bytes
-        self._turn = store.plans[_TURN].codec
+        self._turn = store.plans[TURNS].codec
         self.space: EmbeddingSpace | None = asked.search.space
         self._scope: uuid.UUID | None = None
         self.query = asked.query or NO_QUERY
@@ -126,33 +125,34 @@ class WindowRows:
 
     def read(self, rows: dict[str, Sequence[Row]], resident: ResidentSnapshot) -> None:
         """Add what a window needs to the rows of its task, which have the turns of the open scope."""
-        if not rows["trajectory"]:
+        if not rows[TASKS]:
             return
-        for kind in (*self._search.kinds, *(memory.relation.name for memory in self._plan.own.values())):
+        for kind in (*self._search.kinds, *self._plan.declared.values()):
             rows.setdefault(kind, ())
-        self._scope = self._open_scope(rows["scope"])
-        self._add(rows, {_TURN: self._earlier(rows, resident)})
-        rows["turn_summary"] = self._list("turn_summary", "list_by_trajectory", self._key)
+        self._scope = self._open_scope(rows[SCOPES])
+        self._add(rows, {TURNS: self._earlier(rows, resident)})
+        rows[BLOCKS] = self._list(BLOCKS, "list_by_trajectory", self._key)
         if self._asked.query is None:
             self._resolve(rows, resident)
-        hidden = self._hidden(rows[_TURN])
+        hidden = self._hidden(rows[TURNS])
         found: list[Rows] = []
         if not self._plan.governed:
             found += self._unruled(hidden)
         if self._plan.taking:
-            self.totals.setdefault("note", self._searches.matching(replace(self._base, kinds=("note",)))["note"])
+            matching = self._searches.matching(replace(self._base, kinds=self._knowledge))
+            self.totals = {**matching, **self.totals}
             found += self._ruled(hidden)
         for part in found:
-            self.found_turns += [row[1] for row in part.get(_TURN, ())]
+            self.found_turns += [row[1] for row in part.get(TURNS, ())]
             self._add(rows, part)
-        self._add(rows, {"trajectory": self._owners(found)})
+        self._add(rows, {TASKS: self._owners(found)})
 
     def _add(self, rows: dict[str, Sequence[Row]], part: Mapping[str, Iterable[Row]]) -> None:
         for name, more in part.items():
             rows[name] = list({row[0]: row for row in (*rows.get(name, ()), *more)}.values())
 
     def _open_scope(self, scopes: Sequence[Row]) -> uuid.UUID | None:
-        key = open_scope(self._store.plans["scope"].codec, scopes)
+        key = open_scope(self._store.plans[SCOPES].codec, scopes)
         return None if key is None else uuid.UUID(bytes=key)
 
     def _list(self, relation: str, path: str, *key: object) -> list[Row]:
@@ -163,7 +163,7 @@ class WindowRows:
         relations = {name: self._mirrors.mirror(name, part) for name, part in rows.items()}
         vectors = {}
         if self.space is not None:
-            keys = dump_json([row[1].hex().upper() for row in rows.get(_TURN, ())])
+            keys = dump_json([row[1].hex().upper() for row in rows.get(TURNS, ())])
             statement = self._search.full_text.statements["search.vectors_of"]
             found = self._session.run(statement, (self.space.space_id.bytes, keys))
             vectors = self._mirrors.vectors(self.space, found, relations)
@@ -176,19 +176,19 @@ class WindowRows:
         limit = self._plan.config.assembly.max_turns
         if not self._plan.stable_first:
             return []
-        number_at = self._store.plans["scope"].codec.index("sequence_number")
+        number_at = self._store.plans[SCOPES].codec.index("sequence_number")
         current = None if self._scope is None else self._scope.bytes
         out: list[Row] = []
-        looked = Earlier(self._plan, self._asked.max_tokens, limit, len(rows[_TURN]))
-        for scope in sorted(rows["scope"], key=lambda row: -int(row[number_at])):
+        looked = Earlier(self._plan, self._asked.max_tokens, limit, len(rows[TURNS]))
+        for scope in sorted(rows[SCOPES], key=lambda row: -int(row[number_at])):
             if looked.enough:
                 break
             if scope[1] == current:
                 continue
             turns = self._session.run(self._store.statements["turn.newest"], (scope[1], limit))
             if turns:
-                mirror = self._mirrors.mirror(_TURN, turns)
-                part = ResidentSnapshot(self._position, {_TURN: mirror}, {}, {}, resident.evaluator)
+                mirror = self._mirrors.mirror(TURNS, turns)
+                part = ResidentSnapshot(self._position, {TURNS: mirror}, {}, {}, resident.evaluator)
                 looked.add(TurnReader(part, self._texts, self._plan).lengths(mirror.rows()))
                 out += turns
         return out
@@ -196,7 +196,7 @@ class WindowRows:
     def _resolve(self, rows: dict[str, Sequence[Row]], resident: ResidentSnapshot) -> None:
         """Find out what the last user turn asks, or the goal."""
         said = self._session.run(self._store.statements["turn.last_said"], (self._key,))
-        part = {"trajectory": rows["trajectory"], "scope": rows["scope"], _TURN: said}
+        part = {TASKS: rows[TASKS], SCOPES: rows[SCOPES], TURNS: said}
         snapshot = self._partial(resident, part)
         space_id = None if self.space is None else self.space.space_id
         self.query = default_query(snapshot, self._texts, self._asked.trajectory_id, space_id)
@@ -241,10 +241,15 @@ class WindowRows:
             self.totals = self._searches.matching(asked)
             kinds = tuple(kind for kind, total in self.totals.items() if total)
             return [self._searches.found(replace(asked, kinds=kinds), besides=hidden)]
-        notes = replace(self._base, kinds=("note",), limit=max(1, config.assembly.note_search_limit))
-        self.totals = self._searches.matching(notes)
-        found = [self._asking(notes)] if self._asks else []
-        return [*found, self._searches.newest(notes, config.assembly.notes_without_query)]
+        known = replace(self._base, kinds=self._knowledge, limit=max(1, config.assembly.note_search_limit))
+        self.totals = self._searches.matching(known)
+        found = [self._asking(known)] if self._asks else []
+        return [*found, self._searches.newest(known, config.assembly.notes_without_query)]
+
+    @property
+    def _knowledge(self) -> tuple[str, ...]:
+        """What belongs to no task, and enters without a query too."""
+        return tuple(self._plan.records[source].name for source in self._plan.entering(Enters.KNOWLEDGE))
 
     # --- whose records ---------------------------------------------------------------------------
 
@@ -254,7 +259,7 @@ class WindowRows:
         reach = self._plan.config.recall.reach
         if reach == "tenant":
             return None
-        plans = self._store.plans["trajectory"]
+        plans = self._store.plans[TASKS]
         (task,) = self._session.run(plans.get, (self._key,))
         out = {self._key: int(task[0])}
         at = plans.codec.index
@@ -284,7 +289,7 @@ class WindowRows:
                 if rows and relation.has("trajectory_id"):
                     at = codec_of(relation).index("trajectory_id")
                     ordinals |= {self._tasks.get(row[at]) for row in rows}
-        return self._search.rows(self._session, "trajectory", [item for item in ordinals if item is not None])
+        return self._search.rows(self._session, TASKS, [item for item in ordinals if item is not None])
 
     # --- rules -----------------------------------------------------------------------------------
 
@@ -301,13 +306,13 @@ class WindowRows:
         for section in self._plan.taking:
             if section.source == PASSAGE:
                 out += self._passages(section, hidden)
-            elif section.source == NOTE or section.source >= OWN:
+            elif self._plan.records[section.source].in_windows.enters in (Enters.KNOWLEDGE, Enters.FOUND):
                 out += self._records(section)
         return out
 
     def _records(self, section: SectionPlan) -> list[Rows]:
-        """Return notes, or records of a declared memory."""
-        rule, kind = section.rule, self._plan.relation_of(section.source)
+        """Return what belongs to no task, and what a search finds."""
+        rule, kind = section.rule, self._plan.records[section.source].name
         assert rule is not None
         out: list[Rows] = [{kind: self._rules.newest(self._store, self._session, section)}]
         if rule.asks and self._asks and kind in self._search.kinds:

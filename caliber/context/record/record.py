@@ -43,9 +43,10 @@ from caliber.context.columns import (
     entered,
     positions_as_tie,
 )
+from caliber.context.conversation import TURN
 from caliber.context.facts import WindowFacts
 from caliber.context.filling.filled import NO_RESERVE, Reserve
-from caliber.context.plan import INT32_MAX, SOURCES, TURN, Measures, has_records
+from caliber.context.plan import INT32_MAX, SOURCES, Measures, has_records
 from caliber.context.record.rules import (
     packed_cut_off,
     packed_one_shot,
@@ -388,7 +389,7 @@ def _columns(reader: _Reader, facts: WindowFacts, filling: _Filling, names: tupl
     numbers = np.zeros((FIELDS, count), np.int64)
     numbers[ROW] = -1
     source = numbers[SOURCE] = reader.column(count)
-    if set(np.unique(source).tolist()) - set(range(len(SOURCES))) - facts.own.keys():
+    if set(np.unique(source).tolist()) - SOURCES - facts.own.keys():
         raise _broken("it names a source that does not exist")
     turns = np.flatnonzero(source == TURN)
     for name in (SECTION, ORDINAL, VERSION):

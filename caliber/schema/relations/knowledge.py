@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from caliber.model.context import SectionType, SourceType
 from caliber.model.events import EventType
 from caliber.model.knowledge import Edge, EdgeRelation, Note, NoteType, Usage
 from caliber.model.references import EntityRef, EntityType
@@ -31,7 +32,7 @@ from caliber.schema.relation import (
 )
 from caliber.schema.relations.trajectory import ALWAYS_US, NEVER_US
 from caliber.schema.rules import NotBefore
-from caliber.schema.traits import Ends, Exported, Links, Pruned, Text, Trust, Valid
+from caliber.schema.traits import Ends, Enters, Exported, Links, Pruned, Text, Trust, Valid, Window
 
 _COLUMN = Residence.COLUMN
 
@@ -68,6 +69,14 @@ NOTE = Relation(
     links=Links(),
     trust=Trust("trust"),
     exported=Exported.RECORDS,
+    window=Window(
+        Enters.KNOWLEDGE,
+        source=4,
+        section=SectionType.NOTES,
+        shown_as=SourceType.NOTE,
+        template="- {entity} ({note_type}): {content}",
+        most="max_notes_in_window",
+    ),
     key=("note_id",),
     columns=(
         uuid_("note_id"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
+from caliber.model.context import SectionType, SourceType
 from caliber.model.events import EventType
 from caliber.model.ids import ArtifactId, NoteId
 from caliber.model.references import EntityRef, EntityType
@@ -52,7 +53,20 @@ from caliber.schema.relation import (
     version,
 )
 from caliber.schema.rules import OnlyWith
-from caliber.schema.traits import Block, Counted, Dates, Ends, Exported, Links, Pruned, Text, Trust, Valid
+from caliber.schema.traits import (
+    Block,
+    Counted,
+    Dates,
+    Ends,
+    Enters,
+    Exported,
+    Links,
+    Pruned,
+    Text,
+    Trust,
+    Valid,
+    Window,
+)
 
 _COLUMN = Residence.COLUMN
 _TEXT = Residence.TEXT
@@ -220,6 +234,16 @@ SCOPE = Relation(
     ),
     text=Text(("summary",), embedded="summary", tokens="summary_tokens"),
     dates=Dates(happened=("opened_at",), entered="closed_at"),
+    window=Window(
+        Enters.CONVERSATION,
+        source=5,
+        section=SectionType.HISTORY,
+        shown_as=SourceType.SCOPE_SUMMARY,
+        template="- {summary}",
+        age="sequence_number",
+        most="max_scopes_in_window",
+        brief=True,
+    ),
     uniques=(Unique(("trajectory_id", "sequence_number")),),
     foreign_keys=(ForeignKey("trajectory_id", "trajectory", "trajectory_id", "cascade", locked_first=True),),
     groups=("trajectory_id",),
@@ -279,6 +303,7 @@ TURN = Relation(
         Counted("turn_number", "trajectory", "trajectory_id", "turn_count", "turn_count"),
     ),
     text=Text(("content",), embedded="content", head="name"),
+    window=Window(Enters.CONVERSATION, source=7, shown_as=SourceType.TURN),  # as a line of a recalled passage
     ends=Ends(Pruned.DELETED),
     paths=(AccessPath("list_by_scope", ("scope_id",), ("sequence",)),),
 )
@@ -320,6 +345,15 @@ TURN_SUMMARY = Relation(
         ForeignKey("trajectory_id", "trajectory", "trajectory_id", "cascade"),
     ),
     groups=("trajectory_id", "scope_id"),
+    window=Window(
+        Enters.CONVERSATION,
+        source=8,
+        section=SectionType.HISTORY,
+        shown_as=SourceType.TURN_SUMMARY,
+        template="- {content}",
+        most="max_scopes_in_window",
+        brief=True,
+    ),
     paths=(
         AccessPath("list_by_scope", ("scope_id",), ("first_turn",)),
         AccessPath("list_by_trajectory", ("trajectory_id",), ("first_turn",)),
@@ -390,6 +424,15 @@ ARTIFACT = Relation(
     retrieved=EventType.ARTIFACT_RETRIEVE,
     active=("rolled_back_at", "superseded_by", "retired_at"),
     valid=Valid(until="expires_at"),
+    window=Window(
+        Enters.TASK,
+        source=3,
+        section=SectionType.ARTIFACTS,
+        shown_as=SourceType.ARTIFACT,
+        template="[{artifact_type}]\n{content}",
+        most="max_artifacts_in_window",
+        whole=True,
+    ),
     ends=Ends(Pruned.ARCHIVED, archive="retired_at", supersede="superseded_by"),
     paths=(
         AccessPath("list_by_trajectory", ("trajectory_id",), ("created_at", "ordinal")),

@@ -1,0 +1,80 @@
+"""The relations that a conversation is made of: no other module of windows names one.
+
+Of all others windows ask traits: what a record says, when it holds, what brings it in. Source: design, section 2.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caliber.model.ids import ScopeId
+from caliber.model.trajectory import TurnRole
+from caliber.resident.memory import ResidentSnapshot
+from caliber.resident.mirror import RelationSnapshot
+from caliber.schema.relations import SCOPE, TRAJECTORY
+from caliber.schema.relations import TURN as TURN_RELATION
+from caliber.schema.relations import TURN_SUMMARY as BLOCK_RELATION
+from caliber.schema.relations.trajectory import ALWAYS_US, NEVER_US
+
+TASKS: Final = TRAJECTORY.name
+SCOPES: Final = SCOPE.name
+TURNS: Final = TURN_RELATION.name
+BLOCKS: Final = BLOCK_RELATION.name
+
+TURN: Final = 2
+"""The number of a turn as a part of the conversation; a recalled one is a line of a passage, and has another."""
+PASSAGE: Final = TURN_RELATION.in_windows.number
+SUMMARY: Final = SCOPE.in_windows.number
+TURN_SUMMARY: Final = BLOCK_RELATION.in_windows.number
+
+
+def current_scope(snapshot: ResidentSnapshot, trajectory_id: uuid.UUID) -> ScopeId | None:
+    """Return the newest open scope of a trajectory, if there is one."""
+    return newest_scope(snapshot[SCOPES], open_scopes(snapshot[SCOPES], trajectory_id))[0]
+
+
+def open_scopes(scopes: RelationSnapshot, trajectory_id: uuid.UUID) -> NDArray[np.int64]:
+    """Return the rows of a trajectory's open scopes. Shapes: ``int64[n]``"""
+    rows: NDArray[np.int64] = scopes.group("trajectory_id", trajectory_id.bytes)
+    still_open: NDArray[np.int64] = rows[scopes.column("closed_at")[rows] == NEVER_US]
+    return still_open
+
+
+def newest_scope(scopes: RelationSnapshot, open_rows: NDArray[np.int64]) -> tuple[ScopeId | None, bytes | None]:
+    """Return the newest open scope, if there is one, and its key."""
+    if not len(open_rows):
+        return None, None
+    scope_id = scopes.entity_id(int(open_rows[np.argmax(scopes.column("sequence_number")[open_rows])]))
+    return ScopeId(scope_id), scope_id.bytes
+
+
+def closed_scopes(scopes: RelationSnapshot, trajectory: bytes) -> NDArray[np.int64]:
+    """Return the rows of a trajectory's closed scopes that have a summary. Shapes: ``int64[n]``"""
+    closed = scopes.group("trajectory_id", trajectory)
+    closed = closed[scopes.column("closed_at")[closed] != NEVER_US]
+    summed: NDArray[np.int64] = closed[scopes.column("summary_tokens")[closed] > 0]
+    return summed
+
+
+def times_of(turns: RelationSnapshot, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return when each turn was said, or was written if nobody says. Shapes: ``int64[n]`` microseconds."""
+    occurred = turns.column("occurred_at")[rows]
+    out: NDArray[np.int64] = np.where(occurred == ALWAYS_US, turns.column("created_at")[rows], occurred)
+    return out
+
+
+def last_said(snapshot: ResidentSnapshot, trajectory: bytes) -> int:
+    """Return the row of the last user turn of a task, or -1."""
+    turns, scopes = snapshot[TURNS], snapshot[SCOPES]
+    own = scopes.group("trajectory_id", trajectory)
+    user = turns.enum_code("role", TurnRole.USER.value)
+    for scope in own[np.argsort(-scopes.column("sequence_number")[own], kind="stable")].tolist():
+        rows = turns.group("scope_id", scopes.entity_id(scope).bytes)
+        said = rows[turns.column("role")[rows] == user]
+        if len(said):
+            return int(said[np.argmax(turns.column("turn_number")[said])])
+    return -1
