@@ -31,6 +31,7 @@ THROUGH = {
     "access.default_visibility": "for_role",
     "section_priorities": "of",
     **{f"trust.{role}_turns": "of_turn" for role in ("system", "user", "assistant", "tool")},
+    **{f"pcp.dosage.max_{kind}_in_window": "most" for kind in ("scopes", "artifacts", "notes")},
     "trust.web_tools": "of_turn",
     "principal": "to_principal",
     "storage.path": "resolve_path",

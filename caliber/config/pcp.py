@@ -42,6 +42,11 @@ class DosageConfig(Section):
         "Size to which a compressible section is brought.", "C-121", seed=0.5, gt=0, le=1, later=True
     )
 
+    def most(self, knob: str) -> int:
+        """Return how many records the knob that a relation names lets into a window."""
+        value: int = getattr(self, knob)
+        return value
+
 
 class AntiSprawlConfig(Section):
     """What is refused or reported on the way in."""

@@ -240,10 +240,14 @@ def _said(owners: RelationSnapshot, rows: list[int], texts: TextSource) -> list[
     columns: list[Sequence[Any]] = []
     for name in relation.in_windows.shown:
         place, column = layout.codec.index(name), relation.column(name)
+        values: list[Any] = []
+        if column.residence is Residence.INTERNED:
+            values = owners.interned(name)
+        elif name in layout.enum_codes and not column.nullable:
+            values = list(layout.enum_codes[name])
         if place == layout.text_place:
             columns.append(texts.texts(owners, rows))
-        elif column.residence is Residence.INTERNED:
-            values = owners.interned(name)
+        elif values:
             columns.append([values[code] for code in owners.column(name)[rows].tolist()])
         else:
             columns.append(owners.packed_values(name, rows))

@@ -164,6 +164,8 @@ class AssemblyPlan:
     """Whether older turns enter only as rules rank them."""
     records: Mapping[int, Relation] = field(default_factory=lambda: RECORDS)
     """The relations that the window is made of, by source: declared ones too where there are rules or recall."""
+    reach: str = "trajectory"
+    """Of which tasks records may be recalled."""
     most: tuple[tuple[tuple[int, ...], int], ...] = ()
     """How many records of some sources may stand in it, together."""
 
@@ -304,9 +306,9 @@ def _steadiness(source: int) -> tuple[int, int]:
     return _PLACES.index(kind), source
 
 
-def _place(source: int) -> float:
-    """Return the place of a source in the order in which sections of equal priority follow one another (C-449)."""
-    return PERSONA + 0.5 if source == EXTRA else source
+def _place(source: int) -> tuple[int, int]:
+    """Return what sorts sources where sections have equal priority; texts of a caller follow the persona (C-449)."""
+    return (PERSONA, source) if source == EXTRA else (source, 0)
 
 
 def _declared(config: CaliberConfig) -> dict[int, Relation]:
@@ -323,7 +325,7 @@ def _most(config: CaliberConfig, records: Mapping[int, Relation]) -> tuple[tuple
     for source, relation in records.items():
         if source != TURN and relation.in_windows.most is not None:
             shared.setdefault(relation.in_windows.most, []).append(source)
-    return tuple((tuple(sources), getattr(config.pcp.dosage, knob)) for knob, sources in shared.items())
+    return tuple((tuple(sources), config.pcp.dosage.most(knob)) for knob, sources in shared.items())
 
 
 def section_count(config: CaliberConfig, once: tuple[OneShot, ...] = ()) -> int:
@@ -415,6 +417,7 @@ def plan_with(config: CaliberConfig, measures: Measures, once: tuple[OneShot, ..
         governed=bool(config.injection_rules),
         silent=spoken is None and any(rule.memory == CONVERSATION and rule.origin is None for rule in rules),
         records=records,
+        reach=config.recall.reach,
         most=_most(config, records),
     )
 

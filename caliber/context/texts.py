@@ -187,7 +187,10 @@ def said_of(relation: Relation, columns: Sequence[Sequence[Any]]) -> list[str]:
     window = relation.in_windows
     if window.template is None:
         return [_listed(relation, values) for values in zip(*columns, strict=True)]
-    form, texts = window.form.format, [[shown(value) for value in values] for values in columns]
+    form, texts = (
+        window.form.format,
+        [[value if type(value) is str else shown(value) for value in values] for values in columns],
+    )
     return [form(*values) for values in zip(*texts, strict=True)]
 
 

@@ -13,9 +13,10 @@ import caliber
 from caliber import EntityRef, EntityType, ToolCall
 from caliber.context import assembler
 from caliber.context.columns import GROUP, LEAD, MARK, MUST, ORDINAL, PASSAGE_ID, SECTION, SOURCE, TURN_NUMBER, TWIN
-from caliber.context.plan import ARTIFACT, NOTE, PASSAGE, SUMMARY, TURN, TURN_SUMMARY
+from caliber.context.conversation import PASSAGE, SUMMARY, TURN, TURN_SUMMARY
 from caliber.model.context import DecisionCode
 
+ARTIFACT, NOTE = 3, 4
 STORES = 300 if os.environ.get("CALIBER_SOAK") else 8
 WINDOWS = 34 if os.environ.get("CALIBER_SOAK") else 25
 SEED = int(os.environ.get("CALIBER_SEED", "1"))

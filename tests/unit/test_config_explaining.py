@@ -45,7 +45,7 @@ def test_a_knob_acts_in_modules_or_says_that_nothing_reads_it() -> None:
     [
         ("assembly.fill_ratio", "caliber.context.filling.priorities"),
         ("assembly.section_shares", "caliber.context.plan"),
-        ("recall.from", "caliber.context.gather.recall"),
+        ("recall.from", "caliber.context.plan"),
         ("llm_retry_config.jitter", "caliber.llm.retry"),
         ("storage.busy_timeout_ms", "caliber.backends.sqlite.schema"),
         ("storage.pool_max", "caliber.backends.postgres.store"),

@@ -321,12 +321,7 @@ READERS: Final[dict[str, tuple[str, ...]]] = {
     "assembly.summary_limit": ("context.gather.shared", "context.gather.strict"),
     "assembly.separator": ("context.plan",),
     "assembly.section_headers": ("context.plan",),
-    "recall.from": (
-        "context.explain.explainer",
-        "context.gather.candidates",
-        "context.gather.recall",
-        "context.in_database.window_rows",
-    ),
+    "recall.from": ("context.explain.explainer", "context.plan"),
     "recall.limit": (
         "context.explain.absence",
         "context.explain.again",
@@ -371,6 +366,9 @@ READERS: Final[dict[str, tuple[str, ...]]] = {
     "pcp.recovery_points.max_checkpoints": ("policies.policy_engine",),
     "pcp.recovery_points.compression_enabled": ("policies.policy_engine",),
     "pcp.dosage.max_context_tokens": ("context.plan", "policies.policy_engine"),
+    "pcp.dosage.max_scopes_in_window": ("context.plan",),
+    "pcp.dosage.max_artifacts_in_window": ("context.plan",),
+    "pcp.dosage.max_notes_in_window": ("context.plan",),
     "principal.kind": ("context.rule_outcomes",),
     "principal.id": ("context.rule_outcomes",),
     "principal.role": ("context.rule_outcomes",),

@@ -186,7 +186,7 @@ def _fill_following(state: Filling, places: list[int]) -> None:
     caps = [state.share(section.cap) for section in plan.sections]
     capped = False
     for place in places:
-        if state.room < state.least:
+        if state.total - state.used < state.least:
             return
         if state.codes[place] != CONSIDERED:
             continue

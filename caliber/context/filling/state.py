@@ -56,14 +56,9 @@ class Filling:
 
     def fits(self, place: int, more: int) -> bool:
         """Return whether a candidate fits, and with it ``more``."""
-        return self._affords(self.section[place], self.price(place) + more, None)
-
-    def _affords(self, section: int, price: int, limit: int | None) -> bool:
-        """Return whether what is left, a section's own limit and, if given, another length for it allow a price."""
-        after = self.used_in[section] + price
-        if price > self.total - self.used or (limit is not None and after > limit):
-            return False
-        return self.hard[section] == UNCAPPED or after <= self.hard[section]
+        section, price = self.section[place], self.price(place) + more
+        hard = self.hard[section]
+        return price <= self.total - self.used and (hard == UNCAPPED or self.used_in[section] + price <= hard)
 
     def include(self, place: int) -> None:
         """Let a candidate enter."""
@@ -72,11 +67,23 @@ class Filling:
 
     def admit(self, place: int, limit: int | None = None) -> bool:
         """Let a candidate enter if it fits, and its section stays within ``limit``, if given; return whether it did."""
-        price = self.price(place)
-        if not self._affords(self.section[place], price, limit):
+        # As ``fits`` with a limit, without its calls: a window asks this of every candidate.
+        price, section = self.cost[place], self.section[place]
+        left = self.total - self.used
+        if price > left:
+            return False
+        if self.source[place] == PASSAGE or not self.used_in[section]:
+            price = self.price(place)
+        else:
+            price += self.plan.separator_length
+        after, hard = self.used_in[section] + price, self.hard[section]
+        if price > left or (limit is not None and after > limit) or (hard != UNCAPPED and after > hard):
             return False
         self.codes[place] = INCLUDED
-        self._count(place, price)
+        self.used += price
+        self.used_in[section] = after
+        if self.source[place] == PASSAGE:
+            self.passages.add((section, self.passage[place]))
         return True
 
     def _count(self, place: int, price: int) -> None:

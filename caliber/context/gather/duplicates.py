@@ -176,7 +176,8 @@ class _Alike:
         if len(ranks) < 2:
             return ()
         pairs = pairs_above(vectors, self._knobs.duplicate_similarity, max_pairs=len(ranks) * len(ranks))
-        gone = {at for at, rank in enumerate(ranks) if self._yields(rank)}
+        yields = np.concatenate([item.twins != 0 for item in self._parts])[self._at_once(ranks)]
+        gone = set(np.flatnonzero(yields).tolist())
         groups: dict[int, list[int]] = {}
         for first, second in sorted(pairs.index.tolist()):
             if first not in gone and second not in gone:
@@ -184,9 +185,11 @@ class _Alike:
                 groups.setdefault(ranks[first], []).append(ranks[second])
         return groups.items()
 
-    def _yields(self, rank: int) -> bool:
-        item, place = self._at(rank)
-        return bool(item.twins[place])
+    def _at_once(self, ranks: Sequence[int] | slice) -> NDArray[np.int64]:
+        """Return the places of candidates in all sources joined."""
+        starts = np.cumsum([0, *(len(item.rows) for item in self._parts)])
+        places: NDArray[np.int64] = starts[self._ranked.part[ranks]] + self._ranked.place[ranks]
+        return places
 
     def _vectors(self) -> tuple[list[int], NDArray[np.float32]]:
         """Return the ranks of the best candidates that have a vector, and their vectors."""
@@ -194,8 +197,7 @@ class _Alike:
         parts, ranked = self._parts, self._ranked
         counted = [item.owners.column(item.owners.relation.tokens) for item in parts]
         tokens = np.concatenate([column[item.rows] for column, item in zip(counted, parts, strict=True)])
-        starts = np.cumsum([0, *(len(item.rows) for item in parts)])
-        sums = np.cumsum(tokens[starts[ranked.part] + ranked.place])
+        sums = np.cumsum(tokens[self._at_once(slice(None))])
         budget = self._inputs.max_tokens
         # Further down nothing enters: half as much again as the budget has been passed by then.
         best = slice(0, min(_COMPARED, 1 + int(np.searchsorted(sums, budget + budget // 2))))

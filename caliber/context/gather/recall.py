@@ -144,7 +144,7 @@ def pools_of_recall(
     """
     config, snapshot = plan.config, inputs.snapshot
     limit = config.recall.limit
-    tasks = tasks_in_reach(snapshot, inputs.trajectory_id.bytes, config.recall.reach)
+    tasks = tasks_in_reach(snapshot, inputs.trajectory_id.bytes, plan.reach)
     sources = {relation.name: source for source, relation in plan.records.items()}
     pools, counts = [], {}
     for kind in searcher.kinds:

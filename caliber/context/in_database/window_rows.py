@@ -256,7 +256,7 @@ class WindowRows:
     @cached_property
     def _tasks(self) -> dict[bytes, int] | None:
         """The tasks in reach by their keys, with their ordinals; None: every task."""
-        reach = self._plan.config.recall.reach
+        reach = self._plan.reach
         if reach == "tenant":
             return None
         plans = self._store.plans[TASKS]

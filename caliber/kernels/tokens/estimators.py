@@ -156,7 +156,11 @@ class BytesEstimator(Estimator):
         return len(text) if type(text) is str and text.isascii() else len(self.encoded(text, field=field))
 
     def lengths_of(self, texts: Sequence[str], *, field: str = "texts") -> Lengths:
-        return np.array([self.length_of(text, field=field) for text in texts], np.int64)
+        lengths = [
+            len(text) if type(text) is str and text.isascii() else len(self.encoded(text, field=field))
+            for text in texts
+        ]
+        return np.array(lengths, np.int64)
 
     def lengths_of_spans(self, data: npt.NDArray[np.uint8], offsets: npt.NDArray[Any]) -> Lengths:
         check_edges(offsets, data.shape[0])
