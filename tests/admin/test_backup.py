@@ -21,7 +21,7 @@ from support.configs import USER
 
 import caliber
 from caliber.admin.full_text import check_full_text, rebuild_full_text
-from caliber.backends.sqlite.fence import fence
+from caliber.backends.sqlite.moving.fence import fence
 from caliber.model.erasure import Erasure, ErasureKind
 from caliber.model.errors import CaliberError, Conflict, InvalidValue, StorageError, Unavailable
 from caliber.schema.relations import RELATIONS

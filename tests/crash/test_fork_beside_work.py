@@ -21,7 +21,7 @@ import pytest
 from support.configs import config
 
 import caliber
-from caliber.backends.sqlite.forks import forks
+from caliber.backends.sqlite.connecting.forks import forks
 from caliber.model import EntityRef, EntityType
 from caliber.model.errors import Unavailable
 from caliber.schema.relations import TURN
@@ -364,7 +364,7 @@ def test_locks_of_modules_that_a_thread_holds_are_free_in_the_child(opened: Open
 
 _PAST_PYTHON = """
 import ctypes, os, sys
-import caliber.backends.sqlite.forks
+import caliber.backends.sqlite.connecting.forks
 import caliber
 import apsw
 config = caliber.load_config(sys.argv[1])

@@ -20,7 +20,7 @@ from support.powerloss import NAME, Cut, Disk, put
 from support.workload import Worker, check, settings_for
 
 import caliber
-from caliber.backends.sqlite import connection
+from caliber.backends.sqlite.connecting import connection
 
 STEPS = scale(14, 160)
 CUTS_CHECKED = scale(24, 10**9)

@@ -19,7 +19,8 @@ from support.powerloss import NAME, Cut, Disk, put
 from support.workload import settings_for
 
 import caliber
-from caliber.backends.sqlite import connection, open_records
+from caliber.backends.sqlite import open_records
+from caliber.backends.sqlite.connecting import connection
 from caliber.config.tenancy import SqliteDirectory
 from caliber.model.errors import CaliberError, Conflict
 

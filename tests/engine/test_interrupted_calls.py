@@ -23,7 +23,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 def test_a_read_of_the_store_that_is_interrupted_leaves_no_transaction_open(backend: Any) -> None:
     store = backend.store()
-    files = in_files("sqlite/store.py", "sqlite/connection.py", "postgres/store.py", "postgres/connecting/pool.py")
+    files = in_files(
+        "sqlite/store.py", "sqlite/connecting/connection.py", "postgres/store.py", "postgres/connecting/pool.py"
+    )
 
     def read() -> int:
         with store.read() as session:

@@ -101,7 +101,7 @@ def test_writers_of_either_mode_keep_the_index(filled: Any, start: Any) -> None:
 
 def test_index_made_after_a_failed_commit_is_kept(filled: Any, start: Any, monkeypatch: Any) -> None:
     """The number of a change record that was rolled back is given again: a writer must not take it for its own."""
-    from caliber.backends.sqlite.connection import SqliteConnection
+    from caliber.backends.sqlite.connecting.connection import SqliteConnection
 
     filled.needs("gapless")
     agent = start(filled.open(settings_of(filled, "resident")))

@@ -24,7 +24,7 @@ MOOD = become(int(sys.argv[1]))
 def killed_at(statement: int, migrate: Any) -> bool:
     """Migrate in a child that SIGKILL ends before its n-th statement; return whether it got so far."""
     from caliber.backends.postgres.connecting.connection import PgConnection
-    from caliber.backends.sqlite.connection import SqliteConnection
+    from caliber.backends.sqlite.connecting.connection import SqliteConnection
 
     child = os.fork()
     if not child:

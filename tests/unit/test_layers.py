@@ -320,7 +320,7 @@ PLANTED = {
     ),
     "a database from another": (
         "backends/postgres/x.py",
-        "from caliber.backends.sqlite.errors import translate\n",
+        "from caliber.backends.sqlite.connecting.errors import translate\n",
         "reached through caliber.backends only",
     ),
     "a driver outside its door": ("storage/x.py", "import apsw\n", "apsw: its door is backends/sqlite"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from caliber.backends.sqlite.connection import OpenOptions, SqliteConnection
+from caliber.backends.sqlite.connecting.connection import OpenOptions, SqliteConnection
 from caliber.model.errors import StorageError
 from caliber.storage.compile.session import Counter
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from caliber.backends.sqlite.directory import SqliteRecords
-    from caliber.backends.sqlite.moving import SqliteReplica
+    from caliber.backends.sqlite.moving.replica import SqliteReplica
     from caliber.config import CaliberConfig
     from caliber.config.storage import StorageConfig
     from caliber.config.tenancy import SqliteDirectory
@@ -39,7 +39,7 @@ def restore(
     config: CaliberConfig, source: Archive | Path, *, replace: bool, clock_us: Callable[[], int], progress: Stages
 ) -> str:
     """Make the store what a backup says; return its new epoch. Raises: see ``restoring``."""
-    from caliber.backends.sqlite.restoring import restore as restore_store
+    from caliber.backends.sqlite.maintaining.restoring import restore as restore_store
     from caliber.backends.sqlite.schema import options_of
 
     return restore_store(options_of(config), source, replace=replace, clock_us=clock_us, progress=progress)
@@ -67,7 +67,7 @@ def open_records(settings: SqliteDirectory, *, create: bool, clock_us: Callable[
 
 def open_replica(settings: StorageConfig, *, clock_us: Callable[[], int]) -> SqliteReplica:
     """Return one side of a move."""
-    from caliber.backends.sqlite.moving import SqliteReplica
+    from caliber.backends.sqlite.moving.replica import SqliteReplica
 
     return SqliteReplica(settings, clock_us=clock_us)
 

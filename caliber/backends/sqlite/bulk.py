@@ -7,9 +7,9 @@ from typing import Any
 
 import apsw
 
-from caliber.backends.sqlite.connection import SqliteConnection
+from caliber.backends.sqlite.connecting.connection import SqliteConnection
+from caliber.backends.sqlite.connecting.errors import translate
 from caliber.backends.sqlite.dialect import DIALECT
-from caliber.backends.sqlite.errors import translate
 from caliber.backends.sqlite.statements import STATEMENTS
 from caliber.model.errors import CaliberError, Conflict, InvalidRow, Unavailable
 from caliber.schema.relation import Relation

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from caliber.backends.sqlite.connection import OpenOptions, SqliteConnection, check_version
+from caliber.backends.sqlite.connecting.connection import OpenOptions, SqliteConnection, check_version
 from caliber.backends.sqlite.dialect import DIALECT
 from caliber.model.errors import SchemaMismatch, Unavailable
 from caliber.schema.relations import DIRECTORY, SCHEMA_MIGRATION

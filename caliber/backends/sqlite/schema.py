@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from caliber.backends.sqlite.connection import (
+from caliber.backends.sqlite.connecting.connection import (
     APPLICATION_ID,
     EMPTY,
     OpenOptions,
@@ -16,9 +16,9 @@ from caliber.backends.sqlite.connection import (
     check_version,
     file_state,
 )
+from caliber.backends.sqlite.connecting.errors import NO_STORE
+from caliber.backends.sqlite.connecting.first_page import FileState
 from caliber.backends.sqlite.dialect import DIALECT
-from caliber.backends.sqlite.errors import NO_STORE
-from caliber.backends.sqlite.first_page import FileState
 from caliber.backends.sqlite.statements import STATEMENTS
 from caliber.model.errors import Conflict, InternalError, SchemaMismatch, Unavailable
 from caliber.model.time import from_us
@@ -279,7 +279,7 @@ def plan_migration(config: CaliberConfig, *, clock_us: Callable[[], int], drop: 
 
 def _texts(connection: SqliteConnection) -> TextSteps:
     """Return what follows steps of memories with the full text of a store."""
-    from caliber.backends.sqlite.full_text import StepWords, read_state
+    from caliber.backends.sqlite.searching.full_text import StepWords, read_state
     from caliber.storage.migrate.text_steps import TextSteps
 
     state = read_state(connection)

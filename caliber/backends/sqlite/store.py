@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import apsw
 
-from caliber.backends.sqlite.connection import (
+from caliber.backends.sqlite.connecting.connection import (
     SqliteConnection,
     check_version,
 )
+from caliber.backends.sqlite.connecting.file_names import FileNames
 from caliber.backends.sqlite.dialect import DIALECT
-from caliber.backends.sqlite.erasing import SqliteEraser
-from caliber.backends.sqlite.fence import has_moved
-from caliber.backends.sqlite.file_names import FileNames
-from caliber.backends.sqlite.full_text import SqliteFullText
+from caliber.backends.sqlite.maintaining.erasing import SqliteEraser
+from caliber.backends.sqlite.moving.fence import has_moved
 from caliber.backends.sqlite.schema import (
     PLANS,
     baseline,
@@ -30,6 +29,7 @@ from caliber.backends.sqlite.schema import (
     options_of,
     settings_of,
 )
+from caliber.backends.sqlite.searching.full_text import SqliteFullText
 from caliber.backends.sqlite.statements import STATEMENTS
 from caliber.backends.sqlite.writer import SqliteWriter
 from caliber.model.context import ContextPersistence
@@ -52,7 +52,7 @@ from caliber.storage.write.feed import SequenceFeed
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 if TYPE_CHECKING:
-    from caliber.backends.sqlite.care import SqliteCare
+    from caliber.backends.sqlite.maintaining.care import SqliteCare
     from caliber.config import CaliberConfig
 
 T = TypeVar("T")
@@ -119,7 +119,7 @@ class SqliteStore:
     @functools.cached_property
     def care(self) -> SqliteCare:
         """What looks after the store."""
-        from caliber.backends.sqlite.care import SqliteCare
+        from caliber.backends.sqlite.maintaining.care import SqliteCare
 
         return SqliteCare(self._options, self.plans, self._reading, self._transaction, self._outside)
 

@@ -12,10 +12,10 @@ from typing import TypeVar
 
 import apsw
 
-from caliber.backends.sqlite.connection import SqliteConnection
-from caliber.backends.sqlite.file_names import GONE, REPLACED
-from caliber.backends.sqlite.full_text import FullTextWriter
+from caliber.backends.sqlite.connecting.connection import SqliteConnection
+from caliber.backends.sqlite.connecting.file_names import GONE, REPLACED
 from caliber.backends.sqlite.schema import check_allowed
+from caliber.backends.sqlite.searching.full_text import FullTextWriter
 from caliber.model.deadline import unbounded
 from caliber.model.errors import CaliberError, Conflict, Unavailable
 from caliber.model.storage import Durability

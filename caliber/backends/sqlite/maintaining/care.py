@@ -10,11 +10,11 @@ from typing import Any, Final
 
 import apsw
 
-from caliber.backends.sqlite import views
-from caliber.backends.sqlite.connection import OpenOptions, SqliteConnection
+from caliber.backends.sqlite.connecting.connection import OpenOptions, SqliteConnection
+from caliber.backends.sqlite.connecting.errors import translate
+from caliber.backends.sqlite.connecting.forks import Calls
 from caliber.backends.sqlite.dialect import DIALECT
-from caliber.backends.sqlite.errors import translate
-from caliber.backends.sqlite.forks import Calls
+from caliber.backends.sqlite.maintaining import views
 from caliber.backends.sqlite.schema import PLANS, check_allowed
 from caliber.model.errors import StorageError
 from caliber.schema.relation import Relation

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from caliber.backends.sqlite.connection import SqliteConnection
+from caliber.backends.sqlite.connecting.connection import SqliteConnection
 from caliber.backends.sqlite.schema import PLANS
 from caliber.schema.catalog import Catalog
 from caliber.storage.compile.plan import quote

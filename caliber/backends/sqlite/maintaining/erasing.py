@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
-from caliber.backends.sqlite.connection import OpenOptions, SqliteConnection
+from caliber.backends.sqlite.connecting.connection import OpenOptions, SqliteConnection
 from caliber.backends.sqlite.schema import sync_folder
 from caliber.model.errors import StorageError, Unavailable
 from caliber.storage.compile.plan import Plan, quote

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from caliber.backends.sqlite.connection import SqliteConnection
+from caliber.backends.sqlite.connecting.connection import SqliteConnection
 from caliber.backends.sqlite.dialect import DIALECT
 from caliber.model.errors import Conflict
 from caliber.schema.relation import Column, ColumnType

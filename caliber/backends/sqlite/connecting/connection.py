@@ -9,10 +9,10 @@ from typing import Any
 
 import apsw
 
-from caliber.backends.sqlite.errors import FAILURES, NO_STORE, translate
-from caliber.backends.sqlite.file_names import FileNames
-from caliber.backends.sqlite.first_page import FileState, state_of, undo_first_byte
-from caliber.backends.sqlite.forks import Calls, Inherited, keep
+from caliber.backends.sqlite.connecting.errors import FAILURES, NO_STORE, translate
+from caliber.backends.sqlite.connecting.file_names import FileNames
+from caliber.backends.sqlite.connecting.first_page import FileState, state_of, undo_first_byte
+from caliber.backends.sqlite.connecting.forks import Calls, Inherited, keep
 from caliber.model.errors import CaliberError, SchemaMismatch
 from caliber.storage.compile.codec import Row
 from caliber.storage.compile.plan import Plan

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Final
 
-from caliber.backends.sqlite.connection import SqliteConnection
-from caliber.backends.sqlite.full_text_statements import full_text_statements
+from caliber.backends.sqlite.connecting.connection import SqliteConnection
+from caliber.backends.sqlite.searching.full_text_statements import full_text_statements
 from caliber.backends.sqlite.statements import STATEMENTS as IRREGULAR_STATEMENTS
 from caliber.kernels import uuid7
 from caliber.model.errors import StorageError

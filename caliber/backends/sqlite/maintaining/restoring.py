@@ -17,12 +17,12 @@ from typing import Final
 
 import apsw
 
-from caliber.backends.sqlite.care import SqliteWhole, check_file, copy_pages, pour
-from caliber.backends.sqlite.connection import OpenOptions, SqliteConnection, check_version
+from caliber.backends.sqlite.connecting.connection import OpenOptions, SqliteConnection, check_version
+from caliber.backends.sqlite.connecting.errors import translate
+from caliber.backends.sqlite.connecting.forks import Calls
 from caliber.backends.sqlite.dialect import DIALECT
-from caliber.backends.sqlite.errors import translate
-from caliber.backends.sqlite.fence import has_moved, lift, token_of
-from caliber.backends.sqlite.forks import Calls
+from caliber.backends.sqlite.maintaining.care import SqliteWhole, check_file, copy_pages, pour
+from caliber.backends.sqlite.moving.fence import has_moved, lift, token_of
 from caliber.backends.sqlite.schema import (
     PLANS,
     apply_versions,

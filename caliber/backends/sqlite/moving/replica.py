@@ -14,11 +14,11 @@ from typing import Any, Final
 
 import apsw
 
-from caliber.backends.sqlite import fence as fences
-from caliber.backends.sqlite.connection import APPLICATION_ID, SqliteConnection, check_version, file_state
+from caliber.backends.sqlite.connecting.connection import APPLICATION_ID, SqliteConnection, check_version, file_state
+from caliber.backends.sqlite.connecting.errors import translate
+from caliber.backends.sqlite.connecting.first_page import FileState
 from caliber.backends.sqlite.dialect import DIALECT
-from caliber.backends.sqlite.errors import translate
-from caliber.backends.sqlite.first_page import FileState
+from caliber.backends.sqlite.moving import fence as fences
 from caliber.backends.sqlite.schema import PLANS, clear_beside, options_for, sync_folder, take_place
 from caliber.backends.sqlite.statements import STATEMENTS
 from caliber.config.storage import StorageConfig

@@ -1,0 +1,1 @@
+"""A file as a whole: checked, backed up, restored, its erased bytes removed."""

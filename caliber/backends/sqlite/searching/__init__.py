@@ -1,0 +1,1 @@
+"""Full text that SQLite keeps, and the statements about it."""
