@@ -17,6 +17,7 @@ from caliber.access.visibility import Readers
 from caliber.backends import backend
 from caliber.config import CaliberConfig
 from caliber.context.assembler import assemble
+from caliber.context.conversation import TASKS
 from caliber.context.gather.asking import default_query, stated_query
 from caliber.context.inputs import AssemblyInputs
 from caliber.context.pending_injections import PendingInjections
@@ -100,12 +101,12 @@ def plan_rules(
 
 def _latest(memory: ResidentMemory, snapshot: ResidentSnapshot) -> uuid.UUID:
     """Return the active trajectory in which something happened last. Raises: NotFound."""
-    trajectories = snapshot["trajectory"]
+    trajectories = snapshot[TASKS]
     active = trajectories.column("status") == trajectories.enum_code("status", TrajectoryStatus.ACTIVE.value)
     rows = np.flatnonzero(trajectories.live_mask & active).tolist()
     found: list[Trajectory] = [memory.entity(trajectories, row) for row in rows]
     if not found:
-        raise NotFound("there is no active trajectory yet", entity_type="trajectory", id="latest")
+        raise NotFound("there is no active trajectory yet", entity_type=TASKS, id="latest")
     return max(found, key=lambda item: item.last_activity_at).trajectory_id
 
 

@@ -18,6 +18,7 @@ from caliber.access.hearing import hearing_of
 from caliber.config import CaliberConfig
 from caliber.context.assembled import Assembled
 from caliber.context.assembler import assemble
+from caliber.context.conversation import TASKS
 from caliber.context.explain.again import ScoredNow, asked_again, score_now
 from caliber.context.explain.explainer import explain
 from caliber.context.explain.replayer import replay
@@ -321,8 +322,8 @@ class Reader:
         engine = self._engine
         engine.check_open()
         count = engine.config.debug.trace_limit if limit is None else arguments.as_whole(limit, "limit", 1)
-        if engine.snapshot()["trajectory"].find(trajectory_id.bytes) < 0:
-            raise NotFound(entity_type="trajectory", id=trajectory_id)
+        if engine.snapshot()[TASKS].find(trajectory_id.bytes) < 0:
+            raise NotFound(entity_type=TASKS, id=trajectory_id)
         engine.behind.flush()
         path = "list_by_trajectory"
         by: tuple[bytes | str, ...] = (trajectory_id.bytes,)

@@ -21,7 +21,7 @@ from caliber.schema.derived import Tokens
 from caliber.schema.erase import Erase
 from caliber.schema.relation import Relation, Residence, enum, instant, integer, real, text, text_array, uuid_, version
 from caliber.schema.relations.trajectory import ALWAYS_US, NEVER_US
-from caliber.schema.traits import Ends, Exported, Links, Pruned, Text, Trust, Valid
+from caliber.schema.traits import Ends, Enters, Exported, Links, Pruned, Text, Trust, Valid, Window
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -61,6 +61,7 @@ TIP = Relation(
     links=Links(edges=False),
     trust=Trust("trust"),
     exported=Exported.RECORDS,
+    window=Window(Enters.FOUND, source=9, template="- of the {about}: {said}"),
     by_id=True,
     ordinal=True,
     versioned=True,
@@ -88,7 +89,7 @@ relations.RELATIONS = (*relations.RELATIONS, TIP)
 relations.MIRRORED = (*relations.MIRRORED, TIP)
 relations.BY_CODE[TIP.code] = relations.BY_NAME[TIP.name] = TIP
 
-from support.configs import config  # noqa: E402
+from support.configs import USER, config  # noqa: E402
 
 import caliber  # noqa: E402
 from caliber.model.access import Principal, PrincipalKind  # noqa: E402
@@ -125,6 +126,7 @@ def main(path: str, knobs: dict[str, Any], is_file: bool, folder: str) -> None:
                     memory.storage.tips.insert(dataclasses.replace(each, tokens=counted))
                 searched(memory)
                 hidden(memory)
+                in_windows(memory)
                 ended(memory)
                 assert memory.storage.check() == []
                 exported(memory)
@@ -182,6 +184,26 @@ def hidden(memory: Any) -> None:
     except NotFound:
         return
     raise AssertionError("a hidden record was read")
+
+
+def in_windows(memory: Any) -> None:
+    """A window has what a search finds and its principal may see; it says why, and is the same when it is replayed."""
+    captain = memory.acting_as(Principal(PrincipalKind.AGENT, "captain"))
+    for handle, names in ((memory, {"plain", "secret"}), (captain, {"plain", "secret"})):
+        task = handle.start_trajectory("cross the water", initiator=USER)
+        window = handle.assemble_context(task.trajectory_id, query="ferry")
+        shown = {name for name, each in TIPS.items() if f"- of the harbour: {each.said}" in window.text}
+        assert shown == names, window.text
+        told = handle.explain(window.window_id)
+        of_tips = {item["id"]: item for item in told["inclusions"] if item["type"] == "memory"}
+        assert of_tips.keys() == {str(TIPS[name].tip_id) for name in names}, told
+        left_out = handle.explain(window.window_id, exclusion=TIPS["old"].tip_id)
+        assert (left_out["verdict"], left_out["filter"]) == ("filtered", "expired"), left_out
+        assert handle.replay(window.window_id).text == window.text
+    stranger = memory.acting_as(Principal(PrincipalKind.AGENT, "stranger"))
+    window = stranger.assemble_context(stranger.start_trajectory("cross", initiator=USER).trajectory_id, query="ferry")
+    assert "gold" not in window.text
+    assert TIPS["plain"].said in window.text
 
 
 def ended(memory: Any) -> None:
