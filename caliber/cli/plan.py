@@ -35,7 +35,7 @@ def plan(settings: Settings, file: Path | None, trajectory: str, query: str | No
     FILE is a configuration, such as a changed copy of the one in use: its rules are tried against the store it names.
     Nothing is written: the window is not kept, and nothing counts as used.
     """
-    from caliber.context.rule_outcomes import plan_rules
+    from caliber.admin.rule_outcomes import plan_rules
 
     if file is not None:
         settings.config = file

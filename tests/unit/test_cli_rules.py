@@ -15,11 +15,11 @@ import pytest
 from support.cli_runs import caliber, caliber_json
 from support.configs import USER, policy
 
+from caliber.admin.rule_outcomes import plan_rules
 from caliber.api.opening import create
 from caliber.api.opening import open as open_store
 from caliber.config import profiles
 from caliber.config.manual.render import render_toml
-from caliber.context.rule_outcomes import plan_rules
 
 NOTES = {"memory": "note", "mode": {"kind": "full"}, "priority": 60, "max_tokens": 40}
 
