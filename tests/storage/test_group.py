@@ -305,7 +305,7 @@ def test_interrupt_of_a_commit_whose_outcome_nobody_knows(backend: Any) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PgConnection, "exchange", answered)
-        patch.setattr(store._writer, "_stands", lambda *_: None)
+        patch.setattr("caliber.backends.postgres.writing.writer.was_committed", lambda *_: None)
         crowd = Crowd(store)
         end = crowd.led_by_me(insert, [insert] * 3)
     assert isinstance(end, KeyboardInterrupt)

@@ -19,7 +19,8 @@ from support.pgbouncer import PROGRAM, free_port, until_it_answers
 from support.tenancies import SECOND, SECRET, tenancy_config
 
 import caliber
-from caliber.backends.postgres.connecting.connection import PgConnection, connect
+from caliber.backends.postgres.connecting.connection import PgConnection
+from caliber.backends.postgres.connecting.dialling import connect
 from caliber.backends.postgres.connecting.logins import dsn_of, password_of
 from caliber.backends.postgres.schema import dialect_for
 from caliber.backends.postgres.store import shared_for

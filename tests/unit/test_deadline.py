@@ -10,7 +10,7 @@ import pytest
 from support.configs import USER, config
 
 import caliber
-from caliber.backends.postgres.writing.writer import Turn, Turns
+from caliber.backends.postgres.writing.order import CommitSequencer, Ticket
 from caliber.model import deadline
 from caliber.model.deadline import at_least, earliest, remaining_s, unbounded, within
 from caliber.model.errors import Unavailable
@@ -57,16 +57,16 @@ def test_more_than_the_least_is_kept(clock: Any) -> None:
 
 
 def test_turn_is_waited_for_until_the_deadline_and_then_given_up() -> None:
-    turns = Turns()
-    first, second, third = Turn(), Turn(), Turn()
+    order = CommitSequencer()
+    first, second, third = Ticket(), Ticket(), Ticket()
     for each in (first, second, third):
-        turns.take(each)
-    assert turns.wait(first)
-    assert not turns.wait(second, until=0.0), "the first has not ended"
-    turns.leave(second)
-    waiting = threading.Thread(target=turns.wait, args=(third,))
+        order.take(each)
+    assert order.wait(first)
+    assert not order.wait(second, until=0.0), "the first has not ended"
+    order.leave(second)
+    waiting = threading.Thread(target=order.wait, args=(third,))
     waiting.start()
-    turns.leave(first)
+    order.leave(first)
     waiting.join(30)
     assert not waiting.is_alive(), "who gave up held nobody back"
 

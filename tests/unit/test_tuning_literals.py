@@ -55,7 +55,8 @@ _allow(
     backends__postgres__maintaining__log="_PAUSE_S _LONG_PAUSE_S",
     backends__postgres__connecting__patience="TURN_MS _PAUSE_S",
     backends__postgres__searching__vector_index="_KNOWN_S _LOOK_S",
-    backends__postgres__writing__writer="PostgresWriter._stands _BACKOFF_S _LEAST_MS _SHARED_LOCK_MS",
+    backends__postgres__writing__outcome="was_committed",
+    backends__postgres__writing__writer="_BACKOFF_S _LEAST_MS _SHARED_LOCK_MS",
     backends__sqlite__maintaining__care="SqliteCare.copy_to",
     backends__sqlite__maintaining__erasing="_PAUSE_S",
     storage__fork_imports="_before",
@@ -78,7 +79,7 @@ _allow(
     localserver__server="LocalServer.start TCP_TRIES",
     backends__postgres__connecting__patience="_RACES_MAX",
     backends__postgres__searching__vector_index="_CANCEL_S",
-    backends__postgres__writing__writer="_OUTCOME_WAIT_S",
+    backends__postgres__writing__outcome="_OUTCOME_WAIT_S",
     storage__write__group="_COMPANION_S",
     engine__write_behind="WriteBehind._drain WriteBehind.close",
     embedding__embedder="Embedder.close",
@@ -91,7 +92,7 @@ _allow(
 )
 _allow(
     PIECES,
-    backends__postgres__bulk="_RECORDS_AT_ONCE",
+    backends__postgres__bulk__loading="_RECORDS_AT_ONCE",
     backends__postgres__maintaining__erasing="PostgresEraser._values",
     backends__postgres__searching__full_text="_BATCH_ROWS",
     localserver__files="_copy_file",
@@ -136,7 +137,7 @@ _allow(
 )
 _allow(
     PROTOCOL,
-    backends__postgres__connecting__connection="_PARAMETERS",
+    backends__postgres__connecting__dialling="_PARAMETERS",
     backends__postgres__maintaining__erasing="PostgresEraser._clear_samples",
     localserver__files="LOG_IDENTIFIER _copy_owned _copy_programs _crc32c _initialise cache_folder",
     localserver__guard="PR_SET_CHILD_SUBREAPER",

@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from caliber.backends.postgres.connecting.connection import PgConnection, Shared, connect
+from caliber.backends.postgres.connecting.connection import PgConnection, Shared
+from caliber.backends.postgres.connecting.dialling import connect
 from caliber.backends.postgres.dialect import dialect_of
 from caliber.backends.postgres.schema import check_server
 from caliber.backends.postgres.statements import ADVISORY_CLASS

@@ -14,7 +14,7 @@ from typing import Any
 
 import psycopg
 
-from caliber.backends.postgres.connecting.connection import connect
+from caliber.backends.postgres.connecting.dialling import connect
 from caliber.backends.postgres.connecting.errors import StatementError, lost, translate
 from caliber.backends.postgres.connecting.logins import password_of
 from caliber.backends.postgres.schema import dialect_for

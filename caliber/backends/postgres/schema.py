@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from caliber.backends.postgres.connecting.connection import BEGIN, PgConnection, Shared, connect, simple
+from caliber.backends.postgres.connecting.connection import BEGIN, PgConnection, Shared, simple
+from caliber.backends.postgres.connecting.dialling import connect
 from caliber.backends.postgres.dialect import PostgresDialect, dialect_of
 from caliber.backends.postgres.searching.full_text_plans import state_table
 from caliber.backends.postgres.statements import ADVISORY_CLASS

@@ -13,8 +13,9 @@ import psycopg
 
 from caliber.backends.postgres import memories
 from caliber.backends.postgres import schema as schemas
-from caliber.backends.postgres.bulk import PostgresBulk
-from caliber.backends.postgres.connecting.connection import BEGIN, COMMIT, PgConnection, Shared, connect
+from caliber.backends.postgres.bulk.store import PostgresBulk
+from caliber.backends.postgres.connecting.connection import BEGIN, COMMIT, PgConnection, Shared
+from caliber.backends.postgres.connecting.dialling import connect
 from caliber.backends.postgres.connecting.lent import LentPool
 from caliber.backends.postgres.connecting.logins import dsn_of
 from caliber.backends.postgres.connecting.pool import Pool

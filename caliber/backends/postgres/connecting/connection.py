@@ -7,53 +7,39 @@ travel with the next one: a transaction's BEGIN and limits cost no round trip of
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import select
-import selectors
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
 import psycopg
-from psycopg.pq import ConnStatus, ExecStatus, PollingStatus, TransactionStatus
-from psycopg.pq.abc import PGcancelConn, PGconn, PGresult
+from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
+from psycopg.pq.abc import PGresult
 
+from caliber.backends.postgres.connecting.cancelling import cancel_soon
 from caliber.backends.postgres.connecting.errors import (
     has_gone,
     is_stale_plan,
     is_taken,
     lost,
-    refused,
     statement_error,
     translate,
 )
 from caliber.backends.postgres.connecting.ordinals import Ordinals
 from caliber.backends.postgres.connecting.wire import Binding, Value, prepared_name
-from caliber.model.deadline import earliest
-from caliber.model.errors import InternalError, InvalidConfigValue, StorageError, Unavailable
+from caliber.model.errors import InternalError, StorageError, Unavailable
 from caliber.schema.relations import BY_NAME
 from caliber.schema.relations.memory import TABLE_PREFIX
 from caliber.storage.compile.codec import Row
 from caliber.storage.compile.plan import Plan
 from caliber.storage.compile.session import GRACE_S, Counter
 from caliber.storage.migrate.migrations import check_needed
-from caliber.storage.waiting import Event
 
 BINARY: Final = 1
 BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
 """Said each time: a database or a role may have another level as its default."""
-_PARAMETERS: Final = {
-    "application_name": "caliber",
-    # A peer that vanished is noticed within a minute, not after the hours that systems allow.
-    "keepalives_idle": 20,
-    "keepalives_interval": 10,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 50_000,
-}
-"""How connections are made unless the DSN says otherwise."""
 _QUEUE_MAX: Final = 256
 """Commands that may wait to be sent: what they hold is in memory twice."""
 _PASSING_MAX: Final = 1_024
@@ -99,122 +85,6 @@ class Command(NamedTuple):
     arguments: tuple[Any, ...]
     owner: Any = None
     """For whom, where several share a transaction."""
-
-
-def connect(shared: Shared, deadline: float | None = None) -> PgConnection:
-    """Return a new connection, which knows of ``deadline``.
-
-    Raises: Unavailable, also when the deadline passed, InvalidConfigValue for a DSN that cannot be read.
-    """
-    deadline = earliest(deadline)
-    if not shared.dsn:  # the library would go to a server of its own choice
-        raise InternalError("a store that was handed a pool makes no connection of its own")
-    ours: dict[str, Any] = {
-        **_PARAMETERS,
-        "connect_timeout": -(-shared.connect_timeout_ms // 1_000),  # libpq takes seconds, and at least 2
-    }
-    try:
-        given = psycopg.conninfo.conninfo_to_dict(shared.dsn)
-        wanted = {name: value for name, value in ours.items() if name not in given}
-        raw = _dialled(
-            lambda: psycopg.connect(shared.dsn, autocommit=True, client_encoding="UTF8", **wanted), shared, deadline
-        )
-    except psycopg.OperationalError as error:
-        raise refused(error, shared.store) from error
-    except psycopg.ProgrammingError:
-        # Its words quote the DSN: they do not travel.
-        raise InvalidConfigValue(
-            field=shared.setting,
-            value="<redacted>",
-            reason="it is, or its variable holds, no DSN that PostgreSQL's library reads",
-        ) from None
-    raw.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # where the driver itself begins, as BEGIN here
-    made = PgConnection(raw, shared)
-    made.deadline = deadline
-    return made
-
-
-def _dialled(
-    dial: Callable[[], psycopg.Connection[Any]], shared: Shared, deadline: float | None
-) -> psycopg.Connection[Any]:
-    """Return what ``dial`` makes. Raises: Unavailable when the deadline passed before.
-
-    Names are looked up in a call that nothing ends early, and the library counts in seconds. So whoever has a deadline
-    waits for another thread, as long as it wants to; what then comes too late is closed.
-    """
-    if deadline is None:
-        return dial()
-    made: list[psycopg.Connection[Any]] = []
-    failed: list[BaseException] = []
-    mutex = threading.Lock()
-    ended = Event()
-    waits = True
-
-    def run() -> None:
-        try:
-            raw = dial()
-        except BaseException as error:
-            failed.append(error)
-        else:
-            with mutex:
-                made.append(raw)
-                wanted = waits
-            if not wanted:
-                raw.close()
-        ended.set()
-
-    taken = False
-    try:
-        _thread.start_new_thread(run, ())  # in one step, which no signal's handler cuts in two
-        ended.wait(min(max(0.0, deadline - monotonic()) + GRACE_S, threading.TIMEOUT_MAX))
-        with mutex:
-            waits, taken = False, bool(made)
-    finally:
-        if not taken:
-            with mutex:
-                waits = False
-                unwanted = list(made)
-            for raw in unwanted:  # made in the moment in which the wait was interrupted
-                raw.close()
-    if taken:
-        return made[0]
-    if failed:
-        raise failed[0]
-    raise Unavailable(
-        f"{shared.store} is unavailable (timeout): the deadline passed before a connection was made", reason="timeout"
-    )
-
-
-def cancel_soon(pg: PGconn, patience_s: float) -> None:
-    """Ask the server to end what it does for a connection; nobody waits for that, nor for its answer.
-
-    It needs a connection of its own, which may be as silent as the one that is given up. libpq before version 17 can
-    only wait for it, and its caller would hold the interpreter lock meanwhile: there the server learns at its next
-    word, or by ``statement_timeout_ms``, that nobody listens.
-    """
-    if not psycopg.capabilities.has_cancel_safe():
-        return
-    with contextlib.suppress(psycopg.Error, RuntimeError):  # no thread is begun while the interpreter ends
-        cancelling = pg.cancel_conn()  # holds all it needs: ``pg`` may be closed at once
-        _thread.start_new_thread(_cancel, (cancelling, patience_s))
-
-
-def _cancel(cancelling: PGcancelConn, patience_s: float) -> None:
-    until = monotonic() + patience_s
-    try:
-        cancelling.start()
-        while (status := cancelling.poll()) in (PollingStatus.READING, PollingStatus.WRITING):
-            left_s = until - monotonic()
-            if left_s <= 0:
-                return
-            with selectors.DefaultSelector() as selector:
-                wanted = selectors.EVENT_READ if status == PollingStatus.READING else selectors.EVENT_WRITE
-                selector.register(cancelling.socket, wanted)
-                selector.select(left_s)
-    except (psycopg.Error, OSError, ValueError):
-        pass  # what is cancelled has been given up in any case
-    finally:
-        cancelling.finish()
 
 
 class PgConnection:

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, cast
 
-from caliber.backends.postgres import bulk
-from caliber.backends.postgres.bulk import Connection, PostgresBulk
+from caliber.backends.postgres.bulk.reading import read
+from caliber.backends.postgres.bulk.store import PostgresBulk
+from caliber.backends.postgres.bulk.target import Connection, limit
 from caliber.backends.postgres.connecting.connection import PgConnection
 from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.backends.postgres.maintaining import views
@@ -157,7 +158,7 @@ class PostgresCare:
         with self._bulk.connection() as connection, connection.transaction():
             connection.execute(_SNAPSHOT)
             # A process that does not know the newest schema would leave out what is new.
-            bulk.limit(connection, self._bulk.target(), "schema_version")
+            limit(connection, self._bulk.target(), "schema_version")
             yield PostgresWhole(connection, self._bulk)
 
     def copy_to(self, path: Path, progress: Steps) -> tuple[str, int]:  # noqa: ARG002  (there is nothing to copy)
@@ -228,7 +229,7 @@ class PostgresWhole:
         return int(_one(self._connection, f"SELECT count(*) FROM {self._target.table(relation.name)}")[0])
 
     def read(self, relation: Relation) -> Iterator[Any]:
-        return bulk.read(self._connection, self._target, relation, BATCH_ROWS)
+        return read(self._connection, self._target, relation, BATCH_ROWS)
 
 
 def _one(connection: Connection, text: str) -> tuple[Any, ...]:

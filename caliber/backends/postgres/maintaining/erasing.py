@@ -17,7 +17,7 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import tuple_row
 
-from caliber.backends.postgres.bulk import Connection
+from caliber.backends.postgres.bulk.target import Connection
 from caliber.backends.postgres.maintaining.log import LogScrub
 from caliber.storage.compile.plan import Plan
 from caliber.storage.maintain.erasing import Place

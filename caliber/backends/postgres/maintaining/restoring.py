@@ -13,8 +13,11 @@ from typing import Any, Final, cast
 from psycopg import RawCursor
 
 from caliber.backends.postgres import schema as schemas
-from caliber.backends.postgres.bulk import Connection, PostgresBulk, for_server, limit
-from caliber.backends.postgres.connecting.connection import PgConnection, Shared, connect
+from caliber.backends.postgres.bulk.store import PostgresBulk
+from caliber.backends.postgres.bulk.target import Connection, limit
+from caliber.backends.postgres.bulk.texts import for_server
+from caliber.backends.postgres.connecting.connection import PgConnection, Shared
+from caliber.backends.postgres.connecting.dialling import connect
 from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.backends.postgres.maintaining.care import PostgresWhole
 from caliber.backends.postgres.memories import catalog_in

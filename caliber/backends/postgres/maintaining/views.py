@@ -6,7 +6,7 @@ from typing import Final
 
 from psycopg.errors import DependentObjectsStillExist
 
-from caliber.backends.postgres.bulk import Connection
+from caliber.backends.postgres.bulk.target import Connection
 from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.model.errors import Conflict
 from caliber.schema.relation import Column, ColumnType

@@ -17,8 +17,9 @@ import psycopg
 from psycopg import RawCursor
 
 from caliber.backends.postgres import schema as schemas
-from caliber.backends.postgres.bulk import for_server, from_server, joined
-from caliber.backends.postgres.connecting.connection import connect
+from caliber.backends.postgres.bulk.reading import joined
+from caliber.backends.postgres.bulk.texts import for_server, from_server
+from caliber.backends.postgres.connecting.dialling import connect
 from caliber.backends.postgres.connecting.errors import translate_driver
 from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.backends.postgres.memories import catalog_in

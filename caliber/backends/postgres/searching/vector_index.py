@@ -16,7 +16,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final
 
-from caliber.backends.postgres.connecting.connection import PgConnection, cancel_soon
+from caliber.backends.postgres.connecting.cancelling import cancel_soon
+from caliber.backends.postgres.connecting.connection import PgConnection
 from caliber.backends.postgres.connecting.patience import Transaction, patiently
 from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.backends.postgres.searching.vector_plans import (

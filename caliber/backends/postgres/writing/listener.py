@@ -19,7 +19,8 @@ from typing import Final
 import psycopg
 from psycopg.pq import ConnStatus
 
-from caliber.backends.postgres.connecting.connection import PgConnection, Shared, connect
+from caliber.backends.postgres.connecting.connection import PgConnection, Shared
+from caliber.backends.postgres.connecting.dialling import connect
 from caliber.backends.postgres.connecting.errors import lost
 from caliber.backends.postgres.writing.telling import head_of, read
 from caliber.model.errors import CaliberError, InvalidConfigValue

@@ -4,19 +4,14 @@ At durability ``group`` writers that wait share a transaction, whose statements 
 
 A transaction is READ COMMITTED. What protects it are versions (a conditional update that finds another version starts
 the work again), unique rules, row locks, and ``UnitOfWork.serialize`` where a rule is about rows that do not exist.
-
-Followers hear of our commits in an order in which they can have depended on each other: a number is taken right before
-COMMIT is sent, and whoever depends on a transaction can only have taken its own after that COMMIT was done.
 """
 
 from __future__ import annotations
 
 import os
 import random
-import threading
 import time
 from _thread import start_new_thread
-from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -27,9 +22,11 @@ from caliber.backends.postgres.connecting.lent import LentPool
 from caliber.backends.postgres.connecting.pool import Pool
 from caliber.backends.postgres.searching.full_text import FullTextWriter
 from caliber.backends.postgres.writing.feed import SnapshotFeed
+from caliber.backends.postgres.writing.order import CommitSequencer, Ticket
+from caliber.backends.postgres.writing.outcome import UNKNOWN_OUTCOME, was_committed
 from caliber.backends.postgres.writing.telling import Teller
 from caliber.model.deadline import at_least, deadline_passed, earliest, within
-from caliber.model.errors import CaliberError, Conflict, StorageError, TransactionFailed, Unavailable
+from caliber.model.errors import CaliberError, Conflict, TransactionFailed, Unavailable
 from caliber.model.storage import Durability
 from caliber.schema.catalog import Catalog
 from caliber.storage.compile.codec import Row
@@ -44,12 +41,6 @@ from caliber.storage.write.unit_of_work import Ask, RowChange, UnitOfWork
 
 T = TypeVar("T")
 
-_OUTCOME_WAIT_S: Final = 10.0
-"""How long the outcome of a COMMIT that was cut off is asked for: a server takes about as long to restart."""
-UNKNOWN_OUTCOME: Final = (
-    "the connection broke while a transaction was being committed, and the server cannot be asked whether it was: look"
-    " before you write it again, or write with an idempotency_key"
-)
 _FOLLOWING_S: Final = GRACE_S / 2
 """How long after a commit others are followed at least, whatever is left of the deadline."""
 _BACKOFF_S: Final = 0.002
@@ -73,47 +64,6 @@ def _waiting_for_rows(work: Callable[[UnitOfWork], T]) -> Callable[[UnitOfWork],
 
 def _timed_out(error: BaseException) -> bool:
     return isinstance(error, Unavailable) and error.context.get("reason") == "timeout"
-
-
-class Turn:
-    """The place of one transaction among those that go on in order."""
-
-    __slots__ = ("gate",)
-
-    def __init__(self) -> None:
-        self.gate = threading.Lock()
-        self.gate.acquire()
-
-
-class Turns:
-    """Lets threads go on in the order in which they took their turn."""
-
-    def __init__(self) -> None:
-        self._mutex = threading.Lock()
-        self._line: deque[Turn] = deque()
-
-    def take(self, turn: Turn) -> None:
-        """Come after all who are in line. Interrupted, it may be in line or not: it is to leave in any case."""
-        with self._mutex:
-            self._line.append(turn)
-
-    def wait(self, turn: Turn, until: float | None = None) -> bool:
-        """Return once all who came before have left, or False when they had not by ``until`` and a moment."""
-        while True:
-            with self._mutex:
-                if self._line[0] is turn:
-                    return True
-            patience_s = -1.0 if until is None else max(0.0, until - time.monotonic()) + GRACE_S
-            if not turn.gate.acquire(timeout=min(patience_s, threading.TIMEOUT_MAX)):
-                return False
-
-    def leave(self, turn: Turn) -> None:
-        """Let the next one go on; who never came, or left before, does no harm, and leaves out of turn if need be."""
-        with self._mutex:
-            if turn in self._line:
-                self._line.remove(turn)
-            if self._line and self._line[0].gate.locked():
-                self._line[0].gate.release()
 
 
 class _Changes(list[RowChange]):
@@ -215,7 +165,7 @@ class PostgresWriter(GroupWriter):
         self._clock_us = clock_us
         self.full_text = full_text
         self._teller = teller
-        self._turns = Turns()
+        self._order = CommitSequencer()
         self._random = random.Random(os.urandom(8))  # noqa: S311  (spreads retries; no secret)
         self.follower: Follower | None = None
         self.commits = 0
@@ -325,7 +275,7 @@ class PostgresWriter(GroupWriter):
 
     def _run(self, batch: Batch, deadline: float | None) -> bool:
         """Run a batch in one transaction; return whether others wrote meanwhile."""
-        turn = Turn()
+        ticket = Ticket()
         interrupt: BaseException | None = None
         others = False
         alone = batch.trying[0] if len(batch.trying) == 1 else None
@@ -341,7 +291,7 @@ class PostgresWriter(GroupWriter):
                     sequence, xid = 0, connection.begun
                     if xid is not None:  # something was asked of the database
                         messages = self._messages(batch, bool(changes))
-                        self._turns.take(turn)
+                        self._order.take(ticket)
                         record = (self._identity, self._packed(changes), self._clock_us()) if changes else None
                         try:
                             batch.ending = True
@@ -364,14 +314,14 @@ class PostgresWriter(GroupWriter):
                     raise
             self.commits += 1
             if xid is not None:
-                self._publish(turn, sequence, xid, changes)
+                self._publish(ticket, sequence, xid, changes)
             for request in batch.trying:
                 request.done = True
         finally:
             try:
-                self._turns.leave(turn)
+                self._order.leave(ticket)
             except BaseException:
-                start_new_thread(self._turns.leave, (turn,))  # in another thread no handler runs
+                start_new_thread(self._order.leave, (ticket,))  # in another thread no handler runs
                 raise
         if interrupt is not None:
             raise interrupt
@@ -474,13 +424,9 @@ class PostgresWriter(GroupWriter):
         return sequence, others
 
     def _cut_off(self, batch: Batch, xid: int, record: tuple[Any, ...] | None, error: BaseException) -> None:
-        """Find out what became of a COMMIT whose answer never came. Raises: ``error`` when nothing was written.
-
-        A server that crashed before it had written anything of a transaction to disk gives the same number to another
-        one afterwards. So a number that was committed proves something only together with our change record.
-        """
+        """Find out what became of a COMMIT whose answer never came. Raises: ``error`` when nothing was written."""
         self._feed.distrust()  # whatever it is, memory has not heard of it
-        stands = self._stands(xid, record)
+        stands = was_committed(self._pool, self._own, xid, record)
         if stands:
             return
         if stands is False:
@@ -489,33 +435,9 @@ class PostgresWriter(GroupWriter):
         batch.cut = (xid, record, error)
         raise Unavailable(UNKNOWN_OUTCOME, reason="outcome unknown") from error
 
-    def _stands(self, xid: int, record: tuple[Any, ...] | None) -> bool | None:
-        """Return whether a transaction was committed; None if nobody can say, or not within the call's deadline."""
-        until = time.monotonic() + _OUTCOME_WAIT_S
-        deadline = earliest(None)
-        if deadline is not None:
-            until = min(until, max(deadline, time.monotonic()) + GRACE_S)
-        while time.monotonic() < until:
-            try:
-                with self._pool.extra(deadline=until - GRACE_S) as connection:
-                    status = connection.run(self._own["session.outcome"], (str(xid),))[0][0]
-                    if status == "committed" and record is not None:
-                        writer, _, created_at = record
-                        return bool(connection.run(self._own["session.recorded"], (str(xid), writer, created_at))[0][0])
-            except Unavailable:
-                status = "unknown"
-            except StorageError:
-                return False  # a number still to be given out: ours was forgotten
-            if status == "aborted":
-                return False
-            if status == "committed":
-                return None
-            time.sleep(0.05)
-        return None
-
     def _look_up(self, request: Request) -> None:
         xid, record, error = request.cut
-        stands = self._stands(xid, record)
+        stands = was_committed(self._pool, self._own, xid, record)
         if stands is not None:
             request.error = None if stands else copy_for(error)
 
@@ -527,11 +449,11 @@ class PostgresWriter(GroupWriter):
             ]
         )
 
-    def _publish(self, turn: Turn, sequence: int, xid: int, changes: list[RowChange]) -> None:
+    def _publish(self, ticket: Ticket, sequence: int, xid: int, changes: list[RowChange]) -> None:
         if self.follower is None or not sequence:
             return
         try:
-            if not self._turns.wait(turn, earliest(None)):
+            if not self._order.wait(ticket, earliest(None)):
                 # A COMMIT that was sent before ours is not answered: ours stands, and memory reads it with all else.
                 raise deadline_passed("memory waited for a commit that was sent before")
             self._feed.claim(sequence, xid)

@@ -1,4 +1,4 @@
-"""Loading whole relations into PostgreSQL and reading them: binary COPY, encoded and decoded in C.
+"""Loading batches of rows into one relation of PostgreSQL.
 
 ``on_existing="error"`` copies straight into the table. ``"skip"`` copies into a temporary table and inserts from there,
 so that rows which are there already can be passed over and named. Either is one transaction on a connection of its own.
@@ -8,66 +8,35 @@ Source: design sections 3 and 4; C-195, K-106; docs/decisions/0102.
 
 from __future__ import annotations
 
-import functools
-import os
 import re
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing, suppress
 from typing import Any, Final
 
 import psycopg
 from psycopg import RawCursor
 
-from caliber.backends.postgres.connecting.connection import PgConnection, Shared
-from caliber.backends.postgres.connecting.errors import translate_driver
-from caliber.backends.postgres.connecting.wire import ESCAPE, from_jsonb, json_text
-from caliber.backends.postgres.dialect import PostgresDialect
-from caliber.backends.postgres.statements import irregular
-from caliber.kernels.copy.rows import COPY_HEADER, COPY_TRAILER, CopyColumn, CopyKind, CopyReader, CopyRows, copy_tuples
+from caliber.backends.postgres.bulk.target import Connection, Target, limit
+from caliber.backends.postgres.bulk.texts import for_server
+from caliber.kernels.copy.rows import COPY_HEADER, COPY_TRAILER, CopyRows, copy_tuples
 from caliber.model.errors import CaliberError, Conflict, InvalidRow
-from caliber.model.time import from_us
-from caliber.schema.relation import Column, Relation
-from caliber.storage.bulk import arrow
-from caliber.storage.bulk.columns import folded_ids, numbers_of, ordinal_column, rewritten
+from caliber.schema.relation import Relation
+from caliber.storage.bulk.columns import folded_ids, numbers_of, ordinal_column
 from caliber.storage.bulk.integrity import questions
 from caliber.storage.bulk.load import KEYS_A_RECORD, Tally, ahead
 from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting, Progress
 from caliber.storage.compile.codec import codec_of
-from caliber.storage.compile.plan import Plan, quote
-from caliber.storage.migrate.migrations import check_needed
+from caliber.storage.compile.plan import quote
 from caliber.storage.write.changes import pack_upserts
 from caliber.storage.write.following import LOWERS
 
 _CHUNK_BYTES: Final = 1 << 18
 _RECORDS_AT_ONCE: Final = 200
-_READ_BYTES: Final = 1 << 20
 _STAGING: Final = "caliber_load"
 _STAGING_BUFFERS: Final = "64MB"
 _LINE: Final = re.compile(r"COPY [^,]+, line (\d+)(?:, column (\w+))?")
-
-Connection = psycopg.Connection[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Where to load, and who says so in change records."""
-
-    schema: str
-    table: Callable[[str], str]
-    """The name of a relation's table, as statements have it."""
-    sequence: Callable[[str], str]
-    """The name of the sequence of a relation's ordinals, as a text that is cast to ``regclass``."""
-    statement: Callable[[str], Plan]
-    """An irregular statement by its name."""
-    writer: bytes
-    now: datetime
-    translate: Callable[[psycopg.Error], CaliberError]
-    lock_timeout_ms: int
-    channel: str | None = None
 
 
 def load(
@@ -100,19 +69,6 @@ def load(
         cause = target.translate(error).__cause__
     # Out here: the driver's own error, which quotes keys, does not travel along.
     raise found from cause
-
-
-def limit(connection: Connection, target: Target, needs: str) -> None:
-    """Set what bounds the transaction, for it alone: a pool may lend the connection to others afterwards.
-
-    Raises: SchemaMismatch when the store was migrated beyond what this version may use; ``needs`` is the column of it.
-    """
-    needed = connection.execute(
-        "SELECT set_config('statement_timeout', '0', true), set_config('lock_timeout', %s, true),"
-        f" set_config('synchronous_commit', 'on', true), (SELECT max({needs}) FROM {target.table('schema_migration')})",
-        (str(target.lock_timeout_ms),),
-    ).fetchone()
-    check_needed("the store", 0 if needed is None else needed[3] or 0)
 
 
 class _Loading:
@@ -354,152 +310,3 @@ def _fields_of(relation: Relation, constraint: str) -> str:
     if constraint.startswith(f"{relation.name}_{'_'.join(relation.key)}_") or constraint.endswith("_pkey"):
         return ", ".join(relation.key)
     return constraint
-
-
-# --- reading --------------------------------------------------------------------------------------
-
-
-def read(connection: Connection, target: Target, relation: Relation, batch_rows: int) -> Iterator[Any]:
-    """Yield every row of a relation, as of one snapshot, as ``pyarrow.RecordBatch``."""
-    names = ", ".join(quote(column.name) for column in relation.columns)
-    keys = ("ordinal",) if relation.ordinal else relation.key
-    order = ", ".join(quote(name) for name in keys)
-    text = f"COPY (SELECT {names} FROM {target.table(relation.name)} ORDER BY {order}) TO STDOUT (FORMAT binary)"
-    reader = CopyReader([arrow.field_of(column) for column in relation.columns])
-    with connection.transaction(), connection.cursor() as cursor:
-        limit(connection, target, "min_reader_version")
-        with cursor.copy(text) as copy:
-            for piece in joined(copy):
-                for part in reader.feed(piece, rows_max=batch_rows):
-                    columns = {column.field.name: column for column in part.columns}
-                    for declared in relation.columns:
-                        columns[declared.name] = from_server(columns[declared.name], declared, part.rows)
-                    yield arrow.batch_from_columns(relation, list(columns.values()), part.rows)
-    reader.close()
-
-
-def joined(copy: Iterable[bytes | bytearray | memoryview]) -> Iterator[bytes]:
-    """Yield what the server sends, a row at a time, in larger pieces."""
-    pieces: list[bytes | bytearray | memoryview] = []
-    size = 0
-    for piece in copy:
-        pieces.append(piece)
-        size += len(piece)
-        if size >= _READ_BYTES:
-            yield b"".join(pieces)
-            pieces, size = [], 0
-    yield b"".join(pieces)
-
-
-# --- texts that PostgreSQL cannot hold as they are ------------------------------------------------
-
-_ESCAPE: Final = ESCAPE.encode()
-
-
-def for_server(column: CopyColumn, declared: Column, rows: int) -> CopyColumn:
-    """Return a column as its rows are written one by one, too; see ``wire``."""
-    kind = column.field.kind
-    if kind in (CopyKind.TEXT, CopyKind.TEXT_ARRAY):
-        raw = column.values.tobytes()
-        return rewritten(column, declared, rows, _escaped) if b"\0" in raw or _ESCAPE in raw else column
-    if kind is CopyKind.JSONB:
-        raw = column.values.tobytes()
-        if b"\\u0000" in raw or b"e+" in raw or _ESCAPE in raw:
-            return rewritten(column, declared, rows, lambda text: json_text(text.decode()).encode())
-    return column
-
-
-def from_server(column: CopyColumn, declared: Column, rows: int) -> CopyColumn:
-    """Return a column as it was before ``for_server``."""
-    kind = column.field.kind
-    if kind is CopyKind.JSONB:
-        return rewritten(column, declared, rows, lambda text: from_jsonb(b"\1" + text).encode())
-    if kind in (CopyKind.TEXT, CopyKind.TEXT_ARRAY) and _ESCAPE in column.values.tobytes():
-        return rewritten(column, declared, rows, _unescaped)
-    return column
-
-
-def _escaped(text: bytes) -> bytes:
-    return text.replace(_ESCAPE, _ESCAPE + b"1").replace(b"\0", _ESCAPE + b"0")
-
-
-def _unescaped(text: bytes) -> bytes:
-    return text.replace(_ESCAPE + b"0", b"\0").replace(_ESCAPE + b"1", _ESCAPE)
-
-
-# --- of an open store -----------------------------------------------------------------------------
-
-
-class PostgresBulk:
-    """Loading and reading the relations of one open store, each on connections of its own."""
-
-    def __init__(
-        self,
-        shared: Shared,
-        lend: Callable[[], AbstractContextManager[PgConnection]],
-        dialect: PostgresDialect,
-        lock_timeout_ms: int,
-        clock_us: Callable[[], int],
-        full_text: Callable[[PgConnection, Relation, Sequence[int]], None],
-    ) -> None:
-        self._full_text = full_text
-        self._lend = lend
-        self._shared = shared
-        self._dialect = dialect
-        self._lock_timeout_ms = lock_timeout_ms
-        self._clock_us = clock_us
-
-    def load(
-        self, relation: Relation, batches: Iterable[Batch], on_existing: OnExisting, progress: Progress
-    ) -> BulkReport:
-        """See ``BulkStore.bulk_load``; no statement timeout bounds a load, which takes what it takes."""
-        with self._working() as connection, self.connection() as numbers:
-
-            def index(ordinals: Sequence[int]) -> None:
-                connection.work()
-                try:
-                    self._full_text(connection, relation, ordinals)
-                finally:
-                    connection.rest()
-
-            return load(connection.raw, numbers, self.target(), relation, batches, on_existing, progress, index)
-
-    def read(self, relation: Relation, batch_rows: int) -> Iterator[Any]:
-        """See ``BulkStore.bulk_read``."""
-        with self.connection() as connection:
-            yield from read(connection, self.target(), relation, batch_rows)
-
-    def target(self) -> Target:
-        """Return where rows go, and who says so in change records."""
-        # Nobody's writer, so that our own memory too takes it for somebody else's, and reads it.
-        sequence = "{}.{}".format(quote(self._dialect.schema), quote("{}_ordinal_seq"))
-        return Target(
-            self._dialect.schema,
-            self._dialect.table,
-            sequence.format,
-            irregular(self._dialect).__getitem__,
-            os.urandom(16),
-            from_us(self._clock_us()),
-            functools.partial(translate_driver, store=self._shared.store),
-            self._lock_timeout_ms,
-            self._shared.channel,
-        )
-
-    @contextmanager
-    def connection(self) -> Iterator[Connection]:
-        """Lend a connection of its own, outside pipeline mode; what the driver raises comes as an error of ours."""
-        with self._working() as lent:
-            yield lent.raw
-
-    @contextmanager
-    def _working(self) -> Iterator[PgConnection]:
-        failed: CaliberError
-        with self._lend() as lent:
-            try:
-                lent.rest()  # no COPY while it works
-                yield lent
-            except psycopg.Error as error:
-                failed = translate_driver(error, self._shared.store)
-            else:
-                return
-        raise failed

@@ -1,0 +1,1 @@
+"""Loading whole relations into PostgreSQL and reading them: binary COPY, encoded and decoded in C."""

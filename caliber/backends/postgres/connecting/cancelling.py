@@ -1,0 +1,44 @@
+"""Cancelling statements: asked of the server on a connection of its own, and waited for by nobody."""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import selectors
+from time import monotonic
+
+import psycopg
+from psycopg.pq import PollingStatus
+from psycopg.pq.abc import PGcancelConn, PGconn
+
+
+def cancel_soon(pg: PGconn, patience_s: float) -> None:
+    """Ask the server to end what it does for a connection; nobody waits for that, nor for its answer.
+
+    It needs a connection of its own, which may be as silent as the one that is given up. libpq before version 17 can
+    only wait for it, and its caller would hold the interpreter lock meanwhile: there the server learns at its next
+    word, or by ``statement_timeout_ms``, that nobody listens.
+    """
+    if not psycopg.capabilities.has_cancel_safe():
+        return
+    with contextlib.suppress(psycopg.Error, RuntimeError):  # no thread is begun while the interpreter ends
+        cancelling = pg.cancel_conn()  # holds all it needs: ``pg`` may be closed at once
+        _thread.start_new_thread(_cancel, (cancelling, patience_s))
+
+
+def _cancel(cancelling: PGcancelConn, patience_s: float) -> None:
+    until = monotonic() + patience_s
+    try:
+        cancelling.start()
+        while (status := cancelling.poll()) in (PollingStatus.READING, PollingStatus.WRITING):
+            left_s = until - monotonic()
+            if left_s <= 0:
+                return
+            with selectors.DefaultSelector() as selector:
+                wanted = selectors.EVENT_READ if status == PollingStatus.READING else selectors.EVENT_WRITE
+                selector.register(cancelling.socket, wanted)
+                selector.select(left_s)
+    except (psycopg.Error, OSError, ValueError):
+        pass  # what is cancelled has been given up in any case
+    finally:
+        cancelling.finish()

@@ -1,0 +1,114 @@
+"""Making connections: parameters, faults of the DSN, and a deadline that the library does not know."""
+
+from __future__ import annotations
+
+import _thread
+import threading
+from collections.abc import Callable
+from time import monotonic
+from typing import Any, Final
+
+import psycopg
+
+from caliber.backends.postgres.connecting.connection import PgConnection, Shared
+from caliber.backends.postgres.connecting.errors import (
+    refused,
+)
+from caliber.model.deadline import earliest
+from caliber.model.errors import InternalError, InvalidConfigValue, Unavailable
+from caliber.storage.compile.session import GRACE_S
+from caliber.storage.waiting import Event
+
+_PARAMETERS: Final = {
+    "application_name": "caliber",
+    # A peer that vanished is noticed within a minute, not after the hours that systems allow.
+    "keepalives_idle": 20,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 50_000,
+}
+"""How connections are made unless the DSN says otherwise."""
+
+
+def connect(shared: Shared, deadline: float | None = None) -> PgConnection:
+    """Return a new connection, which knows of ``deadline``.
+
+    Raises: Unavailable, also when the deadline passed, InvalidConfigValue for a DSN that cannot be read.
+    """
+    deadline = earliest(deadline)
+    if not shared.dsn:  # the library would go to a server of its own choice
+        raise InternalError("a store that was handed a pool makes no connection of its own")
+    ours: dict[str, Any] = {
+        **_PARAMETERS,
+        "connect_timeout": -(-shared.connect_timeout_ms // 1_000),  # libpq takes seconds, and at least 2
+    }
+    try:
+        given = psycopg.conninfo.conninfo_to_dict(shared.dsn)
+        wanted = {name: value for name, value in ours.items() if name not in given}
+        raw = _dialled(
+            lambda: psycopg.connect(shared.dsn, autocommit=True, client_encoding="UTF8", **wanted), shared, deadline
+        )
+    except psycopg.OperationalError as error:
+        raise refused(error, shared.store) from error
+    except psycopg.ProgrammingError:
+        # Its words quote the DSN: they do not travel.
+        raise InvalidConfigValue(
+            field=shared.setting,
+            value="<redacted>",
+            reason="it is, or its variable holds, no DSN that PostgreSQL's library reads",
+        ) from None
+    raw.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # where the driver itself begins, as BEGIN here
+    made = PgConnection(raw, shared)
+    made.deadline = deadline
+    return made
+
+
+def _dialled(
+    dial: Callable[[], psycopg.Connection[Any]], shared: Shared, deadline: float | None
+) -> psycopg.Connection[Any]:
+    """Return what ``dial`` makes. Raises: Unavailable when the deadline passed before.
+
+    Names are looked up in a call that nothing ends early, and the library counts in seconds. So whoever has a deadline
+    waits for another thread, as long as it wants to; what then comes too late is closed.
+    """
+    if deadline is None:
+        return dial()
+    made: list[psycopg.Connection[Any]] = []
+    failed: list[BaseException] = []
+    mutex = threading.Lock()
+    ended = Event()
+    waits = True
+
+    def run() -> None:
+        try:
+            raw = dial()
+        except BaseException as error:
+            failed.append(error)
+        else:
+            with mutex:
+                made.append(raw)
+                wanted = waits
+            if not wanted:
+                raw.close()
+        ended.set()
+
+    taken = False
+    try:
+        _thread.start_new_thread(run, ())  # in one step, which no signal's handler cuts in two
+        ended.wait(min(max(0.0, deadline - monotonic()) + GRACE_S, threading.TIMEOUT_MAX))
+        with mutex:
+            waits, taken = False, bool(made)
+    finally:
+        if not taken:
+            with mutex:
+                waits = False
+                unwanted = list(made)
+            for raw in unwanted:  # made in the moment in which the wait was interrupted
+                raw.close()
+    if taken:
+        return made[0]
+    if failed:
+        raise failed[0]
+    raise Unavailable(
+        f"{shared.store} is unavailable (timeout): the deadline passed before a connection was made", reason="timeout"
+    )

@@ -1,0 +1,54 @@
+"""The order of commits: followers hear of them as those came that can depend on each other.
+
+A ticket is taken right before COMMIT is sent: whoever depends on a transaction can only have taken its own after that
+COMMIT was done.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+
+from caliber.storage.compile.session import GRACE_S
+
+
+class Ticket:
+    """The place of one transaction among those that go on in order."""
+
+    __slots__ = ("gate",)
+
+    def __init__(self) -> None:
+        self.gate = threading.Lock()
+        self.gate.acquire()
+
+
+class CommitSequencer:
+    """Lets threads go on in the order in which they took their tickets."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._line: deque[Ticket] = deque()
+
+    def take(self, ticket: Ticket) -> None:
+        """Come after all who are in line. Interrupted, it may be in line or not: it is to leave in any case."""
+        with self._mutex:
+            self._line.append(ticket)
+
+    def wait(self, ticket: Ticket, until: float | None = None) -> bool:
+        """Return once all who came before have left, or False when they had not by ``until`` and a moment."""
+        while True:
+            with self._mutex:
+                if self._line[0] is ticket:
+                    return True
+            patience_s = -1.0 if until is None else max(0.0, until - time.monotonic()) + GRACE_S
+            if not ticket.gate.acquire(timeout=min(patience_s, threading.TIMEOUT_MAX)):
+                return False
+
+    def leave(self, ticket: Ticket) -> None:
+        """Let the next one go on; who never came, or left before, does no harm, and leaves out of turn if need be."""
+        with self._mutex:
+            if ticket in self._line:
+                self._line.remove(ticket)
+            if self._line and self._line[0].gate.locked():
+                self._line[0].gate.release()
