@@ -9,7 +9,7 @@ import functools
 import uuid
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +19,8 @@ from caliber.config import CaliberConfig
 from caliber.context.assembled import Assembled
 from caliber.context.assembler import assemble
 from caliber.context.conversation import TASKS
-from caliber.context.explain.again import ScoredNow, asked_again, score_now
-from caliber.context.explain.explainer import explain
-from caliber.context.explain.replayer import replay
 from caliber.context.facts import WindowFacts
 from caliber.context.gather.asking import DefaultQuery, default_query, stated_query
-from caliber.context.in_database.window_rows import WindowAsked, read_window
 from caliber.context.inputs import AssemblyInputs
 from caliber.context.pending_injections import Claim, PendingInjections, spend_all, stands
 from caliber.context.plan import plan_of
@@ -54,6 +50,9 @@ from caliber.search.request import Asked
 from caliber.search.service import NO_PROVIDER, Searching, in_one_space, query_vector
 from caliber.search.stored_content import StoredContents
 from caliber.storage.write.unit_of_work import UnitOfWork
+
+if TYPE_CHECKING:
+    from caliber.context.explain.again import ScoredNow
 
 _NO_QUERY = DefaultQuery(None, None, "caller")
 _MORE = 4
@@ -159,6 +158,8 @@ class Reader:
             degraded = (NOT_RESIDENT,)
             asked = self._asked(space, as_of, now)
             plan = plan_of(engine.config, once)
+            from caliber.context.in_database.window_rows import WindowAsked, read_window
+
             wanted = WindowAsked(plan, trajectory_id, max_tokens, query, asked, self._principal)
             read = read_window(engine.store, shared.stored, shared.records, engine.memory, snapshot, wanted)
             snapshot, query, totals, figures = read.snapshot, read.query, read.totals, read.figures
@@ -289,12 +290,16 @@ class Reader:
 
     def replay(self, window_id: uuid.UUID) -> ContextWindow:
         """Return a persisted window again, byte for byte, by running ranking and fill anew."""
+        from caliber.context.explain.replayer import replay
+
         window = self.stored_window(window_id)
         self._own(window)
         return replay(window.record, self.config_of(window), StoredContents(self._engine))
 
     def explain(self, window_id: uuid.UUID, exclusion: uuid.UUID | None) -> dict[str, Any]:
         """Return why everything in a window is there, and what is not; or why one record is or is not."""
+        from caliber.context.explain.explainer import explain
+
         window = self.stored_window(window_id)
         self._own(window)
         contents = StoredContents(self._engine, self._principal)
@@ -303,6 +308,8 @@ class Reader:
 
     def _score_now(self, record_id: uuid.UUID, facts: WindowFacts) -> ScoredNow | None:
         """Return what a window's query makes of a record as it is now; None when there is nothing to say."""
+        from caliber.context.explain.again import asked_again, score_now
+
         engine = self._engine
         if self._shared.records is not None:  # a score compares with those of all other records
             return None
