@@ -282,9 +282,9 @@ def test_memory_of_a_note(tmp_path_factory: pytest.TempPathFactory, figure: Call
     with opened(tmp_path_factory.mktemp("memory"), count, provider=provider) as store:
         store.search()
         memory = store.memory._engine.memory
-        beside = memory.column_bytes / count / (4 * dimensions)
+        beside = memory.mirrors.column_bytes / count / (4 * dimensions)
         figure(f"resident bytes a note beside its text, {dimensions} dimensions", beside, "of 4 d", at_most=1.6)
-        figure("resident bytes of a note's text", memory.text_bytes / count, "B")
+        figure("resident bytes of a note's text", memory.mirrors.text_bytes / count, "B")
 
 
 def test_private_server(figure: Callable[..., None], quick: bool, server: LocalServer) -> None:

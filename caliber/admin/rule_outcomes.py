@@ -31,7 +31,8 @@ from caliber.model.errors import InvalidValue, NotFound
 from caliber.model.ids import SpaceId, TrajectoryId, WindowId
 from caliber.model.time import Clock, SystemClock
 from caliber.model.trajectory import Trajectory, TrajectoryStatus
-from caliber.resident.memory import ResidentMemory, ResidentSnapshot
+from caliber.resident.memory import ResidentMemory
+from caliber.resident.snapshot import ResidentSnapshot
 from caliber.search.filtering.filters import kinds_of
 from caliber.search.searcher import Searcher
 

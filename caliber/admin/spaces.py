@@ -130,7 +130,7 @@ class SpaceTable(Table):
                     records=sum(row[2] for row in rows),
                     pending=pending,
                     stored_bytes=vectors * space.dimensions * 4,
-                    resident_bytes=engine.memory.space_bytes(space.space_id),
+                    resident_bytes=engine.memory.mirrors.space_bytes(space.space_id),
                     created_at=space.created_at,
                     index=_index_of(engine, space),
                 )

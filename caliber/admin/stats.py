@@ -43,8 +43,8 @@ def stats(engine: Engine, principal: Principal) -> dict[str, Any]:
         "position": {"epoch": snapshot.position.epoch, "sequence": snapshot.position.sequence},
         "records": records if principal.admin else _visible_records(engine, records, principal),
         "resident": {
-            "column_bytes": engine.memory.column_bytes,
-            "text_bytes": engine.memory.text_bytes,
+            "column_bytes": engine.memory.mirrors.column_bytes,
+            "text_bytes": engine.memory.mirrors.text_bytes,
             "limit_bytes": engine.config.resident.resident_bytes,
             "applied_own": resident.applied_own,
             "applied_foreign": resident.applied_foreign,

@@ -31,8 +31,8 @@ from caliber.context.trace import Decided
 from caliber.context.window import build_window, count_sections, cut_texts, excess
 from caliber.model.context import SectionType
 from caliber.model.errors import InvalidValue
-from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.mirror import RelationSnapshot
+from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.relation import Residence
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from caliber.model.ids import ScopeId
 from caliber.model.trajectory import TurnRole
-from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.mirror import RelationSnapshot
+from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.relations import SCOPE, TRAJECTORY
 from caliber.schema.relations import TURN as TURN_RELATION
 from caliber.schema.relations import TURN_SUMMARY as BLOCK_RELATION

@@ -14,8 +14,8 @@ from caliber.config import CaliberConfig
 from caliber.context.rules import OneShot
 from caliber.kernels.evaluator import Allowed
 from caliber.model.ids import SpaceId, TrajectoryId, WindowId
-from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.mirror import RelationSnapshot
+from caliber.resident.snapshot import ResidentSnapshot
 
 if TYPE_CHECKING:
     import numpy as np

@@ -42,7 +42,7 @@ from caliber.model.references import EntityType
 from caliber.model.search import ReadConsistency
 from caliber.model.time import from_us, to_us
 from caliber.model.windows import ContextWindow
-from caliber.resident.memory import ResidentSnapshot
+from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.relations import CONFIG_DOCUMENT, CONTEXT_WINDOW
 from caliber.search.in_database.stored import NOT_RESIDENT
 from caliber.search.opening import SearchEngine

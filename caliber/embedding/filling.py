@@ -17,7 +17,8 @@ from caliber.embedding.space_provider import Lacking, SpaceProvider
 from caliber.embedding.vector_index import complete_index
 from caliber.engine.leases import LockService
 from caliber.model.errors import CaliberError, Conflict, EmbeddingFailed
-from caliber.resident.memory import ResidentMemory, ResidentSnapshot
+from caliber.resident.memory import ResidentMemory
+from caliber.resident.snapshot import ResidentSnapshot
 from caliber.storage.protocol import Store
 from caliber.storage.write.unit_of_work import UnitOfWork
 

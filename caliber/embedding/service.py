@@ -16,7 +16,7 @@ from caliber.llm.retry import retrying
 from caliber.model.embedding import DistanceMetric, EmbeddingSpace
 from caliber.model.errors import CaliberError
 from caliber.model.events import EventType
-from caliber.resident.memory import ResidentSnapshot
+from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.relations import EMBEDDING
 
 

@@ -40,7 +40,8 @@ from caliber.model.search import ReadConsistency
 from caliber.model.storage import ConfigDocument
 from caliber.model.time import Clock, from_us
 from caliber.resident.frame import FRAME
-from caliber.resident.memory import ResidentMemory, ResidentSnapshot
+from caliber.resident.memory import ResidentMemory
+from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.relations import CONFIG_DOCUMENT
 from caliber.storage import fork_imports, waiting
 from caliber.storage.maintain.moved import MOVED

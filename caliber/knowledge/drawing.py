@@ -26,7 +26,7 @@ from caliber.model.providers import ExtractedArtifact, GeneratedNote, Trajectory
 from caliber.model.references import EntityType
 from caliber.model.trajectory import Artifact, Scope, Trajectory, Turn, TurnRole
 from caliber.model.trust import TrustLabel
-from caliber.resident.memory import ResidentSnapshot
+from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.in_force import is_active
 from caliber.schema.relations import ARTIFACT, NOTE
 from caliber.search.opening import SearchEngine

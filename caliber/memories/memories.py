@@ -23,9 +23,9 @@ from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.errors import DTypeError, InvalidValue, NotFound
 from caliber.model.windows import SearchResult
-from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.predicates import mask
+from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.in_force import in_force
 from caliber.schema.memories import BuiltIn
 from caliber.schema.predicate import Predicate

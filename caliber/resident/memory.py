@@ -16,9 +16,7 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import compress, groupby, repeat, starmap
-from operator import attrgetter
+from itertools import compress, repeat, starmap
 from typing import Any
 
 from caliber.kernels.evaluator import Evaluator
@@ -26,18 +24,17 @@ from caliber.model.deadline import deadline_passed, remaining_s
 from caliber.model.errors import CaliberError, InvalidConfigValue
 from caliber.model.windows import Position
 from caliber.resident.evicted import read_back
-from caliber.resident.indexes import IndexKey, VectorIndexes
-from caliber.resident.mirror import EVICTED, Generation, Layout, RelationSnapshot
+from caliber.resident.indexes import IndexKey
+from caliber.resident.layout import Layout
+from caliber.resident.mirror import EVICTED, RelationSnapshot
+from caliber.resident.mirrors import Mirrors, ResidentStats
 from caliber.resident.partial import PartialMirrors
-from caliber.resident.snapshot import ENTITY_RELATIONS
-from caliber.resident.snapshot import ResidentSnapshot as ResidentSnapshot
-from caliber.resident.spaces import Spaces
+from caliber.resident.snapshot import ENTITY_RELATIONS, ResidentSnapshot
 from caliber.resident.vectors import VectorSnapshot
 from caliber.resident.verifier import Difference, differences
 from caliber.schema.relation import Relation
 from caliber.schema.relations import EMBEDDING, EMBEDDING_SPACE, ERASURE
-from caliber.storage.compile.codec import Row, dump_json
-from caliber.storage.compile.damage import blaming, last_of
+from caliber.storage.compile.codec import dump_json
 from caliber.storage.compile.session import GRACE_S, StatementSession
 from caliber.storage.migrate.migrations import epoch_of
 from caliber.storage.protocol import Store
@@ -48,30 +45,8 @@ from caliber.storage.write.feed import News
 from caliber.storage.write.outdated import gone_memories
 from caliber.storage.write.unit_of_work import RowChange
 
-_COMPACT_FROM_ROWS = 1_024
-"""Below this a compaction costs more than it gives back."""
-
-_BUDGET_CHECK_COMMITS = 64
-"""Commits between exact sums while memory is less than half full."""
-
-_PAGE_ROWS = 1_000_000
-"""Rows read at once while loading."""
-
 _PENDING_ROWS = 4_096
 """Rows that may wait for a reader before the writer applies them itself."""
-
-
-@dataclass(slots=True)
-class ResidentStats:
-    """What resident memory holds and has done."""
-
-    applied_own: int = 0
-    applied_foreign: int = 0
-    reloads: int = 0
-    evicted_texts_read: int = 0
-    compactions: int = 0
-    failures: int = 0
-    over_budget_bytes: int = 0
 
 
 class ResidentMemory:
@@ -89,9 +64,6 @@ class ResidentMemory:
     ) -> None:
         self._store = store
         self._evaluator = evaluator
-        self._segment_rows = segment_rows
-        self._budget = resident_bytes
-        self._compact_dead_ratio = compact_dead_ratio
         self._lock = threading.RLock()
         self._is_owned: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]
         if relations is None:
@@ -99,23 +71,26 @@ class ResidentMemory:
         self._entities = (*ENTITY_RELATIONS, *(relation.name for relation in store.catalog.own))
         self._gone: frozenset[str] = frozenset()
         self._held = frozenset(relation.name for relation in relations)
-        self._mirrors = PartialMirrors(evaluator, store.catalog)
+        self._partial = PartialMirrors(evaluator, store.catalog)
         self._elsewhere = None if self._held.issuperset(self._entities) else self._read_record
-        self._layouts = {relation.name: Layout(relation) for relation in relations if relation is not EMBEDDING}
+        self.stats = ResidentStats()
         # In backend mode, what is framed alone has texts here.
         own = (relation.name for relation in store.catalog.own)
         texts = ("artifact", "turn", *own, "note", "turn_summary", "scope", "trajectory")
-        self._evicted_in_order = tuple(name for name in texts if name in self._held)
-        self._generations: dict[str, Generation] = {}
-        self._indexes = VectorIndexes(segment_rows)
-        self._spaces = Spaces()
+        self.mirrors = Mirrors(
+            {relation.name: Layout(relation) for relation in relations if relation is not EMBEDDING},
+            segment_rows=segment_rows,
+            resident_bytes=resident_bytes,
+            compact_dead_ratio=compact_dead_ratio,
+            evicted_in_order=[name for name in texts if name in self._held],
+            stats=self.stats,
+        )
         self._sequence = 0
         self._stale = False
         self._again = False
         """Whether something was missed since everything began to be read; told without the lock."""
         self._torn = False
         """Whether mirrors are being changed, or were left half way."""
-        self.stats = ResidentStats()
         self._pending: list[RowChange] = []
         self._waiting = False
         """Whether the next reader has something to do first."""
@@ -139,32 +114,12 @@ class ResidentMemory:
 
     def _load(self, session: StatementSession) -> None:
         """Read everything in one session, hence at one commit boundary."""
-        plans = self._store.plans
         self._sequence = self._store.feed.bound(session)
         self._let_go(session)
-        self._generations = {}
-        self._indexes = VectorIndexes(self._segment_rows)
-        self._spaces = Spaces()
-        for name, layout in self._layouts.items():
-            generation = Generation(layout, self._segment_rows)
-            rows: list[Row] = []
-            last = -1
-            # One long page: the session sees one boundary anyway, and fewer calls are quicker.
-            while page := session.run(plans[name].page, (last, _PAGE_ROWS)):
-                rows.extend(page)
-                last = last_of(page, last)
-                if len(page) < _PAGE_ROWS:
-                    break
-            with blaming(layout.relation, rows):
-                generation.load(rows)
-            self._generations[name] = generation
-            if name == EMBEDDING_SPACE.name:
-                self._spaces = Spaces(rows)
-        if EMBEDDING.name in self._held:
-            self._indexes.load(session, plans[EMBEDDING.name].page, self._spaces, self._generations)
+        self.mirrors.load(session, self._store, embeddings=EMBEDDING.name in self._held)
         self._stale = False
-        self._publish(set(self._layouts))
-        self._enforce_budget(exact=True)
+        self._publish(set(self.mirrors.layouts))
+        self.mirrors.enforce_budget(self._sequence, exact=True)
 
     def _let_go(self, session: StatementSession) -> None:
         """Hold nothing of memories that another process removed, or took a field from: they cannot be read any more."""
@@ -173,29 +128,30 @@ class ResidentMemory:
         self._gone |= gone
         self._held -= gone
         for name in gone:
-            self._layouts.pop(name, None)
+            self.mirrors.layouts.pop(name, None)
 
     def _publish(self, changed: set[str], vectors_changed: set[IndexKey] | None = None) -> None:
-        before = getattr(self, "_published", None)
+        mirrors, before = self.mirrors, getattr(self, "_published", None)
         relations = {} if before is None else {k: kept for k, kept in before.relations.items() if k in self._held}
         for name in changed:
-            if name in self._generations:
-                relations[name] = RelationSnapshot(self._generations[name], self._evaluator)
+            if name in mirrors.generations:
+                relations[name] = RelationSnapshot(mirrors.generations[name], self._evaluator)
         if before is None or vectors_changed is None:
             vectors = {
-                key: VectorSnapshot(index, self._spaces.by_id[key[1]].model_id) for key, index in self._indexes.items()
+                key: VectorSnapshot(index, mirrors.spaces.by_id[key[1]].model_id)
+                for key, index in mirrors.indexes.items()
             }
         else:
             # A space that was retired is out of memory with this very boundary.
-            vectors = {key: kept for key, kept in before.vectors.items() if key in self._indexes}
+            vectors = {key: kept for key, kept in before.vectors.items() if key in mirrors.indexes}
             for key in vectors_changed:
-                vectors[key] = VectorSnapshot(self._indexes[key], self._spaces.by_id[key[1]].model_id)
-        in_use = self._spaces.in_use
+                vectors[key] = VectorSnapshot(mirrors.indexes[key], mirrors.spaces.by_id[key[1]].model_id)
+        in_use = mirrors.spaces.in_use
         self._published = ResidentSnapshot(
             Position(self._store.epoch, self._sequence),
             relations,
             vectors,
-            self._spaces.by_id,
+            mirrors.spaces.by_id,
             self._evaluator,
             None if in_use is None else in_use.space_id,
             self._elsewhere,
@@ -206,7 +162,7 @@ class ResidentMemory:
     def _read_record(self, name: str, key: bytes) -> RelationSnapshot:
         """Return a mirror of the one record under an id, or of none."""
         with reading(self._store, self._store.catalog.by_name[name]) as session:
-            return self._mirrors.mirror(name, session.run(self._store.plans[name].get, (key,)))
+            return self._partial.mirror(name, session.run(self._store.plans[name].get, (key,)))
 
     @property
     def snapshot(self) -> ResidentSnapshot:
@@ -251,7 +207,7 @@ class ResidentMemory:
             else:
                 self._apply_waiting()
                 erased = self._apply_foreign(session, news)
-                if self._spaces.revived or erased:
+                if self.mirrors.spaces.revived or erased:
                     self._load(session)
                 if erased and self.on_erased is not None:
                     self.on_erased()
@@ -374,7 +330,7 @@ class ResidentMemory:
         try:
             self._torn = True
             self._apply_waiting()
-            if self._spaces.revived:
+            if self.mirrors.spaces.revived:
                 self.reload()
             self._whole()
         except Exception as error:
@@ -392,104 +348,16 @@ class ResidentMemory:
         self._apply(list(last.values()), ())
 
     def _apply(self, changes: Sequence[RowChange], deleted: Sequence[tuple[Relation, int]]) -> None:
-        touched: set[str] = set()
-        vectors: set[IndexKey] = set()
-        retire: dict[str, set[int]] = {}
-        embeddings: list[RowChange] = []
-        for name, run in groupby(changes, attrgetter("relation.name")):
-            several = list(run)
-            if name == EMBEDDING.name:
-                embeddings += several
-                continue
-            touched.add(name)
-            going = retire.setdefault(name, set())
-            with blaming(several[0].relation, [change.row for change in several]):
-                for change in several:
-                    self._apply_row(change, going)
-            if name == EMBEDDING_SPACE.name:
-                for change in several:
-                    self._apply_space(change.operation, change.row)
-        # Vectors after their owners, whose rows they point to, and all at once.
-        vectors |= self._indexes.apply(embeddings, self._spaces, self._generations)
-        for relation, ordinal in deleted:
-            if relation is EMBEDDING:
-                vectors |= self._indexes.remove(ordinal)
-                continue
-            if relation is EMBEDDING_SPACE:
-                self._apply_space(DELETE, (ordinal,))
-            touched.add(relation.name)
-            self._retire_ordinal(relation.name, ordinal, retire.setdefault(relation.name, set()))
-        for name, numbers in retire.items():
-            self._generations[name].retire(numbers)
-        for name in list(touched):
-            vectors |= self._compact_if_due(name)
-        vectors &= self._indexes.keys()
-        for key in vectors:
-            index = self._indexes[key]
-            if self._is_due(index.matrix.size, index.dead):
-                index.compact(self._generations[key[0]].index)
-                self.stats.compactions += 1
-        self._publish(touched, vectors)
-        self._enforce_budget()
-
-    def _apply_row(self, change: RowChange, retire: set[int]) -> None:
-        name = change.relation.name
-        generation = self._generations[name]
-        layout = generation.layout
-        key = layout.key_of(change.row)
-        old = generation.index.get(key, -1)
-        # The index keeps pointing at rows that are gone: snapshots of earlier boundaries still find them there.
-        alive = old >= 0 and bool(generation.live[old])
-        same = alive and int(generation.ordinals.at(old)) == change.row[0]
-        if change.operation == DELETE:
-            if same:
-                retire.add(old)
-            return
-        if same and generation.arrays["version"].at(old) >= change.row[layout.version_place]:
-            return
-        if alive:
-            retire.add(old)  # the older version, or another row that had the key until it was deleted
-        number = generation.append(change.row, old)
-        self._indexes.owner_moved(name, key, number, fresh=old < 0)
-
-    def _retire_ordinal(self, name: str, ordinal: int, retire: set[int]) -> None:
-        generation = self._generations[name]
-        ordinals = generation.ordinals.view(generation.length)
-        numbers = (ordinals == ordinal).nonzero()[0].tolist()
-        retire.update(number for number in numbers if generation.live[number])
-
-    def _apply_space(self, operation: int, row: Row) -> None:
-        if operation == DELETE:
-            self._spaces.remove(row[0])
-        else:
-            self._spaces.put(row)
-        self._indexes.forget([key for key in self._indexes if not self._spaces.holds(key[1])])
-
-    def _compact_if_due(self, name: str) -> set[IndexKey]:
-        generation = self._generations[name]
-        return self._compact(name) if self._is_due(generation.length, generation.dead) else set()
-
-    def _is_due(self, rows: int, dead: int) -> bool:
-        return rows >= _COMPACT_FROM_ROWS and dead > self._compact_dead_ratio * rows
-
-    def _compact(self, name: str) -> set[IndexKey]:
-        fresh = self._generations[name].compacted()
-        self._generations[name] = fresh
-        self.stats.compactions += 1
-        return self._indexes.renumber(name, fresh)
+        self._publish(*self.mirrors.apply(changes, deleted))
+        self.mirrors.enforce_budget(self._sequence)
 
     def compact(self) -> None:
         """Drop dead rows of every mirror now; snapshots already out stay as they are."""
         with self._lock:
             self._apply_pending()
             self._torn = True
-            vectors: set[IndexKey] = set()
-            for name in self._generations:
-                vectors |= self._compact(name)
-            for key, index in self._indexes.items():
-                index.compact(self._generations[key[0]].index)
-                vectors.add(key)
-            self._publish(set(self._generations), vectors)
+            vectors = self.mirrors.compact()
+            self._publish(set(self.mirrors.generations), vectors)
             self._whole()
 
     def reload(self) -> None:
@@ -507,45 +375,11 @@ class ResidentMemory:
             self._load(session)
             self._whole()
 
-    def space_bytes(self, space_id: uuid.UUID) -> int:
-        """Return the bytes that the vectors of a space take in memory."""
-        return sum(index.nbytes for key, index in list(self._indexes.items()) if key[1] == space_id)
-
     def has_vector(self, owner_type: str, space_id: uuid.UUID, owner: bytes) -> bool:
         """Return whether a record has a vector in a space, as of now."""
         with self._lock:
-            index = self._indexes.get((owner_type, space_id))
+            index = self.mirrors.indexes.get((owner_type, space_id))
             return index is not None and index.has_owner(owner)
-
-    # --- memory ----------------------------------------------------------------------------------
-
-    @property
-    def column_bytes(self) -> int:
-        """Bytes of columns, packed rows, indexes and vectors: what never leaves memory."""
-        columns = sum(generation.column_bytes for generation in self._generations.values())
-        return columns + self._indexes.nbytes
-
-    @property
-    def text_bytes(self) -> int:
-        """Bytes of the texts that are in memory."""
-        return sum(generation.text_bytes for generation in self._generations.values())
-
-    def _enforce_budget(self, *, exact: bool = False) -> None:
-        """Let texts leave memory until the limit holds; ``stats.over_budget_bytes`` are over it even so.
-
-        While open, a store that has outgrown the limit stays readable and says so in ``stats``: its writes were
-        acknowledged, and refusing reads would help nobody.
-        """
-        texts = self.text_bytes
-        if not exact and texts < self._budget // 2 and self._sequence % _BUDGET_CHECK_COMMITS:
-            return  # far below the limit: the exact sum can wait
-        fixed = self.column_bytes
-        excess = fixed + texts - self._budget
-        for name in self._evicted_in_order:
-            if excess <= 0:
-                break
-            excess -= self._generations[name].evict_texts(excess)
-        self.stats.over_budget_bytes = max(0, fixed - self._budget)
 
     def texts(self, snapshot: RelationSnapshot, numbers: Sequence[int]) -> list[Any]:
         """Return the texts of rows; what has left memory is read back in one statement and counted."""
@@ -569,8 +403,7 @@ class ResidentMemory:
     def held(self) -> Iterator[str | bytes]:
         """Yield every text and every string of every row in memory, those of rows that are gone included."""
         with self._lock:
-            for generation in self._generations.values():
-                yield from generation.strings()
+            yield from self.mirrors.strings()
 
     # --- verifying -------------------------------------------------------------------------------
 
@@ -582,5 +415,5 @@ class ResidentMemory:
             self._apply_waiting()
             self._whole()
             held = EMBEDDING.name in self._held
-            indexes = self._indexes if held else None
-            return differences(session, self._store.plans, self._generations, indexes, self._spaces.holds)
+            indexes = self.mirrors.indexes if held else None
+            return differences(session, self._store.plans, self.mirrors.generations, indexes, self.mirrors.spaces.holds)

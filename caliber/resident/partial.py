@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from caliber.kernels.evaluator import Evaluator
 from caliber.model.embedding import EmbeddingSpace
-from caliber.resident.mirror import Generation, Layout, RelationSnapshot
+from caliber.resident.layout import Layout
+from caliber.resident.mirror import Generation, RelationSnapshot
 from caliber.resident.vectors import VectorIndex, VectorSnapshot
 from caliber.schema.catalog import Catalog
 from caliber.schema.relations import EMBEDDING

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 
 from caliber.engine.engine import Engine
-from caliber.resident.memory import ResidentSnapshot
+from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.memories import OF_RELATION, BuiltIn
 from caliber.search.filtering.compiled import Filters
 from caliber.search.filtering.filters import kinds_of

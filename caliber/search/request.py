@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from caliber.access.visibility import Readers
 from caliber.model.embedding import EmbeddingSpace
 from caliber.model.windows import Evidence
-from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.predicates import Texts
+from caliber.resident.snapshot import ResidentSnapshot
 from caliber.search.figures import StoredFigures
 from caliber.search.filtering.filters import Found, Seen
 from caliber.search.filtering.where import Where, held_texts

@@ -22,8 +22,9 @@ from caliber.kernels.joining.join import FLAGGED, Part, dense, told
 from caliber.llm.local.word_vectors import WordVectors
 from caliber.model.time import from_us
 from caliber.resident.keywords import ASKS, Keywords
-from caliber.resident.memory import ResidentMemory, ResidentSnapshot
+from caliber.resident.memory import ResidentMemory
 from caliber.resident.mirror import RelationSnapshot
+from caliber.resident.snapshot import ResidentSnapshot
 from caliber.search.filtering.filters import Found, Seen
 from caliber.search.filtering.visible import VisibleCache, VisibleRows
 from caliber.search.query import Query, QueryReader

@@ -39,8 +39,8 @@ from caliber.model.search import ReadConsistency, ResultStatus
 from caliber.model.storage import ValidationMode
 from caliber.model.time import to_us
 from caliber.model.windows import Position, SearchHit, SearchResult, Understood
-from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.mirror import RelationSnapshot
+from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.derived import Sha256
 from caliber.schema.relation import Relation
 from caliber.search.filtering import filters

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.model.trajectory import TurnRole
-from caliber.resident.memory import ResidentMemory, ResidentSnapshot
+from caliber.resident.memory import ResidentMemory
 from caliber.resident.mirror import RelationSnapshot
+from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.relations.trajectory import NEVER_US
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store

@@ -32,7 +32,7 @@ from caliber.model.pcp import RecoveryFrequency
 from caliber.model.policies import PendingTrigger, Trigger
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.trajectory import OutcomeStatus, Scope, Trajectory, TrajectoryOutcome, TrajectoryStatus, Turn
-from caliber.resident.memory import ResidentSnapshot
+from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.relations import SCOPE, TRAJECTORY, TURN
 from caliber.search.opening import SearchEngine
 from caliber.storage.write.unit_of_work import UnitOfWork

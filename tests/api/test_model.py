@@ -258,7 +258,7 @@ class StoreBesideDicts(RuleBasedStateMachine):
 
     @rule()
     def evict(self) -> None:
-        for generation in self.memory._engine.memory._generations.values():
+        for generation in self.memory._engine.memory.mirrors.generations.values():
             generation.evict_texts(1 << 30)
 
     @rule()

@@ -205,7 +205,7 @@ def test_replay_survives_new_knowledge(agent: Any) -> None:
 
 def test_replay_survives_eviction(agent: Any) -> None:
     windows = windows_of(agent)
-    for generation in agent.memory._engine.memory._generations.values():
+    for generation in agent.memory._engine.memory.mirrors.generations.values():
         generation.evict_texts(1 << 30)
     replayed(agent.memory, windows)
 

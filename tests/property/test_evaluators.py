@@ -25,8 +25,8 @@ from caliber.kernels.evaluator import NUMPY, Allowed, Within
 from caliber.kernels.jit.loops import FEW
 from caliber.model import AgentRole, Principal, PrincipalKind
 from caliber.model.errors import BudgetTooSmall, DTypeError, InvalidValue, NonFiniteError, ShapeError
+from caliber.resident.layout import Layout
 from caliber.resident.memory import ResidentMemory
-from caliber.resident.mirror import Layout
 from caliber.schema.relations import MIRRORED
 from caliber.search.filtering.filters import filter_mask
 from caliber.search.request import Request

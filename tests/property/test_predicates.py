@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from support.predicates import VARIABLES, cases, entity, record, singles
 
 from caliber.kernels.patterns import matches
-from caliber.resident.mirror import EVICTED, Generation, Layout, RelationSnapshot
+from caliber.resident.layout import Layout
+from caliber.resident.mirror import EVICTED, Generation, RelationSnapshot
 from caliber.resident.predicates import mask
 from caliber.schema.memories import BUILT_IN
 from caliber.schema.predicate import All, Comparison, Either, Operator, Predicate, holds

@@ -29,7 +29,7 @@ def _assert_sound(memory: Any, notes: list[Any]) -> None:
     assert memory.verify() == []
 
 
-@pytest.mark.parametrize("files", ["resident/memory.py", "resident/"])
+@pytest.mark.parametrize("files", ["resident/memory.py", "resident/mirrors.py", "resident/"])
 def test_a_read_that_is_interrupted_leaves_memory_as_the_store_is(backend: Any, files: str) -> None:
     """The read takes over what was committed before it: rows new, changed and deleted, and vectors."""
     memory, _ = _open(backend, embedding_provider=CountingEmbeddings(), embedding__embed__note="commit")
@@ -51,7 +51,7 @@ def test_a_load_that_is_interrupted_is_done_again(backend: Any) -> None:
     memory, _ = _open(backend)
     kept = [_note(memory, f"note {at}") for at in range(3)]
     resident = memory._engine.memory
-    for lines in every_line(in_files("resident/memory.py", "resident/mirror.py"), step=31):
+    for lines in every_line(in_files("resident/memory.py", "resident/mirrors.py", "resident/mirror.py"), step=31):
         with lines.counted():
             resident.reload()
         _assert_sound(memory, kept)
@@ -62,9 +62,8 @@ def test_following_another_process_is_interrupted(backend: Any) -> None:
     memory, _ = _open(backend)
     other = backend.open(memory._engine.config)
     kept: list[Any] = []
-    for lines in every_line(
-        in_files("resident/memory.py", "storage/write/feed.py", "postgres/writing/feed.py"), step=3
-    ):
+    files = ("resident/memory.py", "resident/mirrors.py", "storage/write/feed.py", "postgres/writing/feed.py")
+    for lines in every_line(in_files(*files), step=3):
         kept = [_note(other, f"foreign {len(kept)}")]
         with lines.counted():
             memory._engine._follow()

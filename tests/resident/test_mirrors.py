@@ -141,7 +141,7 @@ def test_the_verifier_sees_a_row_that_stands_twice(backend: Any, start: Any) -> 
     memory = backend.open()
     note = start(memory).note("one note")
     memory.get(note.note_id)
-    mirror = memory._engine.memory._generations["note"]
+    mirror = memory._engine.memory.mirrors.generations["note"]
     mirror.append(mirror.row(0))
     assert any("twice" in difference for difference in memory.verify())
 
@@ -155,7 +155,7 @@ def test_an_owner_that_moves_while_a_search_begins_is_found_where_it_was(
     resident = memory._engine.memory
     snapshot = resident.snapshot
     owners, vectors = snapshot["note"], next(found for (kind, _), found in snapshot.vectors.items() if kind == "note")
-    index = next(found for (kind, _), found in resident._indexes.items() if kind == "note")
+    index = next(found for (kind, _), found in resident.mirrors.indexes.items() if kind == "note")
     look = np.flatnonzero
 
     def moved_meanwhile(array: Any) -> Any:

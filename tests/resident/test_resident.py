@@ -347,7 +347,7 @@ def test_evicted_texts_cost_one_statement_a_call(crowded: Any) -> None:
     assert store.statement_count() - before <= 4
     assert all(hit.content.encode() == crowded.texts[hit.id] for hit in hits)
     memory = memory_of(crowded.memory)
-    memory._generations["note"].evict_texts(1 << 30)
+    memory.mirrors.generations["note"].evict_texts(1 << 30)
     notes, read, before = memory.snapshot["note"], memory.stats.evicted_texts_read, store.statement_count()
     found = mask(compile_filter('content contains "7 note"', BUILT_IN["note"]), notes, {}, memory.texts)
     assert store.statement_count() - before <= 4
@@ -374,7 +374,7 @@ def test_text_changed_after_a_snapshot_is_read_as_it_was(crowded: Any) -> None:
     memory = memory_of(crowded.memory)
     record_id = next(iter(note_id for note_id, text in crowded.texts.items() if isinstance(text, str)))
     snapshot = memory.snapshot["note"]
-    memory._generations["note"].evict_texts(1 << 30)
+    memory.mirrors.generations["note"].evict_texts(1 << 30)
     number = snapshot.find(record_id.bytes)
     assert snapshot.text(number) is EVICTED
     crowded.memory.storage.notes.update(record_id, content="changed meanwhile")
@@ -390,7 +390,7 @@ def test_words_of_a_text_that_changed_and_left_are_there_for_readers_of_an_older
     for at, note_id in enumerate(notes[:2]):
         crowded.memory.storage.notes.update(note_id, content=f"changed meanwhile, {at}")
     crowded.memory.storage.notes.delete(notes[2])
-    memory._generations["note"].evict_texts(1 << 30)
+    memory.mirrors.generations["note"].evict_texts(1 << 30)
     older.generation.keywords = older.keywords = None
     keywords.of(memory.snapshot["note"])
     found = keywords.of(older)
@@ -515,31 +515,31 @@ def test_verify_on_open_is_a_knob(backend: Any, start: Any) -> None:
 def _corrupt_packed(memory: Any) -> None:
     import marshal
 
-    generation = memory._generations["note"]
+    generation = memory.mirrors.generations["note"]
     rows = [list(marshal.loads(generation.packed[at])) for at in range(generation.length)]
-    rows[0][memory._layouts["note"].codec.index("base_importance")] = 0.123
+    rows[0][memory.mirrors.layouts["note"].codec.index("base_importance")] = 0.123
     generation.packed = ByteRows()
     generation.packed.extend(marshal.dumps(row) for row in rows)
 
 
 def _corrupt_text(memory: Any) -> None:
-    memory._generations["turn"].texts[1] = b"never said"
+    memory.mirrors.generations["turn"].texts[1] = b"never said"
 
 
 def _corrupt_column(memory: Any) -> None:
-    memory._generations["note"].arrays["confidence"].put(0, 0.123)
+    memory.mirrors.generations["note"].arrays["confidence"].put(0, 0.123)
 
 
 def _corrupt_flag(memory: Any) -> None:
-    memory._generations["artifact"].arrays["superseded_by"].put(0, 1)
+    memory.mirrors.generations["artifact"].arrays["superseded_by"].put(0, 1)
 
 
 def _corrupt_interned(memory: Any) -> None:
-    memory._generations["note"].arrays["entity"].put(0, 1)
+    memory.mirrors.generations["note"].arrays["entity"].put(0, 1)
 
 
 def _slots_of_notes(memory: Any) -> tuple[Any, Any]:
-    generation = memory._generations["note"]
+    generation = memory.mirrors.generations["note"]
     table = generation.index._table
     alive = np.flatnonzero(generation.live[: generation.length])
     return table, np.flatnonzero(np.isin(table, alive))
@@ -556,17 +556,17 @@ def _corrupt_missing_key(memory: Any) -> None:
 
 
 def _corrupt_missing_row(memory: Any) -> None:
-    memory._generations["note"].retire([0])
+    memory.mirrors.generations["note"].retire([0])
 
 
 def _corrupt_extra_row(memory: Any) -> None:
-    generation = memory._generations["trajectory"]
-    row = memory._layouts["trajectory"].codec.encode(plain(TRAJECTORY), 99_999)
+    generation = memory.mirrors.generations["trajectory"]
+    row = memory.mirrors.layouts["trajectory"].codec.encode(plain(TRAJECTORY), 99_999)
     generation.append(row)
 
 
 def _notes_index(memory: Any) -> Any:
-    return next(index for key, index in memory._indexes.items() if key[0] == "note")
+    return next(index for key, index in memory.mirrors.indexes.items() if key[0] == "note")
 
 
 def _corrupt_vector(memory: Any) -> None:
@@ -608,17 +608,17 @@ def _corrupt_vector_table(memory: Any) -> None:
 
 
 def _corrupt_group(memory: Any) -> None:
-    generation = memory._generations["turn"]
+    generation = memory.mirrors.generations["turn"]
     numbers = next(iter(generation.groups["scope_id"].values()))
     numbers.pop()
 
 
 def _corrupt_tie(memory: Any) -> None:
-    memory._generations["note"].ties.put(0, (1, 2))
+    memory.mirrors.generations["note"].ties.put(0, (1, 2))
 
 
 def _corrupt_ordinal(memory: Any) -> None:
-    memory._generations["note"].ordinals.put(0, 77_777)
+    memory.mirrors.generations["note"].ordinals.put(0, 77_777)
 
 
 def _corrupt_owner_row(memory: Any) -> None:

@@ -182,7 +182,7 @@ def test_evicted_texts_are_read_back_and_counted() -> None:
         world.artifact(f"artifact {at}")
     whole = world.window(now_us=2 * 10**15)
     for name in ("turn", "artifact"):
-        world.memory._generations[name].evict_texts(1 << 30)
+        world.memory.mirrors.generations[name].evict_texts(1 << 30)
     again = world.window(now_us=2 * 10**15)
     assert again.text == whole.text
     assert world.memory.stats.evicted_texts_read > 0

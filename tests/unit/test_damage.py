@@ -227,4 +227,4 @@ def test_rows_that_come_again_end_the_reading(sound: tuple[Path, uuid.UUID], tmp
         resident = engine.memory
         plan = engine.store.plans["embedding"].page
         with pytest.raises(StorageError, match="order of their ordinals"):
-            resident._indexes.load(Endless(), plan, resident._spaces, resident._generations)  # type: ignore[arg-type]
+            resident.mirrors.indexes.load(Endless(), plan, resident.mirrors.spaces, resident.mirrors.generations)  # type: ignore[arg-type]

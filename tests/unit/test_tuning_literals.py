@@ -102,7 +102,7 @@ _allow(
     backends__sqlite__maintaining__restoring="_LEAP",
     context__columns="PARTS_IN_ONE VALUES_IN_ONE",
     resident__indexes="_PAGE_ROWS",
-    resident__memory="_PAGE_ROWS",
+    resident__mirrors="_PAGE_ROWS",
     resident__tables="_LEAST_BITS",
     resident__verifier="_of_relation _of_vectors",
     admin__checking="_PAGE",

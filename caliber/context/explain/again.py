@@ -19,8 +19,8 @@ from caliber.context.gather.scores import Flat, scorer_of
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import AssemblyPlan, plan_of
 from caliber.kernels.evaluator import Allowed
-from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.mirror import RelationSnapshot
+from caliber.resident.snapshot import ResidentSnapshot
 
 if TYPE_CHECKING:
     from caliber.search.searcher import Searcher

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.model.pcp import PruneStrategy
-from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.mirror import RelationSnapshot
+from caliber.resident.snapshot import ResidentSnapshot
 
 
 def ancestors_of(trajectories: RelationSnapshot, key: bytes, max_depth: int) -> list[bytes]:

@@ -16,7 +16,7 @@ from caliber.config import CaliberConfig
 from caliber.context.conversation import TASKS, TURNS, last_said
 from caliber.context.inputs import TextSource
 from caliber.context.texts import shown
-from caliber.resident.memory import ResidentSnapshot
+from caliber.resident.snapshot import ResidentSnapshot
 
 
 @dataclass(frozen=True, slots=True)

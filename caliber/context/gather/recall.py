@@ -25,8 +25,8 @@ from caliber.context.plan import AssemblyPlan
 from caliber.model.references import EntityType
 from caliber.model.trust import TrustLabel
 from caliber.resident.conversation import neighbours
-from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.mirror import Generation, RelationSnapshot
+from caliber.resident.snapshot import ResidentSnapshot
 from caliber.search.request import Pool, Request
 
 if TYPE_CHECKING:

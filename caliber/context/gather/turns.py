@@ -20,7 +20,7 @@ from caliber.context.inputs import TextSource
 from caliber.context.plan import AssemblyPlan
 from caliber.context.texts import TurnText, turn_text
 from caliber.model.trajectory import TurnRole
-from caliber.resident.memory import ResidentSnapshot
+from caliber.resident.snapshot import ResidentSnapshot
 
 _VERSION_SHIFT: Final = 33
 _PARTS_BIT: Final = 1 << 32

@@ -25,8 +25,8 @@ from caliber.model.access import Principal
 from caliber.model.embedding import EmbeddingSpace
 from caliber.model.trajectory import TurnRole
 from caliber.model.windows import Position
-from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.partial import PartialMirrors
+from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.traits import Enters
 from caliber.search.figures import StoredFigures
 from caliber.search.in_database.records import StoredRecords, open_scope

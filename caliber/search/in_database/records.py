@@ -15,8 +15,8 @@ from typing import Protocol
 from caliber.config import CaliberConfig
 from caliber.model.embedding import EmbeddingSpace
 from caliber.model.windows import Position
-from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.partial import PartialMirrors
+from caliber.resident.snapshot import ResidentSnapshot
 from caliber.resident.vectors import VectorSnapshot
 from caliber.search.in_database.stored import StoredSearch
 from caliber.storage.compile.codec import Codec, Row, dump_json

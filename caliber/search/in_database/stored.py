@@ -21,8 +21,9 @@ from caliber.kernels.evaluator import Evaluator
 from caliber.model.embedding import EmbeddingSpace
 from caliber.model.errors import SchemaMismatch
 from caliber.model.windows import Position
-from caliber.resident.memory import ResidentMemory, ResidentSnapshot
+from caliber.resident.memory import ResidentMemory
 from caliber.resident.partial import PartialMirrors
+from caliber.resident.snapshot import ResidentSnapshot
 from caliber.resident.vectors import VectorSnapshot
 from caliber.schema.relation import Relation
 from caliber.search.figures import Figures, StoredFigures

@@ -22,7 +22,7 @@ from caliber.config.search import FloorConfig
 from caliber.kernels import KeywordRule
 from caliber.kernels.joining.join import Best, best_scores, told
 from caliber.model.windows import Evidence
-from caliber.resident.memory import ResidentSnapshot
+from caliber.resident.snapshot import ResidentSnapshot
 from caliber.search.query import Query
 from caliber.search.ranking.fusion import Joined, times_us
 from caliber.search.ranking.legs import Bools, Coverage, Figures, Floats, Ints, Nearest, Searched, phrase_rows

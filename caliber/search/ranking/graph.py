@@ -15,7 +15,7 @@ import numpy as np
 from caliber.config.search import GraphConfig
 from caliber.kernels.graph import Walk, walk
 from caliber.resident.conversation import neighbours
-from caliber.resident.memory import ResidentSnapshot
+from caliber.resident.snapshot import ResidentSnapshot
 from caliber.search.filtering.visible import VisibleCache
 from caliber.search.ranking.fusion import Hit, best_hits
 from caliber.search.ranking.legs import Bools, Floats, Ints, Searched

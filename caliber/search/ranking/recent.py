@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.config.search import SearchConfig
-from caliber.resident.memory import ResidentSnapshot
+from caliber.resident.snapshot import ResidentSnapshot
 from caliber.search.filtering.filters import Found
 from caliber.search.ranking import fusion
 from caliber.search.ranking.legs import Searched

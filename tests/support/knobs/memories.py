@@ -58,7 +58,7 @@ def segments(config: CaliberConfig, place: Place) -> int:
     agent = Agent(place.open(config))
     agent.memory.append_turns(agent.scope_id, [{"role": "user", "content": "t"}] * 70)
     agent.memory.search("t")
-    return len(agent.memory._engine.memory._generations["turn"].ordinals._segments)
+    return len(agent.memory._engine.memory.mirrors.generations["turn"].ordinals._segments)
 
 
 def beside_another(config: CaliberConfig, place: Place) -> tuple[caliber.Caliber, Any]:
@@ -131,7 +131,7 @@ def opened_wrong(config: CaliberConfig, place: Place) -> str:
 
     def follow(store: SqliteStore, memory: Any) -> None:
         loaded(store, memory)
-        memory._generations["note"].arrays["confidence"].put(0, 0.123)
+        memory.mirrors.generations["note"].arrays["confidence"].put(0, 0.123)
 
     loaded = SqliteStore.follow
     place.fixture("monkeypatch").setattr(SqliteStore, "follow", follow)

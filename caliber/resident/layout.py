@@ -1,0 +1,82 @@
+"""The layout of one relation's mirror: the place of each column, computed once from the declaration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from caliber.schema.relation import ColumnType, Relation, Residence
+from caliber.storage.compile.codec import Row, codec_of
+from caliber.storage.sql.full_text import filterable
+
+_DTYPES = {
+    ColumnType.INT: np.int64,
+    ColumnType.INSTANT: np.int64,
+    ColumnType.FLOAT: np.float64,
+    ColumnType.BOOL: np.uint8,
+    ColumnType.ENUM: np.int8,
+}
+
+
+class Layout:
+    """Places of columns in rows, and their types in memory."""
+
+    __slots__ = (
+        "codec",
+        "columns",
+        "enum_codes",
+        "filterable",
+        "gaps",
+        "groups",
+        "has_tie",
+        "held",
+        "key_places",
+        "ordinal_place",
+        "relation",
+        "text_place",
+        "version_place",
+    )
+
+    def __init__(self, relation: Relation) -> None:
+        self.relation = relation
+        self.codec = codec_of(relation)
+        self.key_places = tuple(self.codec.index(name) for name in relation.key)
+        self.version_place = self.codec.index("version")
+        texts = [column.name for column in relation.columns if column.residence is Residence.TEXT]
+        self.text_place = self.codec.index(texts[0]) if texts else -1
+        self.columns: list[tuple[str, int, Residence, ColumnType, Any]] = []
+        self.enum_codes: dict[str, dict[str, int]] = {}
+        for column in relation.columns:
+            if column.residence in (Residence.COLUMN, Residence.FLAG, Residence.INTERNED):
+                place = self.codec.index(column.name)
+                self.columns.append((column.name, place, column.residence, column.type, column.resident_null))
+                if column.enum is not None:
+                    self.enum_codes[column.name] = {member.value: code for code, member in enumerate(column.enum)}
+        self.filterable = frozenset(filterable(relation))
+        """What a search of these records can be filtered by."""
+        self.groups = tuple((name, self.codec.index(name)) for name in relation.groups)
+        # What columns hold as it is stored need not stand in the packed row again; an instant takes 13 bytes there.
+        self.held = tuple(
+            (name, place)
+            for name, place, residence, kind, null in self.columns
+            if residence is Residence.COLUMN and kind is ColumnType.INSTANT and null is None
+        )
+        self.has_tie = len(relation.key) == 1 and relation.column(relation.key[0]).type is ColumnType.UUID
+        self.gaps = (0, *(place for _, place in self.held), *(self.key_places if self.has_tie else ()))
+
+    def key_of(self, row: Row) -> bytes:
+        """Return the bytes a row is looked up by."""
+        if len(self.key_places) == 1:
+            key: bytes = row[self.key_places[0]]
+            return key
+        return b"\x00".join(
+            part if isinstance(part, bytes) else str(part).encode() for part in (row[p] for p in self.key_places)
+        )
+
+    def dtype_of(self, residence: Residence, kind: ColumnType) -> Any:
+        if residence is Residence.FLAG:
+            return np.uint8
+        if residence is Residence.INTERNED:
+            return np.int32
+        return _DTYPES[kind]

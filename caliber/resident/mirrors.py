@@ -1,0 +1,234 @@
+"""Mirrors of every relation of one tenant, with their vectors: loaded, changed, compacted, kept within a limit.
+
+One thread changes them at a time, under the lock of ``ResidentMemory``. What it leaves half done when it is interrupted
+is not repaired: mirrors are then read anew.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
+
+from caliber.resident.indexes import IndexKey, VectorIndexes
+from caliber.resident.layout import Layout
+from caliber.resident.mirror import Generation
+from caliber.resident.spaces import Spaces
+from caliber.schema.relation import Relation
+from caliber.schema.relations import EMBEDDING, EMBEDDING_SPACE
+from caliber.storage.compile.codec import Row
+from caliber.storage.compile.damage import blaming, last_of
+from caliber.storage.compile.session import StatementSession
+from caliber.storage.protocol import Store
+from caliber.storage.write.changes import DELETE
+from caliber.storage.write.unit_of_work import RowChange
+
+_COMPACT_FROM_ROWS = 1_024
+"""Below this a compaction costs more than it gives back."""
+
+_BUDGET_CHECK_COMMITS = 64
+"""Commits between exact sums while memory is less than half full."""
+
+_PAGE_ROWS = 1_000_000
+"""Rows read at once while loading."""
+
+
+@dataclass(slots=True)
+class ResidentStats:
+    """What resident memory holds and has done."""
+
+    applied_own: int = 0
+    applied_foreign: int = 0
+    reloads: int = 0
+    evicted_texts_read: int = 0
+    compactions: int = 0
+    failures: int = 0
+    over_budget_bytes: int = 0
+
+
+class Mirrors:
+    """All mirrors, vector indexes and embedding spaces of one tenant."""
+
+    def __init__(
+        self,
+        layouts: dict[str, Layout],
+        *,
+        segment_rows: int,
+        resident_bytes: int,
+        compact_dead_ratio: float,
+        evicted_in_order: Sequence[str],
+        stats: ResidentStats,
+    ) -> None:
+        self.layouts = layouts
+        self.generations: dict[str, Generation] = {}
+        self.indexes = VectorIndexes(segment_rows)
+        self.spaces = Spaces()
+        self._segment_rows = segment_rows
+        self._budget = resident_bytes
+        self._compact_dead_ratio = compact_dead_ratio
+        self._evicted_in_order = tuple(evicted_in_order)
+        self._stats = stats
+
+    def load(self, session: StatementSession, store: Store, *, embeddings: bool) -> None:
+        """Read everything in one session, hence at one commit boundary."""
+        plans = store.plans
+        self.generations = {}
+        self.indexes = VectorIndexes(self._segment_rows)
+        self.spaces = Spaces()
+        for name, layout in self.layouts.items():
+            generation = Generation(layout, self._segment_rows)
+            rows: list[Row] = []
+            last = -1
+            # One long page: the session sees one boundary anyway, and fewer calls are quicker.
+            while page := session.run(plans[name].page, (last, _PAGE_ROWS)):
+                rows.extend(page)
+                last = last_of(page, last)
+                if len(page) < _PAGE_ROWS:
+                    break
+            with blaming(layout.relation, rows):
+                generation.load(rows)
+            self.generations[name] = generation
+            if name == EMBEDDING_SPACE.name:
+                self.spaces = Spaces(rows)
+        if embeddings:
+            self.indexes.load(session, plans[EMBEDDING.name].page, self.spaces, self.generations)
+
+    def apply(
+        self, changes: Sequence[RowChange], deleted: Sequence[tuple[Relation, int]]
+    ) -> tuple[set[str], set[IndexKey]]:
+        """Apply changes, and compact what is due; return the relations and the indexes that are others now."""
+        touched: set[str] = set()
+        vectors: set[IndexKey] = set()
+        retire: dict[str, set[int]] = {}
+        embeddings: list[RowChange] = []
+        for name, run in groupby(changes, attrgetter("relation.name")):
+            several = list(run)
+            if name == EMBEDDING.name:
+                embeddings += several
+                continue
+            touched.add(name)
+            going = retire.setdefault(name, set())
+            with blaming(several[0].relation, [change.row for change in several]):
+                for change in several:
+                    self._apply_row(change, going)
+            if name == EMBEDDING_SPACE.name:
+                for change in several:
+                    self._apply_space(change.operation, change.row)
+        # Vectors after their owners, whose rows they point to, and all at once.
+        vectors |= self.indexes.apply(embeddings, self.spaces, self.generations)
+        for relation, ordinal in deleted:
+            if relation is EMBEDDING:
+                vectors |= self.indexes.remove(ordinal)
+                continue
+            if relation is EMBEDDING_SPACE:
+                self._apply_space(DELETE, (ordinal,))
+            touched.add(relation.name)
+            self._retire_ordinal(relation.name, ordinal, retire.setdefault(relation.name, set()))
+        for name, numbers in retire.items():
+            self.generations[name].retire(numbers)
+        for name in list(touched):
+            vectors |= self._compact_if_due(name)
+        vectors &= self.indexes.keys()
+        for key in vectors:
+            index = self.indexes[key]
+            if self._is_due(index.matrix.size, index.dead):
+                index.compact(self.generations[key[0]].index)
+                self._stats.compactions += 1
+        return touched, vectors
+
+    def _apply_row(self, change: RowChange, retire: set[int]) -> None:
+        name = change.relation.name
+        generation = self.generations[name]
+        layout = generation.layout
+        key = layout.key_of(change.row)
+        old = generation.index.get(key, -1)
+        # The index keeps pointing at rows that are gone: snapshots of earlier boundaries still find them there.
+        alive = old >= 0 and bool(generation.live[old])
+        same = alive and int(generation.ordinals.at(old)) == change.row[0]
+        if change.operation == DELETE:
+            if same:
+                retire.add(old)
+            return
+        if same and generation.arrays["version"].at(old) >= change.row[layout.version_place]:
+            return
+        if alive:
+            retire.add(old)  # the older version, or another row that had the key until it was deleted
+        number = generation.append(change.row, old)
+        self.indexes.owner_moved(name, key, number, fresh=old < 0)
+
+    def _retire_ordinal(self, name: str, ordinal: int, retire: set[int]) -> None:
+        generation = self.generations[name]
+        ordinals = generation.ordinals.view(generation.length)
+        numbers = (ordinals == ordinal).nonzero()[0].tolist()
+        retire.update(number for number in numbers if generation.live[number])
+
+    def _apply_space(self, operation: int, row: Row) -> None:
+        if operation == DELETE:
+            self.spaces.remove(row[0])
+        else:
+            self.spaces.put(row)
+        self.indexes.forget([key for key in self.indexes if not self.spaces.holds(key[1])])
+
+    def _compact_if_due(self, name: str) -> set[IndexKey]:
+        generation = self.generations[name]
+        return self._compact(name) if self._is_due(generation.length, generation.dead) else set()
+
+    def _is_due(self, rows: int, dead: int) -> bool:
+        return rows >= _COMPACT_FROM_ROWS and dead > self._compact_dead_ratio * rows
+
+    def _compact(self, name: str) -> set[IndexKey]:
+        fresh = self.generations[name].compacted()
+        self.generations[name] = fresh
+        self._stats.compactions += 1
+        return self.indexes.renumber(name, fresh)
+
+    def compact(self) -> set[IndexKey]:
+        """Drop the dead rows of every mirror; return the indexes that are others now."""
+        vectors: set[IndexKey] = set()
+        for name in self.generations:
+            vectors |= self._compact(name)
+        for key, index in self.indexes.items():
+            index.compact(self.generations[key[0]].index)
+            vectors.add(key)
+        return vectors
+
+    def space_bytes(self, space_id: uuid.UUID) -> int:
+        """Return the bytes that the vectors of a space take in memory."""
+        return sum(index.nbytes for key, index in list(self.indexes.items()) if key[1] == space_id)
+
+    # --- memory ----------------------------------------------------------------------------------
+
+    @property
+    def column_bytes(self) -> int:
+        """Bytes of columns, packed rows, indexes and vectors: what never leaves memory."""
+        columns = sum(generation.column_bytes for generation in self.generations.values())
+        return columns + self.indexes.nbytes
+
+    @property
+    def text_bytes(self) -> int:
+        """Bytes of the texts that are in memory."""
+        return sum(generation.text_bytes for generation in self.generations.values())
+
+    def enforce_budget(self, sequence: int, *, exact: bool = False) -> None:
+        """Let texts leave memory until the limit holds; ``stats.over_budget_bytes`` are over it even so.
+
+        While open, a store that has outgrown the limit stays readable and says so in ``stats``: its writes were
+        acknowledged, and refusing reads would help nobody.
+        """
+        texts = self.text_bytes
+        if not exact and texts < self._budget // 2 and sequence % _BUDGET_CHECK_COMMITS:
+            return  # far below the limit: the exact sum can wait
+        fixed = self.column_bytes
+        excess = fixed + texts - self._budget
+        for name in self._evicted_in_order:
+            if excess <= 0:
+                break
+            excess -= self.generations[name].evict_texts(excess)
+        self._stats.over_budget_bytes = max(0, fixed - self._budget)
+
+    def strings(self) -> Iterator[str | bytes]:
+        """Yield every text and every string of every row in memory, those of rows that are gone included."""
+        for generation in self.generations.values():
+            yield from generation.strings()
