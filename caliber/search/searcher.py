@@ -17,10 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.config.search import SearchConfig
-from caliber.kernels import cosine_batch
-from caliber.kernels.joining.join import FLAGGED, Part, dense, told
+from caliber.kernels.joining.join import FLAGGED, Part, told
 from caliber.llm.local.word_vectors import WordVectors
-from caliber.model.time import from_us
 from caliber.resident.keywords import ASKS, Keywords
 from caliber.resident.memory import ResidentMemory
 from caliber.resident.mirror import RelationSnapshot
@@ -29,6 +27,7 @@ from caliber.search.filtering.filters import Found, Seen
 from caliber.search.filtering.visible import VisibleCache, VisibleRows
 from caliber.search.query import Query, QueryReader
 from caliber.search.ranking import fusion
+from caliber.search.ranking.diversity import diversified, likeness
 from caliber.search.ranking.floor import Floor, Floored, Thresholds
 from caliber.search.ranking.graph import GraphLeg, Reached, Web, edge_ids
 from caliber.search.ranking.legs import Floats, Ints, Nearest, Searched, keyword_leg, padded, phrase_rows, vector_leg
@@ -36,7 +35,6 @@ from caliber.search.ranking.names import Names
 from caliber.search.ranking.recent import recent_rows
 from caliber.search.ranking.similar import SimilarTerms
 from caliber.search.request import Outcome, Pool, Relevance, Request
-from caliber.text.dates import Interval
 from caliber.text.words import NAMES_A_TIME, Analyzer
 
 _DIVERSE_POOL = 100
@@ -201,7 +199,9 @@ class Searcher:
         if request.query is not None:
             return request.query
         figures, now_us = request.figures, request.now_us
-        return self.read(request.text, lambda: _today(searched, now_us) if figures is None else figures.today(now_us))
+        return self.read(
+            request.text, lambda: fusion.today(searched, now_us) if figures is None else figures.today(now_us)
+        )
 
     def _relevance_of(self, pool: Pool, item: Searched, scored: _Scored, asked: Request) -> Relevance:
         joined, strength = scored.joined[0], scored.floored.strength
@@ -288,16 +288,16 @@ class Searcher:
     ) -> tuple[list[fusion.Joined], Reached]:
         settings = self._settings
         if query.when is not None and not (query.terms or query.beginnings):
-            _add_those_of(searched, query.when)
+            fusion.add_those_of(searched, query.when)
         by_word = fusion.keyword_parts(searched, settings)
         own, lent = [part for part, _ in by_word], [part for _, part in by_word]
-        legs = _Legs(own, lent, fusion.vector_parts(searched, nearest, settings), [None] * len(searched))
+        legs = fusion.Legs(own, lent, fusion.vector_parts(searched, nearest, settings), [None] * len(searched))
         reached = Reached([])
         if weights["graph"]:
             legs, reached = self._linked(searched, legs, weights, request, web)
         found = legs
         if settings.fusion == "rrf":
-            legs = _ranked(searched, legs, settings)
+            legs = fusion.ranked_legs(searched, legs, settings)
         boosts = self._boosts(searched, query, names, request.now_us)
         # No leg left, and nothing that moves up: what counts against a hit counts in full.
         total = (sum(weights.values()) + sum(max(weight, 0.0) for _, weight, _ in boosts)) or 1.0
@@ -323,15 +323,17 @@ class Searcher:
     def _linked(
         self,
         searched: Sequence[Searched],
-        legs: _Legs,
+        legs: fusion.Legs,
         weights: Mapping[str, float],
         request: Request,
         web: Web | None,
-    ) -> tuple[_Legs, Reached]:
+    ) -> tuple[fusion.Legs, Reached]:
         """Follow links from the best of words and vectors, and make candidates of what they lead to."""
-        own, lent, vector = (_dense(searched, parts) for parts in legs[:3])
+        own, lent, vector = (fusion.dense_legs(searched, parts) for parts in legs[:3])
         graph = [np.zeros(len(scores)) for scores in own]
-        reached = self._graph.reach(request, searched, _base(own, lent, vector, weights), weights["graph"], web)
+        reached = self._graph.reach(
+            request, searched, fusion.of_words_and_vectors(own, lent, vector, weights), weights["graph"], web
+        )
         for place, (item, (rows, scores)) in enumerate(zip(searched, reached.found, strict=True)):
             if len(rows):
                 places = item.add(rows)
@@ -340,7 +342,7 @@ class Searcher:
                 vector[place], graph[place] = padded(vector[place], count), np.zeros(count)
                 # A seed that the filters leave out may say more than any hit: what it brings is 1 at the most.
                 graph[place][places] = np.minimum(scores, 1.0)
-        return _Legs(*(list(map(fusion.values, scores)) for scores in (own, lent, vector, graph))), reached
+        return fusion.Legs(*(list(map(fusion.values, scores)) for scores in (own, lent, vector, graph))), reached
 
     def _boosts(
         self, searched: Sequence[Searched], query: Query, names: Sequence[tuple[str, ...]], now_us: int
@@ -384,8 +386,8 @@ class Searcher:
         if share and len(best) > 1:
             pool, rest = best[:_DIVERSE_POOL], best[_DIVERSE_POOL:]
             scores = np.array([hit.score for hit in pool], np.float64)
-            like = _likeness(searched, request, [(hit.kind, hit.row) for hit in pool])
-            best = [pool[at] for at in fusion.diversified(scores, like, share, request.limit)] + rest
+            like = likeness(searched, request, [(hit.kind, hit.row) for hit in pool])
+            best = [pool[at] for at in diversified(scores, like, share, request.limit)] + rest
         return best[: request.limit]
 
 
@@ -393,31 +395,6 @@ def _over(request: Request, pools: Sequence[Pool]) -> Request:
     """Return a request for the kinds of some pools."""
     kinds = tuple(dict.fromkeys(pool.kind for pool in pools))
     return replace(request, kinds=kinds, figures=None if request.figures is None else request.figures.of(kinds))
-
-
-class _Legs(NamedTuple):
-    """What each leg says, by kind; None is said of none."""
-
-    own: Sequence[Part | None]
-    lent: Sequence[Part | None]
-    vector: Sequence[Part | None]
-    graph: Sequence[Part | None]
-
-
-def _dense(searched: Sequence[Searched], parts: Sequence[Part | None]) -> list[Floats]:
-    return [
-        np.zeros(len(item.rows)) if part is None else dense(part, item.rows)
-        for item, part in zip(searched, parts, strict=True)
-    ]
-
-
-def _ranked(searched: Sequence[Searched], legs: _Legs, settings: SearchConfig) -> _Legs:
-    """Return what ranks make of the legs; what a text says itself and what it is lent have one."""
-    own, lent, vector, graph = (_dense(searched, parts) for parts in legs)
-    whole = [mine + theirs for mine, theirs in zip(own, lent, strict=True)]
-    ranked = (map(fusion.values, fusion.rank_scores(searched, leg, settings)) for leg in (whole, vector, graph))
-    by_word, by_vector, by_graph = map(list, ranked)
-    return _Legs(by_word, [None] * len(searched), by_vector, by_graph)
 
 
 class _Scored(NamedTuple):
@@ -503,53 +480,3 @@ def _at(scores: Floats, places: Ints) -> Floats:
     known = places >= 0
     out[known] = scores[places[known]]
     return out
-
-
-def _base(
-    own: Sequence[Floats], lent: Sequence[Floats], vector: Sequence[Floats], weights: Mapping[str, float]
-) -> list[Floats]:
-    """Return what words and vectors alone make of each row, between 0 and 1."""
-    by_word, by_vector = weights["keyword"], weights["vector"]
-    total = (by_word + by_vector) or 1.0
-    return [
-        (by_word * (mine + theirs) + by_vector * near) / total
-        for mine, theirs, near in zip(own, lent, vector, strict=True)
-    ]
-
-
-def _add_those_of(searched: Sequence[Searched], when: Interval) -> None:
-    """Make candidates of what is of some days: what a query of nothing else finds."""
-    for item in searched:
-        times = fusion.times_us(item.owners)
-        item.add(np.flatnonzero(item.allowed & (times >= when.first_us) & (times <= when.last_us)))
-
-
-def _today(searched: Sequence[Searched], now_us: int) -> date:
-    """Return the day of the newest record in sight: what "last week" is meant from."""
-    newest = [at for at in (_newest_us(item) for item in searched) if at is not None]
-    return from_us(min(now_us, max(newest)) if newest else now_us).date()
-
-
-def _newest_us(item: Searched) -> int | None:
-    sight = item.sight
-    if sight.newest_us is None and sight.count:
-        sight.newest_us = int(fusion.times_us(item.owners)[sight.visible].max())
-    return sight.newest_us
-
-
-def _likeness(searched: Sequence[Searched], request: Request, best: Sequence[tuple[int, int]]) -> NDArray[np.float64]:
-    """Return the cosine of each pair of hits, of their most alike chunks, 0 where one has no vector. Shapes: [n, n]"""
-    vectors: list[NDArray[np.float32]] = []
-    owner: list[int] = []
-    for at, (place, row) in enumerate(best):
-        item = searched[place]
-        index = None if request.space_id is None else request.snapshot.vectors.get((item.kind, request.space_id))
-        if index is not None and request.vector is not None:
-            own = index.vectors(item.owners, row)
-            vectors.append(own)
-            owner.extend([at] * len(own))
-    likeness = np.zeros((len(best), len(best)), np.float64)
-    if owner:
-        rows = np.concatenate(vectors)
-        np.maximum.at(likeness, np.ix_(owner, owner), cosine_batch(rows, rows).astype(np.float64))
-    return likeness

@@ -33,7 +33,7 @@ FAULTS = {
     "ranks count from 0": (
         "search.ranking.fusion", "(constant + 1) / (constant + rank)", "(constant + 1) / (constant + rank + 1)",
     ),
-    "likeness counts for a hit": ("search.ranking.fusion", "- share * most_like[left]", "+ share * most_like[left]"),
+    "likeness counts for a hit": ("search.ranking.diversity", "- share * most_like[left]", "+ share * most_like[left]"),
     "a third of the neighbours' share is kept": (
         "search.ranking.graph", "step(rows), scores * self._settings.decay", "step(rows), scores",
     ),
@@ -43,7 +43,7 @@ FAULTS = {
     ),
     "last week is this week": ("text.dates", "clock.weekday() + 7 * back", "clock.weekday()"),
     "days are read from the clock": (
-        "search.searcher", "from_us(min(now_us, max(newest)) if newest else now_us)", "from_us(now_us)",
+        "search.ranking.fusion", "from_us(min(now_us, max(newest)) if newest else now_us)", "from_us(now_us)",
     ),
     "what is not found has no score": ("search.ranking.fusion", "LEAST = 1e-6", "LEAST = 1e-7"),
     "a note holds on the instant it ends": ("resident.validity", "least=as_of_us + 1)", "least=as_of_us)"),

@@ -1,21 +1,23 @@
-"""Joining the legs: scores between 0 and 1, weights, ranks, boosts, and the order of hits.
+"""Joining the legs: scores between 0 and 1, weights, ranks, times and boosts, and the order of hits.
 
-Source: M-032 to M-047, K-119, K-202; reciprocal ranks: Cormack, Clarke and Büttcher (SIGIR 2009); maximal marginal
-relevance: Carbonell and Goldstein (SIGIR 1998). Formulas: docs/search.md.
+Source: M-032 to M-047, K-119, K-202; reciprocal ranks: Cormack, Clarke and Büttcher (SIGIR 2009). Formulas:
+docs/search.md.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from caliber.config.search import SearchConfig, SearchWeights
-from caliber.kernels.joining.join import LENT, QUOTIENT, STRETCHED, VALUES, Best, Part, best_scores, join
+from caliber.kernels.joining.join import LENT, QUOTIENT, STRETCHED, VALUES, Best, Part, best_scores, dense, join
+from caliber.model.time import from_us
 from caliber.resident.mirror import RelationSnapshot
 from caliber.search.ranking.legs import Floats, Ints, Nearest, Searched
 from caliber.text.dates import Interval
@@ -163,7 +165,45 @@ def rank_scores(searched: Sequence[Searched], leg: Sequence[Floats], settings: S
     return out
 
 
-# --- boosts ---------------------------------------------------------------------------------------
+class Legs(NamedTuple):
+    """What each leg says, by kind; None is said of none."""
+
+    own: Sequence[Part | None]
+    lent: Sequence[Part | None]
+    vector: Sequence[Part | None]
+    graph: Sequence[Part | None]
+
+
+def dense_legs(searched: Sequence[Searched], parts: Sequence[Part | None]) -> list[Floats]:
+    """Return the scores of one leg as arrays, by kind."""
+    return [
+        np.zeros(len(item.rows)) if part is None else dense(part, item.rows)
+        for item, part in zip(searched, parts, strict=True)
+    ]
+
+
+def ranked_legs(searched: Sequence[Searched], legs: Legs, settings: SearchConfig) -> Legs:
+    """Return what ranks make of the legs; what a text says itself and what it is lent have one."""
+    own, lent, vector, graph = (dense_legs(searched, parts) for parts in legs)
+    whole = [mine + theirs for mine, theirs in zip(own, lent, strict=True)]
+    ranked = (map(values, rank_scores(searched, leg, settings)) for leg in (whole, vector, graph))
+    by_word, by_vector, by_graph = map(list, ranked)
+    return Legs(by_word, [None] * len(searched), by_vector, by_graph)
+
+
+def of_words_and_vectors(
+    own: Sequence[Floats], lent: Sequence[Floats], vector: Sequence[Floats], weights: Mapping[str, float]
+) -> list[Floats]:
+    """Return what words and vectors alone make of each row, between 0 and 1."""
+    by_word, by_vector = weights["keyword"], weights["vector"]
+    total = (by_word + by_vector) or 1.0
+    return [
+        (by_word * (mine + theirs) + by_vector * near) / total
+        for mine, theirs, near in zip(own, lent, vector, strict=True)
+    ]
+
+
+# --- times and boosts ------------------------------------------------------------------------------
 
 
 _EVERY = slice(None)
@@ -176,6 +216,26 @@ def times_us(owners: RelationSnapshot, rows: Ints | slice = _EVERY) -> Ints:
     for said in reversed(others):
         times = np.where(said == np.iinfo(np.int64).min, times, said)
     return times
+
+
+def add_those_of(searched: Sequence[Searched], when: Interval) -> None:
+    """Make candidates of what is of some days: what a query of nothing else finds."""
+    for item in searched:
+        times = times_us(item.owners)
+        item.add(np.flatnonzero(item.allowed & (times >= when.first_us) & (times <= when.last_us)))
+
+
+def today(searched: Sequence[Searched], now_us: int) -> date:
+    """Return the day of the newest record in sight: what "last week" is meant from."""
+    newest = [at for at in (_newest_us(item) for item in searched) if at is not None]
+    return from_us(min(now_us, max(newest)) if newest else now_us).date()
+
+
+def _newest_us(item: Searched) -> int | None:
+    sight = item.sight
+    if sight.newest_us is None and sight.count:
+        sight.newest_us = int(times_us(item.owners)[sight.visible].max())
+    return sight.newest_us
 
 
 def date_scores(times: NDArray[np.int64], when: Interval, slack_ms: int) -> Floats:
@@ -272,19 +332,3 @@ def _merged(searched: Sequence[Searched], best: Sequence[tuple[Ints, NDArray[np.
     tie = np.concatenate(ties)
     order = np.lexsort((tie[:, 1], tie[:, 0], np.array([-hit.score for hit in found])))[:limit]
     return [found[at] for at in order.tolist()]
-
-
-def diversified(scores: NDArray[np.float64], likeness: NDArray[np.float64], share: float, limit: int) -> list[int]:
-    """Return the order in which hits are taken: each the best by (1 - share) * score - share * likeness to those taken.
-
-    Shapes: scores ``[n]``, best first; likeness ``[n, n]``
-    """
-    taken: list[int] = []
-    left = list(range(len(scores)))
-    most_like = np.zeros(len(scores))
-    while left and len(taken) < limit:
-        value = (1 - share) * scores[left] - share * most_like[left]
-        chosen = left.pop(int(np.argmax(value)))
-        taken.append(chosen)
-        most_like = np.maximum(most_like, likeness[chosen])
-    return taken
