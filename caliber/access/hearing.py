@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 from caliber.model.access import Principal
 from caliber.model.events import Event, EventFamily
-from caliber.model.references import EntityType
 from caliber.schema.relation import Relation
 from caliber.schema.relations import BY_NAME
 
@@ -35,7 +34,7 @@ def hearing_of(
             # Who could read a record that is gone is not known any more: nobody is told of it.
             if event.subject_id is None or not sees(subject, event.subject_id):
                 return None
-        elif event.subject_type == EntityType.CONTEXT_WINDOW and event.principal != label:
+        elif subject is not None and subject.private and event.principal != label:
             return None
         if "message" in event.payload:  # of an error, and an error names what it is about
             told = {name: value for name, value in event.payload.items() if name != "message"}

@@ -98,7 +98,7 @@ def all_spaces(engine: Engine) -> list[EmbeddingSpace]:
         return [plans.codec.decode(row) for row in session.run(plans.lists["list_all"], ())]
 
 
-class SpaceTable(Table):
+class SpaceTable(Table, of=EMBEDDING_SPACE):
     """Embedding spaces."""
 
     def report(self) -> list[SpaceReport]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -113,6 +113,17 @@ _PLAIN = (str, int, float, bool)
 
 class Table:
     """One relation: ``get``, ``insert``, ``update``, ``delete``, ``count``, ``all`` and its ``list_…`` paths."""
+
+    _by_relation: ClassVar[dict[str, type[Table]]] = {}
+
+    def __init_subclass__(cls, *, of: Relation | None = None) -> None:
+        if of is not None:
+            Table._by_relation[of.name] = cls
+
+    @classmethod
+    def of(cls, relation: Relation) -> type[Table]:
+        """Return the class that has what this relation offers beyond what each does."""
+        return cls._by_relation.get(relation.name, Table)
 
     def __init__(self, engine: Engine, relation: Relation) -> None:
         self._engine = engine

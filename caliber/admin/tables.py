@@ -39,7 +39,6 @@ from caliber.schema.relations import (
     NOTE,
     SCOPE,
     TURN,
-    Relation,
 )
 from caliber.schema.traits import Exported
 from caliber.search.filtering.filters import check_vector
@@ -54,7 +53,7 @@ _LIMIT_MAX = 999
 _NO_TIME = -(2**63)
 
 
-class ScopeTable(Table):
+class ScopeTable(Table, of=SCOPE):
     """Scopes."""
 
     def get_current(self, trajectory_id: Any) -> Scope | None:
@@ -97,7 +96,7 @@ class ScopeTable(Table):
         return self._count("list_by_trajectory", trajectory_id)
 
 
-class TurnTable(Table):
+class TurnTable(Table, of=TURN):
     """Turns."""
 
     def count_by_scope(self, scope_id: Any) -> int:
@@ -146,7 +145,7 @@ class _Similar(Table):
         return [(owners.entity_id(row), score) for row, score in zip(rows.tolist(), scores.tolist(), strict=True)]
 
 
-class ArtifactTable(_Similar):
+class ArtifactTable(_Similar, of=ARTIFACT):
     """Artifacts."""
 
     def get_by_hash(self, trajectory_id: Any, content_hash: bytes) -> Artifact | None:
@@ -169,7 +168,7 @@ class ArtifactTable(_Similar):
         return self._count("list_by_trajectory", trajectory_id)
 
 
-class NoteTable(_Similar):
+class NoteTable(_Similar, of=NOTE):
     """Notes."""
 
     def count_by_trajectory(self, trajectory_id: Any) -> int:
@@ -180,7 +179,7 @@ class NoteTable(_Similar):
             return len(session.run(self._engine.store.statements["note.of_trajectory"], (wanted.bytes,)))
 
 
-class CheckpointTable(Table):
+class CheckpointTable(Table, of=CHECKPOINT):
     """Checkpoints."""
 
     def get_latest(self, trajectory_id: Any) -> Checkpoint | None:
@@ -195,7 +194,7 @@ class CheckpointTable(Table):
         return self._engine.write(lambda uow: uow.execute("checkpoint.prune", wanted.bytes, keep))
 
 
-class WindowTable(Table):
+class WindowTable(Table, of=CONTEXT_WINDOW):
     """Persisted windows."""
 
     def delete_expired(self) -> int:
@@ -204,7 +203,7 @@ class WindowTable(Table):
         return self._engine.write(lambda uow: uow.execute("window.prune", uow.now_us, _NO_TIME))
 
 
-class EventTable(Table):
+class EventTable(Table, of=EVENT):
     """The event log."""
 
     def delete_by_trajectory(self, trajectory_id: Any) -> int:
@@ -214,7 +213,7 @@ class EventTable(Table):
         return self._engine.write(lambda uow: uow.execute("event.drop_trace", wanted.bytes))
 
 
-class EmbeddingCacheTable(Table):
+class EmbeddingCacheTable(Table, of=EMBEDDING_CACHE):
     """Vectors of texts seen before."""
 
     def _insert(self, uow: UnitOfWork, entity: Any) -> None:
@@ -226,7 +225,7 @@ class EmbeddingCacheTable(Table):
         return self._engine.write(lambda uow: uow.execute("embedding_cache.prune", uow.now_us - age_ms * 1_000))
 
 
-class MemoryTypeTable(Table):
+class MemoryTypeTable(Table, of=MEMORY_TYPE):
     """The declared memories of the store. What declares them is the configuration, and migrating."""
 
     def _refuse(self) -> InvalidValue:
@@ -245,20 +244,6 @@ class MemoryTypeTable(Table):
         raise self._refuse()
 
 
-_TABLES: dict[str, Callable[[Engine, Relation], Table]] = {
-    SCOPE.name: ScopeTable,
-    TURN.name: TurnTable,
-    ARTIFACT.name: ArtifactTable,
-    NOTE.name: NoteTable,
-    CHECKPOINT.name: CheckpointTable,
-    CONTEXT_WINDOW.name: WindowTable,
-    EVENT.name: EventTable,
-    EMBEDDING_CACHE.name: EmbeddingCacheTable,
-    EMBEDDING_SPACE.name: SpaceTable,
-    MEMORY_TYPE.name: MemoryTypeTable,
-}
-
-
 def _unheard(done: int, total: int) -> None:
     """Do nothing: the caller asked for no progress."""
 
@@ -269,8 +254,7 @@ class Tables:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._tables = {
-            relation.plural: _TABLES.get(relation.name, Table)(engine, relation)
-            for relation in engine.store.catalog.relations
+            relation.plural: Table.of(relation)(engine, relation) for relation in engine.store.catalog.relations
         }
 
     def __getattr__(self, name: str) -> Table:

@@ -141,19 +141,24 @@ def exit_code(error: CaliberError) -> int:
     return PROBLEM
 
 
-_LISTED: Final = {"trajectory": "trajectories", "scope": "scopes", "note": "notes", "artifact": "artifacts"}
+LISTED: Final = {
+    "trajectories": "trajectories", "scopes": "scopes", "notes": "notes", "artifacts": "artifacts",
+    "context_windows": "windows", "events": "events",
+}  # fmt: skip
+"""What ``caliber db list`` calls the tables that it shows."""
+_SHOWN_BY: Final = {"embedding_spaces": "db spaces"}
 
 
 def advice(error: CaliberError) -> str:
     """Return what to do next, where the message does not say it already."""
     if isinstance(error, NotFound):
-        kind = str(error.context.get("entity_type", ""))
-        if kind in _LISTED:
-            return f"`caliber db list {_LISTED[kind]}` shows what there is"
-        if kind == "embedding_space":
-            return "`caliber db spaces` shows which there are"
-        if kind == "context_window":
-            return "`caliber context TRAJECTORY` prints the id of each window it makes"
+        from caliber.schema.relations import BY_NAME
+
+        relation = BY_NAME.get(str(error.context.get("entity_type", "")))
+        if relation is not None and relation.plural in LISTED:
+            return f"`caliber db list {LISTED[relation.plural]}` shows what there is"
+        if relation is not None and relation.plural in _SHOWN_BY:
+            return f"`caliber {_SHOWN_BY[relation.plural]}` shows what there is"
     if isinstance(error, PermissionDenied):
         return "the configured principal may not do that; an import needs [principal] admin = true"
     if isinstance(error, LockAcquisitionFailed):

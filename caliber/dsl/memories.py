@@ -14,11 +14,11 @@ from caliber.model.trajectory import ArtifactType
 from caliber.schema.memory_types import FieldType, IndexType, Lifecycle, RetentionKind
 
 SETTINGS: Final = ("type", "schema", "retention", "index", "lifecycle", "artifacts", "parent", "inject_on")
-RETENTIONS: Final = ("persistent", "session", "scope", "30d", "max(100)", "compress_on: scope_close")
+_PLAIN_RETENTIONS: Final = (RetentionKind.PERSISTENT, RetentionKind.SESSION, RetentionKind.SCOPE)
+RETENTIONS: Final = (*_PLAIN_RETENTIONS, "30d", "max(100)", "compress_on: scope_close")
 LIFECYCLES: Final = ("explicit", "auto_close(scope_close)")
 OPTIONAL: Final = "optional"
 _SETTINGS_NEEDED: Final = ("type", "schema")
-_PLAIN_RETENTIONS: Final = (RetentionKind.PERSISTENT, RetentionKind.SESSION, RetentionKind.SCOPE)
 _SAMPLE_ENUM: Final = 'enum("a", "b")'
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from caliber.config.policies import PolicyAction
+from caliber.config.policies import PolicyAction, PolicyTarget
 from caliber.dsl import ast
 from caliber.dsl.building import Building, Path, word_of
 from caliber.dsl.injection import mode_of
@@ -94,7 +94,7 @@ def _action(state: Building, source: Source, item: ast.Value, on: str) -> dict[s
         state.wrong(source, item.span, f"{action} takes {_ARGUMENTS.get(action, 'what it is done to')}")
         return None
     out: dict[str, Any] = {"action": action.value, "target": target.text}
-    if action is PolicyAction.EXTRACT_ARTIFACTS and target.text == "trajectory" and on == Trigger.TASK_END:
+    if action is PolicyAction.EXTRACT_ARTIFACTS and target.text == PolicyTarget.TRAJECTORY and on == Trigger.TASK_END:
         out["action"] = PolicyAction.CONSOLIDATE_NOTES.value  # K-067
     if action is PolicyAction.PRUNE:
         return _criterion(state, source, item.arguments[1], out)

@@ -292,7 +292,7 @@ class PolicyEngine:
             return self._apply_action(uow, prepared.trigger, subject, step, action, applied)
         count = 0
         for group in step.groups:
-            if group.relation is TURN and group.new is None and prepared.summarized is None:
+            if group.new is None and prepared.summarized is None:
                 continue  # what was to say it instead could not be written
             gone, artifact = self._compressor.apply(uow, group)
             count += gone

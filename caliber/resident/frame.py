@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from caliber.model.errors import Unavailable
 from caliber.schema.relation import Relation
-from caliber.schema.relations import EMBEDDING_SPACE, MIRRORED, PENDING_INJECTION
+from caliber.schema.relations import MIRRORED
 
-_NAMES = ("session", "trajectory", "scope", EMBEDDING_SPACE.name, PENDING_INJECTION.name)
-FRAME: tuple[Relation, ...] = tuple(relation for relation in MIRRORED if relation.name in _NAMES)
+FRAME: tuple[Relation, ...] = tuple(relation for relation in MIRRORED if relation.framed)
 """What stays in memory where records do not fit: tasks, their stretches, what waits for their windows, and spaces."""
 
 

@@ -17,6 +17,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import compress, repeat, starmap
+from operator import attrgetter
 from typing import Any
 
 from caliber.kernels.evaluator import Evaluator
@@ -32,8 +33,8 @@ from caliber.resident.partial import PartialMirrors
 from caliber.resident.snapshot import ENTITY_RELATIONS, ResidentSnapshot
 from caliber.resident.vectors import VectorSnapshot
 from caliber.resident.verifier import Difference, differences
-from caliber.schema.relation import Relation
-from caliber.schema.relations import EMBEDDING, EMBEDDING_SPACE, ERASURE
+from caliber.schema.relation import Relation, Residence
+from caliber.schema.traits import Mirror
 from caliber.storage.compile.codec import dump_json
 from caliber.storage.compile.session import GRACE_S, StatementSession
 from caliber.storage.migrate.migrations import epoch_of
@@ -47,6 +48,9 @@ from caliber.storage.write.unit_of_work import RowChange
 
 _PENDING_ROWS = 4_096
 """Rows that may wait for a reader before the writer applies them itself."""
+
+_ORDER = (Mirror.SPACES, Mirror.ROWS, Mirror.VECTORS)
+"""Spaces and records before their vectors, which may come in the same batch."""
 
 
 class ResidentMemory:
@@ -74,15 +78,15 @@ class ResidentMemory:
         self._partial = PartialMirrors(evaluator, store.catalog)
         self._elsewhere = None if self._held.issuperset(self._entities) else self._read_record
         self.stats = ResidentStats()
-        # In backend mode, what is framed alone has texts here.
-        own = (relation.name for relation in store.catalog.own)
-        texts = ("artifact", "turn", *own, "note", "turn_summary", "scope", "trajectory")
+        self._holds_vectors = any(relation.mirror is Mirror.VECTORS for relation in relations)
+        rows = [relation for relation in relations if relation.mirror is not Mirror.VECTORS]
+        texts = (each for each in rows if any(column.residence is Residence.TEXT for column in each.columns))
         self.mirrors = Mirrors(
-            {relation.name: Layout(relation) for relation in relations if relation is not EMBEDDING},
+            {relation.name: Layout(relation) for relation in rows},
             segment_rows=segment_rows,
             resident_bytes=resident_bytes,
             compact_dead_ratio=compact_dead_ratio,
-            evicted_in_order=[name for name in texts if name in self._held],
+            evicted_in_order=[relation.name for relation in sorted(texts, key=attrgetter("evicted"))],
             stats=self.stats,
         )
         self._sequence = 0
@@ -116,7 +120,7 @@ class ResidentMemory:
         """Read everything in one session, hence at one commit boundary."""
         self._sequence = self._store.feed.bound(session)
         self._let_go(session)
-        self.mirrors.load(session, self._store, embeddings=EMBEDDING.name in self._held)
+        self.mirrors.load(session, self._store, embeddings=self._holds_vectors)
         self._stale = False
         self._publish(set(self.mirrors.layouts))
         self.mirrors.enforce_budget(self._sequence, exact=True)
@@ -229,16 +233,15 @@ class ResidentMemory:
         by_code = self._store.catalog.by_code
         for entries in news.records:
             for code, operation, ordinal, _ in unpack_changes(entries):
-                erased |= code == ERASURE.code
                 # A newer version beside us may write relations that we do not know.
-                if code in by_code and by_code[code].name in self._held:
+                if code not in by_code:
+                    continue
+                erased |= by_code[code].purges
+                if by_code[code].name in self._held:
                     wanted.setdefault(code, {})[ordinal] = operation
         changes: list[RowChange] = []
         deleted: list[tuple[Relation, int]] = []
-        # Spaces first: their vectors may come in the same batch.
-        for code in sorted(
-            wanted, key=lambda code: (by_code[code] is not EMBEDDING_SPACE, by_code[code] is EMBEDDING, code)
-        ):
+        for code in sorted(wanted, key=lambda code: (_ORDER.index(by_code[code].mirror), code)):
             relation = by_code[code]
             upserts = [ordinal for ordinal, operation in wanted[code].items() if operation != DELETE]
             plan = self._store.plans[relation.name].get_many
@@ -414,6 +417,5 @@ class ResidentMemory:
             self._torn = True
             self._apply_waiting()
             self._whole()
-            held = EMBEDDING.name in self._held
-            indexes = self.mirrors.indexes if held else None
+            indexes = self.mirrors.indexes if self._holds_vectors else None
             return differences(session, self._store.plans, self.mirrors.generations, indexes, self.mirrors.spaces.holds)

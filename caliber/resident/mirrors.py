@@ -17,7 +17,8 @@ from caliber.resident.layout import Layout
 from caliber.resident.mirror import Generation
 from caliber.resident.spaces import Spaces
 from caliber.schema.relation import Relation
-from caliber.schema.relations import EMBEDDING, EMBEDDING_SPACE
+from caliber.schema.relations import EMBEDDING
+from caliber.schema.traits import Mirror
 from caliber.storage.compile.codec import Row
 from caliber.storage.compile.damage import blaming, last_of
 from caliber.storage.compile.session import StatementSession
@@ -90,7 +91,7 @@ class Mirrors:
             with blaming(layout.relation, rows):
                 generation.load(rows)
             self.generations[name] = generation
-            if name == EMBEDDING_SPACE.name:
+            if layout.relation.mirror is Mirror.SPACES:
                 self.spaces = Spaces(rows)
         if embeddings:
             self.indexes.load(session, plans[EMBEDDING.name].page, self.spaces, self.generations)
@@ -105,7 +106,7 @@ class Mirrors:
         embeddings: list[RowChange] = []
         for name, run in groupby(changes, attrgetter("relation.name")):
             several = list(run)
-            if name == EMBEDDING.name:
+            if several[0].relation.mirror is Mirror.VECTORS:
                 embeddings += several
                 continue
             touched.add(name)
@@ -113,16 +114,16 @@ class Mirrors:
             with blaming(several[0].relation, [change.row for change in several]):
                 for change in several:
                     self._apply_row(change, going)
-            if name == EMBEDDING_SPACE.name:
+            if several[0].relation.mirror is Mirror.SPACES:
                 for change in several:
                     self._apply_space(change.operation, change.row)
         # Vectors after their owners, whose rows they point to, and all at once.
         vectors |= self.indexes.apply(embeddings, self.spaces, self.generations)
         for relation, ordinal in deleted:
-            if relation is EMBEDDING:
+            if relation.mirror is Mirror.VECTORS:
                 vectors |= self.indexes.remove(ordinal)
                 continue
-            if relation is EMBEDDING_SPACE:
+            if relation.mirror is Mirror.SPACES:
                 self._apply_space(DELETE, (ordinal,))
             touched.add(relation.name)
             self._retire_ordinal(relation.name, ordinal, retire.setdefault(relation.name, set()))

@@ -16,7 +16,22 @@ from caliber.model.events import EventType
 from caliber.schema.derived import Derived, Tokens
 from caliber.schema.erase import Erase, Packed, Redaction
 from caliber.schema.rules import NotBefore, Rule
-from caliber.schema.traits import AS_SAID, Block, Counted, Dates, Ends, Exported, Links, Text, Trust, Valid, Window
+from caliber.schema.traits import (
+    AS_SAID,
+    Block,
+    Counted,
+    Dates,
+    Ends,
+    Exported,
+    Links,
+    Mirror,
+    Neighbours,
+    Place,
+    Text,
+    Trust,
+    Valid,
+    Window,
+)
 
 EnumClass = type[StrEnum]
 
@@ -187,6 +202,20 @@ class Relation:
     """Whether records are exported and loaded; None where the store writes them, or they mean nothing elsewhere."""
     rules: tuple[Rule, ...] = ()
     """Rules between columns of one record."""
+    mirror: Mirror = Mirror.ROWS
+    """The form in which memory holds it, where it is mirrored."""
+    framed: bool = False
+    """Whether it is in memory even where most records do not fit."""
+    evicted: int = 3
+    """The place of its texts among those that memory lets go, where they do not fit: 1 is first."""
+    place: Place = Place.RECORDS
+    """The part of a store that its rows are."""
+    purges: bool = False
+    """Whether a new row tells that others are gone for good, so that memory keeps nothing of them."""
+    private: bool = False
+    """Whether nobody hears of a record but who made it."""
+    neighbours: Neighbours | None = None
+    """The records that follow each other; None where each stands alone."""
     block: Block | None = None
     """The records that one of these sums up."""
     counted: tuple[Counted, ...] = ()
@@ -238,6 +267,7 @@ class Relation:
         named += () if self.erase is None else self.erase.columns
         for between in self.rules:
             named += [between.column, between.earlier if isinstance(between, NotBefore) else between.kind]
+        named += () if self.neighbours is None else (self.neighbours.by, self.neighbours.order)
         named += [name for each in self.counted for name in (each.column, each.key)]
         named += [key.alike for key in self.foreign_keys if key.alike is not None]
         named += self.active

@@ -72,6 +72,34 @@ class Valid:
         return tuple(name for name in (self.since, self.until) if name is not None)
 
 
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """Records that follow each other: those ``by`` one owner, in the ``order`` of a column."""
+
+    by: str
+    order: str
+
+
+class Mirror(StrEnum):
+    """The form in which memory holds a relation: rows, the vectors of other records, or the spaces of vectors."""
+
+    ROWS = "rows"
+    VECTORS = "vectors"
+    SPACES = "spaces"
+
+
+class Place(StrEnum):
+    """The part of a store that rows are: what it keeps, what is there once it is open, or how a database keeps it.
+
+    DECLARATIONS say which relations there are. A copy has no rows of the DATABASE.
+    """
+
+    RECORDS = "records"
+    OPENED = "opened"
+    DECLARATIONS = "declarations"
+    DATABASE = "database"
+
+
 class Pruned(StrEnum):
     """The end that retention and policies make of a record whose time is over."""
 

@@ -12,11 +12,11 @@ from caliber.cli import show
 from caliber.cli.db.care import COMMANDS as CARE
 from caliber.cli.db.spaces import COMMANDS
 from caliber.cli.db.tenants import COMMANDS as TENANTS
+from caliber.cli.failures import LISTED
 from caliber.cli.forget import purge
 from caliber.cli.settings import Settings, with_settings
 
-LISTS: Final = ("trajectories", "scopes", "notes", "artifacts", "windows", "events")
-_RELATION: Final = {"windows": "context_windows"}
+_TABLES: Final = {name: table for table, name in LISTED.items()}
 
 
 @click.group()
@@ -107,13 +107,13 @@ for _command in (purge, *CARE, *COMMANDS, *TENANTS):
 
 
 @db.command("list")
-@click.argument("what", type=click.Choice(LISTS))
+@click.argument("what", type=click.Choice(tuple(_TABLES)))
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="The newest N.")
 @with_settings
 def list_records(settings: Settings, what: str, limit: int) -> None:
     """List the newest records of a kind, newest last."""
     with settings.memory() as memory:
-        table = memory.storage.get(_RELATION.get(what, what))
+        table = memory.storage.get(_TABLES[what])
         total = table.count()
         newest: list[Any] = []
         for entity in table.all():

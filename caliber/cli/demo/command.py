@@ -211,7 +211,7 @@ def _change(out: Output, program: Path, every: list[Asked]) -> dict[str, Any]:
     from caliber.api.opening import open as open_store
     from caliber.cli.query import in_words
 
-    kinds = (SourceType.ARTIFACT, SourceType.NOTE)
+    kinds = tuple(map(SourceType, steps.KNOWLEDGE))
     asked, kind = max(itertools.product(every, kinds), key=lambda pair: len(steps.taken(pair[0].window, pair[1])))
     before = {item: steps.taken(asked.window, item) for item in kinds}
     changed = steps.with_another_rule(program, kind.value)
@@ -323,7 +323,7 @@ def _print_figures(out: Output, figures: dict[str, Any]) -> None:
     packed, in_file = figures["record_bytes_a_window"], figures["file_bytes_a_window"]
     say(f"   written behind per window: {packed:,} bytes packed, {in_file:,} in the file")
     say(f"   on disk {bytes_text(figures['disk_bytes'])}, resident {bytes_text(figures['resident_bytes'])}")
-    shown = [f"{count:,} {name}" for name, count in figures["records"].items() if name in steps.COUNTED]
+    shown = [f"{count:,} {name}" for name, count in figures["records"].items() if count and name in steps.COUNTED]
     steps.print_wrapped(out, f"   records: {', '.join(shown)}")
 
 

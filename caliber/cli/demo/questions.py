@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
+from caliber.cli.demo.steps import KNOWLEDGE
 from caliber.cli.importing import sections
 from caliber.cli.output import printable
 from caliber.model.context import SectionType
@@ -250,7 +251,7 @@ def _best_known(memory: Caliber, topics: Iterable[str], form: str) -> str | None
     """Return the topic that documents say most about; without an embedding provider, the first."""
     best: tuple[float, str] | None = None
     for topic in topics:
-        hits = memory.search(form.format(topic), kinds=("note", "artifact"), limit=1).hits
+        hits = memory.search(form.format(topic), kinds=KNOWLEDGE, limit=1).hits
         score = hits[0].score if hits else 0.0
         if best is None or score > best[0]:
             best = (score, topic)

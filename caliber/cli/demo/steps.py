@@ -21,6 +21,7 @@ from caliber.cli.show import peek
 from caliber.model.context import AssemblyAction, SourceType
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.trajectory import TurnRole
+from caliber.schema.relations import RELATIONS
 
 if TYPE_CHECKING:
     from caliber.api.caliber import Caliber
@@ -34,18 +35,9 @@ _PROGRAMS: Final = (PROGRAM, KNOBS, CHANGED)
 DSN_VARIABLE: Final = "CALIBER_DEMO_DSN"
 SCHEMA: Final = "caliber_demo"
 AGENT: Final = EntityRef(EntityType.AGENT, uuid.UUID("00000000-0000-7000-8000-00000000de30"))
-COUNTED: Final = (
-    "trajectory",
-    "scope",
-    "turn",
-    "note",
-    "artifact",
-    "embedding",
-    "checkpoint",
-    "context_window",
-    "event",
-)
-_COMPARED: Final = (*COUNTED, "usage")
+COUNTED: Final = tuple(relation.name for relation in RELATIONS if relation.exported is not None and relation.ordinal)
+KNOWLEDGE: Final = tuple(relation.name for relation in RELATIONS if relation.retrieved is not None)
+"""Records that are brought back for what they say."""
 _SUBJECTS: Final = 5
 
 
@@ -194,7 +186,7 @@ def an_exclusion(memory: Caliber, windows: list[ContextWindow]) -> tuple[Context
         for decision in window.assembly_trace:
             if decision.action is not AssemblyAction.EXCLUDE or decision.target_id is None:
                 continue
-            knowledge = decision.source_type in (SourceType.NOTE, SourceType.ARTIFACT)
+            knowledge = decision.source_type in KNOWLEDGE
             # The short form of a decision that is there in full teaches nobody anything.
             telling = knowledge and getattr(peek(memory, decision.target_id), "entity_type", "") != "decision"
             rank = (telling, knowledge, decision.relevance if knowledge else 0.0)
@@ -212,7 +204,7 @@ def an_exclusion(memory: Caliber, windows: list[ContextWindow]) -> tuple[Context
 def counts(memory: Caliber) -> dict[str, int]:
     """Return how many records of each kind there are, apart from what opening and closing itself leaves."""
     records = memory.stats()["records"]
-    return {name: records[name] for name in _COMPARED}
+    return {name: records[name] for name in COUNTED}
 
 
 def same_window(one: ContextWindow, other: ContextWindow) -> bool:

@@ -16,7 +16,6 @@ from caliber.embedding.service import Embeddings
 from caliber.model.errors import NotFound
 from caliber.model.knowledge import Note
 from caliber.model.time import from_us, to_us
-from caliber.model.trajectory import Scope
 from caliber.model.windows import SearchHit, SearchResult
 from caliber.resident.mirror import RelationSnapshot
 from caliber.schema.in_force import asked_us, why_not
@@ -229,8 +228,9 @@ class Reasons:
         now_us = self._memory._engine.clock.now_us()
         as_of_us = now_us if question.as_of is None else to_us(question.as_of, "as_of")
         entity = show.peek(self._memory, row.id)
-        if row.kind == "scope" and isinstance(entity, Scope) and not entity.summary:
-            return "invalid", "the scope has no summary (yet): summaries are what is searched of scopes"
+        text = row.relation.relation.text
+        if text is not None and text.tokens is not None and not getattr(entity, text.tokens, 0):
+            return "invalid", f"the {row.kind} has no {text.searched[0]} (yet), and is searched by nothing else"
         if filters.alive(row.relation, as_of_us, now_us)[row.number]:
             return None
         at = from_us(asked_us(row.relation.relation, as_of_us, now_us))

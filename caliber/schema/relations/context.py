@@ -34,6 +34,7 @@ CONTEXT_WINDOW = Relation(
     links=None,  # none is made to a window
     trust=None,  # of its records
     exported=None,  # it names rows by ordinals, which an import gives anew
+    private=True,
     key=("window_id",),
     columns=(
         uuid_("window_id"),
@@ -97,6 +98,7 @@ PENDING_INJECTION = Relation(
     links=None,  # gone with the next window
     trust=None,  # words of declarations
     exported=Exported.ON_REQUEST,  # it waits for one window of this store
+    framed=True,
     key=("injection_id",),
     columns=(
         uuid_("injection_id"),

@@ -19,7 +19,7 @@ from caliber.schema.relation import (
     vector,
     version,
 )
-from caliber.schema.traits import Exported
+from caliber.schema.traits import Exported, Mirror, Place
 
 EMBEDDING_SPACE = Relation(
     name="embedding_space",
@@ -35,6 +35,9 @@ EMBEDDING_SPACE = Relation(
     links=None,  # none is made to a space
     trust=None,  # a model
     exported=Exported.ON_REQUEST,  # made anew by the store that imports
+    framed=True,
+    mirror=Mirror.SPACES,
+    place=Place.OPENED,
     key=("space_id",),
     columns=(
         uuid_("space_id"),
@@ -63,6 +66,7 @@ EMBEDDING = Relation(
     links=None,  # it hangs on its owner
     trust=None,  # that of its owner
     exported=Exported.ON_REQUEST,  # as its space
+    mirror=Mirror.VECTORS,
     key=("space_id", "owner_id", "chunk_index"),
     columns=(
         uuid_("space_id"),

@@ -33,6 +33,7 @@ ERASURE = Relation(
     links=None,  # a report
     trust=None,  # counts
     exported=None,  # an act in one store
+    purges=True,
     key=("erasure_id",),
     columns=(
         uuid_("erasure_id"),

@@ -69,6 +69,7 @@ NOTE = Relation(
     links=Links(),
     trust=Trust("trust"),
     exported=Exported.RECORDS,
+    evicted=4,
     window=Window(
         Enters.KNOWLEDGE,
         source=4,

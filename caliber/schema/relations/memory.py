@@ -7,6 +7,7 @@ from datetime import datetime
 
 from caliber.schema.erase import Erase
 from caliber.schema.relation import AccessPath, Relation, Unique, instant, integer, text, version
+from caliber.schema.traits import Place
 
 KEY = "record_id"
 """The key of every declared memory's records."""
@@ -50,6 +51,7 @@ MEMORY_TYPE = Relation(
     links=None,  # a declaration
     trust=None,  # the operator's
     exported=None,  # the configuration declares it
+    place=Place.DECLARATIONS,
     key=("code",),
     columns=(
         integer("code", check=(FIRST_CODE, None)),

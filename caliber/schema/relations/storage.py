@@ -17,6 +17,7 @@ from caliber.schema.relation import (
     integer,
     text,
 )
+from caliber.schema.traits import Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,7 @@ CHANGE = Relation(
     links=None,  # a feed
     trust=None,  # numbers
     exported=None,  # a feed is of one store
+    place=Place.DATABASE,
     key=("sequence",),
     auto_key=True,
     columns=(
@@ -79,6 +81,7 @@ CONFIG_DOCUMENT = Relation(
     links=None,  # a document
     trust=None,  # the operator's
     exported=None,  # the store writes its own
+    place=Place.OPENED,
     key=("config_hash",),
     columns=(
         blob("config_hash", length=32),
@@ -100,6 +103,7 @@ SCHEMA_MIGRATION = Relation(
     links=None,  # a version
     trust=None,  # numbers
     exported=None,  # of one database
+    place=Place.DATABASE,
     key=("schema_version",),
     columns=(
         integer("schema_version"),

@@ -61,6 +61,7 @@ from caliber.schema.traits import (
     Enters,
     Exported,
     Links,
+    Neighbours,
     Pruned,
     Text,
     Trust,
@@ -125,6 +126,7 @@ SESSION = Relation(
     links=None,  # none is made to a session
     trust=None,  # nobody's words
     exported=Exported.RECORDS,
+    framed=True,
     key=("session_id",),
     composites=(_INITIATOR,),
     columns=(
@@ -154,6 +156,8 @@ TRAJECTORY = Relation(
     links=Links(),
     trust=None,  # a goal is its initiator's
     exported=Exported.RECORDS,
+    framed=True,
+    evicted=7,
     key=("trajectory_id",),
     composites=(_INITIATOR,),
     columns=(
@@ -209,6 +213,8 @@ SCOPE = Relation(
     links=Links(),
     trust=Trust("trust", least_of="turn"),
     exported=Exported.RECORDS,
+    framed=True,
+    evicted=6,
     key=("scope_id",),
     columns=(
         uuid_("scope_id"),
@@ -268,6 +274,8 @@ TURN = Relation(
     links=Links(),
     trust=Trust("trust"),
     exported=Exported.RECORDS,
+    evicted=2,
+    neighbours=Neighbours(by="scope_id", order="sequence"),
     key=("turn_id",),
     columns=(
         uuid_("turn_id"),
@@ -323,6 +331,7 @@ TURN_SUMMARY = Relation(
     links=None,  # it is made anew
     trust=Trust("trust"),
     exported=Exported.ON_REQUEST,  # made anew where the turns are
+    evicted=5,
     key=("turn_summary_id",),
     columns=(
         uuid_("turn_summary_id"),
@@ -378,6 +387,7 @@ ARTIFACT = Relation(
     links=Links(),
     trust=Trust("trust"),
     exported=Exported.RECORDS,
+    evicted=1,
     key=("artifact_id",),
     composites=(Composite("ttl", TTL, (("kind", "ttl_kind"), ("duration_ms", "ttl_ms"))),),
     columns=(

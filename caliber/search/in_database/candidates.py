@@ -189,7 +189,9 @@ def by_words(sight: Sight, terms: Mapping[str, float], settings: SearchConfig, o
     for kind in sight.kinds:
         for filters in sight.filters(kind):
             _best(sight, kind, terms, settings, filters, best)
-        if sight.filtered(kind) and (kind in ("turn", "note") or settings.weights.graph):
+        relation = sight.relations[kind]
+        tells = relation.neighbours is not None or (relation.text is not None and relation.text.head is not None)
+        if sight.filtered(kind) and (tells or settings.weights.graph):
             _best(sight, kind, terms, settings, sight.every(kind), others)
     for found in (best, others):
         order = sorted(found.items(), key=lambda item: (-item[1], item[0]))[: out.most]
@@ -286,15 +288,14 @@ def _nearest(
 
 
 def beside(sight: Sight, settings: SearchConfig, out: Candidates) -> None:
-    """Add the turns that stand beside those found, as far as they lend or are linked."""
-    turns = out.rows.get("turn")
-    if not turns or "turn" not in sight.kinds:
-        return
+    """Add the records that stand beside those found, as far as they lend or are linked."""
     keyword, graph = settings.keyword, settings.graph
     lending = any((keyword.lend_near, keyword.lend_far, keyword.lend_answer))
     steps = max(2 if lending else 0, graph.depth if graph.conversation and settings.weights.graph else 0)
-    if steps:
-        out.add("turn", (row[0] for row in sight.ask("search.around", dump_json(sorted(turns)), steps)))
+    for kind in sight.kinds:
+        rows = out.rows.get(kind)
+        if steps and rows and sight.relations[kind].neighbours is not None:
+            out.add(kind, (row[0] for row in sight.ask(f"search.around_{kind}", dump_json(sorted(rows)), steps)))
 
 
 def recent(sight: Sight, settings: SearchConfig, limit: int, out: Candidates) -> None:

@@ -18,12 +18,15 @@ from caliber.model.windows import Position
 from caliber.resident.partial import PartialMirrors
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.resident.vectors import VectorSnapshot
+from caliber.schema.relations import MIRRORED
+from caliber.schema.traits import Mirror
 from caliber.search.in_database.stored import StoredSearch
 from caliber.storage.compile.codec import Codec, Row, dump_json
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store
+from caliber.storage.sql.full_text import texts_of
 
-_EMPTY = ("session", "trajectory", "scope", "turn", "turn_summary", "artifact", "note", "usage", "edge")
+_EMPTY = tuple(relation.name for relation in MIRRORED if relation.mirror is Mirror.ROWS)
 
 
 class Ranked(Protocol):
@@ -104,7 +107,7 @@ class StoredRecords:
         found: Sequence[Row] = ()
         if ranked is not None:
             statements = self._search.full_text.statements
-            kinds = ("artifact", "note", "scope", *(relation.name for relation in self._store.catalog.own))
+            kinds = [relation.name for relation in texts_of(self._store.catalog) if relation.neighbours is None]
             keys = [*(row[1] for kind in kinds for row in rows.get(kind, ())), *ranked.found_turns]
             packed = dump_json([key.hex().upper() for key in dict.fromkeys(keys)])
             rows["usage"] = session.run(statements["search.usage_of"], (packed,))

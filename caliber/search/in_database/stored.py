@@ -26,6 +26,7 @@ from caliber.resident.partial import PartialMirrors
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.resident.vectors import VectorSnapshot
 from caliber.schema.relation import Relation
+from caliber.schema.traits import Mirror
 from caliber.search.figures import Figures, StoredFigures
 from caliber.search.filtering.filters import check_filter
 from caliber.search.in_database import candidates as find
@@ -92,7 +93,8 @@ class StoredSearch:
         self.kinds = tuple(relation.name for relation in texts_of(store.catalog))
         """The relations that it searches."""
         self._searcher = self._fresh()
-        self.blank = {name: self._mirrors.mirror(name, ()) for name in (*self.kinds, "usage", "edge")}
+        read = (each.name for each in store.catalog.mirrored if each.mirror is Mirror.ROWS and not each.framed)
+        self.blank = {name: self._mirrors.mirror(name, ()) for name in (*self.kinds, *read)}
         """Snapshots of no rows: what filters are checked by."""
 
     def forget_words(self) -> None:

@@ -119,12 +119,13 @@ class GraphLeg:
         return out
 
     def _converse(self, searched: Sequence[Searched], seeds: Sequence[Hit], brought: Sequence[_Brought]) -> None:
-        """Give the turns beside seeds their share."""
+        """Give the records beside seeds their share."""
         for place, item in enumerate(searched):
             mine = [seed for seed in seeds if seed.kind == place]
-            if item.kind != "turn" or not mine:
+            following = item.owners.layout.relation.neighbours
+            if following is None or not mine:
                 continue
-            beside = neighbours(item.owners, "scope_id")
+            beside = neighbours(item.owners, following.by)
             for step in (beside.before, beside.after):
                 rows = np.array([seed.row for seed in mine], np.int64)
                 scores = np.array([seed.score for seed in mine], np.float64)

@@ -303,9 +303,10 @@ def _score(
 
 def _lending(item: Searched, settings: KeywordConfig) -> Lending | None:
     lent = (settings.lend_near, settings.lend_far, settings.lend_answer)
-    if item.kind != "turn" or not any(lent):
+    following = item.owners.layout.relation.neighbours
+    if following is None or not any(lent):
         return None
-    before, after = neighbours(item.owners, "scope_id").columns()
+    before, after = neighbours(item.owners, following.by).columns()
     return Lending(before, after, item.words.flagged(ASKS), *lent)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from caliber.schema.relation import Relation
+from caliber.schema.traits import Mirror
 from caliber.storage.bulk import arrow, completing
 from caliber.storage.bulk.arrow import Source
 from caliber.storage.bulk.checks import check_batch, check_dimensions, check_owners
@@ -54,7 +55,7 @@ def _batches_of(
             columns[name] = column
         completing.add_plain(relation, columns, rows, maker)
         check_batch(relation, columns, rows, first_row)
-        if relation.name == "embedding" and rows:
+        if relation.mirror is Mirror.VECTORS and rows:
             check_owners(columns, rows, first_row, owners)
             check_dimensions(columns, rows, first_row, spaces)
         completing.verify(relation, columns, source.names, rows, first_row, maker)

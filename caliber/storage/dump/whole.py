@@ -13,7 +13,7 @@ from typing import Any, Final
 from caliber.kernels.copy.rows import CopyColumn, CopyKind, CopyRows, copy_tuples
 from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relation import Column, Relation, integer
-from caliber.schema.relations import CHANGE, CONFIG_DOCUMENT, EMBEDDING_SPACE, MEMORY_TYPE, SCHEMA_MIGRATION
+from caliber.schema.traits import Place
 from caliber.storage.bulk import arrow
 from caliber.storage.bulk.columns import Columns, rewritten
 
@@ -38,8 +38,8 @@ def whole_of(catalog: Catalog) -> tuple[Relation, ...]:
 
     Change records belong to a position, migrations to the database.
     """
-    left_out = (CHANGE, SCHEMA_MIGRATION, MEMORY_TYPE)
-    return (MEMORY_TYPE, *(whole(relation) for relation in catalog.relations if relation not in left_out))
+    kept = (relation for relation in catalog.relations if relation.place is not Place.DATABASE)
+    return tuple(map(whole, sorted(kept, key=lambda relation: relation.place is not Place.DECLARATIONS)))
 
 
 def emptying_of(catalog: Catalog) -> tuple[Relation, ...]:
@@ -49,8 +49,7 @@ def emptying_of(catalog: Catalog) -> tuple[Relation, ...]:
 
 def records_of(catalog: Catalog) -> tuple[Relation, ...]:
     """Return what makes a store worth keeping: the others are there as soon as one is made and opened."""
-    there = (CONFIG_DOCUMENT, EMBEDDING_SPACE, MEMORY_TYPE)
-    return tuple(relation for relation in emptying_of(catalog) if relation not in there)
+    return tuple(relation for relation in emptying_of(catalog) if relation.place is Place.RECORDS)
 
 
 WHOLE: Final[tuple[Relation, ...]] = whole_of(BUILT_IN)

@@ -19,7 +19,8 @@ from typing import Any, Final, Protocol
 from caliber.model.errors import Conflict, StorageError
 from caliber.schema.catalog import Catalog
 from caliber.schema.relation import Relation
-from caliber.schema.relations import CHANGE, ERASURE, SCHEMA_MIGRATION
+from caliber.schema.relations import ERASURE
+from caliber.schema.traits import Place
 from caliber.storage.bulk.arrow import RowsHash, keys_of
 from caliber.storage.maintain.moved import FenceState
 from caliber.storage.write.changes import RELOAD_RECORD, unpack_changes
@@ -30,7 +31,7 @@ def copied_of(catalog: Catalog) -> tuple[Relation, ...]:
 
     Changes are a feed's, which begins anew; a schema's versions belong to the store.
     """
-    return tuple(each for each in catalog.relations if each not in (CHANGE, SCHEMA_MIGRATION))
+    return tuple(each for each in catalog.relations if each.place is not Place.DATABASE)
 
 
 NAMED_MOST: Final = 200_000

@@ -17,7 +17,7 @@ from caliber.schema.memory_definitions import definition_of, memory_from
 from caliber.schema.memory_types import Field, FieldType, Index, MemoryType
 from caliber.schema.own_memories import embedded_field, faults, own_memory
 from caliber.schema.relation import Relation
-from caliber.schema.relations import MEMORY_TYPE
+from caliber.schema.relations import MEMORY_TYPE, RELATIONS
 from caliber.schema.relations.memory import FIRST_CODE, LAST_CODE, NAMESAKE_BITS, StoredMemory
 from caliber.storage.compile.plan import Dialect, compile_relation
 from caliber.storage.migrate.schema_changes import statements_between
@@ -236,7 +236,7 @@ def _removed(row: StoredMemory, dialect: Dialect, at: datetime) -> MemoryStep:
     relation = own_memory(memory_from(row.definition), row.code).relation
     owned = [
         f"DELETE FROM {dialect.table(name)} WHERE owner_type = '{relation.name}'"
-        for name in ("embedding", "content_version", "usage")
+        for name in (each.name for each in RELATIONS if each.has("owner_type"))
     ]
     # What it was made of nobody needs any more, and its words may be somebody's.
     gone = replace(row, definition="", retired_at=at, updated_at=at, version=row.version + 1)

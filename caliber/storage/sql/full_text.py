@@ -246,6 +246,9 @@ def filter_type(relation: Relation, name: str) -> ColumnType:
     return ColumnType.INT if name == ORDINAL else relation.column(name).type
 
 
+_AROUND = Irregular(("ordinals", "steps"), results=("ordinal",))
+
+
 def _of(relation: Relation) -> dict[str, Irregular]:
     """Return the statements that search one relation.
 
@@ -263,6 +266,7 @@ def _of(relation: Relation) -> dict[str, Irregular]:
     return {
         **readers,
         **(linked if relation.linked else {}),
+        **({f"search.around_{name}": _AROUND} if relation.neighbours else {}),
         f"search.figures_{name}": Irregular(sight, results=("texts", "terms", "newest_us")),
         f"search.matching_{name}": Irregular((*sight, *filters), results=("records",)),
         f"search.count_{name}": Irregular(("term", *sight), results=("texts",)),
@@ -299,7 +303,6 @@ def readers_of(relation: Relation, table: str) -> dict[str, str]:
 
 FULL_TEXT: dict[str, Irregular] = {
     **{name: contract for relation in TEXTS for name, contract in _of(relation).items()},
-    "search.around": Irregular(("ordinals", "steps"), results=("ordinal",)),
     "search.vectors_of": Irregular(("space_id", "keys"), rows_of="embedding"),
     "search.usage_of": Irregular(("keys",), rows_of="usage"),
     "search.edges_of": Irregular(("keys",), rows_of="edge"),

@@ -33,7 +33,8 @@ from caliber.model.errors import CaliberError, Conflict
 from caliber.model.time import from_us
 from caliber.schema.catalog import Catalog
 from caliber.schema.relation import Column, ColumnType, Relation
-from caliber.schema.relations import CHANGE, MEMORY_TYPE, RELATIONS, SCHEMA_MIGRATION
+from caliber.schema.relations import BY_NAME, CHANGE, MEMORY_TYPE, RELATIONS, SCHEMA_MIGRATION
+from caliber.schema.relations.memory import TABLE_PREFIX
 from caliber.storage.bulk import arrow
 from caliber.storage.compile.plan import compile_relation, plans_of, quote
 from caliber.storage.maintain.moved import FenceState
@@ -300,7 +301,7 @@ class PostgresReplica:
     def _make_memories(self, connection: Connection, catalog: Catalog) -> None:
         """Make the tables of memories anew: an earlier attempt may have copied others."""
         for name in self._tables(connection):
-            if name.startswith("memory_") and name != MEMORY_TYPE.name:
+            if name.startswith(TABLE_PREFIX) and name not in BY_NAME:
                 connection.execute(f"DROP TABLE {self._dialect.table(name)} CASCADE".encode())
         for relation in catalog.own:
             connection.execute(self._bare(relation))

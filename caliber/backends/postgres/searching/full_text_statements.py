@@ -62,6 +62,12 @@ def in_sight(relation: Relation, seen: str = "$2", at: str = "$3") -> str:
     return " AND ".join(parts)
 
 
+def _hides(relation: Relation) -> bool:
+    """Return whether a record whose text is indexed may be out of sight."""
+    lacks = relation.text is not None and relation.text.tokens is not None
+    return bool(relation.active or relation.valid or relation.readers) or lacks
+
+
 def filters(relation: Relation, first: int) -> str:
     """Return the conditions of every column that can be filtered by; one whose parameter is NULL holds."""
     parts = []
@@ -111,6 +117,7 @@ def _of(relation: Relation, dialect: PostgresDialect) -> dict[str, str]:
     return {
         **readers_of(relation, records),
         **(linked if relation.linked else {}),
+        **_around(relation, dialect),
         f"search.figures_{kind}": (
             f"SELECT count(*), coalesce(sum(e.terms), 0)::bigint, max({happened(relation)}) FROM {records} AS o"
             f" JOIN {entries} AS e ON e.ordinal = o.ordinal WHERE {in_sight(relation, '$1', '$2')}"
@@ -121,7 +128,7 @@ def _of(relation: Relation, dialect: PostgresDialect) -> dict[str, str]:
         f"search.count_{kind}": (
             f"SELECT count(*) FROM {words} AS v {looked_up(relation, dialect, 'o.ordinal = v.ordinal', None)}"
             " WHERE v.term = $1::text"
-            if kind != "turn"  # whatever is indexed of turns is in sight
+            if _hides(relation)
             else f"SELECT count(*) FROM {words} AS v WHERE v.term = $1::text AND {sight}"
         ),
         f"search.best_{kind}": (
@@ -182,18 +189,26 @@ def _end_in_sight(end: str, dialect: PostgresDialect) -> str:
     )
 
 
-def _across(dialect: PostgresDialect) -> dict[str, str]:
-    turn, edge = dialect.table("turn"), dialect.table("edge")
+def _around(relation: Relation, dialect: PostgresDialect) -> dict[str, str]:
+    """Return the statement that gives the records beside others, by its name; none where each stands alone."""
+    if relation.neighbours is None:
+        return {}
+    rows, by, order = dialect.table(relation.name), quote(relation.neighbours.by), quote(relation.neighbours.order)
     beside = (
-        f"(SELECT b.ordinal FROM {turn} AS b WHERE b.scope_id = s.scope_id AND b.sequence {{0}} s.sequence"
-        " ORDER BY b.sequence {1} LIMIT $2::bigint)"
+        f"(SELECT b.ordinal FROM {rows} AS b WHERE b.{by} = s.{by} AND b.{order} {{0}} s.{order}"
+        f" ORDER BY b.{order} {{1}} LIMIT $2::bigint)"
     )
+    sql = (
+        f"SELECT DISTINCT t.ordinal FROM {rows} AS s CROSS JOIN LATERAL"
+        f" ({beside.format('<', 'DESC')} UNION ALL {beside.format('>', 'ASC')}) AS t"
+        f" WHERE s.ordinal IN ({dialect.in_integers(1)})"
+    )
+    return {f"search.around_{relation.name}": sql}
+
+
+def _across(dialect: PostgresDialect) -> dict[str, str]:
+    edge = dialect.table("edge")
     return {
-        "search.around": (
-            f"SELECT DISTINCT t.ordinal FROM {turn} AS s CROSS JOIN LATERAL"
-            f" ({beside.format('<', 'DESC')} UNION ALL {beside.format('>', 'ASC')}) AS t"
-            f" WHERE s.ordinal IN ({dialect.in_integers(1)})"
-        ),
         "search.vectors_of": (
             f"SELECT {_row(BY_NAME['embedding'], 'e')} FROM {dialect.table('embedding')} AS e"
             f" WHERE e.space_id = $1::uuid AND e.owner_id IN ({_IDS.format('$2')}) ORDER BY e.ordinal"

@@ -59,6 +59,23 @@ def _filters(relation: Relation, first: int) -> str:
     return " AND ".join(parts)
 
 
+def _around(relation: Relation) -> dict[str, str]:
+    """Return the statement that gives the records beside others, by its name; none where each stands alone."""
+    if relation.neighbours is None:
+        return {}
+    rows, by, order = (quote(name) for name in (relation.name, relation.neighbours.by, relation.neighbours.order))
+    beside = (
+        f"SELECT b.ordinal FROM {rows} AS b WHERE b.{by} = s.{by} AND b.{order} {{0}} s.{order}"
+        f" ORDER BY b.{order} {{1}} LIMIT ?2"
+    )
+    sql = (
+        f"SELECT DISTINCT t.ordinal FROM json_each(?1) AS w CROSS JOIN {rows} AS s ON s.ordinal = w.value"
+        f" CROSS JOIN {rows} AS t ON t.ordinal IN (SELECT ordinal FROM ({beside.format('<', 'DESC')})"
+        f" UNION ALL SELECT ordinal FROM ({beside.format('>', 'ASC')}))"
+    )
+    return {f"search.around_{relation.name}": sql}
+
+
 def _of(relation: Relation) -> dict[str, str]:
     kind, key = relation.name, relation.key[0]
     records, words = quote(kind), text_table(relation)
@@ -72,6 +89,7 @@ def _of(relation: Relation) -> dict[str, str]:
     return {
         **readers_of(relation, records),
         **(linked if relation.linked else {}),
+        **_around(relation),
         f"search.figures_{kind}": (
             f"SELECT count(*), coalesce(sum(e.terms), 0), max({time}) FROM {records} AS o"
             f" JOIN {words}_entry AS e ON e.ordinal = o.ordinal WHERE {_in_sight(relation, '?1', '?2')}"
@@ -135,17 +153,8 @@ def _end_in_sight(end: str) -> str:
     )
 
 
-_BESIDE = (
-    "SELECT b.ordinal FROM turn AS b WHERE b.scope_id = s.scope_id AND b.sequence {0} s.sequence"
-    " ORDER BY b.sequence {1} LIMIT ?2"
-)
 _TEXTS = {
     **{name: text for relation in TEXTS for name, text in _of(relation).items()},
-    "search.around": (
-        "SELECT DISTINCT t.ordinal FROM json_each(?1) AS w CROSS JOIN turn AS s ON s.ordinal = w.value"
-        f" CROSS JOIN turn AS t ON t.ordinal IN (SELECT ordinal FROM ({_BESIDE.format('<', 'DESC')})"
-        f" UNION ALL SELECT ordinal FROM ({_BESIDE.format('>', 'ASC')}))"
-    ),
     "search.vectors_of": (
         f"SELECT {ROW['embedding']} FROM embedding WHERE space_id = ?1 AND owner_id IN ({_IDS.format('?2')})"
         " ORDER BY ordinal"
