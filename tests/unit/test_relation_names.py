@@ -16,6 +16,8 @@ import pkgutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import pytest
+
 from caliber.model.context import SourceType
 from caliber.model.references import EntityType
 from caliber.schema import relations
@@ -27,11 +29,16 @@ PACKAGE = Path(__file__).resolve().parents[2] / "caliber"
 NAMES = {relation.name for relation in RELATIONS}
 CONSTANTS = {name: value.name for name, value in vars(relations).items() if isinstance(value, Relation)}
 ENUMS = {"EntityType": EntityType, "SourceType": SourceType}
-HOMES = {"memory": "memories"}
+HOMES = {"memory": ("memories",), "storage": ("storage", "backends")}
 """The rooms of modules of ``schema/relations`` that are not called as their room."""
-ANYWHERE = ("schema/relations/", "context/conversation.py", "testing/")
-"""Declarations, the one module that knows turns, and the suite that tests backends from outside."""
-"""Lists and comparisons that are to go: how many are left, by file."""
+EXEMPT = (
+    "schema/relations/",
+    "context/conversation.py",  # the one module that knows turns
+    "config/earlier.py",  # knobs of schema 2, by the names that stores keep
+    "testing/",  # the suite that tests backends from outside
+)
+LEFT: tuple[str, ...] = ("context/", "retention/", "schema/binding.py", "config/rules/declared.py")
+"""Places whose lists and comparisons are still to go."""
 
 
 def homes() -> dict[str, set[str]]:
@@ -41,44 +48,110 @@ def homes() -> dict[str, set[str]]:
         declared = vars(importlib.import_module(f"{relations.__name__}.{module.name}")).items()
         for name, value in declared:
             if isinstance(value, Relation) and CONSTANTS.get(name) == value.name:
-                out.setdefault(value.name, set()).add(HOMES.get(module.name, module.name))
+                out.setdefault(value.name, set()).update(HOMES.get(module.name, (module.name,)))
     return out
 
 
 def named(node: ast.expr) -> str | None:
-    """Return the relation that an expression names, or the member of an enum of kinds."""
+    """Return the relation that an expression names: a text, a member of an enum, the relation itself."""
+    name: object = None
     if isinstance(node, ast.Constant):
-        return node.value if isinstance(node.value, str) and node.value in NAMES else None
-    if isinstance(node, ast.Name):
-        return CONSTANTS.get(node.id)
-    if isinstance(node, ast.Attribute):
-        if isinstance(node.value, ast.Name) and node.value.id in ENUMS:
-            return str(getattr(ENUMS[node.value.id], node.attr, node.attr))
-        return named(node.value) if node.attr in ("name", "value", "code") else None
-    return None
+        name = node.value
+    elif isinstance(node, ast.Name):
+        name = CONSTANTS.get(node.id)
+    elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ENUMS:
+        name = str(getattr(ENUMS[node.value.id], node.attr, ""))
+    elif isinstance(node, ast.Attribute) and node.attr in ("name", "value", "code"):
+        return named(node.value)
+    return name if isinstance(name, str) and name in NAMES else None
 
 
 def _members(nodes: Iterable[ast.expr | None]) -> list[str]:
     return [name for node in nodes if node is not None and (name := named(node)) is not None]
 
 
-def breaches(source: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line and the relations of each comparison and each collection that names kinds."""
-    for node in ast.walk(ast.parse(source)):
-        found: list[str] = []
-        if isinstance(node, ast.Compare):
-            found = _members([node.left, *node.comparators])
-        elif isinstance(node, ast.MatchValue):
-            found = _members([node.value])
-        elif isinstance(node, ast.Tuple | ast.List | ast.Set):
-            found = _members(node.elts)
-            found = found if len(found) > 1 else []
-        elif isinstance(node, ast.Dict):
-            for part in (node.keys, node.values):
-                members = _members(part)
-                # Keys of documents and keywords of calls may be called as relations are: not all of them are.
-                plain = all(isinstance(each, ast.Constant) for each in part)
-                if len(members) > 1 and (not plain or len(members) == len(part)):
-                    found += members
-        if found:
-            yield node.lineno, found
+def _found(node: ast.AST) -> list[str]:
+    """Return the relations that a comparison or a collection names."""
+    if isinstance(node, ast.Compare):
+        sides = [node.left, *node.comparators]
+        listed = [each for side in sides if isinstance(side, ast.Tuple | ast.List | ast.Set) for each in side.elts]
+        return _members([*sides, *listed])
+    if isinstance(node, ast.MatchValue):
+        return _members([node.value])
+    found: list[str] = []
+    if isinstance(node, ast.Tuple | ast.List | ast.Set):
+        found = _members(node.elts)
+    elif isinstance(node, ast.Dict):
+        # Keys of documents and values of theirs may be words that relations are called by too.
+        keys, values = _members(node.keys), [each for each in node.values if not isinstance(each, ast.Constant)]
+        plain = all(isinstance(each, ast.Constant) for each in node.keys)
+        found = (keys if not plain or len(keys) == len(node.keys) else []) + _members(values)
+    return found if len(found) > 1 else []
+
+
+def breaches(source: str, path: str = "") -> Iterator[tuple[int, list[str]]]:
+    """Yield the line and the relations of each comparison and each collection that names kinds of other rooms."""
+    room, at_home = path.split("/", maxsplit=1)[0], homes()
+    tree = ast.parse(source)
+    types = {
+        id(each)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == "Literal"
+        for each in ast.walk(node.slice)
+    }
+    for node in ast.walk(tree):
+        found = [] if id(node) in types else _found(node)  # the words of a knob are nobody's kinds
+        if any(room not in at_home[name] for name in found):
+            yield node.lineno, found  # type: ignore[attr-defined]
+
+
+def test_no_kind_is_known_by_name() -> None:
+    # design section 3: "no list of kinds and no comparison with a relation's name stands anywhere else"
+    found = [
+        f"{path}:{line} names {', '.join(names)}"
+        for file in sorted(PACKAGE.rglob("*.py"))
+        if not (path := file.relative_to(PACKAGE).as_posix()).startswith((*EXEMPT, *LEFT))
+        for line, names in breaches(file.read_text(), path)
+    ]
+    assert not found, "\n".join(["ask a trait of the relation instead:", *found])
+
+
+PLANTED = {
+    "text": 'if kind == "note": pass',
+    "text that is unlike": 'if "turn" != kind: pass',
+    "one of texts": 'if kind in ("note", other): pass',
+    "list": 'KINDS = ["note", "artifact"]',
+    "tuple": 'KINDS = ("turn", *more, "note")',
+    "set": 'KINDS = {"scope", "turn"}',
+    "keys": 'TABLES = {"note": 1, "turn": 2}',
+    "keys that are relations": "TABLES = {NOTE.name: 1, TURN.name: 2, other: 3}",
+    "values": "TABLES = {1: NOTE, 2: TURN}",
+    "relation": "if relation is NOTE: pass",
+    "name of a relation": "if name == NOTE.name: pass",
+    "code of a relation": "if code in (TURN.code, 3): pass",
+    "relations": "for relation in (NOTE, ARTIFACT): pass",
+    "member": "if event.subject_type is EntityType.NOTE: pass",
+    "members": "KINDS = frozenset({SourceType.NOTE, SourceType.ARTIFACT})",
+    "match": 'match kind:\n    case "note": pass',
+    "match of members": "match kind:\n    case EntityType.TURN: pass",
+}
+
+
+@pytest.mark.parametrize("source", PLANTED.values(), ids=PLANTED)
+def test_planted_breach_is_seen(source: str) -> None:
+    assert list(breaches(source, "search/planted.py")), source
+
+
+@pytest.mark.parametrize(
+    ("source", "path"),
+    [
+        ("if relation is NOTE: pass", "knowledge/notes.py"),
+        ("KINDS = (TURN, SCOPE)", "trajectory/turns.py"),
+        ('open(mode="note")', "search/planted.py"),
+        ("uow.insert(NOTE, note)", "policies/planted.py"),
+        ('body = {"trajectory": one, "reason": two}', "search/planted.py"),
+        ('Reach = Literal["trajectory", "session"]', "config/planted.py"),
+    ],
+)
+def test_sound_source_passes(source: str, path: str) -> None:
+    assert not list(breaches(source, path))
