@@ -12,20 +12,19 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import itertools
 import keyword
 import math
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import StrEnum
 from typing import Any, Final
 
 from caliber.model.errors import InternalError, InvalidValue
 from caliber.model.memories import MemoryCategory
 from caliber.model.trust import TrustLabel
+from caliber.schema.declared_enums import camel, values_of
 from caliber.schema.derived import RecordHash, Tokens
 from caliber.schema.erase import Erase, Redaction
 from caliber.schema.indexing import OWN_INDEXES, index_faults
@@ -399,7 +398,7 @@ def _column_of(memory: MemoryType, item: Field, looked_up: set[str], content: st
             return Column(item.name, ColumnType.INSTANT, resident_null=ALWAYS_US if item.optional else None, **in_array)
         case FieldType.ENUM:
             # By its values as they come: another process may know more of them.
-            members = _values_of(memory.name, item.name, item.values)
+            members = values_of(memory.name, item.name, item.values)
             return Column(item.name, ColumnType.ENUM, enum=members, open=True, residence=Residence.INTERNED, **options)
         case FieldType.JSON:
             return Column(
@@ -413,47 +412,7 @@ def _same(value: Any) -> Any:
     return value
 
 
-# --- entities and enums: classes that nobody can import, and that are pickled by what they were made of ------------
-
-
-class _DeclaredValue(StrEnum):
-    """A value of a declared enum."""
-
-    def __reduce_ex__(self, _: Any) -> tuple[Any, ...]:
-        made = type(self)
-        return _value_again, (made.__name__, tuple(item.value for item in made), self.value)
-
-
-def _camel(*names: str) -> str:
-    return "".join(part.capitalize() for name in names for part in name.split("_")) or "Memory"
-
-
-def _member_names(values: Iterable[str]) -> list[str]:
-    """Return what the members of an enum are called: as their values, as far as Python lets them be."""
-    names: list[str] = []
-    for value in values:
-        name = re.sub(r"\W", "_", value.upper()).strip("_")
-        if not name.isidentifier():
-            name = f"VALUE_{name}".rstrip("_")
-        others = (f"{name}_{number}" for number in itertools.count(2))
-        names.append(name if name not in names else next(other for other in others if other not in names))
-    return names
-
-
-@functools.lru_cache(maxsize=1_024)
-def _enum_of(name: str, values: tuple[str, ...]) -> type[StrEnum]:
-    members = list(zip(_member_names(values), values, strict=True))
-    make: Any = _DeclaredValue
-    made: type[StrEnum] = make(name, members, module=__name__)
-    return made
-
-
-def _values_of(memory: str, name: str, values: tuple[str, ...]) -> type[StrEnum]:
-    return _enum_of(_camel(memory, name), values)
-
-
-def _value_again(name: str, values: tuple[str, ...], value: str) -> StrEnum:
-    return _enum_of(name, values)(value)
+# --- entities: classes that nobody can import, and that are pickled by what they were made of -----------------------
 
 
 _PYTHON: Final[Mapping[ColumnType, Any]] = {
@@ -499,7 +458,7 @@ def _entity_of(shape: MemoryType) -> type[Any]:
         "__doc__": f"A record of the declared memory {shape.name}.",
         "__module__": __name__,
     }
-    return dataclasses.make_dataclass(_camel(shape.name), fields, frozen=True, slots=True, namespace=namespace)
+    return dataclasses.make_dataclass(camel(shape.name), fields, frozen=True, slots=True, namespace=namespace)
 
 
 def _key_of(record: Any) -> uuid.UUID:
