@@ -12,7 +12,6 @@ import asyncio
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from types import TracebackType
 from typing import Any, TypeVar
@@ -20,13 +19,14 @@ from typing import Any, TypeVar
 from caliber.api import opening
 from caliber.api.aio_agents import AsyncLocks
 from caliber.api.aio_memories import AsyncMemory
+from caliber.api.aio_threads import CallThreads
 from caliber.api.caliber import Caliber
 from caliber.dsl.loading import ConfigSource
 from caliber.llm.protocols import EmbeddingProvider, SummarizationProvider
 from caliber.model.access import Principal
 from caliber.model.agents import LockToken
 from caliber.model.erasure import ForgetReport
-from caliber.model.errors import DTypeError, Unavailable
+from caliber.model.errors import DTypeError
 from caliber.model.events import Event, EventType
 from caliber.model.ids import Id
 from caliber.model.knowledge import Note, NoteType
@@ -61,27 +61,6 @@ def __dir__() -> list[str]:
     return __all__
 
 
-class _Pool:
-    """A bounded pool of threads shared by the handles of one tenant."""
-
-    def __init__(self, workers: int, queue: int) -> None:
-        self._executor = ThreadPoolExecutor(workers, thread_name_prefix="caliber-aio")
-        self._room = asyncio.Semaphore(workers + queue)
-        self._shut = False
-
-    async def run(self, call: Callable[[], T]) -> T:
-        """Run ``call`` on a thread and return its result without blocking the loop. Raises: Unavailable when shut."""
-        async with self._room:
-            if self._shut:  # also where it was shut while this call waited for room
-                raise Unavailable("the handle is closed; open the store again", reason="closed", retryable=False)
-            return await asyncio.get_running_loop().run_in_executor(self._executor, call)
-
-    def shut(self) -> None:
-        """Take no more calls; those that a thread or the queue already has come to their end."""
-        self._shut = True
-        self._executor.shutdown(wait=False)
-
-
 async def open(  # noqa: A001  (the pinned name)
     config: ConfigSource,
     *,
@@ -107,7 +86,7 @@ async def open(  # noqa: A001  (the pinned name)
     )
     memory = await asyncio.get_running_loop().run_in_executor(None, call)
     settings = memory.config.aio
-    return AsyncCaliber(memory, _Pool(settings.workers, settings.queue))
+    return AsyncCaliber(memory, CallThreads(settings.workers, settings.queue))
 
 
 async def create(config: ConfigSource, *, tenant: str | None = None, exist_ok: bool = False) -> None:
@@ -119,7 +98,7 @@ async def create(config: ConfigSource, *, tenant: str | None = None, exist_ok: b
 class AsyncCaliber:
     """``Caliber`` with ``async`` methods; each means what its namesake there means. Belongs to one event loop."""
 
-    def __init__(self, memory: Caliber, pool: _Pool) -> None:
+    def __init__(self, memory: Caliber, pool: CallThreads) -> None:
         self._memory = memory
         self._pool = pool
 

@@ -1,0 +1,33 @@
+"""Threads that asynchronous calls run on: bounded, shared by the handles of one tenant."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from caliber.model.errors import Unavailable
+
+T = TypeVar("T")
+
+
+class CallThreads:
+    """Runs calls on at most ``workers`` threads; at most ``queue`` more wait for one."""
+
+    def __init__(self, workers: int, queue: int) -> None:
+        self._executor = ThreadPoolExecutor(workers, thread_name_prefix="caliber-aio")
+        self._room = asyncio.Semaphore(workers + queue)
+        self._shut = False
+
+    async def run(self, call: Callable[[], T]) -> T:
+        """Run ``call`` on a thread and return its result without blocking the loop. Raises: Unavailable when shut."""
+        async with self._room:
+            if self._shut:  # also where it was shut while this call waited for room
+                raise Unavailable("the handle is closed; open the store again", reason="closed", retryable=False)
+            return await asyncio.get_running_loop().run_in_executor(self._executor, call)
+
+    def shut(self) -> None:
+        """Take no more calls; those that a thread or the queue already has come to their end."""
+        self._shut = True
+        self._executor.shutdown(wait=False)
