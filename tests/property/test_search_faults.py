@@ -14,6 +14,7 @@ from support.evidence import soaking
 from support.search_fault import FOUND
 
 CHILD = Path(__file__).resolve().parents[1] / "support" / "search_fault.py"
+PACKAGE = Path(__file__).resolve().parents[2] / "caliber"
 EXAMPLES = 800
 SEED = "1"
 """Fixed: whether a fault is found must not depend on the run."""
@@ -46,7 +47,7 @@ FAULTS = {
         "search.ranking.fusion", "from_us(min(now_us, max(newest)) if newest else now_us)", "from_us(now_us)",
     ),
     "what is not found has no score": ("search.ranking.fusion", "LEAST = 1e-6", "LEAST = 1e-7"),
-    "a note holds on the instant it ends": ("resident.validity", "least=as_of_us + 1)", "least=as_of_us)"),
+    "a note holds on the instant it ends": ("resident.validity", "least=at_us + 1)", "least=at_us)"),
     "use makes nothing recent": ("search.ranking.recent", "times[row] = max(int(times[row]), at)", "pass"),
     "parts of one letter are found": ("text.words", "if len(part) > 1 or", "if len(part) > 0 or"),
     "stop words are looked for": ("search.query", "kept if enough else tuple(terms)", "tuple(terms)"),
@@ -61,6 +62,12 @@ FAULTS = {
 
 SURE = ("words are rarer than they are",)
 """What a few comparisons find: the fault of ``make test``."""
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_has_one_place_in_its_module(name: str) -> None:
+    module, old, _ = FAULTS[name]
+    assert (PACKAGE / f"{module.replace('.', '/')}.py").read_text("utf-8").count(old) == 1
 
 
 @pytest.mark.parametrize("name", sorted(FAULTS) if soaking() else SURE)
