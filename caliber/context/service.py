@@ -66,6 +66,7 @@ class Reader:
     def __init__(self, engine: Engine, principal: Principal, searching: Searching) -> None:
         self._engine = engine
         self._principal = principal
+        self._label = principal.label
         self._shared = engine.part(SearchEngine)
         self._embeddings = engine.part(Embeddings)
         self._pending = engine.part(PendingInjections)
@@ -176,7 +177,7 @@ class Reader:
                 window_id=WindowId(uuid7()),
                 config=engine.config,
                 config_hash=engine.config.hash.hex(),
-                principal=self._principal.label,
+                principal=self._label,
                 masks=self._readers.masks(snapshot),
                 query=query.text,
                 query_embedding=query.vector,
@@ -241,7 +242,7 @@ class Reader:
             functools.partial(
                 engine.event,
                 EventType.CONTEXT_ASSEMBLE,
-                principal=self._principal.label,
+                principal=self._label,
                 trajectory_id=trajectory_id,
                 scope_id=window.scope_id,
                 subject=(EntityType.CONTEXT_WINDOW, window.window_id),
@@ -285,7 +286,7 @@ class Reader:
 
     def _own(self, window: StoredWindow) -> None:
         """Windows hold what their principal saw: others do not get to read it."""
-        if not self._principal.admin and principal_of(window.record) != self._principal.label:
+        if not self._principal.admin and principal_of(window.record) != self._label:
             raise NotFound(entity_type="context_window", id=window.window_id)
 
     def replay(self, window_id: uuid.UUID) -> ContextWindow:

@@ -9,8 +9,7 @@ Source: design section 5 (What a window is for), docs/windows.md.
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -19,13 +18,13 @@ from numpy.typing import NDArray
 
 from caliber.context.conversation import PASSAGE, SUMMARY, TASKS
 from caliber.context.gather.duplicates import Recalled, find_twins
+from caliber.context.gather.reach import conditions_of, having, meeting
 from caliber.context.gather.scores import Scored, compared, without_vector
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import AssemblyPlan
 from caliber.model.references import EntityType
-from caliber.model.trust import TrustLabel
 from caliber.resident.conversation import neighbours
-from caliber.resident.mirror import Generation, RelationSnapshot
+from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.search.request import Pool, Request
 
@@ -54,9 +53,6 @@ class Recall:
 # --- whose records -------------------------------------------------------------------------------
 
 
-_CODES: Final[weakref.WeakKeyDictionary[Generation, dict[bytes, int]]] = weakref.WeakKeyDictionary()
-
-
 def tasks_in_reach(snapshot: ResidentSnapshot, trajectory_id: bytes, reach: str) -> list[bytes] | None:
     """Return the keys of the tasks whose records a window may recall; None: of every task."""
     tasks = snapshot[TASKS]
@@ -78,39 +74,14 @@ def tasks_in_reach(snapshot: ResidentSnapshot, trajectory_id: bytes, reach: str)
     return list({trajectory_id, *(tasks.entity_id(number).bytes for number in every.tolist())})
 
 
-def of_tasks(owners: RelationSnapshot, keys: Iterable[bytes]) -> Bools:
-    """Return which rows belong to one of some tasks. Shapes: ``bool[owners.length]``"""
-    values = owners.interned("trajectory_id")
-    known = _CODES.setdefault(owners.generation, {})
-    for code in range(len(known), len(values)):
-        known[values[code]] = code
-    wanted = np.zeros(len(known) + 1, np.bool_)
-    wanted[[code for code in (known.get(key, -1) for key in keys) if code >= 0]] = True
-    codes = owners.column("trajectory_id")
-    mask: Bools = wanted[codes]
-    return mask
-
-
 def recallable(
     inputs: AssemblyInputs, plan: AssemblyPlan, searcher: Searcher, kind: str, tasks: Sequence[bytes] | None
 ) -> Bools:
     """Return which rows of a kind a window may recall. Shapes: ``bool[length of the mirror]``"""
     owners = inputs.snapshot[kind]
     allowed = searcher.sight(owners, inputs.readers, inputs.as_of_us, inputs.now_us).visible
-    if not owners.relation.has("trajectory_id"):  # knowledge belongs to no task
-        return allowed
-    if tasks is not None:
-        mine = of_tasks(owners, tasks)
-        if owners.relation.column("trajectory_id").nullable:  # what may belong to no task, and does not, is everybody's
-            values = owners.interned("trajectory_id")
-            free = [code for code, value in enumerate(values) if value is None]
-            mine = mine | np.isin(owners.column("trajectory_id"), free)
-        allowed = allowed & mine
-    if owners.relation.has("trust"):
-        least = list(TrustLabel).index(plan.config.recall.trust)
-        own = of_tasks(owners, [inputs.trajectory_id.bytes])
-        allowed = allowed & (own | (owners.column("trust") <= least))
-    return allowed
+    conditions = conditions_of(owners.relation, tasks, inputs.trajectory_id.bytes, plan.config.recall.trust)
+    return allowed if conditions == [{}] else allowed & meeting(owners, conditions)
 
 
 # --- what is found -------------------------------------------------------------------------------
@@ -159,7 +130,7 @@ def pools_of_recall(
             allowed = allowed.copy()
             allowed[hidden] = False
         elif source == SUMMARY:
-            allowed = allowed & ~of_tasks(snapshot[kind], [inputs.trajectory_id.bytes])
+            allowed = allowed & ~having(snapshot[kind], "trajectory_id", [inputs.trajectory_id])
         counts[source] = int(np.count_nonzero(allowed)) + unseen
         if counts[source]:
             pools.append((source, Pool(kind, allowed, limit, silent=hidden if source == PASSAGE else None)))

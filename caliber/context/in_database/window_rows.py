@@ -16,8 +16,8 @@ from functools import cached_property
 from caliber.context.conversation import BLOCKS, PASSAGE, SCOPES, TASKS, TURNS
 from caliber.context.gather.asking import NO_QUERY, DefaultQuery, default_query
 from caliber.context.gather.dialogue import Earlier
+from caliber.context.gather.reach import conditions_of
 from caliber.context.gather.turns import TurnReader
-from caliber.context.in_database.reach import conditions_of
 from caliber.context.in_database.rule_rows import RuleRows
 from caliber.context.inputs import TextSource
 from caliber.context.plan import AssemblyPlan, SectionPlan
