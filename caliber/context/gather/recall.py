@@ -24,7 +24,6 @@ from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import AssemblyPlan
 from caliber.model.references import EntityType
 from caliber.resident.conversation import neighbours
-from caliber.resident.memory import ResidentSnapshot
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.search.request import Pool, Request
 
