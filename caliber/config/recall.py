@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from pydantic import create_model
 
 from caliber.config.knobs import Int, Real, Section, knob
+from caliber.model.context import Reach
 from caliber.model.trust import TrustLabel
-
-Reach = Literal["trajectory", "session", "owner", "tenant"]
 
 _FROM: Final = knob(
     "Whose turns, summaries and artifacts are recalled: those of the same task, of its session, of every task that its "

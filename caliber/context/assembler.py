@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from caliber.context.assembled import Assembled
 from caliber.context.columns import CONSIDERED, LENGTH, ROW, SECTION, SOURCE, Candidates, entered, rank
-from caliber.context.conversation import PASSAGE, TURN
+from caliber.context.conversation import PASSAGE, SPOKEN
 from caliber.context.facts import WindowFacts
 from caliber.context.filling.fill import fill
 from caliber.context.filling.filled import NO_RESERVE
@@ -184,7 +184,7 @@ def _measure(
         out[place] = by_section[int(ranked[SECTION][place])]
     for kind, relation in plan.records.items():
         chosen = places[source == kind]
-        if len(chosen) and kind not in (TURN, PASSAGE):
+        if len(chosen) and kind not in (SPOKEN, PASSAGE):
             rows = ranked[ROW][chosen].tolist()
             out.update(zip(chosen.tolist(), _said(snapshot[relation.name], rows, texts), strict=True))
     short = _shorten(ranked, out, plan) if plan.taking else {}
@@ -214,7 +214,7 @@ def _shorten(ranked: Candidates, texts: dict[int, str], plan: AssemblyPlan) -> d
 def _say_turns(ranked: Candidates, codes: NDArray[np.uint8], reader: TurnReader, said: Said) -> None:
     """Add the texts of the turns that entered."""
     places = entered(codes)
-    places = places[ranked[SOURCE].take(places) == TURN]
+    places = places[ranked[SOURCE].take(places) == SPOKEN]
     if len(places):
         texts = reader.texts(ranked[ROW][places].tolist())
         said.texts.update(zip(places.tolist(), texts, strict=True))

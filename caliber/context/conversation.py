@@ -25,11 +25,11 @@ SCOPES: Final = SCOPE.name
 TURNS: Final = TURN_RELATION.name
 BLOCKS: Final = BLOCK_RELATION.name
 
-TURN: Final = 2
+SPOKEN: Final = 2
 """The number of a turn as a part of the conversation; a recalled one is a line of a passage, and has another."""
 PASSAGE: Final = TURN_RELATION.in_windows.number
 SUMMARY: Final = SCOPE.in_windows.number
-TURN_SUMMARY: Final = BLOCK_RELATION.in_windows.number
+BLOCK: Final = BLOCK_RELATION.in_windows.number
 
 
 def current_scope(snapshot: ResidentSnapshot, trajectory_id: uuid.UUID) -> ScopeId | None:

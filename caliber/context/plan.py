@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from caliber.config import CaliberConfig
 from caliber.config.injection import CONVERSATION
-from caliber.context.conversation import PASSAGE, SUMMARY, TURN, TURNS
+from caliber.context.conversation import PASSAGE, SPOKEN, SUMMARY, TURNS
 from caliber.context.rules import OneShot, RulePlan, rule_plans
 from caliber.engine.refusals import estimator_of
 from caliber.kernels import Estimator
-from caliber.model.context import SectionType, SourceType
+from caliber.model.context import Reach, SectionType, SourceType
 from caliber.schema.memories import BUILT_IN
 from caliber.schema.relation import Relation
 from caliber.schema.relations import BY_NAME
@@ -36,7 +36,7 @@ OWN: Final = 16
 """The source of the first declared memory of a configuration; the others follow in its order."""
 
 RECORDS: Final[Mapping[int, Relation]] = {
-    TURN: BY_NAME[TURNS],
+    SPOKEN: BY_NAME[TURNS],
     **{relation.window.number: relation for relation in BY_NAME.values() if relation.window is not None},
 }
 """The built-in relations that windows are made of, by source. A turn has two: in the conversation, and recalled."""
@@ -76,7 +76,7 @@ def _standing() -> dict[SectionType, int]:
     """Return the first source of each section of records, in the order of sections."""
     first: dict[SectionType, int] = {}
     for source, relation in sorted(RECORDS.items()):
-        if source != TURN:
+        if source != SPOKEN:
             first.setdefault(relation.in_windows.section, source)
     return {kind: first[kind] for kind in _PLACES if kind in first}
 
@@ -112,8 +112,8 @@ class SectionPlan:
         if source == self.source:
             return True
         if self.type is SectionType.RECALL:
-            return source != TURN and source not in _TEXTS
-        return source in RECORDS and source != TURN and RECORDS[source].in_windows.section is self.type
+            return source != SPOKEN and source not in _TEXTS
+        return source in RECORDS and source != SPOKEN and RECORDS[source].in_windows.section is self.type
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ class AssemblyPlan:
     """Whether older turns enter only as rules rank them."""
     records: Mapping[int, Relation] = field(default_factory=lambda: RECORDS)
     """The relations that the window is made of, by source: declared ones too where there are rules or recall."""
-    reach: str = "trajectory"
+    reach: Reach = Reach.TRAJECTORY
     """Of which tasks records may be recalled."""
     most: tuple[tuple[tuple[int, ...], int], ...] = ()
     """How many records of some sources may stand in it, together."""
@@ -283,7 +283,7 @@ def _sections(config: CaliberConfig, rules: Sequence[RulePlan]) -> list[_Named]:
     bringing.sort(key=lambda item: (item[0].origin is not None, _steadiness(item[1])))
     brought = [named(rule.section, rule.type, source, rule) for rule, source in bringing]
     spoken = next((rule for rule in rules if speaks(rule) and rule.origin is None), None)
-    conversation = named(SectionType.USER.value, SectionType.USER, TURN, spoken)
+    conversation = named(SectionType.USER.value, SectionType.USER, SPOKEN, spoken)
     own = [] if config.injection_rules else [named(kind.value, kind, source) for kind, source in _STANDING.items()]
     if config.assembly.order != "stable_first":
         records = [item for item in own if item.type is not SectionType.RECALL]
@@ -291,7 +291,7 @@ def _sections(config: CaliberConfig, rules: Sequence[RulePlan]) -> list[_Named]:
     # What follows the query stands after the older turns and before the last user message.
     lead = [item for item in (*own, *brought) if item.source == SUMMARY]
     following = [item for item in (*own, *brought) if item.source != SUMMARY]
-    current = named(SectionType.CURRENT.value, SectionType.CURRENT, TURN)
+    current = named(SectionType.CURRENT.value, SectionType.CURRENT, SPOKEN)
     return [*fixed, *custom, *lead, conversation, *following, current]
 
 
@@ -323,7 +323,7 @@ def _most(config: CaliberConfig, records: Mapping[int, Relation]) -> tuple[tuple
     """Return how many records of which sources may stand in one window: those of one knob share it."""
     shared: dict[str, list[int]] = {}
     for source, relation in records.items():
-        if source != TURN and relation.in_windows.most is not None:
+        if source != SPOKEN and relation.in_windows.most is not None:
             shared.setdefault(relation.in_windows.most, []).append(source)
     return tuple((tuple(sources), config.pcp.dosage.most(knob)) for knob, sources in shared.items())
 
@@ -388,7 +388,7 @@ def plan_with(config: CaliberConfig, measures: Measures, once: tuple[OneShot, ..
     by_priority = sorted(sections, key=lambda section: (-section.priority, _place(section.source)))
     of_source = np.zeros(OWN, np.int32)
     for section in sections:
-        if (section.rule is None or section.source == TURN) and section.type is not SectionType.CURRENT:
+        if (section.rule is None or section.source == SPOKEN) and section.type is not SectionType.CURRENT:
             of_source[section.source] = section.index
     records = {**RECORDS, **(_declared(config) if (rules or stable_first) and config.memories else {})}
     overheads = [section.header_length + measures.separator + slack for section in sections]
@@ -409,7 +409,7 @@ def plan_with(config: CaliberConfig, measures: Measures, once: tuple[OneShot, ..
         section_overhead=np.array(overheads, np.int32),
         overheads=overheads,
         by_name={section.name: section for section in sections},
-        user=next(section for section in sections if section.type is SectionType.USER and section.source == TURN),
+        user=next(section for section in sections if section.type is SectionType.USER and section.source == SPOKEN),
         current=sections[-1],
         taking=tuple(
             next(section for section in sections if section.rule is rule) for rule in rules if not speaks(rule)
@@ -424,7 +424,7 @@ def plan_with(config: CaliberConfig, measures: Measures, once: tuple[OneShot, ..
 
 def _share(config: CaliberConfig, item: _Named) -> tuple[float, float]:
     """Return floor and cap of a section. Rules share a budget strictly by priority: of theirs max_tokens is all."""
-    if item.rule is not None and item.source != TURN and config.assembly.order == "stable_first":
+    if item.rule is not None and item.source != SPOKEN and config.assembly.order == "stable_first":
         return 0.0, 1.0
     return config.assembly.share(item.name)
 
@@ -437,4 +437,4 @@ def _rank(section: SectionPlan, *, shared: bool) -> int:
         return min(section.priority, INT32_MAX - 3)
     if section.source in (PERSONA, EXTRA):
         return INT32_MAX - 1
-    return INT32_MAX - 2 if section.source == TURN else 0
+    return INT32_MAX - 2 if section.source == SPOKEN else 0

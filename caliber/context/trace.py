@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.context.columns import ORDINAL, SECTION, SOURCE, STORED_TOKENS, TURN_NUMBER, TWIN, VERSION, Candidates
-from caliber.context.conversation import SUMMARY, TURN_SUMMARY
+from caliber.context.conversation import BLOCK, SUMMARY
 from caliber.context.filling.filled import NO_RESERVE, Filled, Reserve
 from caliber.context.plan import AssemblyPlan, source_type_of
 from caliber.model.context import AssemblyAction, DecisionCode
@@ -102,7 +102,7 @@ class Decided:
                 return f"turn {number} left: this window shows no turns but the last user message and open calls"
             return f"turn {number} left with its block: the turns of this window begin at turn {first}"
         if code is DecisionCode.EXCLUDED_SHOWN:
-            if source in (SUMMARY, TURN_SUMMARY):
+            if source in (SUMMARY, BLOCK):
                 return "the turns that it sums up are in the window themselves"
             return "the conversation shows this turn"
         if code is DecisionCode.EXCLUDED_DUPLICATE:

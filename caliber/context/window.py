@@ -28,7 +28,7 @@ from caliber.context.columns import (
     Candidates,
     entered,
 )
-from caliber.context.conversation import PASSAGE, TURN
+from caliber.context.conversation import PASSAGE, SPOKEN
 from caliber.context.facts import WindowFacts
 from caliber.context.filling.filled import Filled
 from caliber.context.plan import AssemblyPlan, SectionPlan, source_type_of
@@ -61,7 +61,7 @@ def build_window(facts: WindowFacts, decided: Decided, said: Said, id_of: IdOf) 
     filled = filled_sections(decided)
     for item in filled:
         body = _body(decided, item, said)
-        if item.section.source == TURN:
+        if item.section.source == SPOKEN:
             turns[item.section is not plan.user].extend(item.places)
         else:
             bodies[plan.stable_first and item.section.index > plan.user.index].append(body)
@@ -173,7 +173,7 @@ def filled_sections(decided: Decided) -> list[FilledSection]:
             continue
         present.discard(section.index)
         places = included[section_of == section.index]
-        if section.source == TURN:
+        if section.source == SPOKEN:
             places = places[np.argsort(ranked[TURN_NUMBER][places], kind="stable")]
         size = section.header_length + int(decided.shown[places].sum())
         items, passages = len(places), section.source == PASSAGE
@@ -198,9 +198,9 @@ def used_tokens(decided: Decided, sections: list[FilledSection]) -> int:
 
 def message_tokens(plan: AssemblyPlan, sections: list[FilledSection]) -> int:
     """Return what the messages of a window cost beyond their texts."""
-    turns = sum(len(item.places) for item in sections if item.section.source == TURN)
+    turns = sum(len(item.places) for item in sections if item.section.source == SPOKEN)
     following = [plan.stable_first and item.section.index > plan.user.index for item in sections]
-    others = [item.section.source != TURN for item in sections]
+    others = [item.section.source != SPOKEN for item in sections]
     texts = {after for after, other in zip(following, others, strict=True) if other}
     return plan.config.assembly.message_overhead_tokens * (turns + len(texts))
 
@@ -228,7 +228,7 @@ def cut_texts(
         else:
             shown[place], cut = known[place]
             said.cut(place, cut)
-        if ranked[SOURCE][place] == TURN:
+        if ranked[SOURCE][place] == SPOKEN:
             (turn,) = said.parts([place])
             text = said.texts[place]
             said.cut_turns[place] = turn.with_content(text[len(turn.label) :] if text.startswith(turn.label) else "")

@@ -43,6 +43,15 @@ class SourceType(StrEnum):
     MEMORY = "memory"
 
 
+class Reach(StrEnum):
+    """The tasks whose records a window may recall: its own, those of its session, of its initiator, or all."""
+
+    TRAJECTORY = "trajectory"
+    SESSION = "session"
+    OWNER = "owner"
+    TENANT = "tenant"
+
+
 class AssemblyAction(StrEnum):
     INCLUDE = "include"
     EXCLUDE = "exclude"

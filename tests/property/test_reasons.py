@@ -13,7 +13,7 @@ import caliber
 from caliber import EntityRef, EntityType, ToolCall
 from caliber.context import assembler
 from caliber.context.columns import GROUP, LEAD, MARK, MUST, ORDINAL, PASSAGE_ID, SECTION, SOURCE, TURN_NUMBER, TWIN
-from caliber.context.conversation import PASSAGE, SUMMARY, TURN, TURN_SUMMARY
+from caliber.context.conversation import BLOCK, PASSAGE, SPOKEN, SUMMARY
 from caliber.model.context import DecisionCode
 
 ARTIFACT, NOTE = 3, 4
@@ -35,14 +35,14 @@ class Twin:
         self.inside = [at for at, code in enumerate(self.codes) if code in (1, 6)]
         self.open = {self.of(SECTION, at) for at in self.inside}
         self.passages = {self.of(PASSAGE_ID, at) for at in self.inside if self.of(SOURCE, at) == PASSAGE}
-        self.numbers = {self.of(TURN_NUMBER, at) for at in self.inside if self.of(SOURCE, at) == TURN}
+        self.numbers = {self.of(TURN_NUMBER, at) for at in self.inside if self.of(SOURCE, at) == SPOKEN}
 
     def of(self, column: int, place: int) -> int:
         return int(self.ranked[column][place])
 
     def length(self, place: int, shown: bool) -> int:
         size = int((self.decided.shown if shown else self.decided.sizes)[place])
-        return size + (self.plan.message_length if self.of(SOURCE, place) == TURN else 0)
+        return size + (self.plan.message_length if self.of(SOURCE, place) == SPOKEN else 0)
 
     def window_length(self) -> int:
         """What the finished window takes, its sections one after the other."""
@@ -80,7 +80,9 @@ class Twin:
         plan = self.plan
         full = plan.longest(plan.budget(self.decided.max_tokens)) + plan.separator_length + plan.slack
         considered = [
-            at for at, code in enumerate(self.codes) if int(self.decided.sizes[at]) >= 0 and self.of(SOURCE, at) != TURN
+            at
+            for at, code in enumerate(self.codes)
+            if int(self.decided.sizes[at]) >= 0 and self.of(SOURCE, at) != SPOKEN
         ]
         before = any(self.of(SECTION, at) < plan.user.index for at in considered)
         after = any(self.of(SECTION, at) > plan.user.index for at in considered)
@@ -124,12 +126,12 @@ class Twin:
             assert min(self.of(TURN_NUMBER, at) for at in group) < self.decided.filled.first_turn
             return "belongs to a tool call and its results, which did not fit whole"
         if code is DecisionCode.EXCLUDED_SHOWN:
-            if self.of(SOURCE, place) in (SUMMARY, TURN_SUMMARY):
+            if self.of(SOURCE, place) in (SUMMARY, BLOCK):
                 first = self.of(TURN_NUMBER, place)
-                known = {self.of(TURN_NUMBER, at) for at in range(len(self.codes)) if self.of(SOURCE, at) == TURN}
+                known = {self.of(TURN_NUMBER, at) for at in range(len(self.codes)) if self.of(SOURCE, at) == SPOKEN}
                 assert {number for number in known if number >= first} <= self.numbers
                 return "the turns that it sums up are in the window themselves"
-            shown = {self.of(ORDINAL, at) for at in self.inside if self.of(SOURCE, at) == TURN}
+            shown = {self.of(ORDINAL, at) for at in self.inside if self.of(SOURCE, at) == SPOKEN}
             assert self.of(ORDINAL, place) in shown
             return "the conversation shows this turn"
         if code is DecisionCode.EXCLUDED_DUPLICATE:
@@ -142,8 +144,8 @@ class Twin:
             kinds, most = {
                 ARTIFACT: ((ARTIFACT,), dosage.max_artifacts_in_window),
                 NOTE: ((NOTE,), dosage.max_notes_in_window),
-                SUMMARY: ((SUMMARY, TURN_SUMMARY), dosage.max_scopes_in_window),
-                TURN_SUMMARY: ((SUMMARY, TURN_SUMMARY), dosage.max_scopes_in_window),
+                SUMMARY: ((SUMMARY, BLOCK), dosage.max_scopes_in_window),
+                BLOCK: ((SUMMARY, BLOCK), dosage.max_scopes_in_window),
             }[source]
             before = (DecisionCode.EXCLUDED_DUPLICATE, DecisionCode.EXCLUDED_RELEVANCE, DecisionCode.EXCLUDED_ERROR)
             better = [at for at in range(place) if self.of(SOURCE, at) in kinds and self.codes[at] not in before]

@@ -23,7 +23,7 @@ from caliber.context.plan import source_type_of
 from caliber.context.record.record import Record, unpack_record
 from caliber.context.trace import Decided, trace
 from caliber.context.window import FilledSection, filled_sections, status_of, used_tokens
-from caliber.model.context import AssemblyAction
+from caliber.model.context import AssemblyAction, Reach
 from caliber.model.references import EntityType
 from caliber.model.time import from_us
 from caliber.model.trust import TrustLabel
@@ -251,7 +251,7 @@ def _unreached(explained: _Explained, entity: Any, source: int) -> str | None:
     enters = explained.decided.plan.records[source].in_windows.enters
     if enters is Enters.KNOWLEDGE or task == facts.trajectory_id:
         return None
-    if task is not None and recall.reach != "tenant":
+    if task is not None and recall.reach is not Reach.TENANT:
         here, there = explained.source.entity(facts.trajectory_id), explained.source.entity(task)
         if not _shares(recall.reach, here, there):
             return f"it belongs to trajectory {task}, which recall.from = {recall.reach} does not reach"
@@ -261,13 +261,13 @@ def _unreached(explained: _Explained, entity: Any, source: int) -> str | None:
     return None
 
 
-def _shares(reach: str, here: Any, there: Any) -> bool:
+def _shares(reach: Reach, here: Any, there: Any) -> bool:
     """Return whether one task recalls what belongs to another: see ``tasks_in_reach``."""
-    if reach == "trajectory" or here is None or there is None:
+    if reach is Reach.TRAJECTORY or here is None or there is None:
         return False
     if there.initiator.entity_type is EntityType.SYSTEM:
         return True
-    if reach == "session":
+    if reach is Reach.SESSION:
         return here.session_id is not None and here.session_id == there.session_id
     same: bool = here.initiator == there.initiator
     return same

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from caliber.config import CaliberConfig
 from caliber.context.assembler import check_budget, fixed_texts
 from caliber.context.columns import ORDINAL, SECTION, SOURCE, VERSION, rank
-from caliber.context.conversation import PASSAGE, TURN
+from caliber.context.conversation import PASSAGE, SPOKEN
 from caliber.context.facts import WindowFacts
 from caliber.context.filling.fill import fill
 from caliber.context.filling.filled import Filled
@@ -146,7 +146,7 @@ def _said(record: Record, plan: AssemblyPlan, contents: ContentSource) -> Said:
         content = contents.content(relation, ordinal, version)
         if content is None:
             raise _gone(record, place, "its content was removed")
-        if source == TURN:
+        if source == SPOKEN:
             turns[place] = turn_of_content(content)
             out[place] = turns[place].text
         elif source == PASSAGE:

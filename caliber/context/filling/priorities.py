@@ -31,7 +31,7 @@ from caliber.context.columns import (
     clipped_i32,
     positions_as_tie,
 )
-from caliber.context.conversation import TURN
+from caliber.context.conversation import SPOKEN
 from caliber.context.filling.filled import Filled, Reserve, Truncation
 from caliber.context.plan import SYSTEM, UNCAPPED, AssemblyPlan
 from caliber.kernels import RankColumns, rank_and_fill
@@ -125,7 +125,7 @@ def fill_by_priority(
     source, section, group, turn_number = (
         ranked[name].take(considered) for name in (SOURCE, SECTION, GROUP, TURN_NUMBER)
     )
-    is_turn = source == TURN
+    is_turn = source == SPOKEN
     full = plan.longest(plan.budget(max_tokens))
     # One section is the last: it has no separator after it, and rounds up at no cost.
     total = full + plan.separator_length + plan.slack - reserve.total
@@ -245,7 +245,7 @@ def _close_late_sections(state: _Filling, threshold: float) -> frozenset[int]:
     used = 0
     closed = set()
     for section in state.plan.by_rank:
-        if used >= threshold and section.source not in (SYSTEM, TURN):
+        if used >= threshold and section.source not in (SYSTEM, SPOKEN):
             closed.add(section.index)
             if state.used_in[section.index]:
                 mine = state.section == section.index

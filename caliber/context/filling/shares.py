@@ -31,7 +31,7 @@ from caliber.context.columns import (
     TURN_NUMBER,
     Candidates,
 )
-from caliber.context.conversation import PASSAGE, SUMMARY, TURN, TURN_SUMMARY
+from caliber.context.conversation import BLOCK, PASSAGE, SPOKEN, SUMMARY
 from caliber.context.filling.filled import Filled, Reserve, Truncation
 from caliber.context.filling.shown_turns import ShownTurns, SpokenTurns
 from caliber.context.filling.state import Filling, following_sections, summary_sections
@@ -53,7 +53,7 @@ def fill_shared(
     """
     considered = np.flatnonzero(codes == CONSIDERED)
     source, section = ranked[SOURCE].take(considered), ranked[SECTION].take(considered)
-    is_turn = source == TURN
+    is_turn = source == SPOKEN
     full = plan.longest(plan.budget(max_tokens))
     # One section is the last: it has no separator after it, and rounds up at no cost.
     total = full + plan.separator_length + plan.slack - reserve.total
@@ -248,9 +248,7 @@ def _close(state: Filling, conversation: ShownTurns) -> None:
         section = state.section[place]
         hard = state.hard[section]
         limited = hard != UNCAPPED and state.used_in[section] + state.price(place) > hard
-        limited |= (
-            conversation.full and section < state.plan.user.index and state.source[place] in (SUMMARY, TURN_SUMMARY)
-        )
+        limited |= conversation.full and section < state.plan.user.index and state.source[place] in (SUMMARY, BLOCK)
         state.codes[place] = EXCLUDED_SECTION_BUDGET if limited else EXCLUDED_BUDGET
 
 
@@ -269,7 +267,7 @@ def _smallest(state: Filling, lacking: list[int]) -> int:
     least = []
     for place in lacking:
         section = plan.sections[state.section[place]]
-        is_turn = state.source[place] == TURN
+        is_turn = state.source[place] == SPOKEN
         length = state.together.get(place, state.cost[place])
         tokens = plan.tokens(length - (plan.message_length if is_turn else 0))
         if place in state.together:

@@ -25,7 +25,7 @@ from caliber.context.columns import (
     PAST,
     RECENT,
 )
-from caliber.context.conversation import PASSAGE, SUMMARY, TURN_SUMMARY
+from caliber.context.conversation import BLOCK, PASSAGE, SUMMARY
 from caliber.context.filling.blocks import Run, block_start
 from caliber.context.filling.state import Filling, following_sections, summary_sections
 from caliber.context.plan import EXTRA, PERSONA, SYSTEM, UNCAPPED
@@ -181,7 +181,7 @@ class ShownTurns:
         for place in self.repeated(ordinals):
             state.drop(place, EXCLUDED_SHOWN)
         for place, source in enumerate(state.source):
-            summed = source in (SUMMARY, TURN_SUMMARY) and state.section[place] < state.plan.user.index
+            summed = source in (SUMMARY, BLOCK) and state.section[place] < state.plan.user.index
             if summed and self.shows_from(int(covered[place])):
                 state.drop(place, EXCLUDED_SHOWN)
         state.recount()

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from caliber.context.columns import CONSIDERED, INCLUDED, INCLUDED_TRUNCATED
-from caliber.context.conversation import PASSAGE, SUMMARY, TURN
+from caliber.context.conversation import PASSAGE, SPOKEN, SUMMARY
 from caliber.context.filling.filled import Truncation
 from caliber.context.plan import UNCAPPED, AssemblyPlan, SectionPlan
 
@@ -112,7 +112,7 @@ class Filling:
         self.used, self.used_in, self.passages = 0, [0] * len(self.used_in), set()
         for place in entered:
             whole = self.cost[place]
-            extra = self.plan.message_length if self.source[place] == TURN else 0
+            extra = self.plan.message_length if self.source[place] == SPOKEN else 0
             self.cost[place] = cuts[place] + extra if place in cuts else whole
             self._count(place, self.price(place))
             self.cost[place] = whole

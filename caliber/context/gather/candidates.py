@@ -35,9 +35,9 @@ from caliber.context.columns import (
 from caliber.context.conversation import (
     PASSAGE,
     SCOPES,
+    SPOKEN,
     SUMMARY,
     TASKS,
-    TURN,
     TURNS,
     closed_scopes,
     newest_scope,
@@ -385,7 +385,7 @@ def join(
         tie[place, 1] = place
     if len(turns):
         here = slice(at, at + len(turns))
-        _fill_rows(numbers[:, here], TURN, plan.user.index, inputs.snapshot[TURNS], turns.rows)
+        _fill_rows(numbers[:, here], SPOKEN, plan.user.index, inputs.snapshot[TURNS], turns.rows)
         # A clock that went back must not make an old turn look new: ages never rise from turn to turn.
         created = np.maximum.accumulate(inputs.snapshot[TURNS].column("created_at")[turns.rows])
         numbers[AGE_US, here] = inputs.now_us - created

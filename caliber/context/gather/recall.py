@@ -22,6 +22,7 @@ from caliber.context.gather.reach import conditions_of, having, meeting
 from caliber.context.gather.scores import Scored, compared, without_vector
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import AssemblyPlan
+from caliber.model.context import Reach
 from caliber.model.references import EntityType
 from caliber.resident.conversation import neighbours
 from caliber.resident.snapshot import ResidentSnapshot
@@ -52,19 +53,19 @@ class Recall:
 # --- whose records -------------------------------------------------------------------------------
 
 
-def tasks_in_reach(snapshot: ResidentSnapshot, trajectory_id: bytes, reach: str) -> list[bytes] | None:
+def tasks_in_reach(snapshot: ResidentSnapshot, trajectory_id: bytes, reach: Reach) -> list[bytes] | None:
     """Return the keys of the tasks whose records a window may recall; None: of every task."""
     tasks = snapshot[TASKS]
-    if reach == "tenant":
+    if reach is Reach.TENANT:
         return None
-    if reach == "trajectory":
+    if reach is Reach.TRAJECTORY:
         return [trajectory_id]
     place = tasks.layout.codec.index
     row = tasks.packed(tasks.find(trajectory_id))
-    name = "session_id" if reach == "session" else "initiator_id"
+    name = "session_id" if reach is Reach.SESSION else "initiator_id"
     key = row[place(name)]
     rows = tasks.group(name, key) if key is not None else np.empty(0, np.int64)
-    if reach == "owner":
+    if reach is Reach.OWNER:
         rows = rows[tasks.column("initiator_type")[rows] == tasks.column("initiator_type")[tasks.find(trajectory_id)]]
     shared = tasks.live_mask & (
         tasks.column("initiator_type") == tasks.enum_code("initiator_type", EntityType.SYSTEM.value)

@@ -25,7 +25,7 @@ from caliber.context.columns import (
     VALUE,
     VALUES_IN_ONE,
 )
-from caliber.context.conversation import BLOCKS, PASSAGE, SCOPES, SUMMARY, TURN, TURN_SUMMARY, TURNS, times_of
+from caliber.context.conversation import BLOCK, BLOCKS, PASSAGE, SCOPES, SPOKEN, SUMMARY, TURNS, times_of
 from caliber.context.gather.candidates import (
     Gathered,
     Members,
@@ -101,19 +101,19 @@ def _conversation(
 ) -> Conversation:
     limit, rule, keep = plan.config.assembly.max_turns, plan.user.rule, None
     if rule is not None and rule.predicate is not None:
-        keep = partial(rules.filtered, rule, TURN, reader.turns)
+        keep = partial(rules.filtered, rule, SPOKEN, reader.turns)
     found = conversation_of(inputs, plan, reader, open_scope, limit, keep)
     if plan.silent:
         return found.at_hand()
     name = None if rule is None else rule.name
     if rule is not None and found.through < found.considered:
         text = rule.text
-        cut_offs.append(CutOff(source_type_of(TURN), FILTER, None, None, found.considered, name, found.through, text))
+        cut_offs.append(CutOff(source_type_of(SPOKEN), FILTER, None, None, found.considered, name, found.through, text))
     if len(found.turns) < found.through:
         newest = found.turns.numbers[(found.marks & MUST) == 0]
         oldest = float(newest[0]) if len(newest) else None
         kept = None if rule is None else len(found.turns)
-        cut_offs.append(CutOff(source_type_of(TURN), "newest", limit, oldest, found.through, name, kept))
+        cut_offs.append(CutOff(source_type_of(SPOKEN), "newest", limit, oldest, found.through, name, kept))
     return found
 
 
@@ -283,7 +283,7 @@ def _blocks(inputs: AssemblyInputs, plan: AssemblyPlan) -> list[Part]:
             whole.append(row)
     rows = np.array(whole, np.int64)
     first = summaries.column("first_turn")[rows]
-    part = made_part(TURN_SUMMARY, plan.history_index, summaries, rows, Scored(np.full(len(rows), _ONE, np.float32)))
+    part = made_part(BLOCK, plan.history_index, summaries, rows, Scored(np.full(len(rows), _ONE, np.float32)))
     return [_newest_first(part, first)]
 
 

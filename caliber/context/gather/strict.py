@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from caliber.context.conversation import PASSAGE, SCOPES, SUMMARY, TURN
+from caliber.context.conversation import PASSAGE, SCOPES, SPOKEN, SUMMARY
 from caliber.context.gather.candidates import (
     Gathered,
     Members,
@@ -80,17 +80,17 @@ def _current_turns(
         return TurnFacts.none()
     limit, rule, keep = plan.config.assembly.max_turns, plan.user.rule, None
     if rule is not None and rule.predicate is not None:
-        keep = partial(rules.filtered, rule, TURN, reader.turns)
+        keep = partial(rules.filtered, rule, SPOKEN, reader.turns)
     turns, considered, through = reader.gather(scope, limit, keep)
     if plan.silent:
         return turns.at(since(turns, place_of_current(reader, turns)))
     name = None if rule is None else rule.name
     if rule is not None and through < considered:
-        cut_offs.append(CutOff(source_type_of(TURN), FILTER, None, None, considered, name, through, rule.text))
+        cut_offs.append(CutOff(source_type_of(SPOKEN), FILTER, None, None, considered, name, through, rule.text))
     if len(turns) < through:
         oldest = float(turns.numbers[0]) if len(turns) else None
         kept = None if rule is None else len(turns)
-        cut_offs.append(CutOff(source_type_of(TURN), "newest", limit, oldest, through, name, kept))
+        cut_offs.append(CutOff(source_type_of(SPOKEN), "newest", limit, oldest, through, name, kept))
     return turns
 
 

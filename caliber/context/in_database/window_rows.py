@@ -22,6 +22,7 @@ from caliber.context.in_database.rule_rows import RuleRows
 from caliber.context.inputs import TextSource
 from caliber.context.plan import AssemblyPlan, SectionPlan
 from caliber.model.access import Principal
+from caliber.model.context import Reach
 from caliber.model.embedding import EmbeddingSpace
 from caliber.model.trajectory import TurnRole
 from caliber.model.windows import Position
@@ -257,16 +258,16 @@ class WindowRows:
     def _tasks(self) -> dict[bytes, int] | None:
         """The tasks in reach by their keys, with their ordinals; None: every task."""
         reach = self._plan.reach
-        if reach == "tenant":
+        if reach is Reach.TENANT:
             return None
         plans = self._store.plans[TASKS]
         (task,) = self._session.run(plans.get, (self._key,))
         out = {self._key: int(task[0])}
         at = plans.codec.index
         found: Sequence[Row] = ()
-        if reach == "session":
+        if reach is Reach.SESSION:
             found = self._session.run(self._store.statements["trajectory.of_session"], (task[at("session_id")],))
-        elif reach == "owner":
+        elif reach is Reach.OWNER:
             owner = (task[at("initiator_type")], task[at("initiator_id")])
             found = self._session.run(self._store.statements["trajectory.of_owner"], owner)
         return out | {key: int(ordinal) for ordinal, key in found}

@@ -43,7 +43,7 @@ from caliber.context.columns import (
     entered,
     positions_as_tie,
 )
-from caliber.context.conversation import TURN
+from caliber.context.conversation import SPOKEN
 from caliber.context.facts import WindowFacts
 from caliber.context.filling.filled import NO_RESERVE, Reserve
 from caliber.context.plan import INT32_MAX, SOURCES, Measures, has_records
@@ -141,7 +141,7 @@ def pack_record(facts: WindowFacts, decided: Decided, said: Said) -> bytes:
         raise StorageError(f"a window of more than {CANDIDATES_MAX} candidates cannot be kept")
     ranked, codes, sizes = decided.ranked, decided.filled.codes, decided.sizes
     source = ranked[SOURCE]
-    turns = np.flatnonzero(source == TURN)
+    turns = np.flatnonzero(source == SPOKEN)
     by_ordinal = np.lexsort((ranked[ORDINAL], source))
     groups = ranked[GROUP][turns]
     if (groups >= 0).any():
@@ -391,7 +391,7 @@ def _columns(reader: _Reader, facts: WindowFacts, filling: _Filling, names: tupl
     source = numbers[SOURCE] = reader.column(count)
     if set(np.unique(source).tolist()) - SOURCES - facts.own.keys():
         raise _broken("it names a source that does not exist")
-    turns = np.flatnonzero(source == TURN)
+    turns = np.flatnonzero(source == SPOKEN)
     for name in (SECTION, ORDINAL, VERSION):
         numbers[name] = reader.column(count)
     by_ordinal = np.lexsort((numbers[ORDINAL], source))
