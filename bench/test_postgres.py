@@ -24,6 +24,7 @@ from caliber.api.caliber import Caliber
 from caliber.config import CaliberConfig
 from caliber.embedding.vector_index import build_index_of
 from caliber.localserver.server import LocalServer
+from caliber.testing import inspect
 
 NOTES, QUICK = 10_000, 1_000
 DSN = "CALIBER_BENCH_DSN"
@@ -87,7 +88,7 @@ def _told(found: Any) -> list[Any]:
 
 
 def _statements(memory: Caliber, call: Callable[[], object]) -> int:
-    count = memory._engine.store.statement_count
+    count = inspect(memory).store.statement_count
     before = count()
     call()
     return int(count() - before)

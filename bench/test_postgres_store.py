@@ -27,6 +27,7 @@ import caliber
 from caliber.api.caliber import Caliber
 from caliber.kernels import uuid7
 from caliber.localserver.server import LocalServer
+from caliber.testing import inspect
 
 DSN = "CALIBER_BENCH_STORE_DSN"
 WRITERS = 8
@@ -90,7 +91,7 @@ class Bare:
     """psycopg alone: the statements of one appended turn in one transaction, prepared, in one pipeline."""
 
     def __init__(self, like: Tasks, at: int, closing: ExitStack) -> None:
-        store: Any = like.memory._engine.store
+        store: Any = inspect(like.memory).store
         self.connection = closing.enter_context(psycopg.connect(os.environ[DSN], autocommit=True))
         self.connection.prepare_threshold = 0
         self.connection.execute(f"SET search_path TO {like.schema}, public")

@@ -23,6 +23,7 @@ from harness.report import amount
 
 from caliber.llm.local.hashed import HashEmbeddingProvider
 from caliber.localserver.server import LocalServer
+from caliber.testing import inspect
 
 SMALL, LARGE = 10_000, 100_000
 QUICK, QUICK_LARGE = 1_000, 1_200
@@ -281,7 +282,7 @@ def test_memory_of_a_note(tmp_path_factory: pytest.TempPathFactory, figure: Call
     provider = HashEmbeddingProvider(dimensions, "bench")
     with opened(tmp_path_factory.mktemp("memory"), count, provider=provider) as store:
         store.search()
-        memory = store.memory._engine.memory
+        memory = inspect(store.memory).resident
         beside = memory.mirrors.column_bytes / count / (4 * dimensions)
         figure(f"resident bytes a note beside its text, {dimensions} dimensions", beside, "of 4 d", at_most=1.6)
         figure("resident bytes of a note's text", memory.mirrors.text_bytes / count, "B")

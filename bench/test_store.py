@@ -32,6 +32,7 @@ from caliber.backends.sqlite.schema import PLANS
 from caliber.backends.sqlite.statements import STATEMENTS
 from caliber.config import CaliberConfig
 from caliber.kernels import uuid7
+from caliber.testing import inspect
 
 NOTES, QUICK_NOTES = 10_000, 500
 SECONDS, QUICK_SECONDS = 2.0, 0.1  # that writers write
@@ -110,9 +111,9 @@ pytestmark = pytest.mark.benchmark(min_rounds=200, max_time=1.0, warmup=True, wa
 
 
 def statements_of(memory: Caliber, call: Callable[[], Any]) -> int:
-    before = memory._engine.store.statement_count()
+    before = inspect(memory).store.statement_count()
     call()
-    return memory._engine.store.statement_count() - before
+    return inspect(memory).store.statement_count() - before
 
 
 def test_assemble(

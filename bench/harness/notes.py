@@ -24,6 +24,7 @@ from caliber.llm.protocols import EmbeddingProvider
 from caliber.model.knowledge import NoteType
 from caliber.model.trust import TrustLabel
 from caliber.storage.write.unit_of_work import UnitOfWork
+from caliber.testing import inspect
 from caliber.trajectory.artifacts import check_artifact, create_artifact
 from harness.report import amount
 
@@ -123,7 +124,7 @@ class Ours:
 
     def add(self, numbers: Sequence[int]) -> None:
         """Add notes in one transaction, with the vectors there are already."""
-        embedder = self.memory._engine.part(Embeddings).embedder
+        embedder = inspect(self.memory).part(Embeddings).embedder
         assert embedder is not None
         lane = embedder.configured
 
@@ -134,11 +135,11 @@ class Ours:
                 attach(uow, "note", note.note_id, text, [(lane, self.notes.vectors[number : number + 1])])
                 self.number_of[note.note_id] = number
 
-        self.memory._engine.write(work)
+        inspect(self.memory).write(work)
 
     def add_task(self, artifacts: int = ARTIFACTS, turns: int = TURNS) -> uuid.UUID:
         """Start a trajectory with artifacts and turns, as an agent has them after some months; return its id."""
-        engine, embedder = self.memory._engine, self.memory._engine.part(Embeddings).embedder
+        engine, embedder = inspect(self.memory).engine, inspect(self.memory).part(Embeddings).embedder
         assert embedder is not None
         lane = embedder.configured
         task = self.memory.start_trajectory("Keep the service running", initiator=ME)
@@ -177,7 +178,7 @@ class Ours:
 
     def statements(self, of: str | None = None) -> int:
         """Return how many SQL statements a search runs."""
-        count = self.memory._engine.store.statement_count
+        count = inspect(self.memory).store.statement_count
         before = count()
         self.search(of)
         return int(count() - before)
@@ -194,7 +195,7 @@ def opened(folder: Path, count: int, *, waiting: int = 0, provider: EmbeddingPro
     config = caliber.profiles.reference(folder / "notes.db", **sizes)
     caliber.create(config)
     with caliber.open(config, embedding_provider=provider) as memory:
-        embedder = memory._engine.part(Embeddings).embedder
+        embedder = inspect(memory).part(Embeddings).embedder
         assert embedder is not None
         ours = Ours(memory, config, make(count + waiting, embedder.provider))
         for begin in range(0, count, CHUNK):

@@ -51,10 +51,10 @@ class Baseline:
 
     def ranked(self, question: str, depth: int) -> list[int]:
         """Return the numbers of the best documents, ties by number."""
-        scores = self._lent(self._scores(question))
+        scores = self.lent(self.scores_of(question))
         return np.argsort(-scores, kind="stable")[:depth].tolist()
 
-    def _scores(self, question: str) -> NDArray[np.float64]:
+    def scores_of(self, question: str) -> NDArray[np.float64]:
         scores = np.zeros(self._size)
         for word in words(question):
             postings = self._postings.get(self._stem(word))
@@ -65,7 +65,7 @@ class Baseline:
                 scores[number] += rarity * frequency * (K1 + 1) / (frequency + self._norms[number])
         return scores
 
-    def _lent(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    def lent(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
         total = scores.copy()
         for distance, share in ((1, LEND_NEAR), (2, LEND_FAR)):
             together = self._stretches[distance:] == self._stretches[:-distance]

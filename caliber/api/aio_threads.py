@@ -16,7 +16,7 @@ class CallThreads:
     """Runs calls on at most ``workers`` threads; at most ``queue`` more wait for one."""
 
     def __init__(self, workers: int, queue: int) -> None:
-        self._executor = ThreadPoolExecutor(workers, thread_name_prefix="caliber-aio")
+        self.executor = ThreadPoolExecutor(workers, thread_name_prefix="caliber-aio")
         self._room = asyncio.Semaphore(workers + queue)
         self._shut = False
 
@@ -25,9 +25,9 @@ class CallThreads:
         async with self._room:
             if self._shut:  # also where it was shut while this call waited for room
                 raise Unavailable("the handle is closed; open the store again", reason="closed", retryable=False)
-            return await asyncio.get_running_loop().run_in_executor(self._executor, call)
+            return await asyncio.get_running_loop().run_in_executor(self.executor, call)
 
     def shut(self) -> None:
         """Take no more calls; those that a thread or the queue already has come to their end."""
         self._shut = True
-        self._executor.shutdown(wait=False)
+        self.executor.shutdown(wait=False)

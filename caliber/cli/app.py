@@ -13,7 +13,7 @@ from caliber.cli.settings import DISTRIBUTION, PROGRAM, Settings, shared_options
 from caliber.model.hints import did_you_mean
 
 # Name -> module:command, and the line in the help. Written here so that help imports nothing.
-_COMMANDS: dict[str, tuple[str, str]] = {
+COMMANDS: dict[str, tuple[str, str]] = {
     "init": ("caliber.cli.setup:init", "Write a complete, commented configuration."),
     "check": ("caliber.cli.setup:check", "Check a configuration and sum it up."),
     "fmt": ("caliber.cli.fmt:fmt", "Lay out .caliber files."),
@@ -114,7 +114,7 @@ def _never_fail_to_print() -> None:
 
 @click.group(
     cls=Root,
-    lazy=_COMMANDS,
+    lazy=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 done, 1 a problem was found or something failed, 2 a mistake in the call.",
 )

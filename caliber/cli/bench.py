@@ -17,9 +17,9 @@ import click
 from caliber.cli.failures import DONE, PROBLEM, Mistake, Problem
 from caliber.cli.settings import Settings, with_settings
 
-_ONE_THREAD: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
-_PACKAGE: Final = Path(__file__).resolve().parents[1]
-_TEST: Final = re.compile(r"^def (test_\w+)", re.MULTILINE)
+ONE_THREAD: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+PACKAGE: Final = Path(__file__).resolve().parents[1]
+BENCHMARK: Final = re.compile(r"^def (test_\w+)", re.MULTILINE)
 _WORD: Final = re.compile(r"\w+\Z")
 _FAILED, _NOTHING_CHOSEN = 1, 5  # exit codes of pytest
 
@@ -55,7 +55,7 @@ def checkout() -> Path:
 
     Raises: Mistake outside of one, or without what the benchmarks need.
     """
-    folder = _PACKAGE.parent
+    folder = PACKAGE.parent
     if not (folder / "bench" / "conftest.py").is_file():
         raise Mistake(
             "benchmarks are not part of an installed package: they run from a checkout of CALIBER",
@@ -76,7 +76,7 @@ def chosen(folder: Path, groups: tuple[str, ...]) -> list[Path]:
     Raises: Mistake for a word that no file and no test there has in its name.
     """
     names = {
-        path: {path.stem, *_TEST.findall(path.read_text(encoding="utf-8"))}
+        path: {path.stem, *BENCHMARK.findall(path.read_text(encoding="utf-8"))}
         for path in sorted((folder / "bench").glob("test_*.py"))
     }
     for word in groups:
@@ -97,7 +97,7 @@ def _options(groups: tuple[str, ...], quick: bool, rows: bool, plot: Path | None
 def _run(settings: Settings, folder: Path, options: list[str]) -> int:
     # A run of pytest around this one must not add its options, nor pass for our own.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    environment |= dict.fromkeys(_ONE_THREAD, "1")
+    environment |= dict.fromkeys(ONE_THREAD, "1")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout=0", "-n0"]
     command += ["--rootdir", str(folder), *options]
     # In JSON mode stdout is for the document alone.

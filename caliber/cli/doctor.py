@@ -197,10 +197,10 @@ def _configured(settings: Settings, network: bool) -> Iterator[Finding]:
             area, HINT, "no embedding provider: nothing is found by meaning",
             "pip install 'caliber-memory[embed]', then take its sections from a fresh `caliber init`",
         )  # fmt: skip
-    yield from _opened(config, network)
+    yield from opened(config, network)
 
 
-def _opened(config: Any, network: bool) -> Iterator[Finding]:
+def opened(config: Any, network: bool) -> Iterator[Finding]:
     """Open the store, build its providers, and compare memory with it."""
     from caliber.api.opening import open as open_store
 

@@ -25,7 +25,7 @@ _ACTIONS: Final = {
     DecisionCode.INCLUDED: AssemblyAction.INCLUDE,
     DecisionCode.INCLUDED_TRUNCATED: AssemblyAction.TRUNCATE,
 }
-_RULES: Final = {
+RULES: Final = {
     DecisionCode.INCLUDED: "standard_inclusion",
     DecisionCode.INCLUDED_TRUNCATED: "overflow_truncate",
     DecisionCode.EXCLUDED_RELEVANCE: "relevance_threshold",
@@ -42,7 +42,7 @@ _RULES: Final = {
 
 def rule_id_of(code: int) -> str:
     """Return what a decision is called."""
-    return _RULES[DecisionCode(code)]
+    return RULES[DecisionCode(code)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ def trace(decided: Decided, id_of: Callable[[int], uuid.UUID | None], now_us: in
                 ordinal=ordinals[place],
                 version=versions[place],
                 reason=decided.reason(place),
-                rule_id=_RULES[code],
+                rule_id=RULES[code],
                 tokens=decided.tokens(place),
                 relevance=relevances[place],
                 rank=place,

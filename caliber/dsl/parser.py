@@ -82,7 +82,7 @@ def read_condition(source: Source) -> ast.Value:
     faults = list(scan(source).faults)
     if not faults:
         try:
-            condition: ast.Value = _lark("condition").parse(source.text, start="condition")  # type: ignore[assignment]
+            condition: ast.Value = lark_parser("condition").parse(source.text, start="condition")  # type: ignore[assignment]
         except UnexpectedInput as error:
             faults.append(_fault(source, error, Span(0, len(source.text))))
         else:
@@ -116,7 +116,7 @@ def _at(text: str, offset: int, name: str, reason: str) -> ProgramFault:
 # --- the grammar ---------------------------------------------------------------------------------
 
 
-class _Build(Transformer[Token, Any]):
+class Builder(Transformer[Token, Any]):
     """Makes the tree while the parser reduces: no recursion, so nesting costs no stack."""
 
     def program(self, parts: list[Any]) -> ast.Program:
@@ -218,12 +218,12 @@ def _from(parts: Sequence[Any]) -> Span:
 
 
 @functools.cache
-def _lark(name: str) -> Lark:
-    return tables.parser(name, _Build())
+def lark_parser(name: str) -> Lark:
+    return tables.parser(name, Builder())
 
 
 def _whole(source: Source) -> ast.Program:
-    tree: ast.Program = _lark("program").parse(source.text, start="program")  # type: ignore[assignment]
+    tree: ast.Program = lark_parser("program").parse(source.text, start="program")  # type: ignore[assignment]
     return tree
 
 
@@ -286,7 +286,7 @@ def _item(source: Source, tokens: Sequence[Piece]) -> tuple[ast.Item | None, lis
     span = Span(tokens[0].span.start, tokens[-1].span.end)
     start = {"include": "include", "inject": "injection", "config": "config"}.get(kind, "definition")
     try:
-        return _lark("pieces").parse(TextSlice(source.text, *span), start=start), []  # type: ignore[return-value]
+        return lark_parser("pieces").parse(TextSlice(source.text, *span), start=start), []  # type: ignore[return-value]
     except UnexpectedInput as error:
         whole = _fault(source, error, span)
     if start == "include" or len(tokens) < 3:
@@ -326,7 +326,7 @@ def _entry(source: Source, span: Span) -> ast.Entry:
     error: UnexpectedInput | None = None
     for start in ("rule",) if source.text[span.start : span.end].split(None, 1)[0] == "on" else ("setting", "section"):
         try:
-            return _lark("pieces").parse(TextSlice(source.text, *span), start=start)  # type: ignore[return-value]
+            return lark_parser("pieces").parse(TextSlice(source.text, *span), start=start)  # type: ignore[return-value]
         except UnexpectedInput as found:
             if error is None or _offset(found) > _offset(error):
                 error = found
@@ -381,7 +381,7 @@ def _unexpected(source: Source, span: Span, got: str) -> str:
 def _shown(terminal: str) -> str:
     if terminal in _SHOWN:
         return _SHOWN[terminal]
-    pattern = next(item.pattern for item in _lark("pieces").terminals if item.name == terminal)
+    pattern = next(item.pattern for item in lark_parser("pieces").terminals if item.name == terminal)
     return str(pattern.value)
 
 

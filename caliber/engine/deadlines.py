@@ -13,8 +13,8 @@ from caliber.model.deadline import deadline_passed
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_KEPT_SHARE = 4
-_KEPT_MOST_MS = 100
+KEPT_SHARE = 4
+KEPT_MOST_MS = 100
 """The part of a deadline that embedding leaves, a quarter or this: memory is searched in the rest."""
 
 
@@ -59,4 +59,4 @@ def for_embedding(deadline_ms: int | None) -> int | None:
     if deadline_ms is None:
         return None
     whole = arguments.as_whole(deadline_ms, "deadline_ms")
-    return whole - min(whole // _KEPT_SHARE, _KEPT_MOST_MS)
+    return whole - min(whole // KEPT_SHARE, KEPT_MOST_MS)

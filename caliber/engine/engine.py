@@ -158,8 +158,8 @@ class Engine:
             differences = self.memory.verify()
             if differences:
                 raise StorageError(f"memory and store differ in {len(differences)} places", reason=str(differences[0]))
-        self.repeat("feed", self._follow, resident.feed_poll_ms)
-        self.store.listen(RemoteEvents(self._follow, self.bus, self.event, self.record_error))
+        self.repeat("feed", self.follow_feed, resident.feed_poll_ms)
+        self.store.listen(RemoteEvents(self.follow_feed, self.bus, self.event, self.record_error))
         _engines.add(self)
 
     def abandon(self) -> None:
@@ -225,7 +225,7 @@ class Engine:
         self._background.append(task)
         task.start()
 
-    def _follow(self) -> None:
+    def follow_feed(self) -> None:
         """Bring other processes' commits into memory."""
         if self._has_news():
             self._catch_up()

@@ -123,7 +123,7 @@ class WriteBehind:
         self._condition = Condition()
         self._queue = _Batch()
         self._writing = _Batch()
-        self._busy = False
+        self.busy = False
         self._stop = False
         self._urgent = False
         self._failure: CaliberError | None = None
@@ -215,8 +215,8 @@ class WriteBehind:
         with self._condition:
             attempts = self._attempts
             wanted = self._taken + 1 if self._queue.size else self._taken
-            while self._kept < wanted or (to_the_end and (self._queue.size or self._busy)):
-                if self._taken < wanted or to_the_end or not self._busy:
+            while self._kept < wanted or (to_the_end and (self._queue.size or self.busy)):
+                if self._taken < wanted or to_the_end or not self.busy:
                     self._urgent = True
                     self._condition.notify_all()
                 if self._stop and not self._worker.alive:
@@ -261,7 +261,7 @@ class WriteBehind:
                         self._interval_s,
                     )
                 self._writing, self._queue = self._queue, _Batch()
-                self._busy = True
+                self.busy = True
                 self._taken += 1
                 self._urgent = False
                 self._condition.notify_all()
@@ -276,7 +276,7 @@ class WriteBehind:
                     left.put(self._queue.entries())
                     self._queue = left
                 self._writing = _Batch()
-                self._busy = False
+                self.busy = False
                 self._condition.notify_all()
                 if failure is not None:
                     if self._stop:

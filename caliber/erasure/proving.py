@@ -40,13 +40,13 @@ class Proof:
 
     def __init__(self, subject: Subject, hashes: Iterable[bytes]) -> None:
         self._subject = subject
-        self._hashes = {digest for digest in hashes if len(digest) == _DIGEST_BYTES}
+        self.hashes = {digest for digest in hashes if len(digest) == _DIGEST_BYTES}
         for text in subject.texts:
             variants = {text, text.lower(), text.upper(), text.casefold(), folded(text)}
-            self._hashes |= {hashlib.sha256(variant.encode()).digest() for variant in variants}
+            self.hashes |= {hashlib.sha256(variant.encode()).digest() for variant in variants}
         forms = {form for encoded in subject.byte_forms.values() for form in encoded}
         self._forms = tuple(sorted(forms, key=len, reverse=True))
-        self._heads = _heads(self._forms)
+        self._heads = heads_of(self._forms)
         self._longer: set[bytes] = set()
         self.inside_words = 0
         self.places: list[Searched] = []
@@ -58,9 +58,9 @@ class Proof:
         counted = self.inside_words
         self._note("resident memory", "memory", memory.held(), self._in_value)
         self.inside_words = counted  # the same words again
-        digests = _heads(self._hashes)
+        digests = heads_of(self.hashes)
         for place in store.eraser.places():
-            found, size = self._in_parts(place, digests)
+            found, size = self.in_parts(place, digests)
             self.places.append(Searched(place.name, place.kind, size, found))
 
     @property
@@ -87,7 +87,7 @@ class Proof:
         texts = {codec.index(each.name) for each in relation.columns if each.redaction is Redaction.WORDS}
         with store.read() as session:
             for row in chain.from_iterable(pages(session, store.plans[relation.name], _PAGE)):
-                self._hashes -= digests_of(relation, codec.decode(row))
+                self.hashes -= digests_of(relation, codec.decode(row))
                 for place, value in enumerate(row):
                     how = packed.get(place)
                     if how is not None and value is not None:
@@ -124,7 +124,7 @@ class Proof:
 
     # --- bytes -----------------------------------------------------------------------------------
 
-    def _in_parts(self, place: Place, digests: Heads | None) -> tuple[int, int]:
+    def in_parts(self, place: Place, digests: Heads | None) -> tuple[int, int]:
         longest = max((len(form) for form in (*self._forms, *self._longer)), default=0)
         reach = 2 * max(longest, _DIGEST_BYTES)
         found = size = 0
@@ -158,12 +158,12 @@ class Proof:
         if digests is None or len(piece) < _DIGEST_BYTES:
             return 0
         return sum(
-            at + _DIGEST_BYTES > known and piece[at : at + _DIGEST_BYTES] in self._hashes
+            at + _DIGEST_BYTES > known and piece[at : at + _DIGEST_BYTES] in self.hashes
             for at in _starts(piece, digests)
         )
 
 
-def _heads(needles: Iterable[bytes]) -> Heads | None:
+def heads_of(needles: Iterable[bytes]) -> Heads | None:
     """Return which two bytes needles begin with, or None when there are no needles."""
     heads = {needle[0] << 8 | needle[1] for needle in needles if len(needle) > 1}
     if not heads:

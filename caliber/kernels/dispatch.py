@@ -70,7 +70,7 @@ def active_path() -> str:
 
 def available_paths() -> tuple[str, ...]:
     """Return the paths this machine can run, the best last."""
-    return OFF, *_paths(_load()[1])
+    return OFF, *paths(load()[1])
 
 
 @contextmanager
@@ -79,16 +79,23 @@ def forced_path(name: str) -> Iterator[None]:
 
     Raises:  InvalidConfigValue, MissingRequired
     """
+    with running(_choose(name)):
+        yield
+
+
+@contextmanager
+def running(path: Native | None) -> Iterator[None]:
+    """Run the whole process on these kernels for a while, whichever build they are of; None is the twins."""
     global _chosen
     before = _chosen
-    _chosen = (_choose(name),)
+    _chosen = (path,)
     try:
         yield
     finally:
         _chosen = before
 
 
-def _load() -> tuple[_FFI, _Lib]:
+def load() -> tuple[_FFI, _Lib]:
     try:
         from caliber._native import ffi, lib
     except ImportError as error:
@@ -103,31 +110,31 @@ def _load() -> tuple[_FFI, _Lib]:
 
 def loaded() -> tuple[_FFI, _Lib]:
     """Return the native module, whichever path is in use. Raises: MissingRequired."""
-    return _load()
+    return load()
 
 
 def _choose(name: str | None) -> Native | None:
     if name == OFF:
         return None
-    ffi, lib = _load()
+    ffi, lib = load()
     if name is None or name == "":
-        return Native(ffi, lib, lib.cal_cpu_features(), _paths(lib)[-1])
+        return Native(ffi, lib, lib.cal_cpu_features(), paths(lib)[-1])
     if name not in _FEATURES:
         expected = ", ".join([OFF, *_FEATURES])
         raise InvalidConfigValue(
             field=VARIABLE, value=name, reason=f"expected one of {expected}, or nothing for the best"
         )
-    features = _features(lib, name)
+    features = features_of(lib, name)
     if features is None:
         raise InvalidConfigValue(field=VARIABLE, value=name, reason=f"this CPU or this build has no {name.upper()}")
     return Native(ffi, lib, features, name)
 
 
-def _paths(lib: _Lib) -> tuple[str, ...]:
-    return tuple(name for name in _FEATURES if _features(lib, name) is not None)
+def paths(lib: _Lib) -> tuple[str, ...]:
+    return tuple(name for name in _FEATURES if features_of(lib, name) is not None)
 
 
-def _features(lib: _Lib, name: str) -> int | None:
+def features_of(lib: _Lib, name: str) -> int | None:
     """Return the CPU features that a path uses here, or None where one is missing that it needs."""
     needed, welcome = (sum(getattr(lib, feature) for feature in some) for some in _FEATURES[name])
     present = lib.cal_cpu_features()
@@ -144,7 +151,7 @@ def check(status: int, **fields: str) -> None:
 
 
 def _fail(status: int, fields: dict[str, str]) -> NoReturn:
-    _, lib = _load()
+    _, lib = load()
     rows: dict[int, tuple[str, type[CaliberError], str]] = {
         lib.CAL_E_NON_FINITE: ("non_finite", NonFiniteError, ""),
         lib.CAL_E_OFFSETS: ("offsets", InvalidValue, "offsets decrease, are negative or pass the end of the data"),

@@ -130,9 +130,9 @@ def _checked(count: int, field: str) -> int:
 NUMPY: Final = Evaluator("numpy", loops)
 """What runs everywhere."""
 
-_opening = threading.Lock()
+OPENING = threading.Lock()
 _compiled: Evaluator | None = None
-renew_in_child(globals(), "_opening")
+renew_in_child(globals(), "OPENING")
 
 
 def refusal(name: str) -> CaliberError | None:
@@ -153,7 +153,7 @@ def open_evaluator(name: str, cache_dir: Path) -> Evaluator:
         raise missing
     if name == NUMPY.name:
         return NUMPY
-    with _opening:
+    with OPENING:
         if _compiled is None:
             _compiled = compile_evaluator(cache_dir)
         return _compiled

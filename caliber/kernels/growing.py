@@ -52,12 +52,12 @@ class Growing:
 class ByteRows:
     """Rows of bytes one after another in blocks: no object a row. Written by one thread at a time."""
 
-    __slots__ = ("_blocks", "_ends", "_length", "_open", "_rows")
+    __slots__ = ("_blocks", "_ends", "_length", "_rows", "open")
 
     def __init__(self, block_rows: int = 256) -> None:
         self._rows = block_rows
         self._length = 0
-        self._open = bytearray()
+        self.open = bytearray()
         self._blocks: list[bytes | bytearray] = []
         self._ends: list[array[int]] = []
 
@@ -68,14 +68,14 @@ class ByteRows:
         """Add a row at the end."""
         if self._length % self._rows == 0:
             if self._blocks:
-                self._blocks[-1] = bytes(self._open)  # without the room it had to grow
-            self._open = bytearray()
-            self._blocks.append(self._open)
+                self._blocks[-1] = bytes(self.open)  # without the room it had to grow
+            self.open = bytearray()
+            self._blocks.append(self.open)
             self._ends.append(array("I"))
         ends = self._ends[-1]
         # In place of what an append left there that was interrupted.
-        self._open[ends[-1] if ends else 0 :] = row
-        ends.append(len(self._open))
+        self.open[ends[-1] if ends else 0 :] = row
+        ends.append(len(self.open))
         self._length += 1
 
     def extend(self, rows: Iterable[bytes]) -> None:

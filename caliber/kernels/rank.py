@@ -45,7 +45,7 @@ class RankColumns:
         return int(self.priority.shape[0])
 
 
-_C_TYPES = {
+C_TYPES = {
     "priority": "int32_t *",
     "relevance": "float *",
     "age_us": "int64_t *",
@@ -98,7 +98,7 @@ def rank_and_fill(
     ffi = native.ffi
     buffer = ffi.from_buffer
     # Pointers of the struct do not keep their arrays alive; `columns` does until C has returned.
-    struct = ffi.new("cal_rank_columns *", [buffer(kind, getattr(columns, name)) for name, kind in _C_TYPES.items()])
+    struct = ffi.new("cal_rank_columns *", [buffer(kind, getattr(columns, name)) for name, kind in C_TYPES.items()])
     size = native.lib.cal_rank_scratch(count, sections)
     scratch = buffer("uint64_t[]", np.empty(size // 8, dtype=np.uint64))
     order, decision = np.empty(count, checks.I64), np.empty(count, checks.U8)

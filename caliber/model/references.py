@@ -47,7 +47,7 @@ def kind_named(name: str) -> EntityType | str:
     return name if name.startswith("memory_") else EntityType(name)
 
 
-_USERS: Final = uuid.UUID("6c1d1f0e-3f0a-5c55-9a53-6a1c7e0b9d42")
+USERS: Final = uuid.UUID("6c1d1f0e-3f0a-5c55-9a53-6a1c7e0b9d42")
 """The namespace of users' names, as ``uuid.uuid5`` takes it; it never changes."""
 
 
@@ -71,4 +71,4 @@ class EntityRef:
         plain = unicodedata.normalize("NFC", name).strip()
         if not plain:
             raise InvalidValue(field="name", reason="must not be empty")
-        return cls(EntityType.USER, uuid.uuid5(_USERS, plain))
+        return cls(EntityType.USER, uuid.uuid5(USERS, plain))

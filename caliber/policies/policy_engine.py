@@ -271,7 +271,7 @@ class PolicyEngine:
             begun, counts = time.monotonic(), {}
             if step.error is None:
                 try:
-                    counts = self._apply_step(uow, subject, prepared, step, applied)
+                    counts = self.apply_step(uow, subject, prepared, step, applied)
                 except (StaleInputs, LockExpired, Unavailable):
                     raise
                 except CaliberError as error:
@@ -283,7 +283,7 @@ class PolicyEngine:
             applied.checkpoint_id = self.apply_checkpoint(uow, subject, prepared.checkpoint)
         return applied
 
-    def _apply_step(
+    def apply_step(
         self, uow: UnitOfWork, subject: Subject, prepared: Prepared, step: Step, applied: Applied
     ) -> dict[str, int]:
         """Write one action; return what it came to in numbers."""

@@ -16,21 +16,21 @@ _FEW = 1_024
 class SegmentedColumn:
     """One column of a mirror. Shapes: ``[n]``, or ``[n, width]``."""
 
-    __slots__ = ("_dtype", "_rows", "_segments", "_width")
+    __slots__ = ("_dtype", "_rows", "_width", "segments")
 
     def __init__(self, dtype: DTypeLike, segment_rows: int, width: int = 0) -> None:
         self._dtype = np.dtype(dtype)
         self._rows = segment_rows
         self._width = width
-        self._segments: list[NDArray[Any]] = []
+        self.segments: list[NDArray[Any]] = []
 
     def segment(self, number: int) -> NDArray[Any]:
         """Return one segment, made when it is first asked for."""
-        while len(self._segments) <= number:
+        while len(self.segments) <= number:
             shape = (self._rows, self._width) if self._width else (self._rows,)
             # Untouched pages of a fresh segment cost address space, not memory.
-            self._segments.append(np.empty(shape, self._dtype))
-        return self._segments[number]
+            self.segments.append(np.empty(shape, self._dtype))
+        return self.segments[number]
 
     def put(self, row: int, value: Any) -> None:
         """Write the value of a row that no reader can see yet."""
@@ -48,12 +48,12 @@ class SegmentedColumn:
 
     def at(self, row: int) -> Any:
         """Return the value of one row."""
-        return self._segments[row // self._rows][row % self._rows]
+        return self.segments[row // self._rows][row % self._rows]
 
     def take(self, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Return the values of rows in any order. Shapes: rows ``[m]`` -> ``[m]``, or ``[m, width]``."""
-        if len(self._segments) == 1:
-            only: NDArray[Any] = self._segments[0][rows]
+        if len(self.segments) == 1:
+            only: NDArray[Any] = self.segments[0][rows]
             return only
         out = np.empty((len(rows), self._width) if self._width else len(rows), self._dtype)
         segment_of = rows // self._rows
@@ -61,7 +61,7 @@ class SegmentedColumn:
         numbers = set(segment_of.tolist()) if len(rows) <= _FEW else np.unique(segment_of).tolist()
         for number in numbers:
             chosen = segment_of == number
-            out[chosen] = self._segments[number][rows[chosen] % self._rows]
+            out[chosen] = self.segments[number][rows[chosen] % self._rows]
         return out
 
     def view(self, length: int) -> NDArray[Any]:
@@ -70,7 +70,7 @@ class SegmentedColumn:
             view = self.segment(0)[:length]
         else:
             full, rest = divmod(length, self._rows)
-            parts = self._segments[:full] + ([self._segments[full][:rest]] if rest else [])
+            parts = self.segments[:full] + ([self.segments[full][:rest]] if rest else [])
             view = np.concatenate(parts)
         view.flags.writeable = False
         return view

@@ -16,8 +16,8 @@ from caliber.model.forks import renew_in_child
 from caliber.resident.chain import NOBODY, Chain
 from caliber.resident.mirror import RelationSnapshot
 
-_lock = threading.Lock()  # held for microseconds, and by whoever is first to read a new boundary
-renew_in_child(globals(), "_lock")
+LOCK = threading.Lock()  # held for microseconds, and by whoever is first to read a new boundary
+renew_in_child(globals(), "LOCK")
 
 
 class Neighbours:
@@ -70,7 +70,7 @@ class Neighbours:
 def neighbours(snapshot: RelationSnapshot, column: str) -> Neighbours:
     """Return who stands beside whom among the turns with equal ``column``, in the order they were said."""
     generation = snapshot.generation
-    with _lock:
+    with LOCK:
         chain = generation.chain
         if chain is None:
             chain = generation.chain = Chain()

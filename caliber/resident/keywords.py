@@ -27,7 +27,7 @@ ASKS: Final = 128
 """Flag of a text that ends with a question; the others are the words' own."""
 
 _QUESTION: Final = tuple(mark.encode() for mark in ("?", "\uff1f", "\u061f", "\u037e", "\u055e"))
-_BATCH_ROWS: Final = 4_096
+BATCH_ROWS: Final = 4_096
 
 
 class Keywords:
@@ -36,7 +36,7 @@ class Keywords:
     def __init__(self, memory: ResidentMemory, analyze: Callable[[str], Analysis]) -> None:
         self._memory = memory
         self.dictionary = Vocabulary(analyze)
-        self._place = Places(1)
+        self.place = Places(1)
 
     def of(self, snapshot: RelationSnapshot) -> KeywordSnapshot:
         """Return the words of a relation, at least as far as ``snapshot`` reaches.
@@ -50,13 +50,13 @@ class Keywords:
 
     def advance(self, snapshot: RelationSnapshot) -> bool:
         """Index one batch of rows more; return whether that was all that a relation has at a boundary."""
-        return self._indexed(snapshot, _BATCH_ROWS, len) >= snapshot.length
+        return self._indexed(snapshot, BATCH_ROWS, len) >= snapshot.length
 
     def _indexed(self, snapshot: RelationSnapshot, most: int | None, read: Callable[[KeywordIndex], T]) -> T:
         """Bring the index of a relation up to date, by ``most`` rows; return what is read of it, by one at a time."""
         me = object()
         try:
-            if not self._place.take(me, remaining_s()):
+            if not self.place.take(me, remaining_s()):
                 raise deadline_passed("words were indexed")
             index = self._index_of(snapshot.generation)
             try:
@@ -69,7 +69,7 @@ class Keywords:
                 raise
             return read(index)
         finally:
-            self._place.leave(me)
+            self.place.leave(me)
 
     def _index_of(self, generation: Generation) -> KeywordIndex:
         index = generation.keywords
@@ -82,7 +82,7 @@ class Keywords:
         end = snapshot.length if most is None else min(snapshot.length, len(index) + most)
         while len(index) < end:
             start = len(index)
-            documents = self._documents(snapshot, range(start, min(end, start + _BATCH_ROWS)))
+            documents = self._documents(snapshot, range(start, min(end, start + BATCH_ROWS)))
             index.append(documents, [ASKS if document.rstrip().endswith(_QUESTION) else 0 for document in documents])
 
     def _documents(self, snapshot: RelationSnapshot, rows: range) -> list[bytes]:

@@ -45,7 +45,7 @@ _SCALARS: Final[dict[Operator, Callable[[Any, Any], bool]]] = {
     Operator.AT_MOST: operators.le,
     Operator.AT_LEAST: operators.ge,
 }
-_TEXTS_AT_ONCE: Final = 4_096
+TEXTS_AT_ONCE: Final = 4_096
 """Texts left memory because they are many: they do not come back all at once."""
 _COSTS: Final = {
     Residence.COLUMN: 0,
@@ -204,8 +204,8 @@ class _Asking:
 
     def _by_text(self, comparison: Comparison, column: Column, rows: NDArray[np.int64]) -> Bools:
         verdicts: list[bool] = []
-        for start in range(0, len(rows), _TEXTS_AT_ONCE):
-            texts = self._texts(self._snapshot, rows[start : start + _TEXTS_AT_ONCE].tolist())
+        for start in range(0, len(rows), TEXTS_AT_ONCE):
+            texts = self._texts(self._snapshot, rows[start : start + TEXTS_AT_ONCE].tolist())
             verdicts += self._verdicts(comparison, column, texts)
         return self._chosen(rows, verdicts)
 

@@ -30,7 +30,7 @@ _FREE: Final = -1
 class OrdinalTable:
     """Rows by a column of whole numbers."""
 
-    __slots__ = ("_high", "_keys", "_low", "_shift", "_table", "_used")
+    __slots__ = ("_high", "_keys", "_low", "_shift", "_used", "table")
 
     def __init__(self, keys: SegmentedColumn) -> None:
         self._keys = keys
@@ -41,31 +41,31 @@ class OrdinalTable:
 
     def _reset(self, bits: int) -> None:
         self._shift = _BITS - bits
-        self._table: NDArray[np.int32] = np.full(1 << bits, _FREE, np.int32)
+        self.table: NDArray[np.int32] = np.full(1 << bits, _FREE, np.int32)
 
     def __len__(self) -> int:
         return self._used
 
     def get(self, key: Any, default: int = -1) -> int:
         """Return the row of a key."""
-        table = self._table
+        table = self.table
         slot = self._slot(table, *self._parts(key))
         row = table.item(slot)
         return default if row < 0 else row
 
     def __setitem__(self, key: Any, row: int) -> None:
         """Let a key stand for a row that holds it."""
-        slot = self._slot(self._table, *self._parts(key))
-        if self._table.item(slot) < 0:
+        slot = self._slot(self.table, *self._parts(key))
+        if self.table.item(slot) < 0:
             if self._is_full(1):
                 self._grow(1)
-                slot = self._slot(self._table, *self._parts(key))
+                slot = self._slot(self.table, *self._parts(key))
             self._used += 1
-        self._table[slot] = row
+        self.table[slot] = row
 
     def rows(self) -> Iterator[int]:
         """Return the row of each key there is."""
-        return iter(self._table[self._table >= 0].tolist())
+        return iter(self.table[self.table >= 0].tolist())
 
     def extend(self, start: int, count: int) -> list[tuple[int, int]]:
         """Add the keys of rows from ``start``; return each row whose key another row stands for, and that row."""
@@ -75,21 +75,21 @@ class OrdinalTable:
 
     @property
     def nbytes(self) -> int:
-        return self._table.nbytes
+        return self.table.nbytes
 
     def _is_full(self, more: int) -> bool:
-        return 3 * (self._used + more) > 2 * len(self._table)
+        return 3 * (self._used + more) > 2 * len(self.table)
 
     def _grow(self, more: int) -> None:
         # In a table of its own: readers go on with the old one until this is whole.
         larger = type(self)(self._keys)
         larger._high, larger._low = self._high, self._low
         larger._reset(max(_LEAST_BITS, (3 * (self._used + more) // 2).bit_length()))
-        larger._insert(self._table[self._table >= 0].astype(np.int64))
-        self._shift, self._table = larger._shift, larger._table
+        larger._insert(self.table[self.table >= 0].astype(np.int64))
+        self._shift, self.table = larger._shift, larger.table
 
     def _insert(self, rows: NDArray[np.int64]) -> list[tuple[int, int]]:
-        table, last = self._table, len(self._table) - 1
+        table, last = self.table, len(self.table) - 1
         keys = self._keys_at(rows)
         slots = self._home(keys)
         taken: list[tuple[int, int]] = []
@@ -143,7 +143,7 @@ class KeyTable(OrdinalTable):
     def get(self, key: Any, default: int = -1) -> int:
         """Return the row of a key."""
         # As above, without a call for each step: who reads a record by its id asks one relation after another.
-        table = self._table
+        table = self.table
         last = len(table) - 1
         try:
             high, low = _PAIR.unpack(key)

@@ -29,12 +29,12 @@ class VectorIndex:
     __slots__ = (
         "_highest",
         "_next",
-        "_of_ordinal",
-        "_of_owner",
         "_orphans",
         "dimensions",
         "matrix",
         "metric",
+        "of_ordinal",
+        "of_owner",
         "ordinals",
         "owner_rows",
         "owners",
@@ -59,9 +59,9 @@ class VectorIndex:
         """The version of each embedding row; 0 of one that is gone."""
         self.owners = SegmentedColumn(np.uint64, self.segment_rows, 2)
         self._next = SegmentedColumn(np.int32, self.segment_rows)
-        self._of_ordinal = OrdinalTable(self.ordinals)
+        self.of_ordinal = OrdinalTable(self.ordinals)
         self._highest = -1
-        self._of_owner = KeyTable(self.owners)
+        self.of_owner = KeyTable(self.owners)
 
     def __len__(self) -> int:
         return len(self.matrix)
@@ -98,17 +98,17 @@ class VectorIndex:
         self.versions.put_many(start, versions)
         self.owners.put_many(start, owners)
         self._next.put_many(start, np.full(count, -1, np.int32))
-        for number, gone in self._of_ordinal.extend(start, count):
-            self._of_ordinal[int(self.ordinals.at(gone))] = number
-        for number, _ in self._of_owner.extend(start, count):
+        for number, gone in self.of_ordinal.extend(start, count):
+            self.of_ordinal[int(self.ordinals.at(gone))] = number
+        for number, _ in self.of_owner.extend(start, count):
             # Asked anew: where all that an owner had is gone, the first of its new ones has taken the place.
-            owner = self._owner_at(number)
-            first = self._of_owner.get(owner)
+            owner = self.owner_at(number)
+            first = self.of_owner.get(owner)
             if self.versions.at(first):
                 self._next.put(number, self._next.at(first))
                 self._next.put(first, number)
             else:
-                self._of_owner[owner] = number
+                self.of_owner[owner] = number
 
     def remove(self, ordinal: int) -> bool:
         """Retire the vector of an embedding row; return whether there was one."""
@@ -126,12 +126,12 @@ class VectorIndex:
         return True
 
     def _unlink(self, number: int) -> None:
-        owner = self._owner_at(number)
+        owner = self.owner_at(number)
         later = int(self._next.at(number))
-        first = self._of_owner.get(owner)
+        first = self.of_owner.get(owner)
         if first == number:
             if later >= 0:
-                self._of_owner[owner] = later
+                self.of_owner[owner] = later
             return
         while first >= 0:
             after = int(self._next.at(first))
@@ -144,15 +144,16 @@ class VectorIndex:
         """Return the number of the vector of an embedding row, or -1."""
         if ordinal > self._highest:
             return -1  # as nearly every ordinal that a commit brings
-        number = self._of_ordinal.get(ordinal)
+        number = self.of_ordinal.get(ordinal)
         return number if number >= 0 and self.versions.at(number) else -1
 
-    def _owner_at(self, number: int) -> bytes:
+    def owner_at(self, number: int) -> bytes:
+        """Return the key of the owner of a vector."""
         return bytes(self.owners.at(number).astype(">u8").tobytes())
 
     def _numbers_of(self, owner: bytes) -> list[int]:
         """Return the numbers of an owner's vectors."""
-        number = self._of_owner.get(owner)
+        number = self.of_owner.get(owner)
         if number < 0 or not self.versions.at(number):
             return []
         numbers = [number]
@@ -213,7 +214,7 @@ class VectorIndex:
         out = {}
         for number in self.numbers():
             vector = np.asarray(snapshot.rows(np.array([number], np.int64))[0], "<f4").tobytes()
-            out[int(self.ordinals.at(number))] = (self._owner_at(number), vector, int(self.versions.at(number)))
+            out[int(self.ordinals.at(number))] = (self.owner_at(number), vector, int(self.versions.at(number)))
         return out
 
     def places(self) -> list[tuple[int, bytes, int, bool]]:
@@ -221,7 +222,7 @@ class VectorIndex:
         live = np.asarray(self.matrix.snapshot().live, np.bool_)
         out = []
         for number in self.numbers():
-            ordinal, owner = int(self.ordinals.at(number)), self._owner_at(number)
+            ordinal, owner = int(self.ordinals.at(number)), self.owner_at(number)
             found = bool(live[number]) and self._number_of(ordinal) == number and number in self._numbers_of(owner)
             out.append((ordinal, owner, int(self.owner_rows.at(number)), found))
         return out
@@ -230,7 +231,7 @@ class VectorIndex:
     def nbytes(self) -> int:
         columns = (self.ordinals, self.versions, self.owners, self.owner_rows, self._next)
         arrays = sum(column.nbytes(self.matrix.size) for column in columns)
-        return int(self.matrix.snapshot().nbytes) + arrays + self._of_ordinal.nbytes + self._of_owner.nbytes
+        return int(self.matrix.snapshot().nbytes) + arrays + self.of_ordinal.nbytes + self.of_owner.nbytes
 
 
 class VectorSnapshot:

@@ -19,23 +19,51 @@ A test module of the backend's own says what to prove and takes every test over:
 
 What a backend lacks is declared with its reason, which each skipped test shows. docs/backends.md tells the rest.
 
-Raises: ExtraNotInstalled when pytest or Hypothesis is missing.
+``inspect`` returns the parts of an open store; it needs no extra.
+
+Raises: ExtraNotInstalled when the suite is asked for and pytest or Hypothesis is missing.
 Source: design sections 2 and 11.
 """
 
 from __future__ import annotations
 
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any
+
 from caliber.model.errors import ExtraNotInstalled
 
-try:
-    import hypothesis as _hypothesis  # noqa: F401  (asked for here, so that the message comes before any test)
-    import pytest
-except ImportError as error:
-    raise ExtraNotInstalled(feature="the contract suite", extra="testing") from error
+if TYPE_CHECKING:
+    from caliber.testing.inspection import Inspector, held_back, inspect, replaced, session_of
+    from caliber.testing.target import CAPABILITIES, Capability, ContractTarget
 
-# Before they are imported, or their assertions say nothing but that they failed.
-pytest.register_assert_rewrite("caliber.testing.suite", "caliber.testing.world")
+if (_pytest := sys.modules.get("pytest")) is not None:
+    # Before they are imported, or their assertions say nothing but that they failed.
+    _pytest.register_assert_rewrite("caliber.testing.suite", "caliber.testing.world")
 
-from caliber.testing.target import CAPABILITIES, Capability, ContractTarget  # noqa: E402
+_SUITE = ("CAPABILITIES", "Capability", "ContractTarget")
+_INSIDES = ("Inspector", "held_back", "inspect", "replaced", "session_of")
 
-__all__ = ["CAPABILITIES", "Capability", "ContractTarget"]
+__all__ = [
+    "CAPABILITIES",
+    "Capability",
+    "ContractTarget",
+    "Inspector",
+    "held_back",
+    "inspect",
+    "replaced",
+    "session_of",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _INSIDES:
+        return getattr(importlib.import_module("caliber.testing.inspection"), name)
+    if name not in _SUITE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        importlib.import_module("hypothesis")
+        importlib.import_module("pytest")
+    except ImportError as error:
+        raise ExtraNotInstalled(feature="the contract suite", extra="testing") from error
+    return getattr(importlib.import_module("caliber.testing.target"), name)

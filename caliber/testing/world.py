@@ -46,11 +46,6 @@ def undone(store: Store, work: Callable[[UnitOfWork], Any]) -> None:
         store.write(run)
 
 
-def session_of(uow: UnitOfWork) -> StatementSession:
-    """Return the session of a unit of work, for what no service does: rows that break rules, foreign versions."""
-    return uow._session
-
-
 def refusal(work: Callable[[], Any]) -> BaseException | None:
     """Return what a call raises, or None; for faults of a caller, which a driver may report in its own way."""
     try:

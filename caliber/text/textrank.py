@@ -98,7 +98,7 @@ def page_rank(similar: NDArray[np.float64], prior: NDArray[np.float64]) -> NDArr
 
 
 def _candidates(text: str) -> list[Sentence]:
-    units = [unit for stretch in _stretches(text) for unit in iter_sentences(stretch)]
+    units = [unit for stretch in stretches(text) for unit in iter_sentences(stretch)]
     spoken = [unit for unit in units if _WORD.search(unit.text)] or units
     for kinds in (
         {UnitKind.PROSE, UnitKind.ITEM},
@@ -120,7 +120,7 @@ def _candidates(text: str) -> list[Sentence]:
     return [max(wanted[low:high], key=_weight) for low, high in pairwise(bounds)]
 
 
-def _stretches(text: str) -> list[str]:
+def stretches(text: str) -> list[str]:
     if len(text) <= MAX_CHARS_READ:
         return [text]
     size = MAX_CHARS_READ // STRETCHES

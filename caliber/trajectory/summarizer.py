@@ -90,7 +90,7 @@ class TurnSummarizer:
         self._max_tokens = config.summaries.max_tokens
         self._idle_s = config.embedding.worker_idle_ms / 1000
         self._longest_idle_s = max(self._idle_s, config.llm_retry_config.max_backoff / 1000)
-        self._changed: dict[bytes, int] = {}
+        self.changed: dict[bytes, int] = {}
         """Trajectories to look through, and what of them."""
         self._waiting: frozenset[bytes] = frozenset()
         """Trajectories with a block that may still get results of its last calls."""
@@ -131,7 +131,7 @@ class TurnSummarizer:
 
     def _look(self, trajectory: bytes, what: int) -> None:
         with self._lock:
-            self._changed[trajectory] = max(what, self._changed.get(trajectory, what))
+            self.changed[trajectory] = max(what, self.changed.get(trajectory, what))
 
     def changed_elsewhere(self) -> None:
         """Take note that another program committed: its turns are looked through once it had time to do so itself."""
@@ -156,14 +156,14 @@ class TurnSummarizer:
             self._look(trajectory, _ALL)
         self._looked_s = time.monotonic() - begun
 
-    def _next(self) -> _Task | None:
+    def next_task(self) -> _Task | None:
         """Return the next piece of work, or None."""
         while not self._tasks:
             with self._lock:
-                if not self._changed:
+                if not self.changed:
                     return None
-                trajectory = next(iter(self._changed))
-                what = self._changed.pop(trajectory)
+                trajectory = next(iter(self.changed))
+                what = self.changed.pop(trajectory)
             if what == _REWRITTEN:
                 self._refused.pop(trajectory, None)
             refused = self._refused.get(trajectory, ())
@@ -286,7 +286,7 @@ class TurnSummarizer:
         """
         with self._draining:
             self._look_through()
-            while not self._stopped.is_set() and (task := self._next()) is not None:
+            while not self._stopped.is_set() and (task := self.next_task()) is not None:
                 try:
                     self._do(task)
                 except CaliberError:
@@ -324,7 +324,7 @@ class TurnSummarizer:
             try:
                 if self._look_at_s is not None and self._look_at_s <= now:
                     self._look_through()
-                task = self._next()
+                task = self.next_task()
                 if task is None:
                     return None if self._look_at_s is None else self._look_at_s - now
                 self._do(task)

@@ -27,6 +27,7 @@ from caliber.model.trajectory import Turn
 from caliber.model.trust import least_trusted
 from caliber.schema.relations import TURN
 from caliber.storage.write.unit_of_work import UnitOfWork
+from caliber.testing import inspect
 
 SYSTEM, USER, TOOL, WEB = TrustLabel
 EXAMPLES = 400 if os.environ.get("CALIBER_SOAK") else 10
@@ -99,12 +100,12 @@ class House:
 
     def insert_new(self, at: int, labels: list[TrustLabel]) -> None:
         turns = [self.turn(at, trust) for trust in labels]
-        self.memory._engine.write(lambda uow: [uow.insert_new(TURN, turn) for turn in turns])
+        inspect(self.memory).write(lambda uow: [uow.insert_new(TURN, turn) for turn in turns])
         self.lower(at, *labels)
 
     def upsert(self, at: int, labels: list[TrustLabel]) -> None:
         turn = self.turn(at, labels[0])
-        self.memory._engine.write(lambda uow: uow.upsert(TURN, turn))
+        inspect(self.memory).write(lambda uow: uow.upsert(TURN, turn))
         self.lower(at, labels[0])
 
     def relabel(self, at: int, labels: list[TrustLabel]) -> None:
@@ -234,13 +235,13 @@ def test_who_raises_a_label_waits_for_who_brings_a_turn(pg: Any, start: Any, way
         except CaliberError as error:
             ends.append(error)
 
-    threads = [threading.Thread(target=memory._engine.write, args=(bring,)), threading.Thread(target=lift)]
+    threads = [threading.Thread(target=inspect(memory).write, args=(bring,)), threading.Thread(target=lift)]
     threads[0].start()
     assert written.wait(30)
     threads[1].start()
     waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %s"
     with psycopg.connect(os.environ[DSN], autocommit=True) as watcher:
-        until(lambda: bool(ends) or watcher.execute(waits, [f"%{pg._schema}%"]).fetchone()[0] > 0)  # type: ignore[index]
+        until(lambda: bool(ends) or watcher.execute(waits, [f"%{pg.schema}%"]).fetchone()[0] > 0)  # type: ignore[index]
     go.set()
     for thread in threads:
         thread.join(30)

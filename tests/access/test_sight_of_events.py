@@ -19,6 +19,7 @@ from caliber.model.errors import Unavailable
 from caliber.model.events import Event, EventFamily, EventType
 from caliber.model.references import EntityType
 from caliber.storage.write.event_log import audit
+from caliber.testing import inspect
 
 WRITER = Principal(PrincipalKind.AGENT, "planner", AgentRole.ORCHESTRATOR)
 READER = Principal(PrincipalKind.AGENT, "worker", AgentRole.EXECUTOR)
@@ -55,7 +56,7 @@ def test_of_a_note_hears_who_may_read_it(backend: Any, mode: str) -> None:
     # Of a note that is gone nobody knows any more who could read it.
     memory.storage.notes.delete(hidden)
     for event in [heard["admin"][0], heard["admin"][1]]:
-        memory._engine.publish(event)
+        inspect(memory).engine.publish(event)
     assert len(heard["admin"]) == 7
     assert (len(heard["writer"]), len(heard["reader"])) == (6, 2)
 
@@ -69,7 +70,9 @@ def test_of_a_window_hears_whom_it_was_made_for_and_of_erasures_an_admin(backend
     memory.acting_as(WRITER).assemble_context(task)
     memory.acting_as(READER).assemble_context(task)
     memory.assemble_context(task)
-    memory._engine.write(lambda uow: audit(uow, memory._engine.event(EventType.FORGET, family=EventFamily.AUDIT)))
+    inspect(memory).write(
+        lambda uow: audit(uow, inspect(memory).engine.event(EventType.FORGET, family=EventFamily.AUDIT))
+    )
     assert heard == {
         memory.principal: ["context_assemble"] * 3 + ["forget"],
         WRITER: ["context_assemble"],
@@ -95,15 +98,15 @@ def test_the_log_of_a_trajectory_is_read_as_it_was_heard(backend: Any, start: An
     memory = backend.open(**LIGHT)
     task = start(memory).trajectory_id
     hidden = memory.acting_as(WRITER).add_note(content="for orchestrators", **NOTE).note_id
-    make = memory._engine.event
+    make = inspect(memory).engine.event
     said = {"error": "Conflict", "message": f"note {hidden} was changed"}
     for number in range(12):  # what may not be heard of takes no place under a limit
         memory.acting_as(WRITER).assemble_context(task)
         about = {"trajectory_id": task, "subject": (EntityType.NOTE, hidden)}
-        memory._engine.publish(make(EventType.NOTE_UPDATE, at_us=number, **about))
-    memory._engine.publish(make(EventType.ERROR, trajectory_id=task, payload=said))
+        inspect(memory).engine.publish(make(EventType.NOTE_UPDATE, at_us=number, **about))
+    inspect(memory).engine.publish(make(EventType.ERROR, trajectory_id=task, payload=said))
     done = make(EventType.FORGET, trajectory_id=task, family=EventFamily.AUDIT)
-    memory._engine.write(lambda uow: audit(uow, done))
+    inspect(memory).write(lambda uow: audit(uow, done))
     reader = memory.acting_as(READER)
     window = reader.assemble_context(task)
     everything = memory.trace(task, limit=100)
@@ -130,7 +133,7 @@ def test_a_subscriber_whose_sight_cannot_be_found_out_hears_nothing(agent: Any) 
     def broken(event: Event) -> Event | None:
         raise RuntimeError("the sight's own fault")
 
-    memory._engine.bus.subscribe(heard.append, sight=broken)
+    inspect(memory).engine.bus.subscribe(heard.append, sight=broken)
     agent.keep("kept")
     assert heard == []
     memory.flush()
@@ -160,7 +163,7 @@ def test_asyncio_hears_as_its_principal(backend: Any) -> None:
 def test_of_others_commits_that_memory_does_not_know_yet_only_an_admin_hears(backend: Any) -> None:
     # decision 0186: what cannot be found out is not told; it is to be looked up once memory knows
     memory = backend.open(**LIGHT)
-    engine, away = memory._engine, [True]
+    engine, away = inspect(memory).engine, [True]
     heard: dict[str, list[str]] = {"admin": [], "reader": []}
     for name, handle in (("admin", memory), ("reader", memory.acting_as(READER))):
         handle.events.subscribe(lambda event, name=name: heard[name].append(event.event_type), elsewhere=True)

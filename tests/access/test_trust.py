@@ -27,6 +27,7 @@ from caliber.resident.predicates import mask
 from caliber.schema.memories import BUILT_IN
 from caliber.schema.predicate import holds
 from caliber.storage.compile.conditions import compile_stored
+from caliber.testing import inspect
 
 SYSTEM, USER, TOOL, WEB = TrustLabel
 
@@ -294,7 +295,7 @@ def test_filters_of_the_language_keep_what_has_a_label(backend: Any, opened: Any
         agent.note("noted", trust=trust)
         agent.memory.close_scope(agent.scope_id)
         agent.scope = agent.memory.open_scope(agent.trajectory_id)
-    storage, engine = agent.memory.config.storage, agent.memory._engine
+    storage, engine = agent.memory.config.storage, inspect(agent.memory).engine
     dialect = dialect_of(storage.schema_name, "public") if backend.adapter == "postgres" else DIALECT
     for name in ("note", "artifact", "turn_buffer", "scope"):
         relation = BUILT_IN[name].relation

@@ -28,6 +28,7 @@ from caliber.schema.relations import RELATIONS
 from caliber.storage.dump.archive import Archive, only_one
 from caliber.storage.dump.whole import WHOLE
 from caliber.storage.maintain.moved import FenceState
+from caliber.testing import inspect
 
 AT_ONCE = {"embedding__embed": {"default": "commit"}}
 """Nothing is written behind, so that two looks at a store that nobody writes to see the same."""
@@ -66,7 +67,7 @@ def names(folder: Path) -> list[str]:
 
 def rows_of(memory: caliber.Caliber) -> dict[str, list[Any]]:
     """Return every row of every relation that a backup carries, as stored, ordinals among them."""
-    store = memory._engine.store
+    store = inspect(memory).store
     with store.care.whole() as whole:
         return {
             relation.name: [row for batch in whole.read(relation) for row in batch.to_pylist()] for relation in WHOLE
@@ -75,7 +76,7 @@ def rows_of(memory: caliber.Caliber) -> dict[str, list[Any]]:
 
 def ordinals(memory: caliber.Caliber) -> dict[str, int]:
     """Return the last ordinal that was given out, by relation."""
-    with memory._engine.store.care.whole() as whole:
+    with inspect(memory).store.care.whole() as whole:
         return whole.ordinals()
 
 
@@ -115,7 +116,7 @@ def test_an_archive_restores_into_the_other_database(
     target = another(into)
     told: list[tuple[str, int, int]] = []
     report = caliber.restore(target.config(), made.path, progress=lambda *step: told.append(step))
-    target._created.add(target.store_of(target.config()))
+    target.created.add(target.store_of(target.config()))
     assert {what for what, *_ in told} >= {"checking the archive", "restoring rows", "verifying rows"}
     restored = target.open(**AT_ONCE)
     check_same(rows_of(restored), before)
@@ -186,7 +187,7 @@ def test_a_copy_of_the_file_restores(backend: Any, another: Any, filled: caliber
     assert not list(tmp_path.glob("all.db-*"))
     target = another("sqlite")
     report = caliber.restore(target.config(), made.path)
-    target._created.add(target.store_of(target.config()))
+    target.created.add(target.store_of(target.config()))
     restored = target.open(**AT_ONCE)
     check_same(rows_of(restored), before)
     assert report.epoch != made.epoch
@@ -271,9 +272,9 @@ def test_words_are_found_after_a_restore_as_before(backend: Any, tmp_path: Path)
         memory.storage.backup(tmp_path / name)
         memory.add_note(entity="x", entity_type="y", note_type="fact", content=f"since {name}", confidence=1.0)
         caliber.restore(backend.config(), tmp_path / name, replace=True)
-        full_text = memory._engine.store.full_text
+        full_text = inspect(memory).store.full_text
         assert full_text.state().complete
-        assert check_full_text(memory._engine.store, backend.config()) == []
+        assert check_full_text(inspect(memory).store, backend.config()) == []
         assert memory.verify() == []
 
 
@@ -288,10 +289,10 @@ def test_a_restored_store_that_is_searched_in_its_database_has_its_indexes(
     target = another("postgres")
     searched = target.config(search__mode="backend", vector__index_type="hnsw")
     assert caliber.restore(searched, made.path).not_indexed is None
-    target._created.add(target.store_of(searched))
+    target.created.add(target.store_of(searched))
     restored = target.open(searched)
-    space = restored._engine.memory.snapshot.space_in_use
-    state = restored._engine.store.vector_index.of(space)
+    space = inspect(restored).resident.snapshot.space_in_use
+    state = inspect(restored).store.vector_index.of(space)
     assert state is not None
     assert state.usable
     assert restored.search("fact", limit=3).hits
@@ -446,7 +447,7 @@ def test_a_store_that_moves_is_not_replaced_and_a_copy_of_it_does_not_move(
     memory = file_backend.open(**AT_ONCE)
     archive = memory.storage.backup(tmp_path / "all.zip").path
     for state in FenceState:
-        fence(memory._engine.store._connection, state, str(uuid.uuid4()))
+        fence(inspect(memory).connection, state, str(uuid.uuid4()))
         with pytest.raises(Unavailable, match=state.value):
             caliber.restore(file_backend.config(), archive, replace=True)
     other = another("sqlite").config()

@@ -22,6 +22,7 @@ from caliber.schema.relation import Column, ColumnType
 from caliber.schema.relations import BY_NAME, RELATIONS
 from caliber.schema.views import VIEWS, Shown, View
 from caliber.storage.maintain.views import MARK
+from caliber.testing import inspect
 
 LONG_AGO = datetime(1969, 7, 20, 20, 17, 40, 123456, tzinfo=UTC)
 
@@ -65,7 +66,7 @@ def select(backend: Any, memory: caliber.Caliber, text: str) -> list[tuple[Any, 
     """Ask the database as a person would: on a connection of one's own, with nobody's codecs."""
     if backend.adapter == "postgres":
         return backend.ask(text)
-    with memory._engine.store.read() as session:
+    with inspect(memory).store.read() as session:
         found: list[tuple[Any, ...]] = session.command(text)  # type: ignore[attr-defined]
     return found
 
@@ -117,10 +118,10 @@ def plain(value: Any) -> Any:
 def expected(memory: caliber.Caliber, view: View, adapter: str) -> list[dict[str, Any]]:
     """Return a view's rows from the store's own plans."""
     relation = BY_NAME[view.relation]
-    plans = memory._engine.store.plans[view.relation]
+    plans = inspect(memory).store.plans[view.relation]
     first = {ColumnType.INT: -(2**63), ColumnType.BYTES: b"", ColumnType.UUID: bytes(16)}
     start = (-1,) if relation.ordinal else tuple(first.get(relation.column(name).type, "") for name in relation.key)
-    with memory._engine.store.read() as session:
+    with inspect(memory).store.read() as session:
         rows = session.run(plans.page, (*start, 10_000))
     out = []
     for row in rows:
@@ -261,7 +262,7 @@ def test_vacuum_says_which_tables_it_has_no_right_to(backend: Any, filled: calib
         backend.tamper(filled, f"GRANT USAGE ON SCHEMA {schema} TO {role}")
         backend.tamper(filled, f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role}")
         backend.tamper(filled, f"ALTER TABLE note OWNER TO {role}")
-        care = filled._engine.store.care
+        care = inspect(filled).store.care
         with psycopg.connect(os.environ["CALIBER_TEST_DSN"], autocommit=True) as connection:
             connection.execute(f"SET ROLE {role}")
             assert care.skipped(connection) == [relation.name for relation in RELATIONS if relation.name != "note"]

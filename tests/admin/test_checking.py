@@ -13,6 +13,7 @@ from caliber.model.ids import EdgeId
 from caliber.model.knowledge import Edge, EdgeRelation, Usage
 from caliber.model.references import EntityRef, EntityType
 from caliber.storage.maintain.soundness import EXAMPLES, Finding
+from caliber.testing import inspect
 
 AT_ONCE = {"embedding__embed": {"default": "commit"}}
 
@@ -159,7 +160,7 @@ def test_a_damaged_file_is_found(backend: Any, filled: caliber.Caliber) -> None:
             backend.tamper(filled, mark.format("true"))
     else:
         # An index that lacks a row, as a lost write leaves it.
-        store = filled._engine.store._connection  # type: ignore[attr-defined]
+        store = inspect(filled).connection
         text = store.command("SELECT sql FROM sqlite_schema WHERE name = 'ix_note_find_by_entity'")[0][0]
         store.command("PRAGMA writable_schema = ON")
         partial = text + " WHERE entity = ''"

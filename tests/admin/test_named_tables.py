@@ -23,6 +23,7 @@ from caliber.model.errors import (
     ProviderNotConfigured,
 )
 from caliber.model.time import FixedClock, from_us
+from caliber.testing import inspect
 
 ME = EntityRef(EntityType.AGENT, uuid.UUID(int=6))
 HASHED = {"provider_type": "hash", "model": "hash", "dimensions": 32}
@@ -77,7 +78,7 @@ def test_artifacts_and_notes(memory: Caliber) -> None:
     digest = hashlib.sha256(b"grass is green").digest()
     assert tables.artifacts.get_by_hash(task.trajectory_id, digest) == made[1]  # C-331
     assert tables.artifacts.count_by_trajectory(task.trajectory_id) == 3  # C-337
-    embedder = memory._engine.part(Embeddings).embedder
+    embedder = inspect(memory).part(Embeddings).embedder
     assert embedder is not None
     query = embedder.provider.embed("snow is white")
     ids = [record for record, _ in tables.artifacts.search_similar(query, 3)]  # C-336

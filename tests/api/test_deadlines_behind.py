@@ -14,6 +14,7 @@ from support.configs import USER
 from caliber.backends.postgres.connecting.pool import Pool
 from caliber.model.deadline import within
 from caliber.model.errors import Unavailable
+from caliber.testing import inspect, replaced
 
 
 def test_a_full_queue_holds_no_call_beyond_its_deadline(file_backend: Any) -> None:
@@ -49,23 +50,24 @@ def test_a_close_under_a_deadline_that_passed_closes(file_backend: Any) -> None:
     memory.start_trajectory("goal", initiator=USER)
     with within(0):
         memory.close()
-    assert memory._engine.store._released
+    assert inspect(memory).released
 
 
 def test_a_child_of_a_process_that_closes_closes_nothing(file_backend: Any) -> None:
     """Forked while another thread is inside ``close``, or after one that was interrupted."""
     memory = file_backend.open(embedding_provider=None)
-    engine = memory._engine
+    engine = inspect(memory).engine
     held, go = threading.Event(), threading.Event()
 
-    def hold() -> None:
-        with engine._closing:
-            engine._state = "closed"
+    class Slow:
+        """A worker of the tenant that is not done when it is closed."""
+
+        def close(self) -> None:
             held.set()
             go.wait(60)
-            engine._state = "open"
 
-    thread = threading.Thread(target=hold)
+    engine.follow(Slow())
+    thread = threading.Thread(target=memory.close)
     thread.start()
     assert held.wait(60)
     child = os.fork()
@@ -73,7 +75,7 @@ def test_a_child_of_a_process_that_closes_closes_nothing(file_backend: Any) -> N
         code = 1
         try:
             memory.close()
-            code = 0 if engine.state == "forked" and not engine.store._released else 2
+            code = 0 if engine.state == "forked" and not inspect(memory).released else 2
         finally:
             os._exit(code)
     until = time.monotonic() + 60
@@ -88,7 +90,7 @@ def test_a_child_of_a_process_that_closes_closes_nothing(file_backend: Any) -> N
     thread.join(60)
     assert ended
     assert os.waitstatus_to_exitcode(status) == 0
-    assert memory.start_trajectory("goal", initiator=USER)
+    assert inspect(memory).released, "the parent went on"
 
 
 class Connection:
@@ -110,29 +112,26 @@ def test_a_pool_that_closes_drops_no_connection_unclosed() -> None:
     pool: Any = Pool(lambda _: None, size=2, timeout_ms=1_000)  # type: ignore[arg-type,return-value]
 
     def beside() -> None:
-        if pool._idle:
-            lent.append(pool._idle.pop())
+        if pool.idle:
+            lent.append(pool.idle.pop())
 
     connections = [Connection(beside), Connection(beside)]
-    pool._idle += connections
+    pool.idle += connections
     pool.close()
     assert [connection.closed for connection in connections] == [1, 1]
     assert lent == []
 
 
 @pytest.mark.parametrize("durability", ["commit", "group"])
-def test_calls_that_closing_overtakes_end_with_a_typed_error(
-    backend: Any, monkeypatch: Any, durability: str
-) -> None:  # design 10
+def test_calls_that_closing_overtakes_end_with_a_typed_error(backend: Any, durability: str) -> None:  # design 10
     store = backend.store(storage__durability=durability)
-    check, asked, closed = store._check_open, threading.Semaphore(0), threading.Event()
+    asked, closed = threading.Semaphore(0), threading.Event()
 
     def overtaken() -> None:
         check()
         asked.release()
         closed.wait(10)
 
-    monkeypatch.setattr(store, "_check_open", overtaken)
     ends: list[BaseException | None] = []
 
     def read() -> None:
@@ -154,11 +153,11 @@ def test_calls_that_closing_overtakes_end_with_a_typed_error(
 
     calls = [read, read, write, hurry, store.facts]
     threads = [threading.Thread(target=run, args=(call,), daemon=True) for call in calls]
-    for thread in threads:
-        thread.start()
-    for _ in calls:
-        assert asked.acquire(timeout=10)
-    monkeypatch.setattr(store, "_check_open", check)
+    with replaced(store, "check_open", overtaken) as check:
+        for thread in threads:
+            thread.start()
+        for _ in calls:
+            assert asked.acquire(timeout=10)
     store.close()
     closed.set()
     for thread in threads:

@@ -18,6 +18,7 @@ from support.configs import USER, policy
 import caliber
 from caliber.model import EventType, FixedClock, LockToken
 from caliber.model.errors import CaliberError, ConstraintViolation, NotFound, Unavailable
+from caliber.testing import held_back, inspect
 
 # --- events --------------------------------------------------------------------------------------
 
@@ -90,15 +91,15 @@ def test_failed_commit_publishes_nothing(backend: Any, start: Any) -> None:
     agent = start(memory)
     heard: list[Any] = []
     memory.on_event(heard.append)
-    store = memory._engine.store
+    store = inspect(memory).store
     from caliber.storage.write.unit_of_work import UnitOfWork
 
     def work(uow: UnitOfWork) -> None:
-        uow.emit(memory._engine.event(EventType.NOTIFY, trajectory_id=agent.trajectory_id))
+        uow.emit(inspect(memory).engine.event(EventType.NOTIFY, trajectory_id=agent.trajectory_id))
         raise ConstraintViolation(constraint="c", reason="r")
 
     with pytest.raises(ConstraintViolation):
-        memory._engine.write(work)
+        inspect(memory).write(work)
     assert heard == []
     assert store.facts()["commits"] > 0
 
@@ -337,7 +338,7 @@ def test_use_after_fork_is_unavailable_and_the_parent_unharmed(backend: Any, wor
                 except BaseException as error:
                     faults.append(f"{name}: {error!r}")
             working.memory.close()
-            if "reopen" in backend.abilities:
+            if backend.has("reopen"):
                 with caliber.open(working.memory.config) as again:
                     again.append_turn(working.scope_id, role="user", content="from the child")
         except BaseException as error:
@@ -349,7 +350,7 @@ def test_use_after_fork_is_unavailable_and_the_parent_unharmed(backend: Any, wor
     with os.fdopen(reader) as pipe:
         assert pipe.read() == ""
     working.say("from the parent")
-    expected = 3 if "reopen" in backend.abilities else 2
+    expected = 3 if backend.has("reopen") else 2
     texts = [turn.text for turn in working.memory.storage.turns.list_by_scope(working.scope_id)]
     assert len(texts) == expected
     assert texts[-1] == "from the parent"
@@ -375,7 +376,7 @@ def test_child_that_ends_normally_closes_nothing_of_its_parent(backend: Any, wor
         os._exit(code)
     assert _wait(child) == 0
     working.say("after the child")
-    other_process = backend.open() if "sharing" in backend.abilities else working.memory
+    other_process = backend.open() if backend.has("sharing") else working.memory
     assert len(other_process.storage.turns.list_by_scope(working.scope_id)) == 2
     assert working.memory.verify() == []
 
@@ -470,7 +471,7 @@ def test_configuration_is_kept_by_hash(backend: Any) -> None:
 def test_retention_in_a_forked_child_is_refused_at_once(backend: Any, start: Any) -> None:  # design 4
     memory = backend.open()
     start(memory)
-    with memory._engine.behind._condition:  # as if the writing thread were at it while the process forked
+    with held_back(inspect(memory).behind):  # as if the writing thread were at it while the process forked
         child = os.fork()
         if child == 0:
             code = 1

@@ -24,6 +24,7 @@ import caliber
 from caliber.model import FixedClock
 from caliber.model.context import AssemblyAction, SourceType
 from caliber.model.errors import CaliberError, ConstraintViolation, InvalidStateTransition, NotFound
+from caliber.testing import inspect
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30).filter(str.strip)
 CONTENTS = st.binary(max_size=40) | TEXTS.map(str.encode)
@@ -90,7 +91,7 @@ class StoreBesideDicts(RuleBasedStateMachine):
         """The handles in turn, each with what the others did."""
         self.at += 1
         handle = self.handles[self.at % len(self.handles)]
-        handle._engine.snapshot("latest")
+        inspect(handle).snapshot("latest")
         return handle
 
     def teardown(self) -> None:
@@ -250,15 +251,15 @@ class StoreBesideDicts(RuleBasedStateMachine):
 
     @rule()
     def compact(self) -> None:
-        self.memory._engine.memory.compact()
+        inspect(self.memory).resident.compact()
 
     @rule()
     def reload(self) -> None:
-        self.memory._engine.memory.reload()
+        inspect(self.memory).resident.reload()
 
     @rule()
     def evict(self) -> None:
-        for generation in self.memory._engine.memory.mirrors.generations.values():
+        for generation in inspect(self.memory).mirrors.generations.values():
             generation.evict_texts(1 << 30)
 
     @rule()

@@ -97,7 +97,7 @@ def test_texts_of_a_subclass_are_kept_as_they_read(text: Any, backend: Any) -> N
     assert memory.append_turn(scope, role="user", content="hello there", name="bob", idempotency_key="key",
                               model_id="model", occurred_at=WHEN).turn_id == said.turn_id  # fmt: skip
     handles = [memory]
-    if "reopen" in backend.abilities:
+    if backend.has("reopen"):
         handles.append(backend.open(backend.config(embedding_provider=None)))
     for handle in handles:
         turn = handle.get(said.turn_id)

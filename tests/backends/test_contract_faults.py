@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -90,7 +91,8 @@ def test_backend_from_outside_needs_a_few_lines(tmp_path: Path) -> None:
 
 
 RECORDED = """
-    import json
+    import importlib
+import json
     import sys
     from pathlib import Path
 
@@ -166,5 +168,7 @@ def test_without_its_extra_it_says_what_to_install(package: str, monkeypatch: py
     for name in [name for name in sys.modules if name == "caliber.testing"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
+    testing = importlib.import_module("caliber.testing")
+    assert testing.inspect, "which needs neither"
     with pytest.raises(ExtraNotInstalled, match=r"caliber-memory\[testing\]"):
-        import caliber.testing  # noqa: F401
+        testing.ContractTarget  # noqa: B018

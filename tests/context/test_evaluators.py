@@ -16,6 +16,7 @@ import pytest
 import caliber
 from caliber.model import AgentRole, FixedClock, Principal, PrincipalKind
 from caliber.model.time import from_us
+from caliber.testing import replaced
 
 EXECUTOR = Principal(PrincipalKind.AGENT, "doer", AgentRole.EXECUTOR)
 TOPICS = ("rivers", "bridges", "night trains", "the red door", "winter tyres")
@@ -114,15 +115,13 @@ def test_figures_name_the_evaluator(handles: dict[str, Any]) -> None:
     assert not [event for event in handles["numba"].storage.events.all() if event.event_type == "error"]
 
 
-def test_what_was_not_kept_is_in_the_event_log(
-    backend: Any, numba: Any, compiled_code: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_not_kept_is_in_the_event_log(backend: Any, numba: Any, compiled_code: Path) -> None:
     from caliber.kernels import evaluator
     from caliber.kernels.jit.code import CompiledCode
 
     code = CompiledCode(compiled_code, 0, 13, 2.5, ("a/b cannot be written to: Read-only file system",))
-    monkeypatch.setattr(evaluator, "_compiled", caliber.kernels.Evaluator("numba", numba.loops, code))
-    memory = backend.open(resident__evaluator="numba", cache_dir=str(compiled_code))
+    with replaced(evaluator, "compiled", caliber.kernels.Evaluator("numba", numba.loops, code)):
+        memory = backend.open(resident__evaluator="numba", cache_dir=str(compiled_code))
     memory.flush()
     assert memory.stats()["compiled_loops"]["problems"] == list(code.problems)
     errors = [event for event in memory.storage.events.all() if event.payload.get("where") == "evaluator"]

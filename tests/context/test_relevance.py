@@ -14,6 +14,7 @@ from caliber.embedding.service import Embeddings
 from caliber.search.filtering.filters import masks
 from caliber.search.opening import SearchEngine
 from caliber.search.request import Pool, Request
+from caliber.testing import inspect
 
 QUERY = "which driver opens the parser's file?"
 
@@ -24,7 +25,7 @@ def test_relevance_is_the_score_of_a_search(agent: Any) -> None:
         agent.note(f"note {at}: the driver of file {at}" if at % 3 else f"note {at}: lunch", importance=1 + at % 9)
         agent.keep(f"artifact {at}: parser {at}" if at % 2 else f"artifact {at}: opening hours")
     memory.flush()
-    engine = memory._engine
+    engine = inspect(memory).engine
     snapshot, now = engine.memory.snapshot, engine.clock.now_us()
     seen = Readers(memory.principal)
     vector = engine.part(Embeddings).embedder.query(QUERY)

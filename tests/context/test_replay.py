@@ -19,6 +19,7 @@ from support.configs import policy
 import caliber
 from caliber.model import FixedClock
 from caliber.model.errors import NotFound
+from caliber.testing import inspect
 
 TESTS = str(Path(__file__).resolve().parents[1])
 PRUNE_ALL = policy(
@@ -147,9 +148,9 @@ def test_replay_survives_compaction_and_reloading(agent: Any) -> None:
     windows = windows_of(agent)
     for note in agent.notes[::3]:
         agent.memory.storage.notes.delete(note.note_id)
-    agent.memory._engine.memory.compact()
+    inspect(agent.memory).resident.compact()
     replayed(agent.memory, windows)
-    agent.memory._engine.memory.reload()
+    inspect(agent.memory).resident.reload()
     replayed(agent.memory, windows)
 
 
@@ -205,7 +206,7 @@ def test_replay_survives_new_knowledge(agent: Any) -> None:
 
 def test_replay_survives_eviction(agent: Any) -> None:
     windows = windows_of(agent)
-    for generation in agent.memory._engine.memory.mirrors.generations.values():
+    for generation in inspect(agent.memory).mirrors.generations.values():
         generation.evict_texts(1 << 30)
     replayed(agent.memory, windows)
 

@@ -15,6 +15,7 @@ from caliber.model import EntityRef, EntityType
 from caliber.model.access import Principal, PrincipalKind
 from caliber.model.errors import BudgetTooSmall, NotFound, Unavailable
 from caliber.model.policies import Trigger
+from caliber.testing import inspect
 
 LATE = {"write_behind__flush_interval_ms": 600_000}
 """Nothing is written behind but by a flush."""
@@ -104,7 +105,7 @@ def test_a_window_that_takes_it_runs_no_statement(opened: Any, start: Any) -> No
     # design section 5
     memory = opened(**LATE)
     task = begun(memory, start)
-    store = memory._engine.store
+    store = inspect(memory).store
     before = store.statement_count()
     assert names(memory.assemble_context(task)) == ["once_note"]
     assert store.statement_count() == before
@@ -150,7 +151,7 @@ def test_what_is_asked_for_again_meanwhile_is_not_lost(opened: Any, start: Any) 
     assert names(memory.assemble_context(task)) == ["user", "once_note", "current"]
     memory.flush()
     assert names(memory.assemble_context(task)) == ["user", "current"]
-    assert memory._engine.memory.snapshot["pending_injection"].count() == 0
+    assert inspect(memory).resident.snapshot["pending_injection"].count() == 0
 
 
 @pytest.mark.parametrize("kept", ["ephemeral", "commit"])
@@ -171,7 +172,7 @@ def test_what_nobody_took_ends_with_its_task(opened: Any, start: Any) -> None:
     memory = opened()
     task = begun(memory, start)
     memory.complete_trajectory(task, status="success", summary="done")
-    assert memory._engine.memory.snapshot["pending_injection"].count() == 0
+    assert inspect(memory).resident.snapshot["pending_injection"].count() == 0
 
 
 def test_a_declared_memory_enters_at_its_own_triggers(backend: Any, start: Any) -> None:
@@ -272,7 +273,7 @@ def test_what_is_recalled_from_other_tasks_is_trusted(backend: Any, start: Any) 
         assert "at noon" not in text
         assert "says nine" in text  # the task's own
         memory.close()
-        if "reopen" not in backend.abilities:
+        if not backend.has("reopen"):
             return
 
 
@@ -322,9 +323,8 @@ def test_a_declared_memory_is_a_source_of_windows(backend: Any, start: Any) -> N
     assert memory.explain(window.window_id)["inclusions"][0]["rule"] == "decision"
 
 
-def test_windows_forget_what_a_declared_memory_said(backend: Any, start: Any) -> None:
-    backend.needs("files")  # what is taken out of a record is the same everywhere
-    memory = backend.open(memories=[DECISION], injection_rules=[rule("decision")])
+def test_windows_forget_what_a_declared_memory_said(file_backend: Any, start: Any) -> None:
+    memory = file_backend.open(memories=[DECISION], injection_rules=[rule("decision")])
     task = start(memory).trajectory_id
     memory.memory("decision").insert(title="Zebedee wants tea", status="open")
     window = memory.assemble_context(task)
@@ -458,7 +458,7 @@ def test_of_two_handles_on_one_store_one_takes_it_once_the_other_has_heard(
     first.flush()
     second.flush()
     assert names(second.assemble_context(again, consistency="latest")) == []
-    assert first._engine.memory.verify() == []
+    assert inspect(first).resident.verify() == []
 
 
 KEPT_AT_ONCE = {**LATE, "write_behind__window_durability": "commit", "resident__feed_poll_ms": 600_000}
@@ -474,9 +474,9 @@ def test_of_two_handles_that_have_not_heard_of_each_other_one_takes_it_where_win
     other = start(first).trajectory_id
     task = begun(first, start)
     assert names(second.assemble_context(other, consistency="latest")) == ["once_note"]
-    waits = second._engine.memory.snapshot["pending_injection"]
+    waits = inspect(second).resident.snapshot["pending_injection"]
     assert names(first.assemble_context(task)) == ["once_note"]
-    assert second._engine.memory.snapshot["pending_injection"] is waits, "it has not heard"
+    assert inspect(second).resident.snapshot["pending_injection"] is waits, "it has not heard"
     again = second.assemble_context(task)
     assert names(again) == []
     assert names(second.assemble_context(task)) == []
@@ -486,7 +486,7 @@ def test_of_two_handles_that_have_not_heard_of_each_other_one_takes_it_where_win
     assert second.storage.pending_injections.count() == 0
     for memory in (first, second):
         assert memory.assemble_context(task, consistency="latest")
-        assert memory._engine.memory.verify() == []
+        assert inspect(memory).resident.verify() == []
 
 
 @pytest.mark.parametrize("backend", ["sqlite"], indirect=True)

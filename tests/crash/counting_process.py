@@ -22,6 +22,7 @@ import caliber
 from caliber.model.errors import Conflict
 from caliber.schema.relations import NOTE
 from caliber.storage.write.unit_of_work import UnitOfWork
+from caliber.testing import inspect
 
 LEAST_TURNS = 10
 PATIENCE_S = 90
@@ -46,7 +47,7 @@ def main() -> None:
         ):
             turn = memory.append_turn(scope, role="user", content=f"{name} {len(appended)}")
             appended.append([turn.turn_number, turn.sequence, turn.text])
-            memory._engine.write(count)
+            inspect(memory).write(count)
             counted += 1
             # A conditional update that loses says so, and is tried again with what is there now.
             while True:

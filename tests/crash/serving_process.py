@@ -42,7 +42,7 @@ def main() -> LocalServer:
     where = {
         "dsn": server.dsn,
         "pid": server.pid,
-        "guard": server._guard.pid,
+        "guard": server.guard.pid,
         "folder": str(server.socket_directory.parent),
         "child": child,
     }

@@ -25,6 +25,7 @@ from caliber.backends.sqlite.connecting.forks import forks
 from caliber.model import EntityRef, EntityType
 from caliber.model.errors import Unavailable
 from caliber.schema.relations import TURN
+from caliber.testing import inspect
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here"),
@@ -47,7 +48,7 @@ class Opened:
 
     @property
     def store(self) -> Any:
-        return self.memory._engine.store
+        return inspect(self.memory).store
 
     def say(self, memory: caliber.Caliber, text: str) -> None:
         memory.append_turn(self.scope, role="user", content=text)
@@ -214,9 +215,9 @@ def test_what_a_child_reads_is_not_overwritten_by_its_parent(opened: Opened) -> 
         go.set()
     for number in range(20):
         opened.say(opened.memory, f"{number}" * 500)
-    with store._outside() as connection:
+    with contextlib.closing(apsw.Connection(opened.config.storage.shown)) as connection:
         connection.set_busy_timeout(0)
-        busy, log, folded = connection.command("PRAGMA wal_checkpoint(TRUNCATE)")[0]
+        busy, log, folded = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0]
     assert busy
     assert folded < log
     child.go_on()
@@ -248,7 +249,7 @@ def test_children_of_children(opened: Opened) -> None:
     def work(_: Child) -> str | None:
         with caliber.open(opened.config) as mine:
             opened.say(mine, "child")
-            with beside(lambda *events: mine._engine.store.write(lambda uow: held(*events))) as go:
+            with beside(lambda *events: inspect(mine).store.write(lambda uow: held(*events))) as go:
                 grandchild = Child(grand)
                 go.set()
             grandchild.go_on()
@@ -300,7 +301,7 @@ def test_what_a_child_inherits_refuses_and_gives_up_no_lock(opened: Opened) -> N
 
 def test_a_child_forked_within_a_call_that_did_not_end_refuses_to_open(tmp_path: Path) -> None:
     made = Opened(tmp_path / "b.db")
-    calls = made.store._connection
+    calls = inspect(made.store).connection
     calls.fork_wait_ms = 0
 
     def work(_: Child) -> str | None:
@@ -324,7 +325,7 @@ def test_a_child_forked_within_a_call_that_did_not_end_refuses_to_open(tmp_path:
 
 
 def test_whoever_forks_in_a_call_of_its_own_does_not_wait_for_itself(opened: Opened) -> None:
-    with opened.store._connection.turn():
+    with inspect(opened.store).connection.turn():
         assert Child(lambda _: caliber.open(opened.config).close()).said() == "done"
 
 
@@ -349,11 +350,11 @@ def test_locks_of_modules_that_a_thread_holds_are_free_in_the_child(opened: Open
     from caliber.resident import conversation
 
     def work(_: Child) -> str | None:
-        held = [lock for lock in (evaluator._opening, conversation._lock) if not lock.acquire(timeout=5)]
+        held = [lock for lock in (evaluator.OPENING, conversation.LOCK) if not lock.acquire(timeout=5)]
         return "held" if held else None
 
     def hold(inside: threading.Event, go: threading.Event) -> None:
-        with evaluator._opening, conversation._lock:
+        with evaluator.OPENING, conversation.LOCK:
             inside.set()
             go.wait(PATIENCE_S)
 

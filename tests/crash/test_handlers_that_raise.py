@@ -15,6 +15,7 @@ import pytest
 CHILD = r"""
 import collections, os, signal, sys, threading, uuid, caliber
 from caliber.model import EntityRef, EntityType
+from caliber.testing import inspect
 path, kind = sys.argv[1:]
 class Late(Exception): pass
 raised = []
@@ -58,9 +59,9 @@ going = False
 for thread in threads: thread.join(30)
 assert not any(thread.is_alive() for thread in threads), "somebody waits for ever"
 assert not ends, ends
-with memory._engine.store.read() as session:
-    rows = session.run(memory._engine.store.plans["turn"].page, (-1, 1_000_000))
-codec = memory._engine.store.plans["turn"].codec
+with inspect(memory).store.read() as session:
+    rows = session.run(inspect(memory).store.plans["turn"].page, (-1, 1_000_000))
+codec = inspect(memory).store.plans["turn"].codec
 place = codec.index("content")
 stored = collections.Counter(str(codec.decode(row).text) for row in rows)
 assert set(stored.values()) == {1}, "doubled"

@@ -23,6 +23,7 @@ import caliber
 from caliber.admin.full_text import check_full_text, drop_full_text, rebuild_full_text
 from caliber.localserver.server import LocalServer
 from caliber.search.in_database.full_text import WordIndexer
+from caliber.testing import inspect
 
 CHILD = Path(__file__).parent / "writing_process.py"
 KILLS = scale(1, 40)
@@ -64,7 +65,7 @@ def test_full_text_says_what_the_texts_say_after_every_kill(dsn: str) -> None:
             process.wait(30)
             process.stdout.close()
         with caliber.open(settings) as memory:
-            store = memory._engine.store
+            store = inspect(memory).store
             state = store.full_text.state()
             assert state is not None, kill
             assert state.complete, kill
@@ -72,4 +73,4 @@ def test_full_text_says_what_the_texts_say_after_every_kill(dsn: str) -> None:
             assert faults == [], (kill, orders, faults[:5])
     with caliber.open(settings_for(dsn, search__mode="backend", **STORE)) as memory:
         assert memory.search("kill", kinds=["turn"]).hits
-        assert memory._engine.store.full_text.rebuild(WordIndexer("english")) >= indexed > 0
+        assert inspect(memory).store.full_text.rebuild(WordIndexer("english")) >= indexed > 0

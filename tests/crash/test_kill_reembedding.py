@@ -17,6 +17,7 @@ from support.configs import HASH_PROVIDER, USER, config
 from support.evidence import scale, seed
 
 import caliber
+from caliber.testing import inspect
 
 CHILD = Path(__file__).parent / "reembedding_process.py"
 KILLS = scale(2, 30)
@@ -31,8 +32,8 @@ def rows_of(path: str, name: str) -> dict[tuple[bytes, int], int]:
         assert memory.verify() == []
         space = memory.storage.embedding_spaces.find(name)
         found = [row for row in memory.storage.embeddings.all() if row.space_id == space.space_id]
-        plans = memory._engine.store.plans["embedding"]
-        with memory._engine.store.read() as session:
+        plans = inspect(memory).store.plans["embedding"]
+        with inspect(memory).store.read() as session:
             numbers = {row[1:5]: row[0] for row in session.run(plans.page, (-1, 10**6))}
         out = {}
         for row in found:

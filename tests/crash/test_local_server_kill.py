@@ -236,7 +236,7 @@ def test_killed_guard_is_said_and_cleaned_up_after(temporary: Path) -> None:
     server = LocalServer.start(fsync=False)
     process = server.pid
     assert process is not None
-    os.kill(server._guard.pid, signal.SIGKILL)
+    os.kill(server.guard.pid, signal.SIGKILL)
     for call in (server.restart, server.stop, server.kill):
         with pytest.raises(Unavailable, match="guard is gone"):
             call()

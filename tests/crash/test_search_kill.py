@@ -29,6 +29,7 @@ from caliber.model.references import EntityType
 from caliber.model.time import from_us
 from caliber.schema.relations import BY_NAME
 from caliber.search.opening import SearchEngine
+from caliber.testing import inspect
 
 CHILD = Path(__file__).parent / "searching_process.py"
 KILLS = scale(2, 30)
@@ -99,8 +100,8 @@ def test_words_and_vectors_are_rebuilt_quickly_to_the_same_answers(tmp_path: Pat
         memory = caliber.open(settings)
         opened = time.perf_counter()
         with memory:
-            notes = memory._engine.memory.snapshot["note"]
-            memory._engine.part(SearchEngine).searcher.keywords.of(notes)
+            notes = inspect(memory).resident.snapshot["note"]
+            inspect(memory).part(SearchEngine).searcher.keywords.of(notes)
             indexed = time.perf_counter()
             assert [memory.search(query, limit=20).hits for query in questions] == before
         seconds["memory"].append(opened - began)
@@ -112,7 +113,7 @@ def test_words_and_vectors_are_rebuilt_quickly_to_the_same_answers(tmp_path: Pat
         "Rebuilding what search needs when a store is opened",
         {
             "notes, each with a vector": count,
-            "distinct words": len(memory._engine.part(SearchEngine).searcher.keywords.dictionary),
+            "distinct words": len(inspect(memory).part(SearchEngine).searcher.keywords.dictionary),
             "opening: columns, texts and vectors, notes a second": f"{rates['memory']:,}",
             "words: the first search's index, notes a second": f"{rates['words']:,}",
             "both together, notes a second (goal 50,000)": f"{rates['both']:,}",
@@ -127,11 +128,14 @@ def test_words_and_vectors_are_rebuilt_quickly_to_the_same_answers(tmp_path: Pat
 def add_vectors(memory: Any, owners: list[Any]) -> None:
     """Give notes vectors, as a worker would, without asking a provider for each."""
     rng = np.random.default_rng(len(owners))
-    space, now = memory._engine.part(Embeddings).embedder.space.space_id, from_us(memory._engine.clock.now_us())
+    space, now = (
+        inspect(memory).part(Embeddings).embedder.space.space_id,
+        from_us(inspect(memory).engine.clock.now_us()),
+    )
 
     def work(uow: Any) -> None:
         for owner, vector in zip(owners, rng.standard_normal((len(owners), DIMENSIONS), np.float32), strict=True):
             row = Embedding(space, EntityType.NOTE, owner, 0, bytes(32), vector.astype("<f4").tobytes(), now)
             uow.insert(BY_NAME["embedding"], row)
 
-    memory._engine.write(work)
+    inspect(memory).write(work)

@@ -35,6 +35,7 @@ from caliber.model.errors import (
     RequestFailed,
     Unavailable,
 )
+from caliber.testing import held_back, inspect
 
 PATIENT = {
     "llm_retry_config.max_retries": 1_000,
@@ -202,8 +203,8 @@ def test_a_query_that_another_thread_embeds_is_waited_for_no_longer_than_the_dea
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # A minute is kept for the other legs, not a tenth of a second: a busy machine may need it.
-    monkeypatch.setattr("caliber.engine.deadlines._KEPT_SHARE", 1)
-    monkeypatch.setattr("caliber.engine.deadlines._KEPT_MOST_MS", LATE_MS)
+    monkeypatch.setattr("caliber.engine.deadlines.KEPT_SHARE", 1)
+    monkeypatch.setattr("caliber.engine.deadlines.KEPT_MOST_MS", LATE_MS)
     provider = CountingEmbeddings()
     asked, go_on = threading.Event(), threading.Event()
 
@@ -244,7 +245,7 @@ def test_flushing_does_not_wait_for_the_vectors_of_what_others_go_on_writing() -
             return embed_batch(texts)
 
         provider.embed_batch = busy
-        with memory._engine.part(Embeddings).embedder._draining:  # so that the worker does not take it
+        with held_back(inspect(memory).part(Embeddings).embedder):  # so that the worker does not take it
             turn = memory.append_turn(scope.scope_id, role="user", content="before")
         memory.flush()
         assert len(written) < most
@@ -262,7 +263,7 @@ def test_the_worker_stores_what_succeeded_and_asks_again_for_the_rest() -> None:
     with caliber.open(settings, embedding_provider=provider) as memory:
         _, scope = started(memory)
         contents = ["one", "two never", "three later", "four"]
-        with memory._engine.part(Embeddings).embedder._draining:  # so that the worker takes them at once
+        with held_back(inspect(memory).part(Embeddings).embedder):  # so that the worker takes them at once
             memory.append_turns(scope.scope_id, [{"role": "user", "content": content} for content in contents])
         until = time.monotonic() + 30
         while memory.storage.embeddings.count() < 3 and time.monotonic() < until:
@@ -293,12 +294,12 @@ def test_what_no_text_is_at_fault_for_is_waited_for(error: CaliberError) -> None
     settings = config(":memory:", **idle, **{**OFF, "embedding.embed.turn": "behind"})
     with caliber.open(settings, embedding_provider=provider) as memory:
         _, scope = started(memory)
-        embedder = memory._engine.part(Embeddings).embedder
-        with embedder._draining:  # so that the worker does not find them in the store before it is told
+        embedder = inspect(memory).part(Embeddings).embedder
+        with held_back(embedder):  # so that the worker does not find them in the store before it is told
             memory.append_turns(scope.scope_id, [{"role": "user", "content": f"number {at}"} for at in range(20)])
         with pytest.raises(type(error)):
             memory.flush()
-        with embedder._draining:
+        with held_back(embedder):
             assert memory.stats()["behind"]["embeddings_waiting"] == 20
         time.sleep(0.1)
         errors = [event for event in memory.storage.events.all() if event.event_type == EventType.ERROR]
@@ -407,11 +408,11 @@ def test_a_record_that_shrinks_loses_its_chunks() -> None:
     with caliber.open(long_config("chunks"), embedding_provider=provider) as memory:
         note = memory.add_note(entity="e", entity_type="t", note_type="fact", content=LONG, confidence=1.0)
         assert memory.storage.embeddings.count() > 2
-        embedder = memory._engine.part(Embeddings).embedder
+        embedder = inspect(memory).part(Embeddings).embedder
         assert embedder is not None
         for text, rows in (("short", 1), (LONG, 5), ("again short", 1)):
             vectors = np.eye(5, DIMENSIONS, dtype=np.float32)[:rows]
-            memory._engine.write(
+            inspect(memory).write(
                 lambda uow, t=text, v=vectors: attach(uow, "note", note.note_id, t, [(embedder.configured, v)])
             )
             kept = sorted(row.chunk_index for row in memory.storage.embeddings.all())
@@ -558,7 +559,7 @@ def test_an_outage_is_waited_out_and_reported_once(backend: Any, start: Any) -> 
         agent.note(f"note {number}")
         time.sleep(0.01)
     until(lambda: len(calls) > 3)
-    memory._engine.behind.flush()
+    inspect(memory).behind.flush()
     errors = [event for event in memory.storage.events.all() if event.event_type == EventType.ERROR]
     embeddings.failure = None
     assert len(errors) == 1

@@ -37,6 +37,7 @@ from caliber.model.errors import (
     ProviderNotConfigured,
     RequestFailed,
 )
+from caliber.testing import inspect
 
 OLD = HASH_PROVIDER
 NEW = {**HASH_PROVIDER, "model": "newer", "dimensions": 48}
@@ -115,8 +116,10 @@ def test_search_goes_on_with_the_old_model_until_the_new_one_is_complete(store: 
         assert states(memory) == {OLD_NAME: "retired", NEW_NAME: "active"}
         after = memory.search("what is known of 7")
         assert (after.status, "vector" in after.hits[0].breakdown) == ("ok", True)
-        assert {space.name for space in memory._engine.memory.snapshot.spaces.values()} == {OLD_NAME, NEW_NAME}
-        held = {memory._engine.memory.snapshot.spaces[key[1]].name for key in memory._engine.memory.snapshot.vectors}
+        assert {space.name for space in inspect(memory).resident.snapshot.spaces.values()} == {OLD_NAME, NEW_NAME}
+        held = {
+            inspect(memory).resident.snapshot.spaces[key[1]].name for key in inspect(memory).resident.snapshot.vectors
+        }
         assert held == {NEW_NAME}, "vectors of the old model left memory"
         assert memory.verify() == []
         again = memory.storage.embedding_spaces.reembed()
@@ -389,7 +392,7 @@ def test_two_programs_fill_it_and_nothing_is_there_twice(store: Path) -> None:
             for provider in providers
         )
         until(lambda: states(one)[NEW_NAME] == "active")
-        until(lambda: other._engine.memory.snapshot.space_in_use == one._engine.memory.snapshot.space_in_use)
+        until(lambda: inspect(other).resident.snapshot.space_in_use == inspect(one).resident.snapshot.space_in_use)
         assert other.search("what is known of 7").status == "ok"
         assert len(vectors_of(one, NEW_NAME)) == 50
         assert sum(len(provider.asked) for provider in providers) <= 52, "one fills, the other need not"

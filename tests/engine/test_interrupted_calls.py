@@ -16,6 +16,7 @@ from support.configs import USER
 from support.interrupted import every_line, in_files
 
 from caliber.schema.relations import SCOPE, TRAJECTORY, USAGE
+from caliber.testing import inspect, replaced, session_of
 
 # Who is interrupted while taking a connection drops it.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -60,18 +61,19 @@ def test_the_task_of_a_scope_is_locked_before_the_scope(backend: Any) -> None:
     memory = backend.open()
     task = memory.start_trajectory("goal", initiator=USER)
     scope = memory.current_scope(task.trajectory_id)
-    plans = memory._engine.store.plans
+    plans = inspect(memory).store.plans
     if plans[SCOPE.name].lock is None:
         pytest.skip("rows are not locked one by one here")
     asked: list[Any] = []
 
     def work(uow: Any) -> None:
-        run = uow._session.run
+        run = session_of(uow).run
         uow.lock_reads()
-        uow._session = type("Recording", (), {"run": lambda _, plan, key: asked.append(plan) or run(plan, key)})()
-        assert uow.find(SCOPE, scope.scope_id.bytes) == scope
+        recording = type("Recording", (), {"run": lambda _, plan, key: asked.append(plan) or run(plan, key)})()
+        with replaced(uow, "session", recording):
+            assert uow.find(SCOPE, scope.scope_id.bytes) == scope
 
-    memory._engine.store.write(work)
+    inspect(memory).store.write(work)
     locks = [plans[TRAJECTORY.name].lock, plans[SCOPE.name].lock]
     assert [plan for plan in asked if plan in locks] == locks
 
@@ -104,7 +106,7 @@ def test_a_write_that_stands_does_not_raise_as_the_handle_closes(backend: Any) -
     memory.add_note(entity="e", entity_type="t", note_type="fact", content="before", confidence=0.5)
     heard: list[str] = []
     memory.on_event(lambda event: heard.append(event.event_type))
-    memory._engine.behind.close(10_000)  # as ``close`` does first, while another thread writes
+    inspect(memory).behind.close(10_000)  # as ``close`` does first, while another thread writes
     note = memory.add_note(entity="e", entity_type="t", note_type="fact", content="beside", confidence=0.5)
     assert memory.storage.notes.get(note.note_id) is not None
     assert heard == ["note_create"]
@@ -115,7 +117,7 @@ def test_memory_has_the_last_state_of_a_row_that_a_shared_transaction_changed_tw
     off = {f"embedding__embed__{kind}": "off" for kind in ("turn", "artifact")}
     memory = backend.open(storage__durability="group", embedding_provider=None, **off)
     scope = memory.current_scope(memory.start_trajectory("goal", initiator=USER).trajectory_id).scope_id
-    store = memory._engine.store
+    store = inspect(memory).store
     leads, go_on = threading.Event(), threading.Event()
 
     def lead(_: Any) -> None:
@@ -132,7 +134,7 @@ def test_memory_has_the_last_state_of_a_row_that_a_shared_transaction_changed_tw
         thread.start()
         assert leads.wait(30)
         until = time.monotonic() + 30
-        while len(store._writer._waiting) < waiting and time.monotonic() < until:
+        while inspect(store).waiting < waiting and time.monotonic() < until:
             time.sleep(0.005)
     go_on.set()
     for thread in threads:

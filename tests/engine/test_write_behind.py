@@ -14,6 +14,7 @@ from caliber.engine.background import PeriodicTask
 from caliber.model.errors import Conflict, InvalidValue, Unavailable
 from caliber.model.events import EventType
 from caliber.search.opening import SearchEngine
+from caliber.testing import inspect, replaced
 
 LONE = "caf\ud83d"
 """Half an emoji: a string that is no text."""
@@ -32,8 +33,8 @@ def test_an_entry_that_cannot_be_written_stops_nothing(memory: Any, start: Any) 
     agent = start(memory)
     agent.say("Zebedee Quux lives in Lisbon")
     before = memory.assemble_context(agent.trajectory_id).window_id
-    behind = memory._engine.behind
-    engine = memory._engine
+    behind = inspect(memory).behind
+    engine = inspect(memory).engine
     usage, windows = engine.part(SearchEngine).usage, engine.part(WindowLog)
     behind.put((engine.log, None, engine.event(EventType.NOTIFY, payload={"text": LONE})))
     behind.put(*usage.of(LONE, [uuid.uuid4()], 0))
@@ -61,7 +62,7 @@ def test_what_the_store_cannot_take_now_is_kept(memory: Any, start: Any, monkeyp
     agent = start(memory)
     agent.say("Zebedee Quux lives in Lisbon")
     memory.flush()
-    write, store = memory._engine.store.write, memory._engine.store
+    write, store = inspect(memory).store.write, inspect(memory).store
 
     def refuse(*_: Any, **__: Any) -> None:
         raise Unavailable("the disk is full", reason="full", retryable=False)
@@ -72,7 +73,7 @@ def test_what_the_store_cannot_take_now_is_kept(memory: Any, start: Any, monkeyp
         memory.flush()
     monkeypatch.setattr(store, "write", write)
     memory.flush()
-    assert memory._engine.behind.set_aside == 0
+    assert inspect(memory).behind.set_aside == 0
     assert memory.storage.context_windows.get(window.window_id) is not None
 
 
@@ -93,9 +94,9 @@ def test_a_clock_that_fails_for_a_while_ends_no_thread(backend: Any, start: Any)
     agent.say("Zebedee Quux lives in Lisbon")
     memory.assemble_context(agent.trajectory_id)
     memory.flush()
-    behind = memory._engine.behind
+    behind = inspect(memory).behind
     clock.gone = True
-    engine = memory._engine
+    engine = inspect(memory).engine
     runs: list[int] = []
 
     def task() -> None:
@@ -153,15 +154,15 @@ def test_what_is_no_text_is_refused_at_every_door(memory: Any, start: Any, call:
     with pytest.raises(InvalidValue):
         call(memory, agent)
     memory.flush()
-    assert memory._engine.behind.set_aside == 0
+    assert inspect(memory).behind.set_aside == 0
 
 
 def test_a_failure_is_recorded_without_waiting_for_room(file_backend: Any, start: Any) -> None:
     """Failures are recorded on threads that may hold the writer, which alone can make room in a full queue."""
     memory = file_backend.open(embedding_provider=None, write_behind__queue_max=4)
-    engine, agent = memory._engine, start(memory)
+    engine, agent = inspect(memory).engine, start(memory)
     memory.flush()
-    with engine.store._writer.exclusive():
+    with inspect(engine).writer.exclusive():
         for _ in range(20):
             engine.record_error("somewhere", Conflict(entity_type="x", id="y", reason="z"))
     assert engine.unrecorded_errors >= 1
@@ -193,9 +194,9 @@ def test_a_fault_while_writing_behind_is_told_and_made_good(backend: Any, start:
         def broken(_: Any, **__: Any) -> None:
             raise RuntimeError("planted")
 
-        patch.setattr(memory._engine.behind._store, "write", broken)
+        patch.setattr(inspect(memory).store, "write", broken)
         with pytest.raises(Unavailable, match="leave behind"):
-            memory._engine.behind.flush()
+            inspect(memory).behind.flush()
     memory.flush()
     assert memory.storage.context_windows.get(window.window_id)
 
@@ -204,7 +205,7 @@ def test_what_a_read_leaves_behind_is_counted_once_also_when_that_fails_half_way
     memory = backend.open(write_behind__flush_interval_ms=60_000)
     note = start(memory).note("counted").note_id
     memory.flush()
-    behind, fails = memory._engine.behind, [True]
+    behind, fails = inspect(memory).behind, [True]
 
     def breaks() -> list[tuple[str, Any]]:
         if fails:
@@ -212,7 +213,7 @@ def test_what_a_read_leaves_behind_is_counted_once_also_when_that_fails_half_way
         return [("note", note)]
 
     for owners in (breaks, lambda: [("note", note)]):
-        behind.put((memory._engine.part(SearchEngine).usage, None, (owners, 1)))
+        behind.put((inspect(memory).part(SearchEngine).usage, None, (owners, 1)))
     with pytest.raises(Unavailable, match="leave behind"):
         behind.flush()
     fails.clear()
@@ -220,26 +221,26 @@ def test_what_a_read_leaves_behind_is_counted_once_also_when_that_fails_half_way
     assert memory.storage.usages.get(note).access_count == 2
 
 
-def test_flushing_does_not_wait_for_what_others_go_on_queueing(backend: Any, start: Any, monkeypatch: Any) -> None:
+def test_flushing_does_not_wait_for_what_others_go_on_queueing(backend: Any, start: Any) -> None:
     """While each batch is written somebody queues more: the queue never runs dry, and what was there before is kept."""
     memory = backend.open(write_behind__flush_interval_ms=60_000)
     agent = start(memory)
     memory.flush()
     window = memory.assemble_context(agent.trajectory_id)
-    behind = memory._engine.behind
+    behind = inspect(memory).behind
     batches: list[bool] = []
 
     class Store:
         def write(self, work: Any) -> Any:
             batches.append(True)
             if len(batches) < 100:  # somebody who never stops, except for this test to end
-                behind.put((memory._engine.log, None, memory._engine.event("notify")))
-            return memory._engine.store.write(work)
+                behind.put((inspect(memory).engine.log, None, inspect(memory).engine.event("notify")))
+            return inspect(memory).store.write(work)
 
-    monkeypatch.setattr(behind, "_store", Store())
-    behind.flush()
-    assert memory.storage.context_windows.get(window.window_id)
-    assert len(batches) < 10
-    memory.flush()
-    memory.close()
+    with replaced(behind, "store", Store()):
+        behind.flush()
+        assert memory.storage.context_windows.get(window.window_id)
+        assert len(batches) < 10
+        memory.flush()
+        memory.close()
     assert behind.waiting() == 0, "closing waits for everything"

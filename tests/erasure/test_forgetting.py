@@ -42,6 +42,7 @@ from caliber.schema.relations import TURN
 from caliber.search.in_database.full_text import WordIndexer
 from caliber.search.opening import SearchEngine
 from caliber.storage.compile.derived import completed
+from caliber.testing import inspect, replaced
 
 TESTS = str(Path(__file__).resolve().parents[1])
 NAME = "Zaphod Beeblebröx"
@@ -128,13 +129,13 @@ def searched(backend: Any, memory: Any, folder: Path, wanted: list[bytes]) -> li
         values = postgres_values(backend)
         for name, raw in postgres_files(backend):
             found += [(f"file of {name}", needle) for needle in wanted if needle in raw.lower()]
-    elif "files" in backend.abilities:
+    elif backend.name == "sqlite":
         values = sqlite_values(backend.path)
         for file in folder.rglob("*"):
             if file.is_file():
                 found += [(file.name, needle) for needle in traces(file.read_bytes(), wanted)]
     else:
-        raw = memory._engine.store._connection.raw.serialize("main")
+        raw = inspect(memory).connection.raw.serialize("main")
         found += [("memory", needle) for needle in traces(raw, wanted)]
     for name, value in values:
         raw = value if isinstance(value, bytes) else str(value).encode()
@@ -148,7 +149,7 @@ def world(backend: Any, start: Any) -> Any:
     memory = backend.open(
         policies=[policy("scope_close", {"action": "checkpoint", "target": "trajectory"})], memories=[FACT, STEP]
     )
-    full_text = memory._engine.store.full_text
+    full_text = inspect(memory).store.full_text
     if full_text is not None:
         full_text.rebuild(WordIndexer("english"))
     agent = start(memory, f"help {NAME}")
@@ -186,7 +187,7 @@ def world(backend: Any, start: Any) -> Any:
 
 def _facts(memory: Any, agent: Any) -> dict[str, Any]:
     """Write records of declared memories: about the subject, that name it, that are nobody's."""
-    catalog = memory._engine.store.catalog
+    catalog = inspect(memory).store.catalog
     fact, step = (catalog.memories[name].relation for name in ("fact", "step"))
     made = {
         "about": record(catalog, "fact", subject=NAME, content=SECRET, kind="claim", about={"mail": [MAIL]}),
@@ -213,9 +214,9 @@ def _facts(memory: Any, agent: Any) -> dict[str, Any]:
             uow.insert(fact, each)
         uow.insert(step, of_them)
 
-    memory._engine.write(write)
+    inspect(memory).write(write)
     key = made["changed"].record_id.bytes
-    memory._engine.write(lambda uow: uow.update(fact, dataclasses.replace(uow.get(fact, key), content="nobody")))
+    inspect(memory).write(lambda uow: uow.update(fact, dataclasses.replace(uow.get(fact, key), content="nobody")))
     return {**made, "step": of_them}
 
 
@@ -224,7 +225,7 @@ def test_a_forgotten_subject_is_found_in_no_table_and_no_file(world: Any, backen
     memory = world.memory
     wanted = needles()
     assert searched(backend, memory, tmp_path, wanted), "the search must be able to find"
-    store = memory._engine.store
+    store = inspect(memory).store
     assert store.full_text is None or store.full_text.state().memories == {64: ("content",)}
 
     counted = memory.forget(entity=PERSON, texts=TEXTS, dry_run=True)
@@ -269,7 +270,8 @@ def _others_are_as_they_were(world: Any) -> None:
     assert (naming.subject, naming.content, naming.owner) == ("ship of [forgotten]", "stolen by [forgotten]", None)
     assert naming.about == {"[forgotten]": {"who": ["[forgotten]"]}}
     assert (
-        naming.content_hash == completed(memory._engine.store.catalog.by_name["memory_fact"], naming, None).content_hash
+        naming.content_hash
+        == completed(inspect(memory).store.catalog.by_name["memory_fact"], naming, None).content_hash
     )
     assert memory.get(world.facts["free"].record_id) == world.facts["free"]
     assert memory.replay(world.without.window_id).text == world.without.text
@@ -439,7 +441,7 @@ def test_other_handles_forget_through_the_feed(agent: Any, backend: Any) -> None
     assert other.search("tea Trillian", consistency="latest").hits
     assert agent.memory.forget(texts=("Trillian",)).proven
     assert not other.search("tea", consistency="latest").hits
-    engine = other._engine
+    engine = inspect(other).engine
     assert not [value for value in engine.memory.held() if "rillian" in str(value)]
     assert "trillian" not in engine.part(SearchEngine).searcher.keywords.dictionary.terms
 
@@ -449,6 +451,7 @@ _DIE = """
     sys.path.insert(0, sys.argv[2])
     import caliber
     from caliber.erasure.erasing import Walk
+    from caliber.testing import inspect
     from support.configs import config
     def die(*_):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -456,7 +459,7 @@ _DIE = """
     if sys.argv[4] == "transaction":
         Walk._empty = die
     else:
-        memory._engine.store.eraser.scrub = die
+        inspect(memory).store.eraser.scrub = die
     memory.forget(texts=("Trillian",))
 """
 
@@ -545,7 +548,7 @@ def test_a_role_with_few_rights_says_what_it_could_not_do(postgres: str, monkeyp
 def test_proving_finds_what_erasing_left(file_backend: Any, start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # design section 10: "A checker is itself tested: planted faults must be caught"
     agent = start(file_backend.open())
-    eraser = agent.memory._engine.store.eraser
+    eraser = inspect(agent.memory).store.eraser
 
     def forgotten(name: str) -> Any:
         agent.note("likes tea", entity=name, entity_type="person", tags=(name,))
@@ -559,9 +562,7 @@ def test_proving_finds_what_erasing_left(file_backend: Any, start: Any, monkeypa
         report = forgotten("Deepthought")
         assert not report.proven
         assert {place.kind for place in report.searched if place.findings} == {"file"}
-    with monkeypatch.context() as planted:
-        walk: Any = Walk._walk
-        planted.setattr(Walk, "_walk", lambda self, each, how: each is not TURN and walk(self, each, how))
+    with replaced(Walk, "walk", lambda self, each, how: each is not TURN and walk(self, each, how)) as walk:
         report = forgotten("Agrajag")
         assert not report.proven
         assert {"relation turn", "table turn"} <= {place.name for place in report.searched if place.findings}
@@ -643,8 +644,8 @@ def test_who_reads_an_older_state_is_waited_for_and_named(backend: Any, start: A
     agent = start(backend.open(storage__busy_timeout_ms=50))
     agent.note("likes tea", entity="Trillian", entity_type="person")
     agent.memory.flush()
-    with agent.memory._engine.store.read() as session:
-        session.run(agent.memory._engine.store.plans["note"].count, ())
+    with inspect(agent.memory).store.read() as session:
+        session.run(inspect(agent.memory).store.plans["note"].count, ())
         report = agent.memory.forget(texts=("Trillian",), wait_ms=100)
         assert report.remaining, "an older state is being read"
         assert not report.proven
@@ -686,5 +687,5 @@ def test_the_proof_reads_kept_versions_unpacked(agent: Any) -> None:
     memory.storage.turns.update(turn.turn_id, content="ask nobody")
     memory.flush()
     proof = Proof(Subject(texts=[NAME]), ())
-    proof.read(memory._engine.store, memory._engine.memory)
+    proof.read(inspect(memory).store, inspect(memory).resident)
     assert {place.name: place.findings for place in proof.places}["relation content_version"] == 1

@@ -186,7 +186,7 @@ def test_who_is_killed_amid_the_log_leaves_settings_as_they_were(world: World) -
 
 
 def test_a_log_that_is_too_long_is_said(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("caliber.backends.postgres.maintaining.log._MOST_SEGMENTS", 1)
+    monkeypatch.setattr("caliber.backends.postgres.maintaining.log.MOST_SEGMENTS", 1)
     with caliber.open(world.settings) as memory:
         world.fill(memory)
         report = memory.forget(texts=(NAME,), scrub_log=True)

@@ -15,6 +15,7 @@ import caliber
 from caliber.model import AgentRole, EntityType, FixedClock, NoteType, Principal, PrincipalKind
 from caliber.model.errors import BudgetTooSmall, Conflict, DimensionMismatch, InputError, NotFound, PermissionDenied
 from caliber.model.time import from_us
+from caliber.testing import inspect
 
 ORCHESTRATOR = Principal(PrincipalKind.AGENT, "boss", AgentRole.ORCHESTRATOR)
 EXECUTOR = Principal(PrincipalKind.AGENT, "doer", AgentRole.EXECUTOR)
@@ -327,7 +328,7 @@ def test_mask_follows_notes_as_they_come_and_go(shared: Any) -> None:
     assert len(memory.search("", kinds=["note"], limit=50).hits) == 2
     shared.note("new list", visible_to=["executor", "human:ann"])
     assert len(memory.search("", kinds=["note"], limit=50).hits) == 3
-    shared.memory._engine.memory.compact()
+    inspect(shared.memory).resident.compact()
     assert len(memory.search("", kinds=["note"], limit=50).hits) == 3
     shared.memory.storage.notes.update(shared.notes["for executors"].note_id, visible_to=("agent:critic",))
     assert len(memory.search("", kinds=["note"], limit=50).hits) == 2

@@ -19,7 +19,7 @@ from caliber.embedding.service import Embeddings
 from caliber.model.errors import InvalidValue, SchemaMismatch, StorageError
 from caliber.schema.relations import MEMORY_TYPE
 from caliber.schema.relations.memory import StoredMemory
-from caliber.testing.world import session_of
+from caliber.testing import inspect, session_of
 
 PLACE = {"name": "place", "type": "text", "optional": True}
 WIDER = {
@@ -61,7 +61,7 @@ def test_a_memory_whose_code_no_byte_holds(backend: Any, another: Any, tmp_path:
     settings = backend.config(memories=[FACT], search__mode="backend")
     caliber.migrate(settings)
     here, there = backend.open(settings), backend.open(backend.config(memories=[FACT]))
-    assert here._engine.store.catalog.memories["fact"].relation.code == 256
+    assert inspect(here).store.catalog.memories["fact"].relation.code == 256
     kept = here.memory("fact").insert(subject="Ada", content="wrote the first program", kind="claim")
     removed = here.memory("fact").insert(subject="Bob", kind="claim")
     assert there.search("", consistency="latest").position
@@ -81,9 +81,9 @@ def test_a_memory_whose_code_no_byte_holds(backend: Any, another: Any, tmp_path:
 def test_steps_are_told_first_and_then_taken(backend: Any) -> None:  # C-130, C-132, issue 6
     backend.needs("reopen")
     with backend.open(memories=[FACT]) as memory:
-        fact = memory._engine.store.catalog.memories["fact"].relation
-        old = record(memory._engine.store.catalog, "fact", subject="Ada", content="x", kind="claim")
-        memory._engine.write(lambda uow: uow.insert(fact, old))
+        fact = inspect(memory).store.catalog.memories["fact"].relation
+        old = record(inspect(memory).store.catalog, "fact", subject="Ada", content="x", kind="claim")
+        inspect(memory).write(lambda uow: uow.insert(fact, old))
     settings = backend.config(memories=[WIDER, STEP])
     assert _lines(settings) == LINES
     with pytest.raises(SchemaMismatch, match="caliber db migrate"):
@@ -91,14 +91,14 @@ def test_steps_are_told_first_and_then_taken(backend: Any) -> None:  # C-130, C-
     assert caliber.migrate(settings) == []
     assert _lines(settings) == []
     with backend.open(settings) as memory:
-        store = memory._engine.store
+        store = inspect(memory).store
         kept = memory.get(old.record_id)
         assert (kept.subject, kept.content, kept.place) == ("Ada", "x", None)
         fresh = record(store.catalog, "fact", subject="Bob", kind="lie", place="here")
         fact = store.catalog.memories["fact"].relation
-        memory._engine.write(lambda uow: uow.insert(fact, fresh))
+        inspect(memory).write(lambda uow: uow.insert(fact, fresh))
         assert [path.name for path in fact.paths][-1] == "list_by_place"
-        assert memory._engine.memory.verify() == []
+        assert inspect(memory).resident.verify() == []
         assert store.integrity() == []
 
 
@@ -121,13 +121,13 @@ def test_nothing_is_removed_that_was_not_named(backend: Any) -> None:  # issue 6
         caliber.migrate(settings, drop=["other"])
     caliber.migrate(settings, drop=["fact.score", "step"])
     with backend.open(settings) as memory:
-        catalog = memory._engine.store.catalog
+        catalog = inspect(memory).store.catalog
         assert list(catalog.memories) == ["fact"]
         assert not catalog.memories["fact"].relation.has("score")
-        assert memory._engine.store.integrity() == []
+        assert inspect(memory).store.integrity() == []
     caliber.migrate(backend.config(memories=[STEP | {"parent": None}]), drop=["fact", "step"][:1])
     with backend.open(backend.config(memories=[{**STEP, "parent": None}])) as memory:
-        assert memory._engine.store.catalog.memories["step"].relation.code == 66, "a number is never given again"
+        assert inspect(memory).store.catalog.memories["step"].relation.code == 66, "a number is never given again"
 
 
 def test_records_of_a_memory_that_is_gone_are_not_found_in_its_namesake(backend: Any) -> None:
@@ -139,18 +139,18 @@ def test_records_of_a_memory_that_is_gone_are_not_found_in_its_namesake(backend:
         return uow.insert(relation, record(catalog, "step", position=1))
 
     old = backend.open(settings)
-    catalog = old._engine.store.catalog
+    catalog = inspect(old).store.catalog
     relation = catalog.memories["step"].relation
-    first = old._engine.write(one)
+    first = inspect(old).write(one)
     caliber.migrate(backend.config(), drop=["step"])
     caliber.migrate(settings)
     with pytest.raises(SchemaMismatch):
-        old._engine.write(one)  # into the table of another memory of that name
+        inspect(old).write(one)  # into the table of another memory of that name
     old.close()
     with backend.open(settings) as memory:
-        catalog = memory._engine.store.catalog
+        catalog = inspect(memory).store.catalog
         relation = catalog.memories["step"].relation
-        assert memory._engine.write(one) > first + 2**39
+        assert inspect(memory).write(one) > first + 2**39
         assert memory.verify() == []
         assert memory.storage.check() == []
 
@@ -180,28 +180,28 @@ def test_who_has_the_store_open_goes_on_and_deletes_nothing_it_cannot_see(backen
     backend.needs("sharing")
     old = backend.open(memories=[FACT])
     agent = start(old)
-    fact = old._engine.store.catalog.memories["fact"].relation
+    fact = inspect(old).store.catalog.memories["fact"].relation
     settings = backend.config(memories=[WIDER, STEP])
     caliber.migrate(settings)
     new = backend.open(settings)
     made = record(
-        new._engine.store.catalog, "fact", subject="Ada", kind="lie", place="x", trajectory_id=agent.trajectory_id
+        inspect(new).store.catalog, "fact", subject="Ada", kind="lie", place="x", trajectory_id=agent.trajectory_id
     )
-    new._engine.write(lambda uow: uow.insert(new._engine.store.catalog.memories["fact"].relation, made))
-    old._engine.snapshot("latest")
+    inspect(new).write(lambda uow: uow.insert(inspect(new).store.catalog.memories["fact"].relation, made))
+    inspect(old).snapshot("latest")
     seen = old.get(made.record_id)
     assert (seen.subject, seen.kind) == ("Ada", "lie")
-    mine = record(old._engine.store.catalog, "fact", subject="Bob", kind="claim")
-    old._engine.write(lambda uow: uow.insert(fact, mine))
-    new._engine.snapshot("latest")
+    mine = record(inspect(old).store.catalog, "fact", subject="Bob", kind="claim")
+    inspect(old).write(lambda uow: uow.insert(fact, mine))
+    inspect(new).snapshot("latest")
     assert new.get(mine.record_id).place is None
     with pytest.raises(SchemaMismatch, match="open it again"):
-        old._engine.write(lambda uow: uow.delete(fact, uow.get(fact, mine.record_id.bytes)))
+        inspect(old).write(lambda uow: uow.delete(fact, uow.get(fact, mine.record_id.bytes)))
     with pytest.raises(SchemaMismatch, match="open it again"):
         old.forget(texts=["Ada Lovelace"])
     with pytest.raises(SchemaMismatch, match="open it again"):
         old.storage.check()
-    assert new._engine.memory.verify() == []
+    assert inspect(new).resident.verify() == []
     for handle in (old, new):
         handle.close()
 
@@ -209,15 +209,15 @@ def test_who_has_the_store_open_goes_on_and_deletes_nothing_it_cannot_see(backen
 def test_a_memory_that_was_removed_is_told_of(backend: Any) -> None:
     backend.needs("sharing")
     old = backend.open(memories=[FACT])
-    fact = old._engine.store.catalog.memories["fact"].relation
-    made = record(old._engine.store.catalog, "fact", subject="Ada", kind="claim")
-    old._engine.write(lambda uow: uow.insert(fact, made))
+    fact = inspect(old).store.catalog.memories["fact"].relation
+    made = record(inspect(old).store.catalog, "fact", subject="Ada", kind="claim")
+    inspect(old).write(lambda uow: uow.insert(fact, made))
     caliber.migrate(backend.config(), drop=["fact"])
-    snapshot = old._engine.snapshot("latest")
+    snapshot = inspect(old).snapshot("latest")
     with pytest.raises(SchemaMismatch, match="open it again"):
         snapshot[fact.name]
     with pytest.raises(SchemaMismatch):
-        old._engine.write(lambda uow: uow.insert(fact, made))
+        inspect(old).write(lambda uow: uow.insert(fact, made))
     old.close()
 
 
@@ -243,7 +243,7 @@ def test_a_memory_that_took_the_name_of_another_is_not_taken_for_it(backend: Any
     caliber.migrate(settings)
     new = backend.open(settings)
     made = new.memory("idea").insert(content="beta")
-    new._engine.part(Embeddings).embedder.drain()
+    inspect(new).part(Embeddings).embedder.drain()
     for call in (
         lambda: ideas.insert(content="gamma"),
         lambda: ideas.update(made.record_id, content="gamma"),
@@ -271,10 +271,10 @@ def test_vectors_of_a_memory_that_came_later_are_passed_over(backend: Any, start
     caliber.migrate(settings)
     new = backend.open(settings)
     new.memory("idea").insert(content="beta")
-    new._engine.part(Embeddings).embedder.drain()
+    inspect(new).part(Embeddings).embedder.drain()
     old.assemble_context(agent.trajectory_id, query="beta", consistency="latest")
     assert old.verify() == []
-    old._engine.memory.reload()
+    inspect(old).resident.reload()
     assert old.verify() == []
 
 
@@ -320,7 +320,7 @@ def test_two_migrators_do_each_step_once(backend: Any) -> None:
     with ThreadPoolExecutor(3) as pool:
         assert list(pool.map(caliber.migrate, [settings] * 3)) == [[], [], []]
     with backend.open(settings) as memory:
-        assert memory._engine.store.catalog.revision == (2, len(LINES) + 1)
+        assert inspect(memory).store.catalog.revision == (2, len(LINES) + 1)
 
 
 def test_a_migration_that_was_killed_goes_on_where_it_stood(file_backend: Any, tmp_path: Any) -> None:
@@ -335,7 +335,7 @@ def test_a_migration_that_was_killed_goes_on_where_it_stood(file_backend: Any, t
     assert _lines(settings) == LINES[2:], "each step stands with its statements, or not at all"
     caliber.migrate(settings)
     with file_backend.open(settings) as memory:
-        assert memory._engine.store.catalog.revision == (2, len(LINES) + 1)
+        assert inspect(memory).store.catalog.revision == (2, len(LINES) + 1)
 
 
 _KILLED = """

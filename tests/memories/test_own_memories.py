@@ -16,16 +16,17 @@ from caliber.model.errors import Conflict, NotFound, SchemaMismatch
 from caliber.model.time import from_us
 from caliber.resident.predicates import mask
 from caliber.schema.predicate import All, Comparison, Operator
+from caliber.testing import inspect
 
 
 def test_a_declared_memory_is_a_relation_of_its_own(backend: Any) -> None:  # C-130, C-132, K-060
     memory = backend.open(memories=[FACT, STEP])
-    store, resident = memory._engine.store, memory._engine.memory
+    store, resident = inspect(memory).store, inspect(memory).resident
     fact = store.catalog.memories["fact"].relation
     assert fact.name == "memory_fact"
     assert store.catalog.by_code[fact.code] is fact
     made = record(store.catalog, "fact", subject="Ada", content="wrote the first program", kind="claim", score=0.5)
-    ordinal = memory._engine.write(lambda uow: uow.insert(fact, made))
+    ordinal = inspect(memory).write(lambda uow: uow.insert(fact, made))
     snapshot = resident.snapshot[fact.name]
     row = snapshot.find(made.record_id.bytes)
     assert resident.entity(snapshot, row) == made
@@ -38,14 +39,14 @@ def test_a_declared_memory_is_a_relation_of_its_own(backend: Any) -> None:  # C-
     def change(uow: Any) -> Any:
         return uow.update(fact, dataclasses.replace(uow.get(fact, made.record_id.bytes), content="an algorithm"))
 
-    changed = memory._engine.write(change)
+    changed = inspect(memory).write(change)
     assert changed.version == 2
     assert memory.get(made.record_id).content == "an algorithm"
     with store.read() as session:
         kept = session.run(store.statements["content.at"], (fact.name, ordinal, 1))
     assert "wrote the first program" in kept[0][0]
-    assert memory._engine.memory.verify() == []
-    memory._engine.write(lambda uow: uow.delete(fact, uow.get(fact, made.record_id.bytes)))
+    assert inspect(memory).resident.verify() == []
+    inspect(memory).write(lambda uow: uow.delete(fact, uow.get(fact, made.record_id.bytes)))
     with pytest.raises(NotFound):
         memory.get(made.record_id)
 
@@ -54,11 +55,11 @@ def test_records_are_found_again_after_reopening(backend: Any) -> None:  # C-130
     backend.needs("reopen")
     settings = backend.config(memories=[FACT, STEP])
     with backend.open(settings) as memory:
-        store = memory._engine.store
+        store = inspect(memory).store
         fact, step = (store.catalog.memories[name].relation for name in ("fact", "step"))
         first = record(store.catalog, "fact", subject="Ada", content="x", kind="claim")
         second = record(store.catalog, "step", parent_id=first.record_id, position=3)
-        memory._engine.write(lambda uow: (uow.insert(fact, first), uow.insert(step, second)))
+        inspect(memory).write(lambda uow: (uow.insert(fact, first), uow.insert(step, second)))
     memory = backend.open(settings)
     assert memory.get(first.record_id) == first
     assert memory.get(second.record_id) == second
@@ -66,9 +67,9 @@ def test_records_are_found_again_after_reopening(backend: Any) -> None:  # C-130
     def remove(uow: Any) -> None:
         uow.delete(fact, uow.get(fact, first.record_id.bytes))
 
-    memory._engine.write(remove)  # what belongs to it goes with it, from the mirror too
-    assert memory._engine.memory.snapshot["memory_step"].count() == 0
-    assert memory._engine.memory.verify() == []
+    inspect(memory).write(remove)  # what belongs to it goes with it, from the mirror too
+    assert inspect(memory).resident.snapshot["memory_step"].count() == 0
+    assert inspect(memory).resident.verify() == []
 
 
 def test_a_configuration_that_says_more_than_the_store_is_told_to_migrate(backend: Any) -> None:  # C-130, C-132
@@ -80,12 +81,12 @@ def test_a_configuration_that_says_more_than_the_store_is_told_to_migrate(backen
     with pytest.raises(SchemaMismatch, match="memory fact has no field place"):
         caliber.open(backend.config(memories=[wider]))
     with caliber.open(backend.config()) as memory:  # what the store has beside it is no fault
-        assert list(memory._engine.store.catalog.memories) == ["fact"]
+        assert list(inspect(memory).store.catalog.memories) == ["fact"]
 
 
 def test_filters_over_values_that_are_missing(backend: Any) -> None:  # K-064
     memory = backend.open(memories=[FACT])
-    store = memory._engine.store
+    store = inspect(memory).store
     fact = store.catalog.memories["fact"].relation
     values: list[dict[str, Any]] = [
         {},
@@ -93,13 +94,13 @@ def test_filters_over_values_that_are_missing(backend: Any) -> None:  # K-064
         {"score": 0.0, "count": 0, "certain": True, "seen_at": from_us(10)},
     ]
     rows = [record(store.catalog, "fact", subject=f"s{at}", kind="claim", **v) for at, v in enumerate(values)]
-    memory._engine.write(lambda uow: [uow.insert(fact, row) for row in rows])
-    snapshot = memory._engine.memory.snapshot[fact.name]
+    inspect(memory).write(lambda uow: [uow.insert(fact, row) for row in rows])
+    snapshot = inspect(memory).resident.snapshot[fact.name]
 
     def found(*comparisons: tuple[str, Operator, Any]) -> list[int]:
         parts = tuple(Comparison(*item) for item in comparisons)
         predicate = parts[0] if len(parts) == 1 else All(parts)
-        chosen = mask(predicate, snapshot, {}, memory._engine.memory.texts)
+        chosen = mask(predicate, snapshot, {}, inspect(memory).resident.texts)
         return [at for at, row in enumerate(rows) if chosen[snapshot.find(row.record_id.bytes)]]
 
     for name, low, high in (("score", -1e308, 0.0), ("count", -5, 0)):
@@ -136,7 +137,7 @@ def test_a_record_shows_what_people_read_of_it(backend: Any, start: Any) -> None
 
 def test_a_record_is_copied_and_pickled(backend: Any) -> None:  # C-132
     memory = backend.open(memories=[FACT])
-    made = record(memory._engine.store.catalog, "fact", subject="Ada", kind="rumour", about={"a": [1, None]})
+    made = record(inspect(memory).store.catalog, "fact", subject="Ada", kind="rumour", about={"a": [1, None]})
     assert copy.deepcopy(made) == made == pickle.loads(pickle.dumps(made))
     assert made.kind == "rumour"
     assert type(pickle.loads(pickle.dumps(made.kind))) is type(made.kind)
@@ -144,12 +145,12 @@ def test_a_record_is_copied_and_pickled(backend: Any) -> None:  # C-132
 
 def test_the_same_key_twice_is_refused(backend: Any) -> None:
     memory = backend.open(memories=[FACT])
-    catalog = memory._engine.store.catalog
+    catalog = inspect(memory).store.catalog
     fact = catalog.memories["fact"].relation
     first = record(catalog, "fact", subject="Ada", kind="claim", idempotency_key="once")
-    memory._engine.write(lambda uow: uow.insert(fact, first))
+    inspect(memory).write(lambda uow: uow.insert(fact, first))
     with pytest.raises(Conflict):
-        memory._engine.write(lambda uow: uow.insert(fact, dataclasses.replace(first, record_id=uuid7())))
+        inspect(memory).write(lambda uow: uow.insert(fact, dataclasses.replace(first, record_id=uuid7())))
 
 
 def test_a_memory_may_be_called_as_what_there_is(backend: Any) -> None:
@@ -157,9 +158,9 @@ def test_a_memory_may_be_called_as_what_there_is(backend: Any) -> None:
     names = ("type", "notes", "memory_notes", "memory_memory_notes", "memory_type", "select", "event")
     memory = backend.open(memories=[{"name": name, **shape} for name in names])
     for name in names:
-        own = memory._engine.store.catalog.memories[name]
-        made = record(memory._engine.store.catalog, name, select=name)
-        memory._engine.write(lambda uow, own=own, made=made: uow.insert(own.relation, made))
+        own = inspect(memory).store.catalog.memories[name]
+        made = record(inspect(memory).store.catalog, name, select=name)
+        inspect(memory).write(lambda uow, own=own, made=made: uow.insert(own.relation, made))
         assert memory.get(made.record_id) == made
         assert memory.storage.get(own.relation.plural).get(made.record_id) == made
         assert memory.storage.get(own.relation.plural).count() == 1
@@ -186,18 +187,18 @@ def test_names_may_be_as_long_as_they_may(backend: Any) -> None:  # NAME_CHARS
     indexes = [{"field": item["name"], "type": "btree"} for item in fields]
     shape = {"type": "meta", "fields": fields, "indexes": indexes, "retention": {"kind": "persistent"}}
     memory = backend.open(memories=[{"name": first, **shape}, {"name": second, **shape}])
-    catalog = memory._engine.store.catalog
+    catalog = inspect(memory).store.catalog
     for name in (first, second):
         relation = catalog.memories[name].relation
         made = record(catalog, name, **{item["name"]: f"{name} {item['name']}" for item in fields})
-        memory._engine.write(lambda uow, relation=relation, made=made: uow.insert(relation, made))
+        inspect(memory).write(lambda uow, relation=relation, made=made: uow.insert(relation, made))
         changed = dataclasses.replace(made, token_count=2)
 
         def change(uow: Any, relation: Any = relation, changed: Any = changed) -> Any:
             uow.get(relation, changed.record_id.bytes)
             return uow.update(relation, changed)
 
-        stored = memory._engine.write(change)
+        stored = inspect(memory).write(change)
         table = memory.storage.get(name)
         for item in fields:
             listed = getattr(table, f"list_by_{item['name']}")(f"{name} {item['name']}")

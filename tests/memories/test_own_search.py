@@ -22,6 +22,7 @@ from caliber.model import AgentRole, FixedClock, Principal, PrincipalKind, Resul
 from caliber.model.errors import InvalidValue, SchemaMismatch
 from caliber.search.in_database.full_text import WordIndexer
 from caliber.storage.sql.full_text import contracts_of, text_table, texts_of
+from caliber.testing import inspect
 
 pytestmark = pytest.mark.usefixtures("full_text")
 
@@ -173,7 +174,7 @@ def _changed(agent: Any, resident: Any) -> None:
     assert drafts.search("walrus").hits == ()
     for query in ("walrus", "otter", "walrus bay", ""):
         same(memory, resident, query)
-    assert check_full_text(memory._engine.store, memory.config) == []
+    assert check_full_text(inspect(memory).store, memory.config) == []
     assert memory.storage.check() == []
 
 
@@ -182,7 +183,7 @@ def without(memory: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def sound(memory: Any) -> bool:
-    return check_full_text(memory._engine.store, memory.config) == []
+    return check_full_text(inspect(memory).store, memory.config) == []
 
 
 def test_migrations_take_the_index_along(backend: Any) -> None:  # C-130
@@ -229,9 +230,9 @@ def test_migrations_take_the_index_along(backend: Any) -> None:  # C-130
         made = memory.memory("place").insert(title="another walrus bay")
         assert [hit.id for hit in memory.memory("place").search("walrus bay").hits] == [made.record_id]
         assert sound(memory)
-        assert memory._engine.store.full_text.state().memories == {65: ("title", "story")}
-        assert memory._engine.store.full_text.drop()
-        assert memory._engine.store.full_text.state() is None
+        assert inspect(memory).store.full_text.state().memories == {65: ("title", "story")}
+        assert inspect(memory).store.full_text.drop()
+        assert inspect(memory).store.full_text.state() is None
 
 
 def test_who_has_the_store_open_keeps_the_index_as_it_is_now(backend: Any) -> None:
@@ -268,8 +269,8 @@ def test_who_has_the_store_open_keeps_the_index_as_it_is_now(backend: Any) -> No
     assert len(newer.search("bay").hits) == 4
     caliber.migrate(backend.config(memories=[plain | {"fields": more["fields"]}], **knobs))
     newer.memory("place").insert(title="an unsearched bay")
-    assert newer._engine.store.full_text.state().memories == {}
-    assert newer._engine.store.full_text.state().complete
+    assert inspect(newer).store.full_text.state().memories == {}
+    assert inspect(newer).store.full_text.state().complete
     caliber.migrate(backend.config(), drop=["place"])
     with pytest.raises(SchemaMismatch, match="open it again"):
         newer.memory("place").search("seals")
@@ -326,7 +327,7 @@ def test_words_and_vectors_come_back_from_a_backup_and_with_a_load(backend: Any,
     knobs = {"memories": ALL, "search__mode": "backend", "search__keyword__similar_words": "none"}
     settings = target.config(vector__index_type="hnsw", **knobs)
     caliber.restore(settings, tmp_path / "all.zip")
-    target._created.add(target.store_of(settings))
+    target.created.add(target.store_of(settings))
     with target.open(settings, embedding_provider=CountingEmbeddings(32)) as restored:
         assert [hit.content for hit in restored.memory("place").search("walrus").hits] == ["walrus bay"]
         found = restored.memory("fact").search("tusks").hits[0]
@@ -354,7 +355,7 @@ def test_check_finds_planted_faults(backend: Any) -> None:
     backend.needs("reopen")
     memory = opened(backend, "backend", search__weights=WORDS)
     memory.memory("place").insert(title="walrus bay")
-    table = text_table(memory._engine.store.catalog.memories["place"].relation)
+    table = text_table(inspect(memory).store.catalog.memories["place"].relation)
     for planted in (
         f"DELETE FROM {backend.qualified(table + '_entry')}",
         f"UPDATE {backend.qualified('text_state')} SET memories = '{{}}'",

@@ -17,6 +17,7 @@ from caliber.model import FixedClock
 from caliber.model.errors import InvalidValue, NotFound, Unavailable
 from caliber.schema.relations import EMBEDDING
 from caliber.storage.compile.conditions import StoredFilter
+from caliber.testing import inspect
 
 PLACE = {
     "name": "place",
@@ -230,7 +231,7 @@ def test_another_model_embeds_declared_memories_too(backend: Any) -> None:  # K-
         assert hit.id == made[3].record_id
         assert hit.breakdown["vector"] > 0
         memory.flush()  # the worker has looked for what lacks a vector: it will not find what is lost now
-        memory._engine.write(lambda uow: uow.remove(EMBEDDING, "embedding.drop_owner", made[0].record_id.bytes))
+        inspect(memory).write(lambda uow: uow.remove(EMBEDDING, "embedding.drop_owner", made[0].record_id.bytes))
         rebuilt = memory.storage.rebuild_search()
         assert (rebuilt.vectors, rebuilt.texts, rebuilt.differences) == (1, 5, ())
         assert memory.storage.check() == []

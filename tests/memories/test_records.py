@@ -32,6 +32,7 @@ from caliber.model.errors import (
     NotFound,
     RequiredFieldMissing,
 )
+from caliber.testing import inspect
 
 MAY = datetime(2026, 5, 1, tzinfo=UTC)
 DEEP: Any = []
@@ -163,7 +164,7 @@ def test_an_id_is_that_of_one_record_of_any_kind(kept: Any, start: Any) -> None:
     facts = kept.memory("fact")
     note = kept.add_note(entity="Ada", entity_type="person", note_type="fact", content="a note", confidence=1.0)
     step = kept.memory("step").insert(position=1, parent=facts.insert(subject="Bob", kind="claim").record_id)
-    kept._engine.part(Embeddings).embedder.drain()
+    inspect(kept).part(Embeddings).embedder.drain()
     for taken in (note.note_id, step.record_id, step.parent_id, start(kept).trajectory_id):
         with pytest.raises(Conflict, match="a record with this id"):
             facts.insert(fact_id=taken, subject="Ada", kind="claim")
@@ -306,7 +307,7 @@ def test_of_two_writers_with_one_key_one_writes(backend: Any, kept: Any) -> None
 
 def test_filters_over_records(backend: Any) -> None:
     # The database first: a store gets its full text while it is empty.
-    for mode in ("backend", "resident") if "full text" in backend.abilities else ("resident",):
+    for mode in ("backend", "resident") if backend.has("full text") else ("resident",):
         settings_ = backend.config(memories=ALL, search__mode=mode)
         memory = backend.open(settings_)
         facts = memory.memory("fact")

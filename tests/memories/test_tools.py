@@ -12,13 +12,14 @@ import caliber
 from caliber.model.errors import InvalidRow, InvalidValue
 from caliber.storage.compile.derived import completed
 from caliber.storage.dump.archive import Archive
+from caliber.testing import inspect
 
 MEMORIES = [FACT, STEP]
 
 
 def _filled(memory: caliber.Caliber) -> list[Any]:
     """Write records of both memories, a version of one, and one that is gone; return those that are there."""
-    catalog = memory._engine.store.catalog
+    catalog = inspect(memory).store.catalog
     fact, step = (catalog.memories[name].relation for name in ("fact", "step"))
     facts = [
         record(catalog, "fact", subject=f"s{at}", content=f"c{at}", kind="claim", score=at / 3, about={"at": [at]})
@@ -32,8 +33,8 @@ def _filled(memory: caliber.Caliber) -> list[Any]:
         for each in steps:
             uow.insert(step, each)
 
-    memory._engine.write(write)
-    memory._engine.write(lambda uow: uow.delete(fact, uow.get(fact, facts[0].record_id.bytes)))
+    inspect(memory).write(write)
+    inspect(memory).write(lambda uow: uow.delete(fact, uow.get(fact, facts[0].record_id.bytes)))
     return [*facts[1:], *steps[1:]]
 
 
@@ -67,9 +68,9 @@ def test_an_archive_carries_memories_to_any_database(
         before, after = _hashes(path), _hashes(again)
         for name in ("memory_type", "memory_fact", "memory_step", "content_version"):
             assert after[name] == before[name]
-        fresh = record(restored._engine.store.catalog, "fact", subject="new", kind="claim")
-        relation = restored._engine.store.catalog.memories["fact"].relation
-        assert restored._engine.write(lambda uow: uow.insert(relation, fresh)) > 5, "no ordinal is given out again"
+        fresh = record(inspect(restored).store.catalog, "fact", subject="new", kind="claim")
+        relation = inspect(restored).store.catalog.memories["fact"].relation
+        assert inspect(restored).write(lambda uow: uow.insert(relation, fresh)) > 5, "no ordinal is given out again"
 
 
 def test_what_looks_after_the_store_counts_its_memories(backend: Any) -> None:
@@ -108,7 +109,7 @@ def test_records_of_memories_are_loaded_and_read_in_bulk(backend: Any, another: 
     bare = table.select(["subject", "content", "kind"])
     target.storage.bulk_load("fact", bare)
     made = [each for each in target.storage.fact.list_by_subject("s2") if each.record_id != kept[1].record_id]
-    relation = target._engine.store.catalog.memories["fact"].relation
+    relation = inspect(target).store.catalog.memories["fact"].relation
     assert made[0].content_hash == completed(relation, made[0], None).content_hash
     assert made[0].token_count > 0
     assert made[0].trust == "web"
@@ -123,6 +124,6 @@ def test_records_are_found_where_they_are_not_in_memory(backend: Any) -> None:
     knobs: dict[str, Any] = {"search__mode": "backend", "search__keyword__similar_words": "none"}
     with backend.open(memories=MEMORIES, **knobs) as memory:
         kept = _filled(memory)
-        assert "memory_fact" not in memory._engine.memory.snapshot.relations
+        assert "memory_fact" not in inspect(memory).resident.snapshot.relations
         assert [memory.get(each.record_id) for each in kept] == kept
         assert memory.verify() == []

@@ -16,23 +16,16 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 
-class Clock:
-    def __init__(self, now_us: int) -> None:
-        self._now_us = now_us
-
-    def now_us(self) -> int:
-        return self._now_us
-
-
 def main() -> None:
     from support.configs import config
     from support.providers import ScriptedSummarizer
 
     import caliber
+    from caliber.model.time import FixedClock
     from caliber.storage.write.unit_of_work import UnitOfWork
 
     path, knobs, scope, now_us, where, at = json.loads(sys.argv[1])
-    memory = caliber.open(config(path, **knobs), clock=Clock(now_us), summarization_provider=ScriptedSummarizer())
+    memory = caliber.open(config(path, **knobs), clock=FixedClock(now_us), summarization_provider=ScriptedSummarizer())
     log, seen = UnitOfWork.log, [0]
 
     def dies() -> None:

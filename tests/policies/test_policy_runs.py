@@ -17,6 +17,8 @@ from caliber.model import FixedClock, NoteType
 from caliber.model.errors import CaliberError, InvalidValue, Unavailable
 from caliber.policies import policy_engine as policies_module
 from caliber.policies.policy_engine import PolicyEngine
+from caliber.testing import inspect, replaced
+from caliber.trajectory.service import Tasks
 
 SUMMARIZE = {"action": "summarize", "target": "turn_buffer"}
 EXTRACT = {"action": "extract_artifacts", "target": "turn_buffer"}
@@ -288,7 +290,7 @@ def test_a_memory_of_ones_own_is_pruned_and_summarized_as_the_others(opened: Any
         policy("scope_close", {"action": "summarize", "target": "finding"}, doubtful), scheduled,
         memories=[own], clock=clock,
     )  # fmt: skip
-    memory, catalog = agent.memory, agent.memory._engine.store.catalog
+    memory, catalog = agent.memory, inspect(agent.memory).store.catalog
     relation = catalog.memories["finding"].relation
     other = memory.open_scope(agent.trajectory_id)
     for scope, content, confidence in (
@@ -299,14 +301,14 @@ def test_a_memory_of_ones_own_is_pruned_and_summarized_as_the_others(opened: Any
             catalog, "finding", content=content, confidence=confidence, trajectory_id=agent.trajectory_id,
             scope_id=scope.scope_id, trust="web",
         )  # fmt: skip
-        memory._engine.write(lambda uow, made=made: uow.insert(relation, made))
+        inspect(memory).write(lambda uow, made=made: uow.insert(relation, made))
     agent.say("said")
     memory.run_due()
     memory.close_scope(agent.scope_id)
     assert [run.get("artifacts", run.get("pruned")) for run in runs(agent, "scope_close")] == [1, 1]
     (artifact,) = memory.storage.artifacts.all()
     assert (artifact.text, artifact.trust) == ("summary of seen here", "web")
-    assert memory._engine.memory.snapshot[relation.name].count() == 3
+    assert inspect(memory).resident.snapshot[relation.name].count() == 3
     clock.advance(ms=86_400_000)
     assert memory.run_due() == 1
     memory.flush()
@@ -436,9 +438,9 @@ def test_turns_cost_nothing_more_where_no_policy_is_about_turns(opened: Any, mon
 
     for name in ("prepare", "write", "apply"):
         monkeypatch.setattr(PolicyEngine, name, never)
-    monkeypatch.setattr("caliber.trajectory.service.Tasks._snapshot", never)
     before = len(told(agent, "policy_execute"))
-    agent.say("said")
+    with replaced(Tasks, "snapshot", never):
+        agent.say("said")
     assert len(told(agent, "policy_execute")) == before
 
 

@@ -16,6 +16,7 @@ import caliber
 from caliber.model.errors import Conflict, InvalidValue
 from caliber.policies import schedules
 from caliber.policies.schedules import LEASE, Scheduler
+from caliber.testing import inspect
 
 CHILD = Path(__file__).parent / "scheduled_process.py"
 MONDAY = datetime(2024, 1, 1, tzinfo=UTC)
@@ -192,19 +193,19 @@ def test_a_runner_whose_lease_lapsed_writes_nothing(backend: Any, start: Any, mo
     start(memory).note("doubtful", confidence=0.1)
     memory.run_due()
     clock.at = MONDAY + 4 * HOUR
-    slow, other = Scheduler(memory._engine), Scheduler(memory._engine)
-    acquire = memory._engine.locks.acquire
+    slow, other = Scheduler(inspect(memory).engine), Scheduler(inspect(memory).engine)
+    acquire = inspect(memory).engine.locks.acquire
     ran = []
 
     def then_lapse(*arguments: Any, **options: Any) -> Any:
-        monkeypatch.setattr(memory._engine.locks, "acquire", acquire)
+        monkeypatch.setattr(inspect(memory).engine.locks, "acquire", acquire)
         lock = acquire(*arguments, **options)
         assert other.look() == 0, "held"
         clock.at += HOUR
         ran.append(other.look())
         return lock
 
-    monkeypatch.setattr(memory._engine.locks, "acquire", then_lapse)
+    monkeypatch.setattr(inspect(memory).engine.locks, "acquire", then_lapse)
     assert slow.look() == 0
     assert ran == [2]
     assert [run["outcome"] for run in log(memory)] == ["done", "done"]

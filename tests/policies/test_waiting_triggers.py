@@ -19,11 +19,12 @@ from support.providers import ScriptedSummarizer
 
 import caliber
 from caliber.backends.postgres.connecting.connection import PgConnection
-from caliber.cli.doctor import _opened
+from caliber.cli import doctor
 from caliber.model import AgentRole, NoteType, Principal, PrincipalKind
 from caliber.model.errors import Unavailable
 from caliber.policies import left_triggers
 from caliber.policies.policy_engine import PolicyEngine
+from caliber.testing import inspect
 from caliber.trajectory.service import Tasks
 
 MONDAY = datetime(2024, 1, 1, tzinfo=UTC)
@@ -84,7 +85,7 @@ def dies(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def left(memory: caliber.Caliber) -> list[Any]:
-    store = memory._engine.store
+    store = inspect(memory).store
     plans = store.plans["pending_trigger"]
     with store.read() as session:
         return [plans.codec.decode(row) for row in session.run(plans.page, (bytes(16), 100))]
@@ -448,7 +449,7 @@ def test_who_deletes_a_task_and_who_does_what_waits_for_it_do_not_wait_for_each_
 ) -> None:
     # whoever is at it holds the task first, as who deletes it: in a circle the database would have to choose
     memory = opened(*ON_TURN, storage__durability="commit")
-    agent, apply = start(memory), PolicyEngine._apply_step
+    agent, apply = start(memory), PolicyEngine.apply_step
     taken, go = threading.Event(), threading.Event()
 
     def slow(*arguments: Any) -> Any:
@@ -456,7 +457,7 @@ def test_who_deletes_a_task_and_who_does_what_waits_for_it_do_not_wait_for_each_
         assert go.wait(30)
         return apply(*arguments)
 
-    monkeypatch.setattr(PolicyEngine, "_apply_step", slow)
+    monkeypatch.setattr(PolicyEngine, "apply_step", slow)
     said = threading.Thread(target=agent.say, args=("KEEP this",))
     said.start()
     assert taken.wait(30)
@@ -464,7 +465,7 @@ def test_who_deletes_a_task_and_who_does_what_waits_for_it_do_not_wait_for_each_
     gone.start()
     waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %s"
     with psycopg.connect(os.environ[DSN], autocommit=True) as watcher:
-        until(lambda: watcher.execute(waits, [f"%{backend._schema}%"]).fetchone()[0] > 0)  # type: ignore[index]
+        until(lambda: watcher.execute(waits, [f"%{backend.schema}%"]).fetchone()[0] > 0)  # type: ignore[index]
     go.set()
     for thread in (said, gone):
         thread.join(30)
@@ -479,7 +480,7 @@ def test_two_that_lost_a_race_do_what_waits_for_one_task_one_after_the_other(
 ) -> None:
     # whoever tries again locks what it reads: of two that share a lock on the task, neither would get it alone
     memory = opened(*ON_TURN, storage__durability="commit")
-    agent, apply, step = start(memory), PolicyEngine.apply, PolicyEngine._apply_step
+    agent, apply, step = start(memory), PolicyEngine.apply, PolicyEngine.apply_step
     taken, go = threading.Semaphore(0), threading.Event()
 
     def again(self: Any, uow: Any, *arguments: Any) -> Any:
@@ -492,14 +493,14 @@ def test_two_that_lost_a_race_do_what_waits_for_one_task_one_after_the_other(
         return step(*arguments)
 
     monkeypatch.setattr(PolicyEngine, "apply", again)
-    monkeypatch.setattr(PolicyEngine, "_apply_step", slow)
+    monkeypatch.setattr(PolicyEngine, "apply_step", slow)
     both = [threading.Thread(target=agent.say, args=(f"KEEP {at}",)) for at in range(2)]
     both[0].start()
     assert taken.acquire(timeout=30)
     both[1].start()
     waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %s"
     with psycopg.connect(os.environ[DSN], autocommit=True) as watcher:
-        waiting = [f"%{backend._schema}%"]
+        waiting = [f"%{backend.schema}%"]
         until(lambda: taken.acquire(blocking=False) or watcher.execute(waits, waiting).fetchone()[0] > 0)  # type: ignore[index]
     go.set()
     for thread in both:
@@ -554,7 +555,7 @@ def test_an_open_store_takes_up_what_was_left_by_itself(opened: Any, start: Any,
     dies()
     start(memory).say("KEEP this")
     memory.close()
-    assert "1 trigger set off, and not carried out yet" in [found.text for found in _opened(memory.config, False)]
+    assert "1 trigger set off, and not carried out yet" in [found.text for found in doctor.opened(memory.config, False)]
     dies(False)
     clock.at += BOUND
     told = threading.Event()

@@ -24,6 +24,7 @@ from caliber.model.errors import NotFound
 from caliber.model.policies import Trigger
 from caliber.retention import pruning
 from caliber.schema.memory_types import RetentionKind
+from caliber.testing import inspect
 
 COUNTED = ("task_end", "scope_close", "turn")
 PROGRAM = Path(__file__).parents[1] / "data" / "week.caliber"
@@ -123,7 +124,7 @@ def test_what_two_take_at_once_is_taken_once(backends: dict[str, Any], monkeypat
     whole = pruning.prune
 
     def overtaken(uow: Any, relation: Any, records: Any) -> int:
-        gone = threading.Thread(target=lambda: other._engine.write(lambda own: whole(own, relation, own.select_path(
+        gone = threading.Thread(target=lambda: inspect(other).write(lambda own: whole(own, relation, own.select_path(
             relation, "list_by_scope", scope.scope_id.bytes)[:1])))  # fmt: skip
         gone.start()
         gone.join(30)

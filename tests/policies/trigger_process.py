@@ -17,14 +17,6 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 
-class Clock:
-    def __init__(self, now_us: int) -> None:
-        self._now_us = now_us
-
-    def now_us(self) -> int:
-        return self._now_us
-
-
 def dies(*_: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -34,12 +26,13 @@ def main() -> None:
     from support.providers import ScriptedSummarizer
 
     import caliber
+    from caliber.model.time import FixedClock
     from caliber.schema.relations import PENDING_TRIGGER
     from caliber.storage.write.unit_of_work import UnitOfWork
     from caliber.trajectory.service import Tasks
 
     path, knobs, now_us, does, scope, where, at = json.loads(sys.argv[1])
-    memory = caliber.open(config(path, **knobs), clock=Clock(now_us), summarization_provider=ScriptedSummarizer())
+    memory = caliber.open(config(path, **knobs), clock=FixedClock(now_us), summarization_provider=ScriptedSummarizer())
     log, seen = UnitOfWork.log, [0]
 
     def counting(self: UnitOfWork, event: Any, publish: Any) -> None:

@@ -15,6 +15,7 @@ from support.crowds import until
 from support.databases import PostgresBackend
 
 from caliber.model.errors import Conflict, InvalidRow, Unavailable
+from caliber.testing import inspect
 
 
 @pytest.fixture
@@ -121,7 +122,7 @@ def test_of_equal_rows_of_a_load_the_first_is_kept(store: Any) -> None:
 
 def notes_in_memory(handle: Any) -> int:
     """Return how many notes a handle knows of, once it has looked for what others wrote."""
-    return int(handle._engine.snapshot("latest")["note"].live_mask.sum())
+    return int(inspect(handle).snapshot("latest")["note"].live_mask.sum())
 
 
 def test_others_write_while_a_load_is_under_way(store: Any, backend: Any) -> None:
@@ -150,7 +151,7 @@ def test_others_write_while_a_load_is_under_way(store: Any, backend: Any) -> Non
 
 def test_no_connection_is_left_behind(store: Any, postgres: str) -> None:
     count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'caliber'"
-    kept = store._engine.store._pool._idle
+    kept = inspect(store).pool.idle
     store.flush()
     with psycopg.connect(postgres, autocommit=True) as other:
 

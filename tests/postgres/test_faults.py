@@ -18,7 +18,6 @@ import psycopg
 import pytest
 from support.configs import USER, config
 from support.databases import DSN, PostgresBackend
-from support.entities import plain
 from support.folders import open_folder
 
 import caliber
@@ -30,6 +29,8 @@ from caliber.model.errors import CaliberError, Conflict, SchemaMismatch, Unavail
 from caliber.schema.relations import NOTE, TRAJECTORY
 from caliber.storage.migrate import migrations
 from caliber.storage.migrate.migrations import MIGRATIONS, SCHEMA_VERSION, MigrationStep
+from caliber.testing import inspect, session_of
+from caliber.testing.entities import plain
 
 
 def admin(statement: str) -> list[Any]:
@@ -60,7 +61,7 @@ def guest(pg: PostgresBackend, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]
     )
     monkeypatch.setenv("CALIBER_TEST_GUEST_DSN", psycopg.conninfo.make_conninfo(os.environ[DSN], user="guest"))
     yield pg.config(embedding_provider=None, storage__dsn="env:CALIBER_TEST_GUEST_DSN")
-    for close in pg._close:
+    for close in pg.closing:
         close()
     admin("DROP OWNED BY guest; DROP ROLE guest")
 
@@ -79,7 +80,7 @@ def trigger(pg: PostgresBackend) -> Iterator[Callable[[str], None]]:
         )
 
     yield make
-    for close in pg._close:
+    for close in pg.closing:
         close()
     admin(f"DROP FUNCTION {name}.fault CASCADE; DROP SEQUENCE {name}.tries")
 
@@ -288,7 +289,7 @@ def test_dsn_that_leads_nowhere_is_said_and_not_shown(
 def test_server_out_of_connections_is_said(pg: PostgresBackend, guest: Any) -> None:
     # issue, Bad input: out of connections, the server's own
     store = backend("postgres").open_store(guest, clock_us=SystemClock().now_us)
-    pg._close.append(store.close)
+    pg.closing.append(store.close)
     with store.read() as session:
         session.run(store.plans["note"].count, ())
         admin("ALTER ROLE guest CONNECTION LIMIT 1")
@@ -336,7 +337,7 @@ def test_store_whose_extension_was_dropped_says_what_is_missing(pg: PostgresBack
 def test_right_that_is_taken_away_and_given_back(pg: PostgresBackend, guest: Any) -> None:
     # issue, Bad input: missing rights
     memory = caliber.open(guest)
-    pg._close.append(memory.close)
+    pg.closing.append(memory.close)
     name = pg.config().storage.schema_name
     note(memory, "before")
     admin(f"REVOKE INSERT ON {name}.change FROM guest")  # the last statement of a write
@@ -402,8 +403,8 @@ def test_transaction_that_the_server_ends_is_said(pg: PostgresBackend) -> None:
 
     def work(uow: Any) -> None:
         uow.insert(TRAJECTORY, plain(TRAJECTORY))
-        uow._session.command("SET LOCAL idle_in_transaction_session_timeout = '20ms'")
-        pid = uow._session.pg.backend_pid
+        session_of(uow).command("SET LOCAL idle_in_transaction_session_timeout = '20ms'")
+        pid = session_of(uow).pg.backend_pid
         until(lambda: not admin(f"SELECT 1 FROM pg_stat_activity WHERE pid = {pid}"), "it was not ended")
         uow.insert(TRAJECTORY, plain(TRAJECTORY))
 
@@ -417,7 +418,7 @@ def test_transaction_that_the_server_ends_is_said(pg: PostgresBackend) -> None:
 def test_connection_cut_while_a_relation_is_read(pg: PostgresBackend) -> None:
     # issue, Bad input: connection cut in the middle of COPY, the other way
     memory = pg.open(pg.config(embedding_provider=None))
-    store = memory._engine.store
+    store = inspect(memory).store
     store.write(
         lambda uow: [
             uow.insert(NOTE, plain(NOTE, content="x" * 2_000_000, fingerprint=bytes([at]) * 32)) for at in range(6)

@@ -13,12 +13,12 @@ from typing import Any
 import psycopg
 import pytest
 from support.databases import PostgresBackend
-from support.entities import plain
 
 from caliber.admin.full_text import check_full_text
 from caliber.model.errors import Conflict, Unavailable
 from caliber.schema.relations import NOTE
 from caliber.search.in_database.full_text import WordIndexer, indexer_of
+from caliber.testing.entities import plain
 
 PATIENT_S = 60
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'LOCK TABLE%'"
@@ -144,7 +144,7 @@ def test_a_search_keeps_the_index_it_began_with(store: Any) -> None:
 def test_a_table_that_is_held_for_good_is_said_to_be(backend: Any, postgres: str) -> None:
     store = backend.store(embedding_provider=None, storage__lock_timeout_ms=300)
     with psycopg.connect(postgres) as other:
-        other.execute(f'SELECT count(*) FROM "{backend._schema}".text_state')  # as a dump does, for as long as it takes
+        other.execute(f'SELECT count(*) FROM "{backend.schema}".text_state')  # as a dump does, for as long as it takes
         with pytest.raises(Unavailable, match="lock_timeout_ms"):
             store.full_text.rebuild(WordIndexer("english"))
         store.write(lambda uow: insert(uow, "others go on"))

@@ -15,6 +15,7 @@ from support.databases import DSN, PostgresBackend
 
 import caliber
 from caliber.model.errors import Conflict, DTypeError, IncompatibleOptions, InvalidValue, Unavailable
+from caliber.testing import inspect, session_of
 
 psycopg_pool = pytest.importorskip("psycopg_pool", reason="psycopg_pool is not installed: it is the caller's to bring")
 
@@ -46,7 +47,7 @@ def test_everything_goes_through_it_and_the_variable_is_not_read(
         kept = note(memory, "kept")
         memory.storage.notes.update(kept.note_id, content="changed")
         theirs = note(other, "theirs")
-        memory._engine.snapshot("latest")
+        inspect(memory).snapshot("latest")
         assert memory.get(theirs.note_id) == theirs
         memory.flush()
         arrow = memory.storage.bulk_read("note").read_all()
@@ -106,7 +107,7 @@ def test_writers_share_fewer_connections_than_they_are(pg: PostgresBackend, pool
         task = memory.start_trajectory("goal", initiator=USER)
         scope = memory.current_scope(task.trajectory_id)
         assert scope is not None
-        other._engine.snapshot("latest")
+        inspect(other).snapshot("latest")
         failed: list[BaseException] = []
 
         def write(handle: caliber.Caliber, at: int) -> None:
@@ -124,7 +125,7 @@ def test_writers_share_fewer_connections_than_they_are(pg: PostgresBackend, pool
             assert not thread.is_alive()
         assert failed == []
         for handle in (memory, other):
-            handle._engine.snapshot("latest")
+            inspect(handle).snapshot("latest")
             assert handle.verify() == []
             turns = handle.storage.turns.list_by_scope(scope.scope_id)
             assert [turn.sequence for turn in turns] == list(range(36))
@@ -181,7 +182,7 @@ def test_default_isolation_of_a_session_changes_nothing(pg: PostgresBackend, pos
         psycopg_pool.ConnectionPool(postgres, min_size=1, max_size=4, kwargs=kwargs, open=True) as pool,
         caliber.open(pg.config(), connection_pool=pool) as memory,
     ):
-        level = memory._engine.write(lambda uow: uow._session.command("SHOW transaction_isolation"))
+        level = inspect(memory).write(lambda uow: session_of(uow).command("SHOW transaction_isolation"))
         assert level == [("read committed",)]
         note(memory, "kept")
         memory.flush()

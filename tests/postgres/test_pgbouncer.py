@@ -22,6 +22,7 @@ import caliber
 from caliber.localserver.server import LocalServer
 from caliber.model.agents import LockToken
 from caliber.model.errors import CaliberError, InvalidConfigValue
+from caliber.testing import inspect
 
 VARIABLE = "CALIBER_TEST_BOUNCED_DSN"
 DIRECT = "CALIBER_TEST_DIRECT_DSN"
@@ -75,7 +76,7 @@ def test_writers_readers_and_locks_share_fewer_connections_than_they_want(bounce
         trajectory = one.start_trajectory("goal", initiator=USER)
         scope = one.current_scope(trajectory.trajectory_id)
         assert scope is not None
-        other._engine.snapshot("latest")
+        inspect(other).snapshot("latest")
 
         def write(at: int) -> None:
             memory = (one, other)[at % 2]
@@ -100,7 +101,7 @@ def test_writers_readers_and_locks_share_fewer_connections_than_they_want(bounce
         assert failed == []
         for memory in (one, other):
             memory.flush()
-            memory._engine.snapshot("latest")
+            inspect(memory).snapshot("latest")
             assert memory.verify() == []
             assert len(memory.storage.turns.list_by_scope(scope.scope_id)) == 36
             assert memory.storage.notes.count() == 32
@@ -110,7 +111,7 @@ def test_limits_are_those_of_the_transaction(bounced: str) -> None:
     settings = settings_for("limits", storage__statement_timeout_ms=60)
     caliber.create(settings)
     with caliber.open(settings) as memory:
-        with memory._engine.store.read() as session, pytest.raises(CaliberError, match="timeout"):
+        with inspect(memory).store.read() as session, pytest.raises(CaliberError, match="timeout"):
             session.command("SELECT pg_sleep(5)")  # type: ignore[attr-defined]
         with psycopg.connect(bounced, prepare_threshold=None) as raw:
             assert [raw.execute("SHOW statement_timeout").fetchone() for _ in range(4)] == [("0",)] * 4

@@ -9,14 +9,13 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import psycopg
 import pytest
 from support.configs import USER
 from support.databases import DSN, PostgresBackend
-from support.entities import plain
 from support.folders import open_folder
 
 import caliber
@@ -41,6 +40,9 @@ from caliber.model.errors import (
 from caliber.schema.predicate import Comparison, Either, Operator
 from caliber.schema.relations import EVENT, NOTE, SCHEMA_MIGRATION, TRAJECTORY
 from caliber.storage.protocol import Store
+from caliber.testing import inspect, replaced
+from caliber.testing.entities import plain
+from caliber.testing.world import together
 
 PASSWORD = "hunter2swordfish"
 
@@ -84,24 +86,6 @@ def add_one(store: Store, trajectory: Any) -> None:
         uow.update(TRAJECTORY, dataclasses.replace(current, turn_count=current.turn_count + 1))
 
     store.write(work)
-
-
-def in_threads(count: int, work: Callable[[int], Any]) -> list[Any]:
-    results: list[Any] = [None] * count
-
-    def run(at: int) -> None:
-        try:
-            results[at] = work(at)
-        except BaseException as error:
-            results[at] = error
-
-    threads = [threading.Thread(target=run, args=(at,)) for at in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
-    return results
 
 
 # --- names, configurations, what is found ------------------------------------------------------------
@@ -178,15 +162,15 @@ def test_two_creators_at_once_make_one_store(pg: PostgresBackend) -> None:
     # issue, Bad input: two migrators at once
     settings = pg.config(storage__schema_name="made_by_two")
     try:
-        ends = in_threads(4, lambda at: caliber.create(settings))
+        ends = together(4, lambda at: caliber.create(settings))
         assert sorted(type(end).__name__ for end in ends) == ["Conflict", "Conflict", "Conflict", "NoneType"]
-        assert in_threads(3, lambda at: caliber.migrate(settings)) == [[], [], []]
+        assert together(3, lambda at: caliber.migrate(settings)) == [[], [], []]
         caliber.open(settings).close()
     finally:
         admin("DROP SCHEMA IF EXISTS made_by_two CASCADE")
 
 
-def test_creation_that_fails_leaves_nothing(pg: PostgresBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_creation_that_fails_leaves_nothing(pg: PostgresBackend) -> None:
     """A schema is created with everything in it or not at all."""
     from caliber.backends.postgres import schema
 
@@ -194,10 +178,8 @@ def test_creation_that_fails_leaves_nothing(pg: PostgresBackend, monkeypatch: py
         raise StorageError("planted")
 
     settings = pg.config(storage__schema_name="half_made")
-    with monkeypatch.context() as patch:
-        patch.setattr(schema, "_record", failing)
-        with pytest.raises(StorageError, match="planted"):
-            caliber.create(settings)
+    with replaced(schema, "record", failing), pytest.raises(StorageError, match="planted"):
+        caliber.create(settings)
     assert admin("SELECT 1 FROM pg_namespace WHERE nspname = 'half_made'") == []
 
 
@@ -280,7 +262,7 @@ def test_a_dsn_that_is_written_out_is_used_and_never_told(pg: PostgresBackend) -
     with caliber.open(settings) as memory:
         remembered = note(memory, "found by a DSN in the program")
         assert memory.get(remembered.note_id).content == "found by a DSN in the program"
-        assert PASSWORD not in f"{memory!r} {memory.stats()!r} {memory._engine.config!r}"
+        assert PASSWORD not in f"{memory!r} {memory.stats()!r} {inspect(memory).engine.config!r}"
         task = memory.start_trajectory("windows say under which configuration", initiator=USER).trajectory_id
         window = memory.assemble_context(task)
     with caliber.open(pg.config()) as memory:  # the document of the other configuration is without the DSN
@@ -342,7 +324,7 @@ def test_lost_race_is_tried_again_until_it_is_won(pg: PostgresBackend) -> None:
     stores = [pg.store(), pg.store()]
     trajectory = plain(TRAJECTORY)
     stores[0].write(lambda uow: uow.insert(TRAJECTORY, trajectory))
-    ends = in_threads(6, lambda at: [add_one(stores[at % 2], trajectory) for _ in range(15)])
+    ends = together(6, lambda at: [add_one(stores[at % 2], trajectory) for _ in range(15)])
     assert [end for end in ends if isinstance(end, BaseException)] == []
     stored = stores[0].write(lambda uow: uow.get(TRAJECTORY, trajectory.trajectory_id.bytes))
     assert (stored.turn_count, stored.version) == (90, 91)
@@ -350,16 +332,15 @@ def test_lost_race_is_tried_again_until_it_is_won(pg: PostgresBackend) -> None:
 
 def test_work_that_is_done_again_tells_of_its_events_once(pg: PostgresBackend) -> None:
     memory = pg.open()
-    writer = memory._engine.store._writer  # type: ignore[attr-defined]
-    commit, heard = writer._commit, []
+    writer = inspect(memory).writer
+    heard: list[str] = []
     memory.on_event(lambda event: heard.append(event.event_type))
 
     def lose_once(*arguments: Any) -> Any:
-        writer._commit = commit
         raise Conflict(entity_type="transaction", id="", reason="planted", retryable=True)
 
-    writer._commit = lose_once
-    memory.start_trajectory("goal", initiator=USER)
+    with replaced(writer, "commit", lose_once, once=True):
+        memory.start_trajectory("goal", initiator=USER)
     assert memory.storage.trajectories.count() == 1
     assert sorted(heard) == ["scope_open", "trajectory_start"]
 
@@ -428,7 +409,7 @@ def test_deadlock_is_tried_again(pg: PostgresBackend) -> None:
 
         store.write(work)
 
-    ends = in_threads(2, lambda at: change(one, two) if at else change(two, one))
+    ends = together(2, lambda at: change(one, two) if at else change(two, one))
     assert ends == [None, None]
     assert len(tries) > 2, "one of them was the victim"
     for item in (one, two):
@@ -441,7 +422,7 @@ def test_row_lock_is_waited_for_no_longer_than_the_deadline(pg: PostgresBackend)
     trajectory = plain(TRAJECTORY)
     store.write(lambda uow: uow.insert(TRAJECTORY, trajectory))
     with psycopg.connect(os.environ[DSN]) as other:
-        other.execute(f"SELECT 1 FROM {store._schema}.trajectory FOR UPDATE")  # type: ignore[attr-defined]
+        other.execute(f"SELECT 1 FROM {inspect(store).schema}.trajectory FOR UPDATE")  # type: ignore[attr-defined]
         started = time.monotonic()
         with pytest.raises(Unavailable) as caught:
             store.write(
@@ -469,7 +450,7 @@ def test_turn_cannot_slip_under_a_trajectory_being_deleted(pg: PostgresBackend) 
         trajectory = here.start_trajectory("goal", initiator=USER)
         scope = here.current_scope(trajectory.trajectory_id)
         assert scope is not None
-        there._engine.snapshot("latest")
+        inspect(there).snapshot("latest")
 
         def delete(trajectory: Any = trajectory) -> None:
             here.storage.trajectories.delete(trajectory.trajectory_id)
@@ -478,11 +459,11 @@ def test_turn_cannot_slip_under_a_trajectory_being_deleted(pg: PostgresBackend) 
             for at in range(5):
                 there.append_turn(scope.scope_id, role="user", content=str(at))
 
-        for end in in_threads(2, lambda at, delete=delete, append=append: (delete, append)[at]()):
+        for end in together(2, lambda at, delete=delete, append=append: (delete, append)[at]()):
             assert end is None or isinstance(end, CaliberError), end
     for memory in (here, there):
         memory.flush()
-        memory._engine.snapshot("latest")
+        inspect(memory).snapshot("latest")
         assert memory.verify() == []
 
 
@@ -532,7 +513,7 @@ def test_reading_after_connections_were_ended_asks_another(pg: PostgresBackend) 
         admin("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'caliber'")
         assert memory.storage.notes.count() == 1
         admin("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'caliber'")
-        memory._engine.store.changed_elsewhere()
+        inspect(memory).store.changed_elsewhere()
 
 
 def test_connection_that_breaks_inside_a_transaction_is_an_error_and_nothing_is_written(pg: PostgresBackend) -> None:
@@ -556,11 +537,9 @@ def test_connection_that_breaks_inside_a_transaction_is_an_error_and_nothing_is_
 def test_commit_whose_answer_is_lost_is_looked_up(pg: PostgresBackend, committed: bool) -> None:
     """Neither reported as failed although it stands, nor taken for done although it does not: then it is done again."""
     memory = pg.open()
-    writer = memory._engine.store._writer  # type: ignore[attr-defined]
-    commit = writer._commit
+    writer = inspect(memory).writer
 
     def cut(connection: Any, *arguments: Any) -> Any:
-        writer._commit = commit
         exchange = type(connection).exchange
 
         def exchange_and_break(self: Any, *commands: Any) -> Any:
@@ -577,8 +556,8 @@ def test_commit_whose_answer_is_lost_is_looked_up(pg: PostgresBackend, committed
             patch.setattr(type(connection), "exchange", exchange_and_break)
             return commit(connection, *arguments)
 
-    writer._commit = cut
-    kept = note(memory, "stands once")
+    with replaced(writer, "commit", cut, once=True) as commit:
+        kept = note(memory, "stands once")
     assert memory.get(kept.note_id).content == "stands once"
     assert memory.storage.notes.count() == 1
     assert memory.stats()["store"]["retried"] == (0 if committed else 1)
@@ -592,7 +571,7 @@ def test_number_given_out_again_after_a_crash_is_not_taken_for_ours(
     memory = lone.open(write_behind__trace_enabled=False)  # so that nobody else commits
     note(memory, "before")
     memory.flush()
-    store = memory._engine.store  # type: ignore[attr-defined]
+    store = inspect(memory).store
     exchange = PgConnection.exchange
     numbers: list[int] = []
 
@@ -604,7 +583,7 @@ def test_number_given_out_again_after_a_crash_is_not_taken_for_ours(
         own_server.restart()
         while True:  # what others write meanwhile
             with psycopg.connect(own_server.dsn) as other:
-                other.execute(f"UPDATE {store._schema}.feed SET pruned_to = pruned_to")
+                other.execute(f"UPDATE {inspect(store).schema}.feed SET pruned_to = pruned_to")
                 numbers.append(int(other.execute("SELECT pg_current_xact_id()::text").fetchone()[0]))  # type: ignore[index]
             if numbers[-1] >= numbers[0]:
                 break
@@ -636,7 +615,7 @@ def test_server_that_comes_back_is_used_again(lone: PostgresBackend, own_server:
     assert [hit.content for hit in memory.search("harbour").hits] == ["harbour"], "reads come from memory"
     own_server.restart()
     note(memory, "after")
-    memory._engine.snapshot("latest")
+    inspect(memory).snapshot("latest")
     assert memory.stats()["resident"]["reloads"] == reloads + 1, "it might have been restored to an earlier state"
     assert sorted(item.content for item in memory.storage.notes.all()) == ["after", "harbour"]
     assert memory.verify() == []
@@ -649,7 +628,7 @@ def test_nothing_is_prepared_where_the_pool_in_between_cannot(pg: PostgresBacken
     # design section 5: PgBouncer in transaction mode
     memory = pg.open(storage__prepared_max=0)
     note(memory, "unprepared")
-    store = memory._engine.store
+    store = inspect(memory).store
     with store.read() as session:
         assert session.command("SELECT count(*) FROM pg_prepared_statements WHERE name <> ''") == [("0",)]  # type: ignore[attr-defined]
         assert session.command("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == [("0",)]  # type: ignore[attr-defined]
@@ -713,12 +692,12 @@ def test_transaction_that_commits_late_is_not_missed(pg: PostgresBackend) -> Non
     thread.start()
     assert began.wait(30)
     note(pg.open(), "early")
-    memory._engine.snapshot("latest")
+    inspect(memory).snapshot("latest")
     assert {item.content for item in memory.search("", kinds=["note"]).hits} == {"early"}
     go.set()
     thread.join(30)
-    assert memory._engine.store.changed_elsewhere()
-    memory._engine.snapshot("latest")
+    assert inspect(memory).store.changed_elsewhere()
+    inspect(memory).snapshot("latest")
     assert {item.content for item in memory.search("", kinds=["note"]).hits} == {"early", "late"}
     assert memory.verify() == []
 
@@ -731,12 +710,12 @@ def test_feed_does_not_wait_for_a_long_transaction_of_another_database(pg: Postg
         here, there = pg.open(), pg.open()
         for at in range(3):
             note(there, f"number {at}")
-            here._engine.snapshot("latest")
+            inspect(here).snapshot("latest")
             assert len(here.search("", kinds=["note"]).hits) == at + 1
-        assert not here._engine.store.changed_elsewhere(), "what was read is not news again"
+        assert not inspect(here).store.changed_elsewhere(), "what was read is not news again"
         reloads = here.stats()["resident"]["reloads"]
-        there._engine.write(lambda uow: uow.execute("change.prune", 2**60, 0))
-        here._engine.snapshot("latest")
+        inspect(there).write(lambda uow: uow.execute("change.prune", 2**60, 0))
+        inspect(here).snapshot("latest")
         assert here.stats()["resident"]["reloads"] == reloads, "nothing of what it could still need was removed"
     admin("DROP DATABASE neighbour")
 
@@ -744,12 +723,12 @@ def test_feed_does_not_wait_for_a_long_transaction_of_another_database(pg: Postg
 def test_own_commits_are_not_read_back(pg: PostgresBackend) -> None:
     memory, other = pg.open(), pg.open()
     memory.flush()
-    memory._engine.snapshot("latest")
+    inspect(memory).snapshot("latest")
     applied = memory.stats()["resident"]["applied_foreign"]
     for at in range(5):
         note(memory, f"own {at}")
     note(other, "theirs")
-    memory._engine.snapshot("latest")
+    inspect(memory).snapshot("latest")
     news = memory.stats()["resident"]["applied_foreign"] - applied
     assert 1 <= news <= 3, "the note, its vector, what the other's reads left behind"
     assert memory.verify() == []
@@ -761,7 +740,7 @@ def test_writers_of_two_processes_and_their_readers_agree(pg: PostgresBackend) -
     scope = handles[0].current_scope(trajectory.trajectory_id)
     assert scope is not None
     for memory in handles:
-        memory._engine.snapshot("latest")
+        inspect(memory).snapshot("latest")
 
     def write(at: int) -> None:
         memory = handles[at % 2]
@@ -772,11 +751,11 @@ def test_writers_of_two_processes_and_their_readers_agree(pg: PostgresBackend) -
             if number % 3 == 0:
                 memory.storage.notes.delete(kept.note_id)
 
-    assert [end for end in in_threads(4, write) if end is not None] == []
+    assert [end for end in together(4, write) if end is not None] == []
     for memory in handles:
         memory.flush()
     for memory in handles:
-        memory._engine.snapshot("latest")
+        inspect(memory).snapshot("latest")
         assert memory.verify() == []
         turns = memory.storage.turns.list_by_scope(scope.scope_id)
         assert [turn.sequence for turn in turns] == list(range(48))
@@ -844,7 +823,7 @@ def test_damage_is_found(pg: PostgresBackend) -> None:
 
 def test_statements_that_callers_make_up_are_not_kept(pg: PostgresBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many shapes of filters there are, a connection and its server remember a known number of statements."""
-    monkeypatch.setattr("caliber.backends.postgres.connecting.connection._PASSING_MAX", 5)
+    monkeypatch.setattr("caliber.backends.postgres.connecting.connection.PASSING_MAX", 5)
     store = pg.store()
     with store.read() as session:
         assert isinstance(session, PgConnection)
@@ -852,5 +831,5 @@ def test_statements_that_callers_make_up_are_not_kept(pg: PostgresBackend, monke
             asked = Either(tuple(Comparison("token_count", Operator.EQUAL, at) for at in range(count)))
             assert store.filter(asked, NOTE).ordinals(session, {}) == []
             assert list(store.listing(NOTE, asked).rows(session, {})) == []
-        assert not any(b"note." in name for name in session._prepared)
+        assert not any(b"note." in name for name in session.prepared)
         assert 0 < len(session.shared.passing) <= 5

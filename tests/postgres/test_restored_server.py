@@ -15,6 +15,7 @@ from support.folders import open_folder
 import caliber
 from caliber.backends.postgres.store import PostgresStore
 from caliber.localserver.server import LocalServer
+from caliber.testing import inspect
 
 KEPT = "kept by a pool in between"
 """The harder case, and what every run tries."""
@@ -32,7 +33,7 @@ def lone(server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Postg
     ready, PostgresBackend.ready = PostgresBackend.ready, []
     made = PostgresBackend()
     yield made
-    for close in made._close:
+    for close in made.closing:
         close()
     PostgresBackend.ready = ready  # the server goes with all that is in it
 
@@ -64,13 +65,13 @@ def test_earlier_state_is_noticed_however_far_it_went_on_since(
     server.restart()
     for at in range(5):
         note(memory, f"lost {at}")
-    memory._engine.snapshot("latest")
+    inspect(memory).snapshot("latest")
     memory.flush()
     server.stop()
     copy(data.with_name("earlier"), data)
     server.restart()
     if connections != "new":  # PgBouncer's clients keep theirs: nothing tells them that the server is another
-        monkeypatch.setattr(PostgresStore, "_look_at", lambda self, connection: None)
+        monkeypatch.setattr(PostgresStore, "look_at", lambda self, connection: None)
     # More transactions than were lost: by their numbers alone nothing is amiss.
     for at in range(30):
         note(other, f"since {at}")

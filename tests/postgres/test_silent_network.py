@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 from support.configs import USER
 from support.databases import PostgresBackend
-from support.entities import plain
 from support.silence import Network
 
 import caliber
 from caliber.model.errors import CaliberError, Unavailable
 from caliber.schema.relations import TRAJECTORY
+from caliber.testing import inspect, replaced
+from caliber.testing.entities import plain
 
 DEADLINE_MS = 300
 ENOUGH_S = 10.0
@@ -73,7 +74,7 @@ class Calls:
     def __init__(self, **works: Callable[[], Any]) -> None:
         self.took: dict[str, float] = {}
         self.raised: dict[str, CaliberError] = {}
-        self._threads = {name: self._begun(name, work) for name, work in works.items()}
+        self.threads = {name: self._begun(name, work) for name, work in works.items()}
 
     def _begun(self, name: str, work: Callable[[], Any]) -> threading.Thread:
         def call() -> None:
@@ -89,8 +90,8 @@ class Calls:
         return thread
 
     def joined(self, *names: str) -> Calls:
-        for name in names or self._threads:
-            self._threads[name].join(2 * ENOUGH_S)
+        for name in names or self.threads:
+            self.threads[name].join(2 * ENOUGH_S)
             assert self.took.get(name, 99) < ENOUGH_S, f"{name} did not end with its deadline"
         return self
 
@@ -142,8 +143,8 @@ def works_again(memory: caliber.Caliber) -> None:
         except Unavailable:
             assert time.monotonic() < limit
     memory.flush()
-    memory._engine.snapshot("latest")
-    assert memory._engine.memory.verify() == []
+    inspect(memory).snapshot("latest")
+    assert inspect(memory).resident.verify() == []
 
 
 def contents(pg: PostgresBackend, table: str) -> list[str]:
@@ -186,22 +187,19 @@ def test_calls_end_with_their_deadlines_and_other_threads_go_on(
 
 
 def test_commit_that_is_not_answered_is_unknown_and_not_doubled(
-    pg: PostgresBackend, network: Network, through: caliber.Caliber, monkeypatch: pytest.MonkeyPatch
+    pg: PostgresBackend, network: Network, through: caliber.Caliber
 ) -> None:
     _, scope = talk(through)
-    writer: Any = through._engine.store._writer  # type: ignore[attr-defined]
-    commit = writer._commit
+    writer: Any = inspect(through).writer
 
     def silenced(*arguments: Any) -> Any:
-        monkeypatch.undo()
         network.fall_silent()
         return commit(*arguments)
 
     def append() -> Any:
         return through.append_turn(scope, role="user", content="once", idempotency_key="k", deadline_ms=DEADLINE_MS)
 
-    monkeypatch.setattr(writer, "_commit", silenced)
-    with Ticks() as ticks:
+    with replaced(writer, "commit", silenced, once=True) as commit, Ticks() as ticks:
         calls = Calls(turn=append).joined()
     assert ticks.gap < ENOUGH_S
     assert calls.raised["turn"].context["reason"] == "outcome unknown"
@@ -215,7 +213,7 @@ def test_who_shares_a_transaction_leaves_it_with_its_own_deadline(
     pg: PostgresBackend, network: Network, through: caliber.Caliber
 ) -> None:
     talk(through)
-    store: Any = through._engine.store
+    store: Any = inspect(through).store
     leads, goes_on = threading.Event(), threading.Event()
     patient, hasty = plain(TRAJECTORY), plain(TRAJECTORY)
 
@@ -229,7 +227,7 @@ def test_who_shares_a_transaction_leaves_it_with_its_own_deadline(
 
     def stands_in_line(count: int, calls: Calls) -> None:
         limit = time.monotonic() + ENOUGH_S
-        while len(store._writer._waiting) < count and not calls.took:
+        while inspect(store).waiting < count and not calls.took:
             assert time.monotonic() < limit
             time.sleep(0.005)
 
@@ -245,7 +243,7 @@ def test_who_shares_a_transaction_leaves_it_with_its_own_deadline(
     assert isinstance(three.raised["hasty"], Unavailable)
     assert "patient" not in two.took, "it has no deadline, and waits"
     network.come_back()
-    two._threads["patient"].join(3 * ENOUGH_S)
+    two.threads["patient"].join(3 * ENOUGH_S)
     assert "patient" in two.took
     works_again(through)
     kept = [row[0] for row in pg.ask(f"SELECT trajectory_id FROM {pg.qualified('trajectory')}")]

@@ -21,6 +21,7 @@ from caliber.model.agents import AgentRole, LockToken
 from caliber.model.errors import DTypeError, IncompatibleOptions, LockExpired, MissingRequired
 from caliber.model.events import Event
 from caliber.storage.write.event_log import log
+from caliber.testing import inspect
 
 from .test_listening import FEED, cut, feed, listening, note, until
 
@@ -140,7 +141,7 @@ def test_a_transaction_of_many_events_is_told_in_parts(pg: PostgresBackend) -> N
     one.on_event(lambda event: heard.append(event.payload["id"]), elsewhere=True)
     _, scope = started(other)
     events = [
-        other._engine.event("note_create", scope_id=scope.scope_id, trajectory_id=scope.trajectory_id)
+        inspect(other).engine.event("note_create", scope_id=scope.scope_id, trajectory_id=scope.trajectory_id)
         for _ in range(200)
     ]
 
@@ -151,7 +152,7 @@ def test_a_transaction_of_many_events_is_told_in_parts(pg: PostgresBackend) -> N
             uow.emit(event)
         log(uow, events[-1], own.append)
 
-    other._engine.write(work)
+    inspect(other).write(work)
     assert own == events[-1:]
     note(other, "the last")
     until(lambda: len(heard) >= 203, "it never heard")

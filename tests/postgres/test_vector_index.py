@@ -35,6 +35,7 @@ from caliber.search.in_database.candidates import Candidates, Sight, by_vector
 from caliber.search.in_database.full_text import WordIndexer
 from caliber.search.request import Asked
 from caliber.storage.sql.vector_index import Near
+from caliber.testing import inspect
 
 ADMIN = Principal(PrincipalKind.SYSTEM, "test", admin=True)
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -133,7 +134,7 @@ def world(postgres: str) -> Iterator[World]:
     spaces, vectors = {}, {}
     for at, (name, (metric, dimensions, count)) in enumerate(SPACES.items()):
         space = EmbeddingSpace(SpaceId(uuid.UUID(int=2**100 + at)), name, dimensions, metric, SpaceState.RETIRED, NOW)
-        memory._engine.store.write(lambda uow, space=space: uow.insert(EMBEDDING_SPACE, space))
+        inspect(memory).store.write(lambda uow, space=space: uow.insert(EMBEDDING_SPACE, space))
         vectors[name] = rng.standard_normal((count, dimensions)).astype(np.float32)
         ends = np.arange(0, count * dimensions + 1, dimensions, np.int32)
         memory.storage.bulk_load(
@@ -165,12 +166,12 @@ def world(postgres: str) -> Iterator[World]:
 def explained(world: World, name: str, generic: bool) -> str:
     """Return the plan of the statement as it was prepared, under the settings that it runs with."""
     space = Space.of(world.spaces[name])
-    plan = nearest_plan(NOTE, space, world.store.vector_index._dialect)
+    plan = nearest_plan(NOTE, space, world.store.vector_index.dialect)
     query = "[" + ",".join(["0.5"] * space.dimensions) + "]"
     filters = ", ".join(["NULL"] * (len(plan.binds) - 4))
     index = world.store.vector_index
     with world.store.read() as session:
-        session.later(index._plans.begin["hnsw"], ("100", "20000"))
+        session.later(index.plans.begin["hnsw"], ("100", "20000"))
         session.command(f"SET LOCAL plan_cache_mode = {'force_generic_plan' if generic else 'force_custom_plan'}")
         session.command(f'PREPARE "asked {name} {generic}" AS {plan.sql}')
         execute = f"EXECUTE \"asked {name} {generic}\"('{query}', '[]', '2026-01-02', 20, {filters})"
@@ -210,10 +211,10 @@ def test_filters_never_return_too_few(world: World, monkeypatch: pytest.MonkeyPa
         assert world.found("cosine", query, entity="rare") == rare
         assert world.found("cosine", query, entity="nobody") == []
         for few in (4_096, 100):  # each record that meets the filter is compared; every page is read
-            monkeypatch.setattr(module, "_FEW", few)
+            monkeypatch.setattr(module, "FEW", few)
             for scanned in (1, 20_000):
-                changed = world.store.vector_index._settings.model_copy(update={"hnsw_max_scan_tuples": scanned})
-                monkeypatch.setattr(world.store.vector_index, "_settings", changed)
+                changed = world.store.vector_index.settings.model_copy(update={"hnsw_max_scan_tuples": scanned})
+                monkeypatch.setattr(world.store.vector_index, "settings", changed)
                 found = world.found("cosine", query, entity=["odd", "rare"])
                 best = world.best("cosine", query, np.isin(ENTITIES, ["odd", "rare"]))
                 assert len(found) == 10
@@ -226,11 +227,11 @@ def test_records_with_many_vectors_count_once(world: World, most: int, monkeypat
 
     So they do where the nearest vectors that an index is asked for at most are of those five alone.
     """
-    monkeypatch.setattr(module, "_MOST", most)
+    monkeypatch.setattr(module, "MOST", most)
     query = queries("l2", 1)[0]
     space = world.spaces["l2"]
     insert = (
-        f'INSERT INTO "{world.backend._schema}".embedding (space_id, owner_type, owner_id, chunk_index, content_hash,'
+        f'INSERT INTO "{world.backend.schema}".embedding (space_id, owner_type, owner_id, chunk_index, content_hash,'
         " vector, generated_at, version) SELECT %s, 'note', %s, n, sha256(''), %s::vector, now(), 1"
         " FROM generate_series(1, 20) AS n RETURNING ordinal"
     )
@@ -241,7 +242,7 @@ def test_records_with_many_vectors_count_once(world: World, most: int, monkeypat
                 made += [row[0] for row in other.execute(insert, (space.space_id, note, str(query.tolist())))]
             found = world.found("l2", query)
         finally:
-            other.execute(f'DELETE FROM "{world.backend._schema}".embedding WHERE ordinal = ANY(%s)', (made,))
+            other.execute(f'DELETE FROM "{world.backend.schema}".embedding WHERE ordinal = ANY(%s)', (made,))
     assert len(found) == 10
     assert set(range(5)) <= set(found)
 
@@ -321,14 +322,14 @@ def test_indexes_follow_the_life_of_a_space(pg: PostgresBackend, start: Any) -> 
     assert [(space.state, space.index) for space in report] == [("retired", "hnsw"), ("in use", "hnsw")]
     assert [hit.id for hit in memory.search("thing\na lake", kinds=["note"]).hits] == [note.note_id]
     memory.storage.embedding_spaces.drop(old.name)
-    assert memory._engine.store.vector_index.of(old.space_id) is None
+    assert inspect(memory).store.vector_index.of(old.space_id) is None
 
 
 def test_what_keeps_an_index_from_being_made_keeps_nobody_out(pg: PostgresBackend, start: Any) -> None:
     settings = pg.config(search__mode="backend", storage__lock_timeout_ms=250)
     pg.create(settings)
     with psycopg.connect(os.environ[DSN]) as other:
-        other.execute(f'LOCK TABLE "{pg._schema}".embedding IN ROW EXCLUSIVE MODE')  # as one who writes for long
+        other.execute(f'LOCK TABLE "{pg.schema}".embedding IN ROW EXCLUSIVE MODE')  # as one who writes for long
         agent = start(pg.open(settings))
     assert [space.index for space in agent.memory.storage.embedding_spaces.report()] == [None]
     note = agent.note("a lake")
@@ -358,7 +359,7 @@ def test_a_declared_memory_has_an_index_of_its_own(pg: PostgresBackend) -> None:
     options |= {"search__weights": {"vector": 1.0, "keyword": 0.0, "graph": 0.0, "importance": 0.0}}
 
     def indexes() -> list[str]:
-        found = pg.ask(f"SELECT indexname::text FROM pg_indexes WHERE schemaname = '{pg._schema}'")
+        found = pg.ask(f"SELECT indexname::text FROM pg_indexes WHERE schemaname = '{pg.schema}'")
         return sorted(name.rpartition("_")[2] for (name,) in found if name.startswith("vector_"))
 
     pg.open(pg.config(**options), embedding_provider=provider).close()
@@ -367,17 +368,17 @@ def test_a_declared_memory_has_an_index_of_its_own(pg: PostgresBackend) -> None:
     caliber.migrate(settings)
     memory = pg.open(settings, embedding_provider=provider)
     assert indexes() == ["artifact", "m64", "note", "scope", "turn"], "and none where nothing is embedded"
-    facts, indexed = memory.memory("fact"), memory._engine.store.vector_index
+    facts, indexed = memory.memory("fact"), inspect(memory).store.vector_index
     rows = [
         {"subject": "rare" if at % 60 == 7 else "often", "kind": "claim", "content": f"fact number {at}"}
         for at in range(300)
     ]
     made = facts.insert_many(rows)
-    (space,) = memory._engine.memory.snapshot.spaces.values()
+    (space,) = inspect(memory).resident.snapshot.spaces.values()
     vector = np.asarray(provider.embed_batch(["fact number 7"])[0], np.float32)
-    filters = encoded_filter(memory._engine.store.catalog.by_name["memory_fact"], {})
+    filters = encoded_filter(inspect(memory).store.catalog.by_name["memory_fact"], {})
     assert filters is not None
-    with memory._engine.store.read() as session:
+    with inspect(memory).store.read() as session:
         near = Near("memory_fact", vector.tobytes(), "[]", int(NOW.timestamp()) * 1_000_000, filters, 10)
         rows_found = indexed.nearest(session, space, near)
     assert rows_found is not None, "the index was asked"

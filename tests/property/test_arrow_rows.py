@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.entities import entities_of
 
 from caliber.kernels.copy.rows import CopyReader, CopyRows, copy_chunks
 from caliber.schema.relation import ColumnType, Relation
@@ -17,6 +16,7 @@ from caliber.schema.relations import RELATIONS
 from caliber.storage.bulk import arrow
 from caliber.storage.bulk.columns import canonical_json, nothing, rows_of
 from caliber.storage.compile.codec import Row, codec_of
+from caliber.testing.generated import entities_of
 
 
 def rows_strategy(relation: Relation) -> st.SearchStrategy[list[Row]]:

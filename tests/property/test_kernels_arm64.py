@@ -15,16 +15,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support import arm64
-from support.native_builds import Change, running
+from support.native_builds import Change
 from support.remote import ARGUMENTS, FIELDS, FUNCTIONS
 
 from caliber import kernels
 from caliber._native import ffi
 from caliber.kernels import dispatch
+from caliber.kernels.dispatch import running
 from caliber.kernels.tokens import reference as token_reference
 from caliber.kernels.tokens.costs import COSTS
 from caliber.kernels.vectors import reference, scoring
 from caliber.model.errors import InvalidConfigValue
+from caliber.testing import replaced
 
 pytestmark = [
     arm64.needs_emulator,
@@ -41,12 +43,12 @@ CPUS = {
 def test_paths_are_what_the_cpu_has(cpu: str, monkeypatch: pytest.MonkeyPatch) -> None:  # O-7
     features, paths = CPUS[cpu]
     native = arm64.kernels("dotprod" if "dotprod" in paths else "neon")
-    monkeypatch.setattr(dispatch, "_load", lambda: (native.ffi, native.lib))
-    monkeypatch.setattr(dispatch, "_chosen", None)
+    monkeypatch.setattr(dispatch, "load", lambda: (native.ffi, native.lib))
     monkeypatch.delenv("CALIBER_NATIVE", raising=False)
     assert native.lib.cal_cpu_features() == sum(getattr(native.lib, name) for name in features)
     assert kernels.available_paths() == paths
-    assert kernels.active_path() == paths[-1]
+    with replaced(dispatch, "chosen", None):
+        assert kernels.active_path() == paths[-1]
     for path in {"avx2", "neon", "dotprod"} - set(paths):
         with pytest.raises(InvalidConfigValue, match=path.upper()), kernels.forced_path(path):
             pytest.fail("a missing path was accepted")
@@ -63,7 +65,7 @@ def test_c_refuses_a_feature_that_the_cpu_lacks() -> None:
 def check(native: dispatch.Native) -> None:
     """What the tests of every path assert of the files of one instruction set, at its smallest."""
     generator = np.random.default_rng(1)
-    local = dispatch.Native(dispatch._load()[0], dispatch._load()[1], 0, dispatch.SCALAR)
+    local = dispatch.Native(dispatch.load()[0], dispatch.load()[1], 0, dispatch.SCALAR)
     for dimensions in (1, 7, 8, 9, 23, 64, 65, 130):
         rows = generator.standard_normal((75, dimensions), dtype=np.float32)
         query = generator.standard_normal(dimensions, dtype=np.float32)

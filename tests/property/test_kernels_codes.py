@@ -17,10 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import arm64
 from support.instruction_sets import COMPILED, LOCAL, RUNNABLE, running_on, searched
-from support.native_builds import COMPILER, build, on_path, running, runs_here
+from support.native_builds import COMPILER, build, on_path, runs_here
 from support.vector_problems import KINDS, Problem, drawn
 
 from caliber import kernels
+from caliber.kernels.dispatch import running
 from caliber.kernels.vectors import reference, scoring
 from caliber.kernels.vectors.scoring import Segment
 

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.instruction_sets import COMPILED, EVERY, LOCAL, running_on, searched
-from support.native_builds import COMPILER, build, on_path, running
+from support.native_builds import COMPILER, build, on_path
 
 from caliber import kernels
+from caliber.kernels.dispatch import running
 from caliber.kernels.tokens import classes, graphemes, reference
 from caliber.kernels.tokens.costs import COSTS
 from caliber.kernels.tokens.counting import truncate_to_length

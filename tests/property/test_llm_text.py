@@ -187,15 +187,15 @@ def test_tokens_of_the_blocks_are_those_of_the_text(
 ) -> None:
     # C-246: long texts are cut where the tokenizer does not notice
     text = " ".join(words)
-    whole = static._BLOCK_CHARS
+    whole = static.BLOCK_CHARS
     try:
-        static._BLOCK_CHARS = size
-        blocks = list(static._blocks(text))
+        static.BLOCK_CHARS = size
+        blocks = list(static.blocks(text))
     finally:
-        static._BLOCK_CHARS = whole
+        static.BLOCK_CHARS = whole
     assert all(len(block) <= size for block in blocks)
     assume(" ".join(blocks) == text)  # else a word longer than a block was cut inside
-    encode = provider._loaded().tokenizer.encode
+    encode = provider.loaded().tokenizer.encode
     ids = [token for block in blocks for token in encode(block, add_special_tokens=False).ids]
     assert ids == encode(text, add_special_tokens=False).ids
 

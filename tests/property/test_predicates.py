@@ -89,7 +89,7 @@ def test_every_operator_of_every_column() -> None:
 
 def test_texts_are_read_last_and_only_where_they_decide(monkeypatch: pytest.MonkeyPatch) -> None:
     # the least work: once for all rows that cheaper conditions leave, in pieces
-    monkeypatch.setattr("caliber.resident.predicates._TEXTS_AT_ONCE", 7)
+    monkeypatch.setattr("caliber.resident.predicates.TEXTS_AT_ONCE", 7)
     rows = Rows("note", 60, 3)
     wide = Comparison("content", Operator.CONTAINS, "a")
     narrow = Comparison("confidence", Operator.EQUAL, 0.0)

@@ -17,6 +17,7 @@ from support.search_worlds import KINDS, KNOBS, QUERIES, SPACES, STORES, Builder
 from caliber.config.search import FloorConfig
 from caliber.search.opening import SearchEngine
 from caliber.search.searcher import Searcher
+from caliber.testing import inspect
 
 OFF = {"words": 0.0, "words_alone": 0.0}
 SHARES = st.sampled_from([0.01, 0.1, 0.35, 0.6, 1.0])
@@ -32,7 +33,7 @@ def answers(steps: Any, knobs: Any, floors: list[dict[str, Any]], query: str, ki
     with memory:
         Builder(memory, clock).build(steps)
         memory.flush()
-        engine, search = memory._engine, memory.config.search
+        engine, search = inspect(memory).engine, memory.config.search
         out = []
         for changes in floors:
             floor = FloorConfig.model_validate({**search.floor.model_dump(), **changes})

@@ -21,6 +21,7 @@ from caliber.model.time import from_us
 from caliber.search.filtering.filters import masks
 from caliber.search.filtering.visible import VisibleCache
 from caliber.search.opening import SearchEngine
+from caliber.testing import inspect
 
 READERS = [
     Readers(Principal(PrincipalKind.AGENT, name, role, admin=admin))
@@ -57,7 +58,7 @@ def change(memory: Any, scope: Any, notes: list[Any], rng: random.Random, day: A
     elif what < 9:
         memory.storage.notes.delete(notes.pop(rng.randrange(len(notes))).note_id)
     else:
-        memory._engine.memory.compact()
+        inspect(memory).resident.compact()
 
 
 @settings(max_examples=10, deadline=None)
@@ -71,14 +72,14 @@ def test_a_sight_is_what_would_be_found_anew(seed: int) -> None:
         scope = memory.current_scope(task.trajectory_id)
         sights, keywords, notes, boundaries = (
             VisibleCache(),
-            memory._engine.part(SearchEngine).searcher.keywords,
+            inspect(memory).part(SearchEngine).searcher.keywords,
             [],
             [],
         )
         for _ in range(rng.randint(3, 12)):
             for _ in range(rng.randint(0, 4)):
                 change(memory, scope, notes, rng, lambda days: from_us(begin_us) + dt.timedelta(days=days))
-            boundaries.append(memory._engine.memory.snapshot)
+            boundaries.append(inspect(memory).resident.snapshot)
             for _ in range(6):
                 snapshot = rng.choice(boundaries[-3:])  # readers of older boundaries are still there
                 owners, reader = snapshot[rng.choice(KINDS)], rng.choice(READERS)
@@ -117,15 +118,15 @@ def test_what_is_kept_is_bounded_and_ends_with_its_generation() -> None:
             )
         sights = VisibleCache()
         for at in range(40):  # each instant has a sight of its own
-            snapshot = memory._engine.memory.snapshot
+            snapshot = inspect(memory).resident.snapshot
             assert sights.of(snapshot["note"], READERS[2], clock.now_us() + at * DAY_US, 0).count == at + 1
-        (kept,) = sights._known.values()
+        (kept,) = sights.known.values()
         assert len(kept) == 16
         for most in range(40):  # and few filters
             assert kept[0].meeting(snapshot["note"], {"token_count": most}) is not None
-        assert len(kept[0]._filtered) <= 16
+        assert len(kept[0].filtered) <= 16
         memory.storage.notes.delete(memory.search("n").hits[0].id)
-        memory._engine.memory.compact()
+        inspect(memory).resident.compact()
         del snapshot
         gc.collect()
-        assert not len(sights._known)
+        assert not len(sights.known)

@@ -26,6 +26,7 @@ from support.evidence import scale
 import caliber
 from caliber.model.errors import Unavailable
 from caliber.policies.policy_engine import PolicyEngine
+from caliber.testing import inspect
 from caliber.trajectory.service import Tasks
 
 ATTEMPTS_MAX = 2
@@ -154,7 +155,7 @@ class Triggers(RuleBasedStateMachine):
     def store_and_log_are_as_the_model_says(self) -> None:
         if not hasattr(self, "memory"):
             return
-        store = self.memory._engine.store
+        store = inspect(self.memory).store
         plans = store.plans["pending_trigger"]
         with store.read() as session:
             rows = [plans.codec.decode(row) for row in session.run(plans.page, (bytes(16), 1_000))]

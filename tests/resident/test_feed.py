@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 from support.configs import USER
-from support.entities import plain
 
 import caliber
 from caliber.model.errors import Conflict
 from caliber.schema.relations import NOTE, TRAJECTORY
 from caliber.storage.write.unit_of_work import UnitOfWork
+from caliber.testing import inspect, replaced
+from caliber.testing.entities import plain
 
 
 @pytest.fixture
@@ -37,32 +38,29 @@ def test_latest_sees_the_other_handle_at_once(pair: Any) -> None:
     assert window.text == "# Notes\n- e (fact): zeppelin"
 
 
-def test_latest_waits_for_news_that_another_thread_has_read_and_not_applied(
-    pair: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_latest_waits_for_news_that_another_thread_has_read_and_not_applied(pair: Any) -> None:
     first, second = pair
-    memory = second._engine.memory
+    memory = inspect(second).resident
     read, apply = threading.Event(), threading.Event()
-    applying = memory._apply_foreign
 
     def slow(*arguments: Any) -> None:
         read.set()
         assert apply.wait(20)
         applying(*arguments)
 
-    monkeypatch.setattr(memory, "_apply_foreign", slow)
     made = note(first, "zeppelin")
-    follower = threading.Thread(target=second._engine.store.catch_up)
-    follower.start()
-    assert read.wait(20)
+    follower = threading.Thread(target=inspect(second).store.catch_up)
     found: list[Any] = []
     reader = threading.Thread(target=lambda: found.extend(second.search("zeppelin", consistency="latest").hits))
-    reader.start()
-    reader.join(0.2)
-    assert reader.is_alive(), "it read what is not the latest"
-    apply.set()
-    for thread in (follower, reader):
-        thread.join(20)
+    with replaced(memory, "apply_foreign", slow) as applying:
+        follower.start()
+        assert read.wait(20)
+        reader.start()
+        reader.join(0.2)
+        assert reader.is_alive(), "it read what is not the latest"
+        apply.set()
+        for thread in (follower, reader):
+            thread.join(20)
     assert [hit.id for hit in found] == [made.note_id]
 
 
@@ -96,9 +94,9 @@ def test_every_kind_of_change_travels(pair: Any) -> None:
     first.storage.notes.delete(gone.note_id)
     first.close_scope(scope.scope_id)
     first.flush()
-    snapshot = second._engine.snapshot("latest")
+    snapshot = inspect(second).snapshot("latest")
     for name in ("trajectory", "scope", "turn", "artifact", "note", "embedding_space"):
-        ours, theirs = first._engine.memory.snapshot[name], snapshot[name]
+        ours, theirs = inspect(first).resident.snapshot[name], snapshot[name]
         assert _rows(theirs) == _rows(ours), name
     assert second.get(turn.turn_id).content == b"\xffbytes"
     assert second.get(artifact.artifact_id).retired_at is not None
@@ -115,16 +113,16 @@ def _rows(snapshot: Any) -> list[Any]:
 
 def test_own_commit_is_not_a_change_of_somebody_else(pair: Any) -> None:
     first, second = pair
-    first._engine.snapshot("latest")
+    inspect(first).snapshot("latest")
     note(first, "mine")
     first.flush()  # each write of ours has others' news too: none may be under way when they write
-    assert not first._engine.store.changed_elsewhere()
+    assert not inspect(first).store.changed_elsewhere()
     note(second, "theirs")
     second.flush()
-    assert first._engine.store.changed_elsewhere()
-    assert first._engine.store.changed_elsewhere(), "until it is applied the answer stays yes"
-    first._engine.snapshot("latest")
-    assert not first._engine.store.changed_elsewhere()
+    assert inspect(first).store.changed_elsewhere()
+    assert inspect(first).store.changed_elsewhere(), "until it is applied the answer stays yes"
+    inspect(first).snapshot("latest")
+    assert not inspect(first).store.changed_elsewhere()
 
 
 def test_feed_that_no_longer_reaches_back_is_a_reload(pair: Any) -> None:
@@ -132,7 +130,7 @@ def test_feed_that_no_longer_reaches_back_is_a_reload(pair: Any) -> None:
     contents = [f"number {at}" for at in range(20)]
     for content in contents:
         note(first, content)
-    first._engine.write(lambda uow: uow.execute("change.prune", 2**60, 0))
+    inspect(first).write(lambda uow: uow.execute("change.prune", 2**60, 0))
     reloads = second.stats()["resident"]["reloads"]
     found = second.search("", limit=50, kinds=["note"], consistency="latest").hits
     assert sorted(hit.content for hit in found) == sorted(contents)
@@ -144,13 +142,13 @@ def test_feed_that_no_longer_reaches_back_is_a_reload(pair: Any) -> None:
 def test_versions_decide_and_older_news_changes_nothing(pair: Any) -> None:
     first, second = pair
     made = note(first, "one")
-    second._engine.snapshot("latest")
+    inspect(second).snapshot("latest")
     first.storage.notes.update(made.note_id, content="two")
     with pytest.raises(Conflict):
         second.storage.notes.update(made.note_id, content="lost", expected_version=1)
     assert second.get(made.note_id).content == "two", "the refused writer has the news now"
     second.storage.notes.update(made.note_id, content="three", expected_version=2)
-    first._engine.snapshot("latest")
+    inspect(first).snapshot("latest")
     assert first.get(made.note_id).content == "three"
     assert first.get(made.note_id).version == 3
 
@@ -163,7 +161,7 @@ def test_pair_of_rows_is_never_seen_apart_through_the_feed(pair: Any) -> None:
 
     def watch() -> None:
         while not stop.is_set():
-            snapshot = second._engine.snapshot("latest")
+            snapshot = inspect(second).snapshot("latest")
             if snapshot["note"].count() != snapshot["trajectory"].count():
                 torn.append((snapshot["note"].count(), snapshot["trajectory"].count()))
 
@@ -175,11 +173,11 @@ def test_pair_of_rows_is_never_seen_apart_through_the_feed(pair: Any) -> None:
         uow.insert(TRAJECTORY, plain(TRAJECTORY))
 
     for at in range(150):
-        first._engine.write(lambda uow, at=at: work(uow, at))
+        inspect(first).write(lambda uow, at=at: work(uow, at))
     stop.set()
     watcher.join(30)
     assert torn == []
-    assert second._engine.snapshot("latest")["note"].count() == 150
+    assert inspect(second).snapshot("latest")["note"].count() == 150
 
 
 def test_two_handles_write_in_turns_and_agree(pair: Any) -> None:

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 from support.configs import USER
-from support.crowds import count
 from support.interrupted import every_line, in_files
 from support.providers import CountingEmbeddings
 
 from caliber.model.errors import Unavailable
 from caliber.schema.relations import NOTE
+from caliber.testing import inspect
+from caliber.testing.world import count
 
 
 def _open(backend: Any, **overrides: Any) -> tuple[Any, Any]:
@@ -34,7 +35,7 @@ def test_a_read_that_is_interrupted_leaves_memory_as_the_store_is(backend: Any, 
     """The read takes over what was committed before it: rows new, changed and deleted, and vectors."""
     memory, _ = _open(backend, embedding_provider=CountingEmbeddings(), embedding__embed__note="commit")
     kept = [_note(memory, "first"), _note(memory, "second")]
-    resident = memory._engine.memory
+    resident = inspect(memory).resident
     at = 0
     for lines in every_line(in_files(files), step=2 if files.endswith(".py") else 29):
         at += 1
@@ -50,7 +51,7 @@ def test_a_read_that_is_interrupted_leaves_memory_as_the_store_is(backend: Any, 
 def test_a_load_that_is_interrupted_is_done_again(backend: Any) -> None:
     memory, _ = _open(backend)
     kept = [_note(memory, f"note {at}") for at in range(3)]
-    resident = memory._engine.memory
+    resident = inspect(memory).resident
     for lines in every_line(in_files("resident/memory.py", "resident/mirrors.py", "resident/mirror.py"), step=31):
         with lines.counted():
             resident.reload()
@@ -60,14 +61,14 @@ def test_a_load_that_is_interrupted_is_done_again(backend: Any) -> None:
 def test_following_another_process_is_interrupted(backend: Any) -> None:
     backend.needs("sharing")
     memory, _ = _open(backend)
-    other = backend.open(memory._engine.config)
+    other = backend.open(inspect(memory).engine.config)
     kept: list[Any] = []
     files = ("resident/memory.py", "resident/mirrors.py", "storage/write/feed.py", "postgres/writing/feed.py")
     for lines in every_line(in_files(*files), step=3):
         kept = [_note(other, f"foreign {len(kept)}")]
         with lines.counted():
-            memory._engine._follow()
-        memory._engine._follow()
+            inspect(memory).engine.follow_feed()
+        inspect(memory).engine.follow_feed()
         _assert_sound(memory, kept)
 
 
@@ -80,21 +81,21 @@ def test_what_was_committed_is_seen_although_taking_it_over_was_interrupted(back
         at += 1
         with lines.counted():
             _note(memory, f"note {at}")
-        assert memory._engine.memory.snapshot["note"].count() == count(memory._engine.store, NOTE)
+        assert inspect(memory).resident.snapshot["note"].count() == count(inspect(memory).store, NOTE)
     assert at > 20
     assert memory.verify() == []
     memory.flush()
-    at = count(memory._engine.store, NOTE)
+    at = count(inspect(memory).store, NOTE)
     assert memory.stats()["behind"]["embeddings_waiting"] == 0
-    with memory._engine.store.read() as session:
-        assert session.run(memory._engine.store.plans["embedding"].count, ())[0][0] == at
+    with inspect(memory).store.read() as session:
+        assert session.run(inspect(memory).store.plans["embedding"].count, ())[0][0] == at
 
 
 def test_neighbours_whose_linking_was_interrupted_are_linked_anew(backend: Any) -> None:
     memory, scope = _open(backend)
     from caliber.resident.conversation import neighbours
 
-    resident = memory._engine.memory
+    resident = inspect(memory).resident
     at = 0
     for lines in every_line(in_files("resident/chain.py", "resident/conversation.py")):
         for _ in range(2):
@@ -110,7 +111,7 @@ def test_neighbours_whose_linking_was_interrupted_are_linked_anew(backend: Any) 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(1), Unavailable("late")], ids=repr)
 def test_a_commit_that_was_not_taken_over_is_read_anew(backend: Any, error: BaseException, monkeypatch: Any) -> None:
     memory, _ = _open(backend)
-    resident = memory._engine.memory
+    resident = inspect(memory).resident
     with monkeypatch.context() as patch:
 
         def broken(*_: Any) -> None:

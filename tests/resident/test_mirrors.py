@@ -14,6 +14,7 @@ from caliber.model import Note, NoteType
 from caliber.model.errors import NotFound, StorageError
 from caliber.storage.write.changes import UPSERT, pack_changes
 from caliber.storage.write.unit_of_work import UnitOfWork
+from caliber.testing import inspect, replaced
 
 
 def test_a_key_may_come_back_before_anybody_read(backend: Any, start: Any) -> None:  # design 5
@@ -65,8 +66,7 @@ def test_a_row_deleted_elsewhere_right_after_our_commit_stays_deleted(backend: A
     here, there = backend.open(), backend.open()
     there.add_note(entity="e", entity_type="t", note_type="fact", content="makes a gap", confidence=0.5)
     made: list[Note] = []
-    writer = here._engine.store._writer
-    follow = writer._catch_up
+    writer = inspect(here).writer
 
     def deleted_meanwhile(*follower: Any) -> None:
         there.storage.notes.delete(made[0].note_id)
@@ -75,28 +75,23 @@ def test_a_row_deleted_elsewhere_right_after_our_commit_stays_deleted(backend: A
     def work(uow: UnitOfWork) -> None:
         made.append(add_note(uow, NewNote("e", "t", NoteType.FACT, "short-lived", 0.5, 1))[0])
 
-    writer._catch_up = deleted_meanwhile
-    try:
-        here._engine.write(work)
-    finally:
-        writer._catch_up = follow
+    with replaced(writer, "catch_up", deleted_meanwhile) as follow:
+        inspect(here).write(work)
     with pytest.raises(NotFound):
         here.get(made[0].note_id)
     assert here.verify() == []
 
 
-def test_a_failure_while_following_is_made_good(backend: Any, monkeypatch: Any) -> None:
+def test_a_failure_while_following_is_made_good(backend: Any) -> None:
     backend.needs("sharing")
     here, there = backend.open(), backend.open()
     note = there.add_note(entity="e", entity_type="t", note_type="fact", content="seen late", confidence=0.5)
-    with monkeypatch.context() as patch:
 
-        def failing(*_: Any) -> None:
-            raise StorageError("planted")
+    def failing(*_: Any) -> None:
+        raise StorageError("planted")
 
-        patch.setattr(here._engine.memory, "_apply", failing)
-        with pytest.raises(StorageError):
-            here.search("", consistency="latest")
+    with replaced(inspect(here).resident, "apply", failing), pytest.raises(StorageError):
+        here.search("", consistency="latest")
     here.search("", consistency="latest")
     assert here.get(note.note_id).content == "seen late"
     assert here.verify() == []
@@ -106,7 +101,7 @@ def test_records_of_relations_unknown_here_are_passed_over(backend: Any, start: 
     backend.needs("sharing")
     here, there = backend.open(), backend.open()
     newer = pack_changes([(250, UPSERT, 1, 1)])
-    there._engine.store.write(lambda uow: uow.select("change.insert", b"n" * 16, newer, uow.now_us))
+    inspect(there).store.write(lambda uow: uow.select("change.insert", b"n" * 16, newer, uow.now_us))
     note = start(there).note("written by a newer version")
     here.search("", consistency="latest")
     assert here.get(note.note_id)
@@ -128,7 +123,7 @@ def test_verifying_across_a_gap_reads_anew(backend: Any, start: Any) -> None:
 
 def test_verifying_lost_memory_needs_no_second_reader(backend: Any, start: Any) -> None:
     memory = backend.open(storage__readers=1)
-    memory._engine.memory.lost(StorageError("planted"))
+    inspect(memory).resident.lost(StorageError("planted"))
     start(memory).note("while memory is lost")
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(memory.verify()), daemon=True)
@@ -141,7 +136,7 @@ def test_the_verifier_sees_a_row_that_stands_twice(backend: Any, start: Any) -> 
     memory = backend.open()
     note = start(memory).note("one note")
     memory.get(note.note_id)
-    mirror = memory._engine.memory.mirrors.generations["note"]
+    mirror = inspect(memory).mirror("note")
     mirror.append(mirror.row(0))
     assert any("twice" in difference for difference in memory.verify())
 
@@ -152,10 +147,10 @@ def test_an_owner_that_moves_while_a_search_begins_is_found_where_it_was(
     memory = backend.open()
     note = start(memory).note("alpha beta gamma")
     memory.flush()
-    resident = memory._engine.memory
+    resident = inspect(memory).resident
     snapshot = resident.snapshot
     owners, vectors = snapshot["note"], next(found for (kind, _), found in snapshot.vectors.items() if kind == "note")
-    index = next(found for (kind, _), found in resident.mirrors.indexes.items() if kind == "note")
+    index = inspect(resident).vectors("note")
     look = np.flatnonzero
 
     def moved_meanwhile(array: Any) -> Any:

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 from support.configs import USER
 from support.crowds import until
-from support.entities import hash_of, plain
 
 import caliber
 from caliber.dsl.filters import compile_filter
@@ -29,10 +28,12 @@ from caliber.schema.relation import Residence
 from caliber.schema.relations import NOTE, TRAJECTORY
 from caliber.search.opening import SearchEngine
 from caliber.storage.write.unit_of_work import UnitOfWork
+from caliber.testing import inspect, replaced
+from caliber.testing.entities import hash_of, plain
 
 
 def memory_of(memory: caliber.Caliber) -> Any:
-    return memory._engine.memory
+    return inspect(memory).resident
 
 
 def filled(backend: Any, start: Any, count: int = 60, **options: Any) -> Any:
@@ -77,7 +78,7 @@ def filled(backend: Any, start: Any, count: int = 60, **options: Any) -> Any:
 def test_assembly_search_and_get_run_no_sql_on_a_resident_tenant(backend: Any, start: Any) -> None:
     # issue, Done when: "A test counts SQL statements of assemble_context, search and get on a resident tenant: 0."
     agent = filled(backend, start)
-    memory, store = agent.memory, agent.memory._engine.store
+    memory, store = agent.memory, inspect(agent.memory).store
     reviewer = memory.acting_as(caliber.Principal(caliber.model.PrincipalKind.AGENT, "x"))
     before = store.statement_count()
     for handle in (memory, reviewer):
@@ -102,7 +103,7 @@ def test_assembly_search_and_get_run_no_sql_on_a_resident_tenant(backend: Any, s
 def test_statements_are_counted_where_they_are_run(backend: Any, start: Any) -> None:
     """A counter that counts nothing would make the test above worth nothing."""
     agent = start(backend.open())
-    store = agent.memory._engine.store
+    store = inspect(agent.memory).store
     before = store.statement_count()
     agent.say("x")
     assert store.statement_count() > before
@@ -204,7 +205,7 @@ def test_reader_never_sees_one_row_of_a_commit_without_the_other(backend: Any, s
     for watcher in watchers:
         watcher.start()
     for at in range(120):
-        memory._engine.write(lambda uow, at=at: write(uow, at))
+        inspect(memory).write(lambda uow, at=at: write(uow, at))
     stop.set()
     for watcher in watchers:
         watcher.join(30)
@@ -240,20 +241,19 @@ def test_changed_pair_is_seen_changed_together(backend: Any, start: Any) -> None
     watcher = threading.Thread(target=watch)
     watcher.start()
     for at in range(300):
-        memory._engine.write(lambda uow, at=at: write(uow, at))
+        inspect(memory).write(lambda uow, at=at: write(uow, at))
     stop.set()
     watcher.join(30)
     assert torn == []
     assert memory.verify() == []
 
 
-def test_reader_waits_for_what_another_reader_is_applying(backend: Any, start: Any, monkeypatch: Any) -> None:
+def test_reader_waits_for_what_another_reader_is_applying(backend: Any, start: Any) -> None:
     """Whoever wrote sees it, also while somebody else is just taking it over (found by the kill loop)."""
     # Without a worker that embeds, which reads too: it might have taken the note over before anybody is held.
     agent = start(backend.open(embedding_provider=None))
     memory = memory_of(agent.memory)
     inside, go_on = threading.Event(), threading.Event()
-    apply = type(memory)._apply
 
     def slow(self: Any, *arguments: Any) -> None:
         inside.set()
@@ -262,17 +262,17 @@ def test_reader_waits_for_what_another_reader_is_applying(backend: Any, start: A
 
     assert memory.snapshot["note"].count() == 0
     note = agent.note("mine")
-    monkeypatch.setattr(type(memory), "_apply", slow)
     seen: list[int] = []
     first = threading.Thread(target=lambda: memory.snapshot)
-    first.start()
-    assert inside.wait(30)
     second = threading.Thread(target=lambda: seen.append(memory.snapshot["note"].find(note.note_id.bytes)))
-    second.start()
-    second.join(0.2)
-    go_on.set()
-    first.join(30)
-    second.join(30)
+    with replaced(type(memory), "apply", slow) as apply:
+        first.start()
+        assert inside.wait(30)
+        second.start()
+        second.join(0.2)
+        go_on.set()
+        first.join(30)
+        second.join(30)
     assert seen == [0]
 
 
@@ -339,7 +339,7 @@ def test_texts_leave_memory_and_reads_stay_right(crowded: Any) -> None:
 
 
 def test_evicted_texts_cost_one_statement_a_call(crowded: Any) -> None:
-    store = crowded.memory._engine.store
+    store = inspect(crowded.memory).store
     crowded.memory.search("artifact", kinds=["artifact"], limit=30)
     before = store.statement_count()
     hits = crowded.memory.search("artifact", kinds=["artifact"], limit=30).hits
@@ -347,7 +347,7 @@ def test_evicted_texts_cost_one_statement_a_call(crowded: Any) -> None:
     assert store.statement_count() - before <= 4
     assert all(hit.content.encode() == crowded.texts[hit.id] for hit in hits)
     memory = memory_of(crowded.memory)
-    memory.mirrors.generations["note"].evict_texts(1 << 30)
+    inspect(memory).mirror("note").evict_texts(1 << 30)
     notes, read, before = memory.snapshot["note"], memory.stats.evicted_texts_read, store.statement_count()
     found = mask(compile_filter('content contains "7 note"', BUILT_IN["note"]), notes, {}, memory.texts)
     assert store.statement_count() - before <= 4
@@ -374,7 +374,7 @@ def test_text_changed_after_a_snapshot_is_read_as_it_was(crowded: Any) -> None:
     memory = memory_of(crowded.memory)
     record_id = next(iter(note_id for note_id, text in crowded.texts.items() if isinstance(text, str)))
     snapshot = memory.snapshot["note"]
-    memory.mirrors.generations["note"].evict_texts(1 << 30)
+    inspect(memory).mirror("note").evict_texts(1 << 30)
     number = snapshot.find(record_id.bytes)
     assert snapshot.text(number) is EVICTED
     crowded.memory.storage.notes.update(record_id, content="changed meanwhile")
@@ -384,13 +384,13 @@ def test_text_changed_after_a_snapshot_is_read_as_it_was(crowded: Any) -> None:
 
 
 def test_words_of_a_text_that_changed_and_left_are_there_for_readers_of_an_older_boundary(crowded: Any) -> None:
-    memory, keywords = memory_of(crowded.memory), crowded.memory._engine.part(SearchEngine).searcher.keywords
+    memory, keywords = memory_of(crowded.memory), inspect(crowded.memory).part(SearchEngine).searcher.keywords
     notes = [note_id for note_id, text in crowded.texts.items() if isinstance(text, str)]
     older = memory.snapshot["note"]
     for at, note_id in enumerate(notes[:2]):
         crowded.memory.storage.notes.update(note_id, content=f"changed meanwhile, {at}")
     crowded.memory.storage.notes.delete(notes[2])
-    memory.mirrors.generations["note"].evict_texts(1 << 30)
+    inspect(memory).mirror("note").evict_texts(1 << 30)
     older.generation.keywords = older.keywords = None
     keywords.of(memory.snapshot["note"])
     found = keywords.of(older)
@@ -403,7 +403,7 @@ def test_store_that_outgrows_its_limit_stays_usable(backend: Any, start: Any) ->
     agent = start(backend.open(resident__resident_bytes=1 << 20))
     notes = [plain(NOTE, fingerprint=at.to_bytes(32, "big")) for at in range(2_500)]
     for at in range(0, len(notes), 50):
-        agent.memory._engine.write(lambda uow, at=at: [uow.insert(NOTE, note) for note in notes[at : at + 50]])
+        inspect(agent.memory).write(lambda uow, at=at: [uow.insert(NOTE, note) for note in notes[at : at + 50]])
     assert agent.memory.get(notes[-1].note_id).note_id == notes[-1].note_id
     assert agent.memory.stats()["records"]["note"] == 2_500
     assert agent.memory.verify() == []
@@ -447,7 +447,7 @@ def test_compaction_comes_by_itself(backend: Any, start: Any) -> None:
             _rewrite(uow, note, at * len(notes) + number)
 
     for at in range(100):
-        agent.memory._engine.write(lambda uow, at=at: rewrite(uow, at))
+        inspect(agent.memory).write(lambda uow, at=at: rewrite(uow, at))
         agent.memory.get(notes[0].note_id)
     assert agent.memory.stats()["resident"]["compactions"] >= 1
     assert memory.snapshot["note"].length < 1_600
@@ -515,32 +515,32 @@ def test_verify_on_open_is_a_knob(backend: Any, start: Any) -> None:
 def _corrupt_packed(memory: Any) -> None:
     import marshal
 
-    generation = memory.mirrors.generations["note"]
+    generation = inspect(memory).mirror("note")
     rows = [list(marshal.loads(generation.packed[at])) for at in range(generation.length)]
-    rows[0][memory.mirrors.layouts["note"].codec.index("base_importance")] = 0.123
+    rows[0][inspect(memory).mirrors.layouts["note"].codec.index("base_importance")] = 0.123
     generation.packed = ByteRows()
     generation.packed.extend(marshal.dumps(row) for row in rows)
 
 
 def _corrupt_text(memory: Any) -> None:
-    memory.mirrors.generations["turn"].texts[1] = b"never said"
+    inspect(memory).mirror("turn").texts[1] = b"never said"
 
 
 def _corrupt_column(memory: Any) -> None:
-    memory.mirrors.generations["note"].arrays["confidence"].put(0, 0.123)
+    inspect(memory).mirror("note").arrays["confidence"].put(0, 0.123)
 
 
 def _corrupt_flag(memory: Any) -> None:
-    memory.mirrors.generations["artifact"].arrays["superseded_by"].put(0, 1)
+    inspect(memory).mirror("artifact").arrays["superseded_by"].put(0, 1)
 
 
 def _corrupt_interned(memory: Any) -> None:
-    memory.mirrors.generations["note"].arrays["entity"].put(0, 1)
+    inspect(memory).mirror("note").arrays["entity"].put(0, 1)
 
 
 def _slots_of_notes(memory: Any) -> tuple[Any, Any]:
-    generation = memory.mirrors.generations["note"]
-    table = generation.index._table
+    generation = inspect(memory).mirror("note")
+    table = generation.index.table
     alive = np.flatnonzero(generation.live[: generation.length])
     return table, np.flatnonzero(np.isin(table, alive))
 
@@ -556,24 +556,24 @@ def _corrupt_missing_key(memory: Any) -> None:
 
 
 def _corrupt_missing_row(memory: Any) -> None:
-    memory.mirrors.generations["note"].retire([0])
+    inspect(memory).mirror("note").retire([0])
 
 
 def _corrupt_extra_row(memory: Any) -> None:
-    generation = memory.mirrors.generations["trajectory"]
-    row = memory.mirrors.layouts["trajectory"].codec.encode(plain(TRAJECTORY), 99_999)
+    generation = inspect(memory).mirror("trajectory")
+    row = inspect(memory).mirrors.layouts["trajectory"].codec.encode(plain(TRAJECTORY), 99_999)
     generation.append(row)
 
 
 def _notes_index(memory: Any) -> Any:
-    return next(index for key, index in memory.mirrors.indexes.items() if key[0] == "note")
+    return inspect(memory).vectors("note")
 
 
 def _corrupt_vector(memory: Any) -> None:
     index = _notes_index(memory)
     number = index.numbers()[0]
     ordinal, version = int(index.ordinals.at(number)), int(index.versions.at(number))
-    owner, wrong = index._owner_at(number), np.ones(index.dimensions, "<f4").tobytes()
+    owner, wrong = index.owner_at(number), np.ones(index.dimensions, "<f4").tobytes()
     index.put_many([ordinal], [version], [owner], [wrong], [0])
 
 
@@ -599,26 +599,26 @@ def _corrupt_vector_version(memory: Any) -> None:
 
 def _corrupt_vector_ordinal(memory: Any) -> None:
     index = _notes_index(memory)
-    index._of_ordinal._table[:] = -1
+    index.of_ordinal.table[:] = -1
 
 
 def _corrupt_vector_table(memory: Any) -> None:
     index = _notes_index(memory)
-    index._of_owner._table[:] = -1
+    index.of_owner.table[:] = -1
 
 
 def _corrupt_group(memory: Any) -> None:
-    generation = memory.mirrors.generations["turn"]
+    generation = inspect(memory).mirror("turn")
     numbers = next(iter(generation.groups["scope_id"].values()))
     numbers.pop()
 
 
 def _corrupt_tie(memory: Any) -> None:
-    memory.mirrors.generations["note"].ties.put(0, (1, 2))
+    inspect(memory).mirror("note").ties.put(0, (1, 2))
 
 
 def _corrupt_ordinal(memory: Any) -> None:
-    memory.mirrors.generations["note"].ordinals.put(0, 77_777)
+    inspect(memory).mirror("note").ordinals.put(0, 77_777)
 
 
 def _corrupt_owner_row(memory: Any) -> None:
@@ -660,7 +660,7 @@ def test_verifier_sees_a_store_changed_behind_its_back(backend: Any, start: Any)
 
 def test_verifier_looks_into_the_database_too(file_backend: Any, start: Any) -> None:
     agent = filled(file_backend, start, count=12)
-    connection = agent.memory._engine.store._connection
+    connection = inspect(agent.memory).connection
     connection.command("PRAGMA foreign_keys = OFF")
     connection.command("UPDATE turn SET scope_id = zeroblob(16) WHERE ordinal = 1")
     assert any("dangling reference in turn" in fault for fault in agent.memory.verify())

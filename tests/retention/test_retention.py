@@ -9,9 +9,12 @@ import pytest
 from support.configs import USER, policy
 from support.memories import record
 from support.providers import CountingEmbeddings, ScriptedSummarizer
+from support.weeks import SetClock
 
 from caliber.model.errors import CaliberError
 from caliber.policies.schedules import LEASE
+from caliber.testing import inspect, replaced
+from caliber.trajectory.service import Tasks
 
 MONDAY = datetime(2024, 1, 1, tzinfo=UTC)
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
@@ -26,14 +29,6 @@ HERE = pytest.mark.parametrize("backend", ["sqlite-memory"], indirect=True)
 """What is decided above any database."""
 
 
-class SetClock:
-    def __init__(self) -> None:
-        self.at = MONDAY
-
-    def now_us(self) -> int:
-        return int(self.at.timestamp()) * 1_000_000
-
-
 def kept(name: str, kind: str, **how: Any) -> dict[str, Any]:
     return {
         "name": name, "type": CATEGORIES.get(name, "working"), "fields": [{"name": "content", "type": "text"}],
@@ -43,28 +38,28 @@ def kept(name: str, kind: str, **how: Any) -> dict[str, Any]:
 
 def write(memory: Any, name: str, content: str, agent: Any, **fields: Any) -> Any:
     """Keep a record of a memory of the store's own; it belongs where the agent is."""
-    relation = memory._engine.store.catalog.memories[name].relation
-    now = datetime.fromtimestamp(memory._engine.clock.now_us() / 1e6, UTC)
+    relation = inspect(memory).store.catalog.memories[name].relation
+    now = datetime.fromtimestamp(inspect(memory).engine.clock.now_us() / 1e6, UTC)
     belongs = {
         "trajectory_id": agent.trajectory_id,
         "scope_id": agent.scope_id,
         "session_id": agent.trajectory.session_id,
     }
-    made = record(memory._engine.store.catalog, name, content=content, created_at=now, **{**belongs, **fields})
-    memory._engine.write(lambda uow: uow.insert(relation, made))
+    made = record(inspect(memory).store.catalog, name, content=content, created_at=now, **{**belongs, **fields})
+    inspect(memory).write(lambda uow: uow.insert(relation, made))
     return made
 
 
 def records(memory: Any, name: str) -> list[Any]:
     """Return the records of a memory of the store's own."""
-    snapshot = memory._engine.memory.snapshot[memory._engine.store.catalog.memories[name].relation.name]
+    snapshot = inspect(memory).resident.snapshot[inspect(memory).store.catalog.memories[name].relation.name]
     rows = [row for row in range(len(snapshot.live_mask)) if snapshot.live_mask[row]]
-    return [memory._engine.memory.entity(snapshot, row) for row in rows]
+    return [inspect(memory).resident.entity(snapshot, row) for row in rows]
 
 
 def left(memory: Any) -> dict[str, list[str]]:
     """Return what is still in use, by memory."""
-    storage, store = memory.storage, memory._engine.store
+    storage, store = memory.storage, inspect(memory).store
     out = {
         "turn_buffer": [turn.text for turn in storage.turns.all()],
         "artifact": [item.text for item in storage.artifacts.all() if item.retired_at is None],
@@ -125,12 +120,10 @@ def test_what_stays_for_a_scope_goes_only_with_it(opened: Any, start: Any, monke
     def refuse(*_: Any, **__: Any) -> None:
         raise RuntimeError("planted")
 
-    monkeypatch.setattr("caliber.trajectory.service.Tasks._emit", refuse)
-    with pytest.raises(RuntimeError):
+    with replaced(Tasks, "emit", refuse), pytest.raises(RuntimeError):
         memory.close_scope(agent.scope_id)
     assert left(memory)["turn_buffer"] == ["said by Trillian"]
     assert taken(memory) == []
-    monkeypatch.undo()
     memory.close_scope(agent.scope_id)
     assert memory.replay(window.window_id).text == window.text
 
@@ -194,13 +187,13 @@ def test_a_sweep_that_is_due_runs_once_whoever_is_open(opened: Any, start: Any) 
     start(memory).note("old")
     memory.run_due()
     clock.at = MONDAY + HOUR
-    lock = memory._engine.locks.acquire(LEASE, holder="somebody else")
+    lock = inspect(memory).engine.locks.acquire(LEASE, holder="somebody else")
     memory.run_due()
     assert memory.maintain()["memories"] == 0
     assert left(memory)["note"] == ["old"], "another process is at it"
     from caliber.model.agents import LockToken
 
-    memory._engine.locks.release(LockToken(lock.resource, lock.token), holder="somebody else")
+    inspect(memory).engine.locks.release(LockToken(lock.resource, lock.token), holder="somebody else")
     memory.run_due()
     assert (left(memory)["note"], len(taken(memory))) == ([], 1)
     clock.at = MONDAY

@@ -95,6 +95,7 @@ import caliber  # noqa: E402
 from caliber.model.access import Principal, PrincipalKind  # noqa: E402
 from caliber.model.errors import NotFound  # noqa: E402
 from caliber.storage.write.ending import archive, prune  # noqa: E402
+from caliber.testing import inspect  # noqa: E402
 
 NOW = datetime.now(UTC)
 DAY = timedelta(days=1)
@@ -122,7 +123,7 @@ def main(path: str, knobs: dict[str, Any], is_file: bool, folder: str) -> None:
         try:
             with caliber.open(settings) as memory:
                 for each in TIPS.values():
-                    counted = memory._engine.count_text(each.said)
+                    counted = inspect(memory).engine.count_text(each.said)
                     memory.storage.tips.insert(dataclasses.replace(each, tokens=counted))
                 searched(memory)
                 hidden(memory)
@@ -167,8 +168,8 @@ def searched(memory: Any) -> None:
     assert {hit.kind for hit in memory.search("ferry harbour", limit=9).hits} == {"tip"}
     assert memory.get(TIPS["plain"].tip_id).said == TIPS["plain"].said
     (space,) = memory.storage.embedding_spaces.all()
-    with memory._engine.store.read() as session:
-        progress = memory._engine.store.statements["embedding.progress_tip"]
+    with inspect(memory).store.read() as session:
+        progress = inspect(memory).store.statements["embedding.progress_tip"]
         total, _ = session.run(progress, (space.space_id.bytes,))[0]
     assert total == 4, "what is dropped is to have no vector"
 
@@ -208,14 +209,14 @@ def in_windows(memory: Any) -> None:
 
 def ended(memory: Any) -> None:
     def work(uow: Any) -> int:
-        later = memory._engine.clock.now_us() + 10**9
+        later = inspect(memory).engine.clock.now_us() + 10**9
         stale = uow.stale(TIP, later, 2.0)
         assert {each.tip_id for each in stale} == {each.tip_id for each in TIPS.values() if each.dropped_at is None}
         count = prune(uow, TIP, stale[:1])
         archive(uow, TIP, stale[1])
         return count
 
-    assert memory._engine.write(work) == 1
+    assert inspect(memory).write(work) == 1
     assert len(found(memory, as_of=NOW)) <= 2
     report = memory.forget(texts=("ferry carries gold",), even_if_shared=True)
     assert report.redacted["tip"] == 1, report

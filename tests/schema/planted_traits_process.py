@@ -127,6 +127,7 @@ import caliber  # noqa: E402
 from caliber.model.errors import ConstraintViolation, InvalidRow, InvalidValue  # noqa: E402
 from caliber.storage.compile.codec import codec_of, dump_json  # noqa: E402
 from caliber.storage.compile.derived import completed  # noqa: E402
+from caliber.testing import inspect  # noqa: E402
 
 NAME = "Trillian Astra"
 WHO = uuid.UUID("0190f3c2-7c00-7000-8000-00000000a1a1")
@@ -164,7 +165,7 @@ def main(path: str, knobs: dict[str, Any], is_file: bool) -> None:
 
 def derived(memory: Any) -> None:
     """Insert, update and load; each derives alike, and refuses what is not so."""
-    pages, estimator = memory.storage.pages, memory._engine.estimator
+    pages, estimator = memory.storage.pages, inspect(memory).engine.estimator
     given = [
         page("one", "é text", remark="said", seen_by=("b", "a"), author="x"),
         page("two", "", begun_at=WHEN, ended_at=WHEN),
@@ -224,7 +225,7 @@ def exported(memory: Any, loaded: list[Page]) -> None:
 
 def erased(memory: Any) -> None:
     """Forget a subject that is in every column, and in nothing else afterwards."""
-    pages, estimator = memory.storage.pages, memory._engine.estimator
+    pages, estimator = memory.storage.pages, inspect(memory).engine.estimator
     naming = page(
         f"about {NAME}", f"{NAME} was here", remark=f"of {NAME}", seen_by=("a", NAME), author=NAME, editor=WHO,
         readers=(WHO, OTHER), idempotency_key="k", draft_hash=b"d" * 8, begun_at=WHEN,

@@ -8,11 +8,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from support.entities import plain
 
 from caliber.model.errors import ConstraintViolation, InvalidRow, InvalidValue
 from caliber.schema.relations import NOTE
 from caliber.storage.compile.derived import completed
+from caliber.testing import inspect
+from caliber.testing.entities import plain
 
 pytestmark = pytest.mark.usefixtures("bulk")
 
@@ -24,7 +25,7 @@ def agent(backend: Any, start: Any) -> Any:
 
 def test_a_change_by_hand_is_followed_in_every_relation(agent: Any) -> None:
     # Only notes and artifacts, and records of declared memories, were followed before.
-    tables, count = agent.memory.storage, agent.memory._engine.count_text
+    tables, count = agent.memory.storage, inspect(agent.memory).engine.count_text
     task = tables.trajectories.update(agent.trajectory_id, goal="another goal")
     assert task.goal_hash == hashlib.sha256(b"another goal").digest()
     scope = tables.scopes.update(agent.scope_id, summary="what was said")
@@ -74,7 +75,7 @@ def test_what_is_stated_of_a_note_is_not_passed_over(agent: Any) -> None:
 def test_a_load_derives_what_it_is_not_given(agent: Any) -> None:
     # Token counts of summaries and hashes of goals had to be given before.
     memory = agent.memory
-    tables, count = memory.storage, memory._engine.count_text
+    tables, count = memory.storage, inspect(memory).engine.count_text
     user = {"initiator_type": ["user"] * 2, "initiator_id": [bytes(16)] * 2, "status": ["active"] * 2}
     numbers = {name: [0, 0] for name in ("turn_count", "tokens_input", "tokens_output")}
     goals = pa.table({**user, **numbers, "goal": ["one", "two"]})

@@ -16,6 +16,7 @@ from caliber.schema.in_force import counts, in_force, is_active
 from caliber.schema.relations import ARTIFACT, NOTE, RELATIONS
 from caliber.schema.traits import Pruned
 from caliber.storage.write.ending import prune
+from caliber.testing import inspect
 
 ENDED = [(relation, column) for relation in (NOTE, ARTIFACT) for column in relation.active]
 
@@ -26,7 +27,9 @@ def made(agent: Any, relation: Any, content: str) -> Any:
 
 def end(memory: Any, relation: Any, record: Any, column: str, by: Any) -> None:
     key = getattr(record, relation.key[0])
-    value = getattr(by, relation.key[0]) if column == "superseded_by" else from_us(memory._engine.clock.now_us())
+    value = (
+        getattr(by, relation.key[0]) if column == "superseded_by" else from_us(inspect(memory).engine.clock.now_us())
+    )
     getattr(memory.storage, relation.plural).update(key, **{column: value})
 
 
@@ -40,14 +43,14 @@ def test_what_is_out_of_use_is_nowhere_in_use(relation: Any, column: str, memory
     assert key not in {getattr(item, relation.key[0]) for item in memory.memory(relation.name).find()}
     assert key in {getattr(item, relation.key[0]) for item in memory.memory(relation.name).find(in_force=False)}
     (space,) = memory.storage.embedding_spaces.all()
-    with memory._engine.store.read() as session:
-        progress = memory._engine.store.statements[f"embedding.progress_{relation.name}"]
+    with inspect(memory).store.read() as session:
+        progress = inspect(memory).store.statements[f"embedding.progress_{relation.name}"]
         wanted = session.run(progress, (space.space_id.bytes,))
     assert wanted[0][0] == 1, "it is to have no vector any more"
-    later = memory._engine.clock.now_us() + 10**9
-    found = memory._engine.write(lambda uow: [getattr(i, relation.key[0]) for i in uow.stale(relation, later, 2.0)])
+    later = inspect(memory).engine.clock.now_us() + 10**9
+    found = inspect(memory).write(lambda uow: [getattr(i, relation.key[0]) for i in uow.stale(relation, later, 2.0)])
     assert found == [getattr(other, relation.key[0])], "what is archived by pruning is taken once"
-    assert memory._engine.write(lambda uow: prune(uow, relation, [memory.get(key)])) == 0
+    assert inspect(memory).write(lambda uow: prune(uow, relation, [memory.get(key)])) == 0
 
 
 def test_every_relation_that_ends_says_when_it_counts() -> None:
@@ -61,7 +64,7 @@ def test_every_relation_that_ends_says_when_it_counts() -> None:
 
 def test_a_record_holds_from_its_beginning_until_before_its_end(memory: Any, start: Any) -> None:
     agent = start(memory)
-    at = from_us(memory._engine.clock.now_us())
+    at = from_us(inspect(memory).engine.clock.now_us())
     note = agent.note("the bridge is closed", valid_from=at, valid_until=at + timedelta(days=1))
     assert is_active(NOTE, note)
     assert note.active

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("bulk")
 @pytest.mark.parametrize("child", ["planted_traits_process.py", "planted_search_process.py"])
 def test_a_planted_relation_is_what_it_declares(child: str, backend: Any, tmp_path: Path) -> None:
     # "a relation is the whole declaration": one with bytes of each kind and unique keys, one with a text and readers
-    kept = "kept" if "reopen" in backend.abilities else "memory"
+    kept = "kept" if backend.has("reopen") else "memory"
     knobs = backend.knobs
     if "storage__schema_name" in knobs:  # one that no other test has had
         knobs = {**knobs, "storage__schema_name": f"test_{uuid.uuid4().hex[:20]}"}

@@ -18,7 +18,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.configs import USER
-from support.entities import plain
 from support.providers import CountingEmbeddings, outage
 
 from caliber.model import (
@@ -34,6 +33,8 @@ from caliber.model import (
 )
 from caliber.model.errors import InvalidValue, NotFound, Unavailable
 from caliber.schema.relations import NOTE
+from caliber.testing import inspect
+from caliber.testing.entities import plain
 
 WORDS = {"vector": 0.0, "keyword": 0.9, "graph": 0.1, "importance": 0.0}
 MARCH, MAY = (datetime(2023, month, 8, 12, tzinfo=UTC) for month in (3, 5))
@@ -430,7 +431,7 @@ def test_hidden_records_take_no_place_among_those_looked_at(backend: Any, start:
             for at in range(hidden)
         ]
         rows = [replace(note, fingerprint=note.note_id.bytes * 2) for note in (*secret, *seen)]
-        agent.memory._engine.store.write(lambda uow, rows=rows: [uow.insert(NOTE, note) for note in rows])
+        inspect(agent.memory).store.write(lambda uow, rows=rows: [uow.insert(NOTE, note) for note in rows])
         reader = agent.memory.acting_as(READER)
         results = [reader.search(query, limit=5) for query in ("lake", "lak*", "", "far lake")]
         answers.append([told(result)[:2] for result in results])

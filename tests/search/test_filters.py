@@ -34,6 +34,7 @@ from caliber.schema.in_force import in_force
 from caliber.schema.memories import BUILT_IN
 from caliber.schema.predicate import All, Comparison, Operator, Predicate, Variable, holds
 from caliber.search.opening import SearchEngine
+from caliber.testing import inspect
 
 EXAMPLES, ROWS = (400, 200) if os.environ.get("CALIBER_SOAK") else (15, 20)
 KINDS = {"note": "note", "artifact": "artifact", "turn_buffer": "turn", "scope": "scope"}
@@ -81,8 +82,8 @@ class World(Filled):
             principal=ROOT,
             clock=FixedClock(to_us(MOMENTS[2])),
         )
-        super().__init__(self.memory._engine.store, ROWS)
-        self.memory._engine.memory.reload()
+        super().__init__(inspect(self.memory).store, ROWS)
+        inspect(self.memory).resident.reload()
         self.memory.storage.rebuild_search()
 
     def check(self, memory: Any, name: str, predicate: Predicate, text: str) -> None:
@@ -296,9 +297,9 @@ def test_a_filter_is_compiled_once(memory: Any, monkeypatch: pytest.MonkeyPatch)
     assert compiled == ["confidence > 0.25"]
     for at in range(300):
         memory.search("x", kinds=["note"], filter=f"token_count > {at}")
-    assert 0 < len(memory._engine.part(SearchEngine).filters._kept) <= 256
+    assert 0 < len(inspect(memory).part(SearchEngine).filters.kept) <= 256
     memory.forget(texts=["nobody"])
-    assert memory._engine.part(SearchEngine).filters._kept == {}
+    assert inspect(memory).part(SearchEngine).filters.kept == {}
 
 
 def test_the_parser_waits_for_the_first_text(tmp_path: Any) -> None:

@@ -17,6 +17,7 @@ from caliber.embedding.service import Embeddings
 from caliber.model import Edge, EdgeRelation, EntityRef, EntityType, ResultStatus
 from caliber.search.opening import SearchEngine
 from caliber.search.request import Pool, Request
+from caliber.testing import inspect
 
 MAY, JULY = (datetime(2023, month, 8, 12, tzinfo=UTC) for month in (5, 7))
 WORDS = {"vector": 0.0, "keyword": 0.9, "graph": 0.1, "importance": 0.0}
@@ -218,7 +219,7 @@ def test_relevance_says_what_is_found(vectors: Any) -> None:
     vectors.note("Pixel eats fish")
     vectors.note("the boiler is checked in autumn")
     memory.flush()
-    engine = memory._engine
+    engine = inspect(memory).engine
     snapshot, now = engine.memory.snapshot, engine.clock.now_us()
 
     def relevance(query: str, *, together: bool = False) -> dict[str, Any]:

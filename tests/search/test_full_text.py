@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from support.entities import plain
 
 import caliber
 from caliber.admin.full_text import check_full_text, drop_full_text, rebuild_full_text
@@ -21,6 +20,8 @@ from caliber.schema.relations import BY_NAME, NOTE
 from caliber.search.in_database.full_text import RULES, WordIndexer, indexer_of
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.sql.full_text import FULL_TEXT, PART_MARK, TEXTS
+from caliber.testing import inspect, session_of
+from caliber.testing.entities import plain
 
 pytestmark = pytest.mark.usefixtures("full_text")
 
@@ -170,7 +171,7 @@ def test_of_two_builds_at_once_only_the_whole_one_is_called_complete(filled: Any
 
 def test_build_during_which_a_text_was_left_out_is_not_called_complete(filled: Any, start: Any) -> None:
     writer = start(filled.open(settings_of(filled, "resident")))
-    writer.memory._engine.store.full_text.keep(lambda _: None)  # a program that does not know these rules
+    inspect(writer.memory).store.full_text.keep(lambda _: None)  # a program that does not know these rules
     store = filled.store()
     store.full_text.rebuild(WordIndexer("english"), lambda done, total: writer.note("nobody can index this"))
     state = store.full_text.state()
@@ -224,8 +225,7 @@ def test_check_finds_planted_faults(filled: Any) -> None:
     assert check_full_text(store, settings) == []
     for planted, says in PLANTED[filled.adapter]:
         if filled.adapter == "sqlite":
-            with store._transaction() as connection:
-                connection.command(planted)
+            store.write(lambda uow, planted=planted: session_of(uow).command(planted))
         else:
             filled.tamper(None, planted)
         found = check_full_text(store, settings)
@@ -242,7 +242,7 @@ def test_columns_that_do_not_fit_say_that_the_database_can_be_searched(filled: A
         plain(NOTE, note_id=key, fingerprint=key.bytes * 2, entity=f"{key}{big}", content=f"lake {key}", tags=(big,))
         for key in keys
     ]
-    memory._engine.store.write(lambda uow: [uow.insert(NOTE, note) for note in many])
+    inspect(memory).store.write(lambda uow: [uow.insert(NOTE, note) for note in many])
     memory.close()
     with pytest.raises(InvalidConfigValue, match=r'search\.mode = "backend"'):
         filled.open(settings_of(filled, "resident", resident__resident_bytes=1 << 20))

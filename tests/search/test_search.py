@@ -16,6 +16,7 @@ from support.providers import CountingEmbeddings, outage
 
 from caliber.model import Edge, EdgeRelation, EntityRef, EntityType, ResultStatus
 from caliber.model.errors import CaliberError, DTypeError, InputError, InvalidValue
+from caliber.testing import inspect
 
 MARCH, MAY, JULY = (datetime(2023, month, 8, 12, tzinfo=UTC) for month in (3, 5, 7))
 
@@ -321,7 +322,7 @@ def test_search_follows_update_archive_and_compaction(words: Any) -> None:
     assert len(contents(memory, "otter", limit=50)) == 10
     before = memory.search("walrus bay", limit=50).hits
     assert {hit.id for hit in before} == {note.note_id for note in kept[20:]}
-    memory._engine.memory.compact()
+    inspect(memory).resident.compact()
     assert told(memory.search("walrus bay", limit=50).hits) == told(before)
     assert len(contents(memory, "otter", limit=50)) == 10
     words.note("one walrus more")
@@ -351,7 +352,7 @@ def test_no_sql_for_any_form_of_query_on_a_warm_store(backend: Any, start: Any) 
     for at in range(20):
         agent.note(f"note {at} about lakes")
         agent.say(f"turn {at} of lakes", name="Ines")
-    memory, store = agent.memory, agent.memory._engine.store
+    memory, store = agent.memory, inspect(agent.memory).store
     memory.flush()
     before = store.statement_count()
     for query in ("lakes", '"about lakes"', "lak*", "Ines in May 2023", "", "when did backup_host move?"):
@@ -442,9 +443,9 @@ def test_turns_that_change_or_go_leave_their_neighbours_side_by_side(backend: An
     before = lent()
     assert set(before) == {"a walrus?", "yes indeed", "ah"}
     assert before["yes indeed"] > before["ah"] > 0
-    memory._engine.memory.compact()
+    inspect(memory).resident.compact()
     assert lent() == before
-    memory._engine.memory.reload()
+    inspect(memory).resident.reload()
     assert lent() == before
 
 

@@ -14,6 +14,7 @@ from caliber.model.errors import StorageError
 from caliber.model.events import EventType
 from caliber.resident.keywords import Keywords
 from caliber.search.searcher import Searcher
+from caliber.testing import inspect
 
 NAME = "caliber-warming"
 
@@ -43,7 +44,7 @@ def filled(backend: Any, start: Any) -> Any:
 
 
 def indexed(memory: Any) -> list[int]:
-    snapshot = memory._engine.memory.snapshot
+    snapshot = inspect(memory).resident.snapshot
     indexes = [snapshot[kind].generation.keywords for kind in ("note", "turn")]
     return [0 if index is None else len(index) for index in indexes]
 
@@ -53,7 +54,7 @@ def found(memory: Any) -> int:
 
 
 def test_words_are_indexed_soon_after_opening(filled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("caliber.resident.keywords._BATCH_ROWS", 7)
+    monkeypatch.setattr("caliber.resident.keywords.BATCH_ROWS", 7)
     memory = filled.open(resident__warm_after_ms=1)
     wait_for(lambda: indexed(memory) == [30, 30] and not warming())
     assert found(memory) == 30
@@ -71,7 +72,7 @@ def test_closing_does_not_wait_for_it_to_begin(filled: Any) -> None:
 
 
 def test_closing_ends_it_between_two_batches(filled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("caliber.resident.keywords._BATCH_ROWS", 1)
+    monkeypatch.setattr("caliber.resident.keywords.BATCH_ROWS", 1)
     begun, advance = threading.Event(), Keywords.advance
 
     def slowly(self: Keywords, snapshot: Any) -> bool:

@@ -58,13 +58,14 @@ def main() -> None:
     import caliber
     from caliber.model.errors import CaliberError
     from caliber.model.time import from_us
+    from caliber.testing import inspect
 
     settings: Any = None
     memory: Any = None
 
     def moods() -> list[Any]:
         memory.search("", consistency="latest")  # follows the feed
-        mirror = memory._engine.memory
+        mirror = inspect(memory).resident
         rows = mirror.snapshot["mood"]
         held = [mirror.entity(rows, row) for row in range(rows.length) if rows.live_mask[row]]
         late = ("strength", "words")
@@ -92,7 +93,7 @@ def main() -> None:
                 kind: Any = MOOD.column("feeling").enum
                 fields["feeling"] = kind(fields["feeling"])
                 item = MOOD.entity(mood_id=uuid.uuid4(), felt_at=from_us(1), **fields)
-                memory._engine.write(lambda uow, item=item: uow.insert(MOOD, item))
+                inspect(memory).write(lambda uow, item=item: uow.insert(MOOD, item))
             elif order == "moods":
                 answer = moods()
             elif order == "backup":

@@ -15,7 +15,6 @@ from typing import Any
 import apsw
 import pytest
 from support.configs import USER, config
-from support.entities import plain
 
 import caliber
 from caliber.api.opening import plan_migration
@@ -23,6 +22,8 @@ from caliber.model.errors import InvalidValue, MultipleErrors, SchemaMismatch, U
 from caliber.schema.relations import TRAJECTORY
 from caliber.storage.migrate import migrations
 from caliber.storage.migrate.migrations import BASELINE_VERSION, MIGRATIONS, SCHEMA_VERSION
+from caliber.testing import inspect
+from caliber.testing.entities import plain
 
 NEXT = SCHEMA_VERSION + 1
 OLDER = f"schema version {BASELINE_VERSION - 1} is older than {BASELINE_VERSION}, the oldest"
@@ -42,7 +43,7 @@ def spoiled(backend: Any, statement: str) -> Any:
             f"UPDATE schema_migration SET schema_version = {SCHEMA_VERSION},"
             f" min_reader_version = {step.min_reader_version}, min_writer_version = {step.min_writer_version}"
         )
-        backend._close.append(lambda: backend.tamper(memory, restored))
+        backend.closing.append(lambda: backend.tamper(memory, restored))
     return backend.config()
 
 
@@ -181,7 +182,7 @@ def test_a_program_may_change_its_directory(tmp_path: Path, monkeypatch: pytest.
     with caliber.open(config("store.db")) as memory:
         os.chdir(elsewhere)
         memory.start_trajectory("goal", initiator=USER)
-        with memory._engine.store.read(), memory._engine.store.read():  # more than there are by now
+        with inspect(memory).store.read(), inspect(memory).store.read():  # more than there are by now
             assert memory.storage.trajectories.count() == 1
         assert memory.verify() == []
     with caliber.open(config("store.db")) as other:
@@ -204,7 +205,7 @@ def test_full_disk_says_what_is_free(file_backend: Any) -> None:
     memory = file_backend.open(embedding_provider=None)
     task = memory.start_trajectory("goal", initiator=USER)
     scope = memory.current_scope(task.trajectory_id)
-    connection = memory._engine.store._connection
+    connection = inspect(memory).connection
     connection.command(f"PRAGMA max_page_count = {connection.pragma('page_count') + 5}")
     with pytest.raises(Unavailable, match=r"\d+ bytes are free there") as caught:
         memory.append_turn(scope.scope_id, role="user", content=b"x" * 200_000)

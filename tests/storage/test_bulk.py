@@ -18,7 +18,6 @@ import pyarrow as pa
 import pytest
 from pyarrow.cffi import ffi
 from support.configs import DIMENSIONS, config
-from support.entities import plain
 
 import caliber
 from caliber.access.visibility import author_of
@@ -28,6 +27,8 @@ from caliber.model.errors import Conflict, DTypeError, ExtraNotInstalled, Invali
 from caliber.schema.catalog import BUILT_IN
 from caliber.schema.relations import BY_NAME, RELATIONS
 from caliber.storage.bulk.load import row_of_loaded
+from caliber.testing import inspect
+from caliber.testing.entities import plain
 
 pytestmark = pytest.mark.usefixtures("bulk")
 
@@ -95,7 +96,7 @@ def test_what_is_loaded_is_what_add_note_would_have_made(store: Any) -> None:
         note = loaded[row["content"]]
         content = row["content"].encode()
         assert note.content_hash == hashlib.sha256(content).digest()
-        assert note.token_count == store._engine.estimator.tokens_of_bytes(content)
+        assert note.token_count == inspect(store).engine.estimator.tokens_of_bytes(content)
         assert (note.version, note.tags, note.importance) == (1, (), None)
         assert note.note_id.version == 7
         # The same statement again is the same note; what came without a label is trusted least.
@@ -514,8 +515,8 @@ def test_full_text_is_kept_through_a_load(backend: Any) -> None:
     memory = backend.open(settings)
     rebuild_full_text(settings)
     memory.storage.bulk_load("note", notes(NOTES), batch_rows=900)
-    assert memory._engine.store.full_text.state().complete
-    assert check_full_text(memory._engine.store, settings) == []
+    assert inspect(memory).store.full_text.state().complete
+    assert check_full_text(inspect(memory).store, settings) == []
 
 
 def test_storage_is_for_the_system_only(store: Any) -> None:

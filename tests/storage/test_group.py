@@ -13,9 +13,8 @@ from typing import Any
 import psycopg
 import pytest
 from support.configs import USER
-from support.crowds import Crowd, Gate, count, until
+from support.crowds import Crowd, Gate, until
 from support.databases import DSN
-from support.entities import plain
 from support.evidence import seed
 from support.interrupted import every_line, in_files
 from support.providers import CountingEmbeddings
@@ -25,6 +24,9 @@ from caliber.embedding.space_provider import StoreVectorCache
 from caliber.model.errors import CaliberError, StorageError, Unavailable
 from caliber.schema.relations import NOTE, TRAJECTORY
 from caliber.storage.write.unit_of_work import UnitOfWork
+from caliber.testing import inspect, replaced
+from caliber.testing.entities import plain
+from caliber.testing.world import count
 
 MAIN = threading.main_thread()
 
@@ -43,7 +45,7 @@ def insert(uow: UnitOfWork) -> int | None:
 
 def assert_free(store: Any) -> None:
     """The lead is nobody's, and the next write gets it."""
-    until(lambda: store._writer._leader is None and not store._writer._waiting)  # workers of a handle write, too
+    until(lambda: inspect(store).leader is None and not inspect(store).waiting)  # workers of a handle write, too
     store.write(insert, deadline_ms=20_000)
 
 
@@ -75,11 +77,11 @@ def test_first_come_first_served(backend: Any) -> None:
     served: list[int] = []
     gate, crowd = Gate(store), Crowd(store)
     crowd.line_up([lambda uow, at=at: served.append(at) for at in range(7)])  # type: ignore[misc]
-    before = store.facts()["commits"] if backend.adapter == "postgres" else store._writer.commits
+    before = store.facts()["commits"] if backend.adapter == "postgres" else inspect(store).writer.commits
     gate.open()
     crowd.join()
     assert served == list(range(7))
-    assert store._writer.commits - before == 1 + 4, "two at a time"
+    assert inspect(store).writer.commits - before == 1 + 4, "two at a time"
 
 
 def test_who_gave_up_is_not_written_and_holds_nobody_up(backend: Any) -> None:
@@ -98,19 +100,16 @@ def test_who_gave_up_is_not_written_and_holds_nobody_up(backend: Any) -> None:
 def test_lead_that_comes_too_late_is_handed_on(backend: Any) -> None:
     """A deadline that passes in the very moment in which the lead is handed to the thread."""
     store = backend.store(storage__durability="group")
-    writer = store._writer
+    writer = inspect(store).writer
     gate, crowd = Gate(store), Crowd(store)
-    withdraw = writer._withdraw
 
     def after_all(request: Any) -> bool:
-        writer._withdraw = withdraw
         crowd.line_up([insert], before=1)
         gate.open()
-        until(lambda: writer._leader is request)
+        until(lambda: inspect(store).leader is request)
         return bool(withdraw(request))
 
-    writer._withdraw = after_all
-    with pytest.raises(Unavailable):
+    with replaced(writer, "withdraw", after_all, once=True) as withdraw, pytest.raises(Unavailable):
         store.write(insert, deadline_ms=30)
     crowd.join()
     assert isinstance(crowd.ends[0], int)
@@ -132,11 +131,11 @@ def test_one_that_fails_leaves_the_others_their_shared_commit(backend: Any) -> N
 
     gate, crowd = Gate(store), Crowd(store)
     crowd.line_up([insert, insert, fail, insert, insert, insert])
-    before = store._writer.commits
+    before = inspect(store).writer.commits
     gate.open()
     crowd.join()
     assert [type(crowd.ends[at]).__name__ for at in range(6)] == ["int", "int", "Conflict", "int", "int", "int"]
-    assert store._writer.commits - before == 1 + 1
+    assert inspect(store).writer.commits - before == 1 + 1
     assert count(store, TRAJECTORY) == 5
 
 
@@ -176,13 +175,13 @@ def test_main_thread_runs_nobody_elses_work(backend: Any) -> None:
         return uow.insert(TRAJECTORY, plain(TRAJECTORY))
 
     crowd = Crowd(store)
-    before = store._writer.commits
+    before = inspect(store).writer.commits
     end = crowd.led_by_me(insert, [companion] * 3)
     assert isinstance(end, int)
     assert all(isinstance(crowd.ends[at], int) for at in range(3)), crowd.ends
     assert len(ran_by) == 3
     assert MAIN not in ran_by
-    assert store._writer.commits - before == 1 + 1, "it still shares their commit"
+    assert inspect(store).writer.commits - before == 1 + 1, "it still shares their commit"
     assert_free(store)
 
 
@@ -205,7 +204,7 @@ def test_interrupt_of_the_main_thread_at_any_line_is_its_own(backend: Any, stand
         over = threading.Event()
 
         def follow(crowd: Crowd = crowd, gate: Any = gate, over: Any = over) -> None:
-            until(lambda: over.is_set() or len(store._writer._waiting) > 0)
+            until(lambda: over.is_set() or inspect(store).waiting > 0)
             crowd.start([insert] * 2)
             gate.open()
 
@@ -222,14 +221,14 @@ def test_interrupt_of_the_main_thread_at_any_line_is_its_own(backend: Any, stand
         now = count(store, TRAJECTORY)
         assert now - stored - len(crowd.ends) - len(mine) in ((0,) if mine else (0, 1))
         stored = now
-        assert store._writer._leader is None
-        assert not store._writer._waiting
+        assert inspect(store).leader is None
+        assert not inspect(store).waiting
 
 
 @pytest.mark.usefixtures("leading")
 def test_interrupt_as_the_commit_is_done_leaves_everybody_done(backend: Any) -> None:
     memory = backend.open(storage__durability="group")
-    store = memory._engine.store
+    store = inspect(memory).store
 
     with pytest.MonkeyPatch.context() as patch:
         if backend.adapter == "postgres":
@@ -243,7 +242,7 @@ def test_interrupt_as_the_commit_is_done_leaves_everybody_done(backend: Any) -> 
 
             patch.setattr(PgConnection, "exchange", answered)
         else:
-            command = type(store._connection).command
+            command = type(inspect(store).connection).command
 
             def done(self: Any, text: str) -> Any:
                 rows = command(self, text)
@@ -251,7 +250,7 @@ def test_interrupt_as_the_commit_is_done_leaves_everybody_done(backend: Any) -> 
                     signal.raise_signal(signal.SIGINT)
                 return rows
 
-            patch.setattr(type(store._connection), "command", done)
+            patch.setattr(type(inspect(store).connection), "command", done)
         crowd = Crowd(store)
         end = crowd.led_by_me(insert, [insert] * 3)
     assert isinstance(end, KeyboardInterrupt)
@@ -278,9 +277,8 @@ def test_interrupt_while_the_outcome_of_a_commit_is_asked_for(backend: Any) -> N
     def asked(*_: Any) -> None:
         signal.raise_signal(signal.SIGINT)
 
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, replaced(inspect(store).writer, "cut_off", asked):
         patch.setattr(PgConnection, "exchange", answered)
-        patch.setattr(store._writer, "_cut_off", asked)
         crowd = Crowd(store)
         end = crowd.led_by_me(insert, [insert] * 3)
     assert isinstance(end, KeyboardInterrupt)
@@ -341,7 +339,7 @@ def test_interrupt_before_a_commit_is_sent(backend: Any) -> None:
 def test_interrupts_at_any_moment_harm_nobody_else(backend: Any) -> None:
     """A thread that leads again and again is interrupted at random; companions lose nothing and nobody hangs."""
     memory = backend.open(storage__durability="group")
-    store = memory._engine.store
+    store = inspect(memory).store
     store.write(insert)
     written: dict[int, int] = dict.fromkeys(range(4), 0)
     failed: list[BaseException] = []
@@ -409,7 +407,7 @@ def test_steps_of_a_batch_travel_together(pg: Any) -> None:
     memory = pg.open(
         storage__durability="group", embedding__embed__turn="off", write_behind__trace_enabled=False
     )  # so that nobody else stands in line
-    store = memory._engine.store
+    store = inspect(memory).store
     scopes = []
     for _ in range(8):
         scopes.append(memory.current_scope(memory.start_trajectory("goal", initiator=USER).trajectory_id))
@@ -432,14 +430,14 @@ def test_steps_of_a_batch_travel_together(pg: Any) -> None:
     threads = [threading.Thread(target=append, args=(scope,)) for scope in scopes]
     for thread in threads:
         thread.start()
-    until(lambda: len(store._writer._waiting) == 8)
-    before = store._writer.commits
+    until(lambda: inspect(store).waiting == 8)
+    before = inspect(store).writer.commits
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PgConnection, "exchange", counted)
         gate.open()
         for thread in threads:
             thread.join(30)
-    assert store._writer.commits - before == 1 + 1
+    assert inspect(store).writer.commits - before == 1 + 1
     reserving = sum(1 for size in trips if size == 1)
     assert len(trips) - reserving <= 4, "the gate's, the step, and the commit"
     assert sorted(turn.turn_number for turn in ends) == [3] * 8
@@ -448,7 +446,7 @@ def test_steps_of_a_batch_travel_together(pg: Any) -> None:
 
 def locks_nothing_before(pg: Any, memory: Any, trajectory_id: Any, write: Callable[[], Any]) -> None:
     """Assert that ``write`` waits for a locked trajectory without holding any row of what belongs to it."""
-    schema = memory._engine.store._schema
+    schema = inspect(memory).schema
     ends: list[Any] = []
 
     def run() -> None:
@@ -510,7 +508,7 @@ def test_worker_that_embeds_waits_for_nobodys_companions(pg: Any, monkeypatch: p
     scope = memory.current_scope(task.trajectory_id)
     memory.append_turn(scope.scope_id, role="user", content="embedded while another writes")
     assert inside.wait(30)
-    gate = Gate(memory._engine.store)
+    gate = Gate(inspect(memory).store)
     go.set()
     until(lambda: memory.stats()["behind"]["embeddings_waiting"] == 0)
     gate.open()
@@ -533,7 +531,7 @@ def test_an_interrupt_in_one_thread_is_no_interrupt_in_another(backend: Any, sta
         except BaseException as error:
             ends[name] = error
 
-    first = threading.Thread(target=run, args=("first", lambda: memory._engine.write(interrupted)))
+    first = threading.Thread(target=run, args=("first", lambda: inspect(memory).write(interrupted)))
     second = threading.Thread(target=run, args=("second", lambda: agent.note("a companion")))
     first.start()
     second.start()

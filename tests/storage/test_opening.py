@@ -19,7 +19,6 @@ from typing import Any
 import apsw
 import pytest
 from support.configs import USER, config
-from support.entities import plain
 
 import caliber
 from caliber.backends import backend as backend_module
@@ -39,6 +38,8 @@ from caliber.model.errors import (
 from caliber.schema.relations import NOTE
 from caliber.storage.migrate import migrations
 from caliber.storage.migrate.migrations import MIGRATIONS, SCHEMA_VERSION, MigrationStep
+from caliber.testing import inspect
+from caliber.testing.entities import plain
 
 NEXT = SCHEMA_VERSION + 1
 
@@ -449,7 +450,7 @@ def test_database_that_may_not_grow_is_said_and_survived(file_backend: Any) -> N
     memory = file_backend.open()
     trajectory = memory.start_trajectory("goal", initiator=USER)
     scope = memory.current_scope(trajectory.trajectory_id)
-    connection = memory._engine.store._connection
+    connection = inspect(memory).connection
     pages = connection.pragma("page_count")
     connection.command(f"PRAGMA max_page_count = {pages + 20}")
     written = 0
@@ -564,7 +565,7 @@ def test_memory_too_small_for_the_columns_is_said(tmp_path: Path) -> None:
     settings = made(tmp_path / "store.db")
     notes = [plain(NOTE, fingerprint=at.to_bytes(32, "big")) for at in range(4_000)]
     with caliber.open(settings) as memory:
-        memory._engine.write(lambda uow: [uow.insert(NOTE, note) for note in notes])
+        inspect(memory).write(lambda uow: [uow.insert(NOTE, note) for note in notes])
     with pytest.raises(InvalidConfigValue, match="raise the limit"):
         caliber.open(config(settings.storage.path, resident__resident_bytes=1 << 20))
     caliber.open(settings).close()

@@ -8,6 +8,7 @@ from typing import Any
 from support.configs import USER
 
 from caliber.model.trajectory import OutcomeStatus
+from caliber.testing import inspect
 from caliber.trajectory import lifecycle
 
 
@@ -30,11 +31,11 @@ def test_session_ends_with_the_last_of_trajectories_that_end_at_once(backend: An
         done.set()
         assert go.wait(30)
 
-    threads = [threading.Thread(target=lambda: memory._engine.write(first))]
+    threads = [threading.Thread(target=lambda: inspect(memory).write(first))]
     threads[0].start()
     assert done.wait(30)
     for task in tasks[1:]:
-        threads.append(threading.Thread(target=lambda task=task: memory._engine.write(lambda uow: finish(uow, task))))
+        threads.append(threading.Thread(target=lambda task=task: inspect(memory).write(lambda uow: finish(uow, task))))
         threads[-1].start()
     threads[-1].join(0.3)  # one that does not wait for the first is done by now
     go.set()

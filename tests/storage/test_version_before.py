@@ -21,6 +21,7 @@ from caliber.model import FixedClock
 from caliber.model.errors import SchemaMismatch
 from caliber.storage.migrate.migrations import BASELINE_VERSION, MIGRATIONS
 from caliber.storage.write.changes import unpack_changes
+from caliber.testing import inspect
 
 DATA = Path(__file__).parents[1] / "data" / "schema_2"
 EXPECTED = json.loads((DATA / "expected.json").read_text())
@@ -47,14 +48,14 @@ def check_store(settings: Any, *, restored: bool = False) -> None:
     clock = FixedClock(EXPECTED["now_us"])
     with caliber.open(settings, clock=clock) as memory:
         assert memory.verify() == []
-        tables = memory._engine.store.plans
-        with memory._engine.store.read() as session:
+        tables = inspect(memory).store.plans
+        with inspect(memory).store.read() as session:
             rows = {name: session.run(plans.count, ())[0][0] for name, plans in tables.items()}
         for name, count in EXPECTED["rows"].items():
             if name not in ("change", "schema_migration", "event", "config_document", "pending_trigger", "policy_run"):
                 assert rows[name] == count, name
         if not restored:
-            with memory._engine.store.read() as session:
+            with inspect(memory).store.read() as session:
                 records = session.run(tables["change"].page, (0, 1_000))
             assert len(records) >= EXPECTED["rows"]["change"]
             assert all(list(unpack_changes(record[2])) for record in records), "those of schema 2 stay readable"

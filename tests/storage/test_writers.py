@@ -9,36 +9,17 @@ from typing import Any
 
 import pytest
 from support.configs import USER
-from support.crowds import Gate, count, until
-from support.entities import plain
+from support.crowds import Gate, until
 
 from caliber.model.errors import CaliberError, Conflict, InputError, Unavailable
 from caliber.schema.relations import NOTE, TRAJECTORY
 from caliber.storage.protocol import Store
 from caliber.storage.write.unit_of_work import UnitOfWork
+from caliber.testing import inspect
+from caliber.testing.entities import plain
+from caliber.testing.world import count, together
 
 DURABILITIES = ("commit", "group")
-
-
-def together(count: int, work: Callable[[int], Any]) -> list[Any]:
-    """Run ``work(0..count-1)`` in as many threads, released at once; return results or errors in their order."""
-    barrier = threading.Barrier(count)
-    results: list[Any] = [None] * count
-
-    def run(at: int) -> None:
-        barrier.wait(30)
-        try:
-            results[at] = work(at)
-        except BaseException as error:
-            results[at] = error
-
-    threads = [threading.Thread(target=run, args=(at,)) for at in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
-    return results
 
 
 def test_group_shares_one_commit(backend: Any) -> None:
@@ -55,7 +36,7 @@ def test_group_shares_one_commit(backend: Any) -> None:
     for thread in threads:
         thread.start()
     barrier.wait(30)
-    until(lambda: len(store._writer._waiting) == 8)
+    until(lambda: inspect(store).waiting == 8)
     gate.open()
     for thread in threads:
         thread.join(30)
@@ -80,7 +61,7 @@ def test_one_failing_work_in_a_group_does_not_harm_the_others(backend: Any) -> N
     results: list[Any] = []
     done = threading.Thread(target=lambda: results.extend(together(9, lambda at: _group_member(store, taken, at))))
     done.start()
-    until(lambda: len(store._writer._waiting) == 9)
+    until(lambda: inspect(store).waiting == 9)
     gate.open()
     done.join(60)
     assert [type(result).__name__ for result in results] == [
@@ -113,7 +94,7 @@ def test_group_is_no_larger_than_its_limit(backend: Any) -> None:
         target=lambda: together(8, lambda at: store.write(lambda uow: uow.insert(TRAJECTORY, plain(TRAJECTORY))))
     )
     done.start()
-    until(lambda: len(store._writer._waiting) == 8)
+    until(lambda: inspect(store).waiting == 8)
     gate.open()
     done.join(60)
     assert count(store, TRAJECTORY) == 8
@@ -151,11 +132,11 @@ def test_short_deadline_of_one_does_not_fail_its_group(file_backend: Any) -> Non
 
     threads = []
     other = apsw.Connection(file_backend.path)
-    with store._writer.exclusive():
+    with inspect(store).writer.exclusive():
         for number, (name, deadline_ms) in enumerate({"hurried": 1_000, "patient": None}.items(), start=1):
             threads.append(threading.Thread(target=write, args=(name, deadline_ms)))
             threads[-1].start()
-            until(lambda number=number: len(store._writer._waiting) == number)
+            until(lambda number=number: inspect(store).waiting == number)
         other.execute("BEGIN IMMEDIATE")
     threads[0].join(2)
     time.sleep(1)
@@ -187,7 +168,7 @@ def test_deadline_holds_while_our_own_writer_waits_for_another_process(file_back
     other = apsw.Connection(file_backend.path)
     other.execute("BEGIN IMMEDIATE")
     memory.assemble_context(task.trajectory_id)
-    until(lambda: memory._engine.store._writer._leader is not None)  # the window, which waits for the lock
+    until(lambda: inspect(memory).leader is not None)  # the window, which waits for the lock
     began = time.monotonic()
     with pytest.raises(Unavailable) as caught:
         calls[call]()

@@ -32,6 +32,7 @@ def main() -> None:
 
     import caliber
     from caliber.model.errors import CaliberError
+    from caliber.testing import inspect, session_of
 
     settings: Any = None
     table = ""
@@ -64,9 +65,9 @@ def main() -> None:
                     answer = str(kept.note_id)
             elif order == "mood":
                 update = f"UPDATE {table} SET mood = 'calm'"
-                memory._engine.write(lambda uow, update=update: uow._session.command(update))
+                inspect(memory).write(lambda uow, update=update: session_of(uow).command(update))
             elif order == "moods":
-                with memory._engine.store.read() as session:
+                with inspect(memory).store.read() as session:
                     answer = [row[0] for row in session.command(f"SELECT mood FROM {table} ORDER BY mood")]
             elif order == "notes":
                 found = memory.search("", kinds=["note"], limit=500, consistency="latest")

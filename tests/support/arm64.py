@@ -89,7 +89,7 @@ def emulated(program: Path, cpu: str) -> Remote:
 
 def kernels_on(remote: Remote, path: str) -> dispatch.Native:
     """Return kernels as ``dispatch`` would choose them if the path were forced there."""
-    features = dispatch._features(remote, path)
+    features = dispatch.features_of(remote, path)
     assert features is not None, f"the emulated CPU has no {path}"
     return dispatch.Native(ffi, remote, features, path)
 

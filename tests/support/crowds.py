@@ -9,6 +9,7 @@ from typing import Any
 
 from caliber.storage.protocol import Store
 from caliber.storage.write.unit_of_work import UnitOfWork
+from caliber.testing import inspect
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -17,12 +18,6 @@ def until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < limit
         time.sleep(0.001)
-
-
-def count(store: Store, relation: Any) -> int:
-    """Return how many rows a relation has."""
-    with store.read() as session:
-        return int(session.run(store.plans[relation.name].count, ())[0][0])
 
 
 class Gate:
@@ -57,7 +52,7 @@ class Crowd:
         for at, work in enumerate(works):
             self._threads.append(threading.Thread(target=self._write, args=(at, work)))
             self._threads[-1].start()
-            until(lambda at=at: len(self.store._writer._waiting) == before + at + 1)  # type: ignore[misc]
+            until(lambda at=at: inspect(self.store).waiting == before + at + 1)  # type: ignore[misc]
 
     def start(self, works: list[Callable[[UnitOfWork], Any]]) -> None:
         """Start a thread for each work, and wait for none of them."""
@@ -76,7 +71,7 @@ class Crowd:
         gate = Gate(self.store)
 
         def follow() -> None:
-            until(lambda: len(self.store._writer._waiting) == 1)
+            until(lambda: inspect(self.store).waiting == 1)
             self.line_up(works, before=1)
             gate.open()
 

@@ -1,19 +1,18 @@
 """The databases under test. Another database joins by adding itself to ``BACKENDS`` and to ``fixtures.NAMES``.
 
-A test that asks for what a database cannot do (``backend.needs("files")``) is skipped there, with the reason.
+A test that asks for a capability that a database lacks (``backend.needs("reopen")``) is skipped there, with the reason.
 """
 
 from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
 import psycopg
-import pytest
 
 import caliber
 from caliber.backends import backend as backend_module
@@ -23,20 +22,23 @@ from caliber.model import Clock, SystemClock
 from caliber.schema.relations import RELATIONS
 from caliber.storage.migrate.migrations import MIGRATIONS, SCHEMA_VERSION
 from caliber.storage.protocol import Store
+from caliber.testing import ContractTarget, inspect
 from support import tenancies
 from support.configs import USER, config
 from support.folders import open_folder
 
-ABILITIES = {
-    "reopen": "what was stored can be opened again",
-    "sharing": "several handles, and several processes, use one store",
-    "files": "a store is one file on disk",
-    "snapshots": "a reader's boundary stays while others commit",
-    "gapless": "commits are numbered without gaps",
-    "one writer": "write transactions run one after the other",
-    "full text": "the database itself finds texts by words",
-    "bulk": "whole relations are loaded and read",
+_IN_MEMORY = "it ends with its handle"
+LACKS: Mapping[str, Mapping[str, str]] = {
+    "postgres": {"gapless": "a rolled back transaction keeps its number; readers go by snapshots"},
+    "sqlite": {},
+    "sqlite-memory": {
+        "reopen": _IN_MEMORY,
+        "sharing": _IN_MEMORY,
+        "snapshots": "a reader keeps writers waiting in memory",
+    },
 }
+"""For each database under test, the capabilities that it lacks, with the reasons: see ``caliber.testing``."""
+
 DSN = "CALIBER_TEST_DSN"
 """Names the server of the suite; without it, tests start a private one."""
 
@@ -46,18 +48,16 @@ class Backend:
 
     adapter = "sqlite"
 
-    def __init__(self, name: str, path: str, abilities: frozenset[str]) -> None:
+    def __init__(self, name: str, path: str) -> None:
         self.name = name
         self.path = path
-        self.abilities = abilities
-        self._created: set[str] = set()
-        self._close: list[Callable[[], None]] = []
-
-    def needs(self, ability: str) -> None:
-        """Skip the test where the database lacks an ability."""
-        assert ability in ABILITIES
-        if ability not in self.abilities:
-            pytest.skip(f"{self.name}: not a store where {ABILITIES[ability]}")
+        target = ContractTarget(
+            name=name, module=backend_module(self.adapter), fresh=lambda _: self.config(), lacks=LACKS[name]
+        )
+        self.has = target.has
+        self.needs = target.needs
+        self.created: set[str] = set()
+        self.closing: list[Callable[[], None]] = []
 
     def config(self, **overrides: Any) -> CaliberConfig:
         return config(self.path, **overrides)
@@ -68,8 +68,8 @@ class Backend:
 
     def create(self, settings: CaliberConfig) -> None:
         """Create the store of a configuration unless this test did already."""
-        if "reopen" in self.abilities and self.store_of(settings) not in self._created:
-            self._created.add(self.store_of(settings))
+        if self.has("reopen") and self.store_of(settings) not in self.created:
+            self.created.add(self.store_of(settings))
             backend_module(self.adapter).create(settings, exist_ok=False, clock_us=SystemClock().now_us)
 
     def open(
@@ -92,7 +92,7 @@ class Backend:
             summarization_provider=summarization_provider,
             clock=clock,
         )
-        self._close.append(memory.close)
+        self.closing.append(memory.close)
         return memory
 
     def store(self, *, clock: Clock | None = None, **overrides: Any) -> Store:
@@ -100,7 +100,7 @@ class Backend:
         settings = self.config(**overrides)
         self.create(settings)
         store = backend_module(self.adapter).open_store(settings, clock_us=(clock or SystemClock()).now_us)
-        self._close.append(store.close)
+        self.closing.append(store.close)
         return store
 
     @property
@@ -110,7 +110,7 @@ class Backend:
 
     def tamper(self, memory: caliber.Caliber, statement: str) -> None:
         """Change the store behind the back of everybody who has it open."""
-        memory._engine.store._connection.command(statement)  # type: ignore[attr-defined]
+        inspect(memory).connection.command(statement)
 
     def damage(self, memory: caliber.Caliber, statement: str) -> None:
         """Break the store where its own rules would not let anybody: as a disk, a tool or a bad repair may."""
@@ -125,7 +125,7 @@ class Backend:
         return f'"{table}"'
 
     def close(self) -> None:
-        for close in reversed(self._close):
+        for close in reversed(self.closing):
             close()
 
 
@@ -142,15 +142,15 @@ class PostgresBackend(Backend):
     _cleaner: ClassVar[psycopg.Connection[Any] | None] = None
 
     def __init__(self) -> None:
-        super().__init__("postgres", f"env:{DSN}", frozenset({"reopen", "sharing", "snapshots", "full text", "bulk"}))
-        self._schema = f"test_{uuid.uuid4().hex[:20]}"
+        super().__init__("postgres", f"env:{DSN}")
+        self.schema = f"test_{uuid.uuid4().hex[:20]}"
         self.recycled = bool(self.ready)
         if self.recycled:
-            self._schema = self.ready.pop()
+            self.schema = self.ready.pop()
             self.adopt(self.config())
 
     def create(self, settings: CaliberConfig) -> None:
-        new = self.store_of(settings) not in self._created
+        new = self.store_of(settings) not in self.created
         super().create(settings)
         if settings.memories and not new and self.recycled:
             self.recycled = False  # what it is made of now is its own
@@ -158,14 +158,14 @@ class PostgresBackend(Backend):
 
     def adopt(self, settings: CaliberConfig) -> None:
         """Take note of a store that somebody else has created."""
-        self._created.add(self.store_of(settings))
+        self.created.add(self.store_of(settings))
 
     def forsake(self) -> None:
         """Give up a recycled store."""
         self.recycled = False
-        self._created.clear()
+        self.created.clear()
         with psycopg.connect(os.environ[DSN]) as connection:
-            connection.execute(f'DROP SCHEMA "{self._schema}" CASCADE')
+            connection.execute(f'DROP SCHEMA "{self.schema}" CASCADE')
 
     def config(self, **overrides: Any) -> CaliberConfig:
         known = {name: value for name, value in overrides.items() if name not in SQLITE_KNOBS}
@@ -173,17 +173,17 @@ class PostgresBackend(Backend):
 
     @property
     def knobs(self) -> dict[str, Any]:
-        return {"storage__adapter": "postgres", "storage__schema_name": self._schema, "storage__pool_max": 6}
+        return {"storage__adapter": "postgres", "storage__schema_name": self.schema, "storage__pool_max": 6}
 
     def tamper(self, memory: caliber.Caliber, statement: str) -> None:
         with psycopg.connect(os.environ[DSN]) as connection:
-            connection.execute(f'SET search_path TO "{self._schema}"')
+            connection.execute(f'SET search_path TO "{self.schema}"')
             connection.execute(statement)
 
     def damage(self, memory: caliber.Caliber, statement: str) -> None:
         names = {relation.name: self.qualified(relation.name) for relation in RELATIONS}
-        forget = f"SELECT setval('{self._schema}.turn_ordinal_seq', 1)"
-        text = statement.format(**names, prefix=f'"{self._schema}".', bytes="'\\x00'::bytea", forget_numbers=forget)
+        forget = f"SELECT setval('{self.schema}.turn_ordinal_seq', 1)"
+        text = statement.format(**names, prefix=f'"{self.schema}".', bytes="'\\x00'::bytea", forget_numbers=forget)
         self.tamper(memory, f"SET LOCAL session_replication_role = replica; {text}")
 
     def ask(self, text: str) -> list[tuple[Any, ...]]:
@@ -192,17 +192,17 @@ class PostgresBackend(Backend):
             return connection.execute(text).fetchall()
 
     def qualified(self, table: str) -> str:
-        return f'"{self._schema}"."{table}"'
+        return f'"{self.schema}"."{table}"'
 
     def close(self) -> None:
         super().close()
-        made = {shown.split()[1] for shown in self._created}  # one schema may be shown in two ways
-        statements = [f'DROP SCHEMA "{schema}" CASCADE' for schema in made - {self._schema}]
-        if self._schema in made:
-            statements.append(DERIVED.format(schema=self._schema))
-            statements += [f'DELETE FROM "{self._schema}"."{relation.name}"' for relation in reversed(EMPTIED)]
+        made = {shown.split()[1] for shown in self.created}  # one schema may be shown in two ways
+        statements = [f'DROP SCHEMA "{schema}" CASCADE' for schema in made - {self.schema}]
+        if self.schema in made:
+            statements.append(DERIVED.format(schema=self.schema))
+            statements += [f'DELETE FROM "{self.schema}"."{relation.name}"' for relation in reversed(EMPTIED)]
             statements += [
-                f"SELECT setval('{self._schema}.{relation.name}_{column}_seq', 1, false)"
+                f"SELECT setval('{self.schema}.{relation.name}_{column}_seq', 1, false)"
                 for relation in EMPTIED
                 if (column := "ordinal" if relation.ordinal else "sequence" if relation.auto_key else None)
             ]
@@ -210,15 +210,15 @@ class PostgresBackend(Backend):
             return
         with self._cleaning() as connection:
             connection.execute("; ".join(statements))
-            if self._schema in made:
+            if self.schema in made:
                 names = "name, schema_version, min_reader_version, min_writer_version"
-                versions = connection.execute(f'SELECT {names} FROM "{self._schema}".schema_migration').fetchall()
+                versions = connection.execute(f'SELECT {names} FROM "{self.schema}".schema_migration').fetchall()
                 step = MIGRATIONS[SCHEMA_VERSION]
                 expected = ("baseline", SCHEMA_VERSION, step.min_reader_version, step.min_writer_version)
                 if versions == [expected]:
-                    self.ready.append(self._schema)
+                    self.ready.append(self.schema)
                 else:  # the test wrote there
-                    connection.execute(f'DROP SCHEMA "{self._schema}" CASCADE')
+                    connection.execute(f'DROP SCHEMA "{self.schema}" CASCADE')
 
     @classmethod
     @contextmanager
@@ -262,14 +262,8 @@ SQLITE_KNOBS = frozenset(
 """Knobs that tests turn to have their way with SQLite, and that PostgreSQL has no use for."""
 
 BACKENDS: dict[str, Callable[[Path], Backend]] = {
-    "sqlite": lambda folder: Backend(
-        "sqlite",
-        str(folder / "store.db"),
-        frozenset({"reopen", "sharing", "files", "snapshots", "gapless", "one writer", "full text", "bulk"}),
-    ),
-    "sqlite-memory": lambda folder: Backend(
-        "sqlite-memory", ":memory:", frozenset({"gapless", "one writer", "full text", "bulk"})
-    ),
+    "sqlite": lambda folder: Backend("sqlite", str(folder / "store.db")),
+    "sqlite-memory": lambda folder: Backend("sqlite-memory", ":memory:"),
     "postgres": lambda folder: PostgresBackend(),
 }
 

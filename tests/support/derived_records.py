@@ -12,7 +12,7 @@ from caliber.model.trust import TrustLabel
 from caliber.schema.catalog import Catalog
 from caliber.schema.relation import Relation
 from caliber.schema.relations import ARTIFACT, NOTE, SCOPE, TRAJECTORY, TURN, TURN_SUMMARY
-from support.entities import plain
+from caliber.testing.entities import plain
 from support.memories import record
 
 WHEN = datetime(2026, 3, 4, 5, 6, 7, 890_123, tzinfo=UTC)

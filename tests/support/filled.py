@@ -10,8 +10,8 @@ from caliber.schema.relation import Relation
 from caliber.schema.relations import BY_NAME
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.protocol import Store
+from caliber.testing import session_of
 from caliber.testing.entities import plain, unlike_any
-from caliber.testing.world import session_of
 from support.predicates import IDS, entity, record
 
 ORDER = ("trajectory", "scope", "artifact", "note", "turn")

@@ -133,3 +133,15 @@ def start() -> Callable[..., Agent]:
     from support.databases import Agent
 
     return Agent
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder in which commands run: with a configuration and an empty store."""
+    from support.cli_runs import caliber
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CALIBER_CONFIG", raising=False)
+    caliber("init")
+    caliber("create")
+    return tmp_path

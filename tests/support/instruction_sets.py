@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis.strategies import SearchStrategy
 
 from caliber import kernels
+from caliber.kernels.dispatch import running
 from support import arm64
-from support.native_builds import running
 
 LOCAL = [path for path in kernels.available_paths() if path != "off"]
 RUNNABLE = LOCAL if arm64.SKIPPED else [*LOCAL, *arm64.PATHS]  # for tests that go through all of them at once

@@ -11,8 +11,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -136,7 +135,7 @@ def build(folder: Path, changes: Sequence[Change] = (), *, unchanged: Path | Non
     ffi.cdef((ROOT / "csrc" / "ffi" / "native.cdef.txt").read_text(encoding="utf-8"))
     lib = ffi.dlopen(str(library))
     present = lib.cal_cpu_features()
-    return dispatch.Native(ffi, lib, present, dispatch._paths(lib)[-1])
+    return dispatch.Native(ffi, lib, present, dispatch.paths(lib)[-1])
 
 
 def link(target: Path, tools: Toolchain, objects: Sequence[str]) -> Path:
@@ -147,20 +146,9 @@ def link(target: Path, tools: Toolchain, objects: Sequence[str]) -> Path:
 
 def on_path(native: dispatch.Native, path: str) -> dispatch.Native:
     """Return ``native`` restricted to a path."""
-    features = dispatch._features(native.lib, path)
+    features = dispatch.features_of(native.lib, path)
     assert features is not None
     return native._replace(features=features, name=path)
-
-
-@contextmanager
-def running(native: dispatch.Native) -> Iterator[None]:
-    """Run the whole process on these kernels for a while."""
-    before = dispatch._chosen
-    dispatch._chosen = (native,)
-    try:
-        yield
-    finally:
-        dispatch._chosen = before
 
 
 def runs_here(file: str) -> bool:

@@ -16,7 +16,7 @@ from caliber.model.errors import MultipleErrors, ProgramFault
 @functools.cache
 def anew(name: str) -> Lark:
     """Return a parser with tables that were made from the grammar here."""
-    return tables.build(name, tables.GRAMMAR.read_text(encoding="utf-8"), parser._Build())
+    return tables.build(name, tables.GRAMMAR.read_text(encoding="utf-8"), parser.Builder())
 
 
 def said(text: str) -> tuple[Any, ...]:
@@ -27,7 +27,7 @@ def said(text: str) -> tuple[Any, ...]:
 def assert_said_alike(text: str) -> bool:
     """Assert that both parsers take a text for the same, and return whether it is a program."""
     shipped = said(text)
-    with mock.patch.object(parser, "_lark", anew):
+    with mock.patch.object(parser, "lark_parser", anew):
         made = said(text)
     assert shipped == made, text
     return not shipped[2]

@@ -15,6 +15,7 @@ from caliber.access.visibility import may_see
 from caliber.embedding.service import Embeddings
 from caliber.model import FixedClock
 from caliber.model.time import to_us
+from caliber.testing import inspect
 from caliber.text.lexicon import lexicon_of
 from support.configs import HASH_PROVIDER, config
 from support.search_twin import KINDS, Answer, Asked, Given, Twin, World, world_of
@@ -58,7 +59,7 @@ def word_vectors() -> Callable[[str], Sequence[float]]:
 
 def given_of(memory: Any, query: str, *, degraded: str | None = None) -> Given:
     """Return what the twin is given for a question to a store."""
-    search, embedder = memory.config.search, memory._engine.part(Embeddings).embedder
+    search, embedder = memory.config.search, inspect(memory).part(Embeddings).embedder
     vector = None
     if embedder is None:
         degraded = "no_embedding_provider"
@@ -76,14 +77,14 @@ def given_of(memory: Any, query: str, *, degraded: str | None = None) -> Given:
 
 def world(memory: Any) -> World:
     """Return what a store holds now."""
-    embedder = memory._engine.part(Embeddings).embedder
+    embedder = inspect(memory).part(Embeddings).embedder
     space_id = None if embedder is None else embedder.space.space_id
     return world_of(memory.storage, space_id, language_of(memory.config.search.keyword.language))
 
 
 def twin_answer(memory: Any, held: World, query: str, given: Given, options: Mapping[str, Any]) -> Answer:
     """Return what the twin answers, asked as ``Caliber.search`` is."""
-    now = memory._engine.clock.now_us()
+    now = inspect(memory).engine.clock.now_us()
     as_of, limit = options.get("as_of"), options.get("limit")
     asked = Asked(
         query,

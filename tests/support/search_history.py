@@ -12,6 +12,7 @@ from caliber.knowledge.notes import NewNote
 from caliber.model.knowledge import NoteType
 from caliber.schema.relations import BY_NAME
 from caliber.storage.write.changes import unpack_changes
+from caliber.testing import inspect
 from support.search_checks import language_of
 from support.search_twin import World, link_turns, world_of
 
@@ -56,7 +57,7 @@ class Texts:
 def add_notes(memory: Any, texts: Texts, count: int) -> list[uuid.UUID]:
     """Add notes in one commit; return their ids."""
     new = [texts.note() for _ in range(count)]
-    added: list[uuid.UUID] = memory._engine.write(
+    added: list[uuid.UUID] = inspect(memory).write(
         lambda uow: [notes.add_note(uow, note)[0].note_id for note in new]
     )  # fmt: skip
     return added
@@ -66,7 +67,7 @@ class History:
     """Every record of a store with the position at which it came; nothing may have been changed or deleted."""
 
     def __init__(self, memory: Any) -> None:
-        store, embedder = memory._engine.store, memory._engine.part(Embeddings).embedder
+        store, embedder = inspect(memory).store, inspect(memory).part(Embeddings).embedder
         language = language_of(memory.config.search.keyword.language)
         came: dict[tuple[int, int], int] = {}
         with store.read() as session:

@@ -12,6 +12,7 @@ from caliber.model import Edge, EdgeRelation, EntityRef, EntityType
 from caliber.model.errors import Conflict, ConstraintViolation, InvalidValue, NotFound
 from caliber.model.knowledge import Usage
 from caliber.model.time import from_us
+from caliber.testing import inspect
 from support.configs import USER
 
 NOW_US = 1_700_000_000_000_000
@@ -322,7 +323,7 @@ class Builder:
         self.memory.search(query)
 
     def _compact(self) -> None:
-        self.memory._engine.memory.compact()
+        inspect(self.memory).resident.compact()
 
     def _advance(self, ms: int) -> None:
         self.clock.advance(ms=ms)

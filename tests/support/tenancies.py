@@ -19,6 +19,7 @@ from caliber.config import CaliberConfig, profiles
 from caliber.model import SystemClock
 from caliber.model.errors import CaliberError, Unavailable
 from caliber.schema.relations import CHANGE, RELATIONS, SCHEMA_MIGRATION
+from caliber.testing import inspect
 from support.configs import USER, config
 from support.memories import record
 
@@ -96,7 +97,7 @@ def fill(memory: caliber.Caliber, turns: int = 40) -> dict[str, Any]:
 
 def _remember_facts(memory: caliber.Caliber, trajectory_id: uuid.UUID) -> None:
     """Write records of declared memories, where there are some, that belong to a task and to each other."""
-    catalog = memory._engine.store.catalog
+    catalog = inspect(memory).store.catalog
     if not catalog.memories:
         return
     fact, step = (catalog.memories[name].relation for name in ("fact", "step"))
@@ -116,7 +117,7 @@ def _remember_facts(memory: caliber.Caliber, trajectory_id: uuid.UUID) -> None:
             uow.insert(step, record(catalog, "step", parent_id=made.record_id, position=number))
         uow.delete(fact, made)
 
-    memory._engine.write(write)
+    inspect(memory).write(write)
 
 
 def rows_of(settings: CaliberConfig) -> dict[str, dict[tuple[Any, ...], tuple[Any, ...]]]:
@@ -142,7 +143,7 @@ def rows_of(settings: CaliberConfig) -> dict[str, dict[tuple[Any, ...], tuple[An
 def place_config(settings: CaliberConfig, name: str, place: Any) -> CaliberConfig:
     """Return the configuration of a tenant's store at a place it was, or is to be."""
     with caliber.Tenants(settings) as tenants:
-        storage = tenants._directory.storage(tenants.get(name), place)
+        storage = inspect(tenants).directory.storage(tenants.get(name), place)
     return settings.with_overrides(storage=storage, tenancy=None)
 
 

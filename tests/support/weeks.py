@@ -16,6 +16,7 @@ from typing import Any
 import caliber
 from caliber.config import CaliberConfig
 from caliber.model.errors import CaliberError
+from caliber.testing import inspect
 from support.configs import USER
 from support.providers import ScriptedSummarizer
 
@@ -159,10 +160,10 @@ def kept_of(memory: caliber.Caliber) -> dict[str, list[str]]:
         "artifact": [item.text for item in storage.artifacts.all() if item.retired_at is None],
         "note": [note.content for note in storage.notes.all() if note.active],
     }
-    for name, own in memory._engine.store.catalog.memories.items():
-        snapshot = memory._engine.memory.snapshot[own.relation.name]
+    for name, own in inspect(memory).store.catalog.memories.items():
+        snapshot = inspect(memory).resident.snapshot[own.relation.name]
         rows = [row for row in range(len(snapshot.live_mask)) if snapshot.live_mask[row]]
-        found = [memory._engine.memory.entity(snapshot, row) for row in rows]
+        found = [inspect(memory).resident.entity(snapshot, row) for row in rows]
         out[name] = [item.content for item in found if item.archived_at is None]
     return {name: sorted(found) for name, found in out.items()}
 

@@ -35,6 +35,7 @@ from caliber.localserver.server import LocalServer
 from caliber.model.errors import CaliberError, Conflict, InvalidValue, SchemaMismatch, StorageError, Unavailable
 from caliber.storage.migrate.migrations import SCHEMA_VERSION
 from caliber.tenancy.move import STEPS
+from caliber.testing import inspect
 
 pytestmark = pytest.mark.usefixtures("second_postgres")
 ROUTES = [("first", "second"), ("files", "first"), ("second", "files")]
@@ -125,15 +126,15 @@ def test_ordinals_changes_and_versions_go_on_where_they_were(settings: CaliberCo
     before = rows_of(place_config(settings, "alice", caliber.Tenants(settings).get("alice").place))
     last = max(row[0] for row in before["turn"].values())
     with caliber.open(settings, tenant="alice") as memory:
-        position = memory._engine.memory.sequence
-        epoch = memory._engine.store.epoch
+        position = inspect(memory).resident.sequence
+        epoch = inspect(memory).store.epoch
         gone = memory.append_turn(known["scope"], role="user", content="to be forgotten")
-        memory._engine.store.write(lambda uow: uow.delete(*_found(uow, gone.turn_id)))
+        inspect(memory).store.write(lambda uow: uow.delete(*_found(uow, gone.turn_id)))
     with caliber.Tenants(settings) as tenants:
         tenants.move("alice", "first")
     with caliber.open(settings, tenant="alice") as memory:
-        assert memory._engine.store.epoch != epoch
-        assert memory._engine.memory.sequence > position
+        assert inspect(memory).store.epoch != epoch
+        assert inspect(memory).resident.sequence > position
         turn = memory.append_turn(known["scope"], role="user", content="after the move")
     after = rows_of(place_config(settings, "alice", caliber.Tenants(settings).get("alice").place))
     (added,) = (row for row in after["turn"].values() if row[1] == turn.turn_id.bytes)
@@ -156,7 +157,7 @@ def test_full_text_moves_too(tmp_path: Path) -> None:
     with caliber.open(settings, tenant="alice") as memory:
         found = memory.search("room 7", limit=3)
         assert found.hits[0].content == "The house has room 7."
-        indexes, space = memory._engine.store.vector_index, memory._engine.memory.snapshot.space_in_use
+        indexes, space = inspect(memory).store.vector_index, inspect(memory).resident.snapshot.space_in_use
         assert indexes is not None
         assert space is not None
         state = indexes.of(space)
@@ -327,7 +328,7 @@ def test_a_copy_that_differs_is_noticed_and_not_used(settings: CaliberConfig) ->
 
         def tampered(step: str) -> None:
             if step == "fence":
-                schema = tenants._directory.new_place("alice", "first").location
+                schema = inspect(tenants).directory.new_place("alice", "first").location
                 with psycopg.connect(variables()[FIRST]) as connection:
                     connection.execute(f"UPDATE \"{schema}\".note SET content = 'changed' WHERE ordinal = 3".encode())
 
@@ -363,7 +364,7 @@ def test_what_cannot_be_moved_says_why(settings: CaliberConfig) -> None:
             tenants.move("alice", "files")
         with pytest.raises(InvalidValue, match="no such data source"):
             tenants.move("alice", "elsewhere")
-        schema = tenants._directory.new_place("alice", "first").location
+        schema = inspect(tenants).directory.new_place("alice", "first").location
         with psycopg.connect(variables()[FIRST], autocommit=True) as connection:
             connection.execute(f'CREATE SCHEMA "{schema}" CREATE TABLE kept (a int)'.encode())
             with pytest.raises(Conflict, match="something else"):

@@ -27,6 +27,7 @@ from caliber.backends.postgres.store import shared_for
 from caliber.config import CaliberConfig
 from caliber.localserver.server import LocalServer
 from caliber.model.errors import Conflict, Unavailable
+from caliber.testing import inspect
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +166,7 @@ def test_without_the_right_to_make_roles_it_says_what_to_grant(
 
 def test_a_role_that_is_somebody_elses_is_left_alone(both: CaliberConfig, second_postgres: LocalServer) -> None:
     with caliber.Tenants(both) as tenants:
-        place = tenants._directory.new_place("dora", "second")
+        place = inspect(tenants).directory.new_place("dora", "second")
         role = storage_of(both, "alice").login_role.replace("alice", "dora")
         with psycopg.connect(os.environ[SECOND], autocommit=True) as connection:
             connection.execute(f'CREATE ROLE "{role}" LOGIN SUPERUSER'.encode())

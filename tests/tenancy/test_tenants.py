@@ -17,6 +17,7 @@ import caliber
 from caliber.config import CaliberConfig
 from caliber.model.errors import Conflict, InvalidValue, MissingRequired, NotFound, SchemaMismatch, Unavailable
 from caliber.model.tenants import TenantState
+from caliber.testing import inspect
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -146,10 +147,10 @@ def test_of_many_who_create_one_tenant_one_does(settings: CaliberConfig) -> None
 def test_a_change_is_made_from_the_state_that_was_read(settings: CaliberConfig) -> None:
     caliber.create(settings, tenant="alice")
     with caliber.Tenants(settings) as one, caliber.Tenants(settings) as other:
-        read = one._directory.get("alice")
-        other._directory.change(other._directory.get("alice"))
+        read = inspect(one).directory.get("alice")
+        inspect(other).directory.change(inspect(other).directory.get("alice"))
         with pytest.raises(Conflict, match="somebody else"):
-            one._directory.change(read, location="elsewhere")
+            inspect(one).directory.change(read, location="elsewhere")
         assert one.get("alice").location == read.location
 
 

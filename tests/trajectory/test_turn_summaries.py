@@ -34,6 +34,7 @@ from caliber.model.trajectory import TurnSummary
 from caliber.schema.relations import TURN, TURN_SUMMARY
 from caliber.search.opening import SearchEngine
 from caliber.storage.write.unit_of_work import UnitOfWork
+from caliber.testing import held_back, inspect
 from caliber.trajectory.summarizer import TurnSummarizer
 
 CHILD = Path(__file__).parent / "summarizing_process.py"
@@ -88,8 +89,8 @@ class Talk:
 
     def resting(self) -> Any:
         """Return a context in which the worker makes nothing."""
-        worker: Any = self.memory._engine.find_part(TurnSummarizer)
-        return worker._draining
+        worker: Any = inspect(self.memory).engine.find_part(TurnSummarizer)
+        return held_back(worker)
 
     @property
     def turns(self) -> list[Any]:
@@ -146,13 +147,13 @@ def test_a_completed_block_is_summarized_after_the_commit(talk: Talk) -> None:
     (summary,) = talk.summaries
     assert (summary.first_turn, summary.last_turn, summary.model_id) == (0, SIZE - 1, "scripted")
     assert summary.content == "user: turn 0 | user: turn 1 | user: turn 2 | user: turn 3"
-    assert summary.token_count == talk.memory._engine.count_text(summary.content)
+    assert summary.token_count == inspect(talk.memory).engine.count_text(summary.content)
     assert summary.trajectory_id == talk.agent.trajectory_id
     talk.count(2 * SIZE)
     talk.memory.flush()
     assert talk.ranges == [(0, 3), (4, 7), (8, 11)]
     talk.sound()
-    snapshot = talk.memory._engine.snapshot()["turn_summary"]
+    snapshot = inspect(talk.memory).snapshot()["turn_summary"]
     assert len(snapshot.group("scope_id", talk.scope_id.bytes)) == 3, "windows read it from memory"
     assert talk.provider.calls == ["summarize"] * 3, "each block once"
 
@@ -194,35 +195,35 @@ def test_appending_asks_no_more_of_the_database_than_before(backend: Any, start:
     costs = []
     for turns in ("off", "behind"):
         talk = Talk(backend, start, summaries__turns=turns)
-        store = talk.memory._engine.store
+        store = inspect(talk.memory).store
         talk.count(1)
         before = store.statement_count()
         talk.count(10 * SIZE)
         costs.append(store.statement_count() - before)
     assert costs[0] == costs[1]
     talk.memory.flush()
-    worker: Any = talk.memory._engine.find_part(TurnSummarizer)
-    with worker._draining:
+    worker: Any = inspect(talk.memory).engine.find_part(TurnSummarizer)
+    with held_back(worker):
         talk.count(2 * SIZE)
         before = store.statement_count()
-        assert worker._next().block == (10 * SIZE, 11 * SIZE - 1)
-        assert worker._next().block == (11 * SIZE, 12 * SIZE - 1)
-        assert worker._next() is None
+        assert worker.next_task().block == (10 * SIZE, 11 * SIZE - 1)
+        assert worker.next_task().block == (11 * SIZE, 12 * SIZE - 1)
+        assert worker.next_task() is None
         assert store.statement_count() == before
 
 
 def test_only_the_turn_after_a_block_makes_the_worker_look(talk: Talk) -> None:
-    worker: Any = talk.memory._engine.find_part(TurnSummarizer)
+    worker: Any = inspect(talk.memory).engine.find_part(TurnSummarizer)
     talk.memory.flush()
-    with worker._draining:
+    with held_back(worker):
         talk.count(SIZE)
-        assert not worker._changed or set(worker._changed.values()) == {0}
-        worker._changed.clear()  # of turn 0
+        assert not worker.changed or set(worker.changed.values()) == {0}
+        worker.changed.clear()  # of turn 0
         talk.count(1)
-        assert list(worker._changed) == [talk.agent.trajectory_id.bytes]
-        worker._changed.clear()
+        assert list(worker.changed) == [talk.agent.trajectory_id.bytes]
+        worker.changed.clear()
         talk.count(SIZE - 1)
-        assert not worker._changed
+        assert not worker.changed
 
 
 @pytest.mark.parametrize("where", ["asked", "storing"])
@@ -265,7 +266,7 @@ def test_turns_and_summaries_in_the_database_alone(backend: Any, start: Any) -> 
         assert talk.ranges == [(0, 3), (8, 11)]
     until(lambda: talk.ranges == [(0, 3), (4, 7), (8, 11)])
     talk.sound()
-    engine = talk.memory._engine
+    engine = inspect(talk.memory).engine
     around = engine.part(SearchEngine).around(engine.snapshot(), talk.agent.trajectory_id, [talk.scope_id])
     assert len(around["turn_summary"].group("scope_id", talk.scope_id.bytes)) == 3
 
@@ -390,7 +391,7 @@ def test_a_summary_goes_with_any_of_its_turns_and_is_made_anew(talk: Talk, held:
     CHANGES[change](talk)
     assert talk.ranges == [(0, 3), (8, 11)], "in the same transaction"
     assert talk.waiting == 1
-    snapshot = talk.memory._engine.snapshot()["turn_summary"]
+    snapshot = inspect(talk.memory).snapshot()["turn_summary"]
     assert len(snapshot.group("scope_id", talk.scope_id.bytes)) == 2
     held.set()
     talk.memory.flush()
@@ -410,7 +411,7 @@ def test_forgetting_finds_a_subject_in_the_text_of_a_summary_alone(talk: Talk) -
     assert report.redacted["turn_summary"] == 1
     found = talk.memory.storage.turn_summaries.get(one.turn_summary_id)
     assert found.content == "[forgotten] counted"
-    assert found.token_count == talk.memory._engine.count_text(found.content)
+    assert found.token_count == inspect(talk.memory).engine.count_text(found.content)
 
 
 def test_what_was_summarized_is_kept_for_replay_and_not_when_it_is_forgotten(talk: Talk) -> None:
@@ -531,7 +532,7 @@ def test_who_changes_a_turn_while_its_summary_is_stored_comes_before_or_after(
     talk.memory.flush()
     changers[0].join(30)
     assert failures == []
-    talk.memory._engine.snapshot("latest")
+    inspect(talk.memory).snapshot("latest")
     talk.memory.flush()
     assert talk.ranges == ([] if change == "purges" else [(0, 3)])
     talk.sound()
@@ -551,7 +552,7 @@ def test_two_who_delete_turns_of_one_block_both_succeed(backend: Any, start: Any
         inside.set()
         go.wait(30)
 
-    slow = threading.Thread(target=lambda: talk.memory._engine.store.write(slowly, apart=True))
+    slow = threading.Thread(target=lambda: inspect(talk.memory).store.write(slowly, apart=True))
     slow.start()
     assert inside.wait(30)
     other = threading.Thread(target=lambda: talk.memory.storage.turns.delete(second.turn_id))
@@ -584,7 +585,7 @@ def test_two_handles_make_one_summary(backend: Any, start: Any) -> None:
     with talk.resting():
         talk.count(SIZE + 1)
         second.get(talk.agent.trajectory_id)
-        second._engine.snapshot("latest")
+        inspect(second).snapshot("latest")
     threads = [threading.Thread(target=handle.flush) for handle in (talk.memory, second)]
     for thread in threads:
         thread.start()
@@ -593,10 +594,10 @@ def test_two_handles_make_one_summary(backend: Any, start: Any) -> None:
     both.abort()
     assert talk.provider.asked == provider.asked == talk.provider.asked[:1], "both asked"
     assert talk.ranges == [(0, 3)]
-    second._engine.snapshot("latest")
+    inspect(second).snapshot("latest")
     talk.sound()
     assert second.verify() == []
-    snapshot = second._engine.snapshot()["turn_summary"]
+    snapshot = inspect(second).snapshot()["turn_summary"]
     assert snapshot.count() == 1
 
 
@@ -607,7 +608,7 @@ def test_what_another_program_leaves_is_summarized_here(
     monkeypatch.setattr("caliber.engine.pacing.FOREIGN_S", 0.02)
     talk = Talk(backend, start, resident__feed_poll_ms=10)
     without = talk.open(summaries__turns="off")
-    assert without._engine.find_part(TurnSummarizer) is None
+    assert inspect(without).engine.find_part(TurnSummarizer) is None
     for number in range(SIZE + 1):
         without.append_turn(talk.scope_id, role="user", content=f"turn {number}")
     until(lambda: talk.ranges == [(0, 3)])
@@ -633,7 +634,7 @@ def test_blocks_of_another_size_overlap_no_summary(backend: Any, start: Any) -> 
 
 
 def errors_of(memory: caliber.Caliber) -> list[dict[str, Any]]:
-    memory._engine.behind.flush()
+    inspect(memory).behind.flush()
     kinds = (event for event in memory.storage.events.all() if event.event_type == EventType.ERROR)
     return [event.payload for event in kinds if event.payload["where"] == "summarizing turns"]
 
@@ -702,7 +703,7 @@ def test_without_a_provider_or_with_the_knob_off_nothing_is_summarized(backend: 
         assert agent.memory.stats()["behind"]["turn_summaries_waiting"] == 0
         assert not any(thread.name == "caliber-summarize" for thread in threading.enumerate())
         agent.memory.close()
-        if "reopen" not in backend.abilities:
+        if not backend.has("reopen"):
             return
 
 
@@ -853,7 +854,7 @@ def test_summaries_are_right_whatever_is_written_beside_them(backend: Any, start
         thread.join(60)
     assert failures == []
     for handle in (talk.memory, second):
-        handle._engine.snapshot("latest")
+        inspect(handle).snapshot("latest")
         handle.flush()
     talk.sound()
     assert talk.waiting == 0

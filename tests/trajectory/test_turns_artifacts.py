@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from support.configs import USER
-from support.entities import plain
 from support.evidence import scale
 from support.providers import CountingEmbeddings, outage
 
@@ -21,6 +20,8 @@ from caliber.kernels import estimate_tokens
 from caliber.model import TTL, ExtractionMethod, FixedClock, ToolCall, TTLKind, TurnRole
 from caliber.model.errors import Conflict, ConstraintViolation, InputError
 from caliber.model.time import from_us
+from caliber.testing import inspect
+from caliber.testing.entities import plain
 
 INVALID_UTF8 = b"caf\xe9 \xff\xfe \x00 end"
 
@@ -48,7 +49,7 @@ def test_turn_comes_back_with_everything(agent: Any) -> None:
 def test_token_count_is_estimated_when_left_out(agent: Any) -> None:
     # C-027
     text = "tokens are estimated from bytes: é"
-    assert agent.say(text).token_count == estimate_tokens(text, estimator=agent.memory._engine.estimator)
+    assert agent.say(text).token_count == estimate_tokens(text, estimator=inspect(agent.memory).engine.estimator)
     assert agent.say(text, token_count=0).token_count == 0
     for wrong in (-1, 1.5, "3", True, 2**63):
         with pytest.raises(InputError):

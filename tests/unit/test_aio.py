@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import caliber
-from caliber import EntityRef, EntityType, LockToken
+from caliber import EntityRef, EntityType, LockToken, testing
 from caliber.api.aio import AsyncCaliber
 from caliber.api.aio_agents import AsyncLocks
 from caliber.api.aio_memories import AsyncMemory
@@ -81,7 +81,7 @@ def test_the_event_loop_is_not_held_up_by_writers(config: CaliberConfig) -> None
             scope = await memory.current_scope(task.trajectory_id)
             assert scope is not None
             blocked, enough = threading.Event(), threading.Event()
-            held = memory.sync._engine.store._writer.exclusive()  # type: ignore[attr-defined]
+            held = testing.inspect(memory.sync).writer.exclusive()
 
             def hold() -> None:
                 with held:
@@ -113,7 +113,7 @@ def test_a_call_cancelled_before_its_turn_never_runs(config: CaliberConfig) -> N
             task = await memory.start_trajectory("Cancel", initiator=ME)
             scope = await memory.current_scope(task.trajectory_id)
             assert scope is not None
-            with memory.sync._engine.store._writer.exclusive():  # type: ignore[attr-defined]
+            with testing.inspect(memory.sync).writer.exclusive():
                 writes = [
                     asyncio.ensure_future(memory.append_turn(scope.scope_id, role="user", content=f"{at}"))
                     for at in range(30)

@@ -21,6 +21,7 @@ from support.configs import USER, config
 from support.memories import FACT
 
 import caliber
+from caliber import testing
 from caliber.model.errors import CaliberError, InternalError
 
 SKIPPED = frozenset(
@@ -133,10 +134,11 @@ class World:
             ("fact.", memory.memory("fact")),
         ):
             out += hostile.public(facet, prefix, sound, SKIPPED)
+        plans = {relation.plural: relation.name for relation in testing.inspect(memory).store.catalog.relations}
         for name in memory.storage:
             table = memory.storage.get(name)
             out += hostile.public(table, f"storage.{name}.", {**sound, "entity": None, "name": "nowhere"}, SKIPPED)
-            for path in table._plans.lists:
+            for path in testing.inspect(memory).store.plans[plans[name]].lists:
                 out.append(hostile.call_of(f"storage.{name}.{path}", getattr(table, path), sound))
         return out
 

@@ -247,7 +247,7 @@ def test_plain_read_reads_every_word() -> None:
 
 
 def test_command_outside_of_a_checkout_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "_PACKAGE", tmp_path / "site-packages" / "caliber")
+    monkeypatch.setattr(bench, "PACKAGE", tmp_path / "site-packages" / "caliber")
     result = caliber("bench", code=2)
     assert "from a checkout" in result.stderr
     assert "make bench" in result.stderr

@@ -66,7 +66,7 @@ def test_the_baseline_scores_and_lends_as_written() -> None:
         return rarity * frequency * (K1 + 1) / (frequency + K1 * (1 - B + B * length / lengths.mean()))
 
     first, second = alone(1, 2), alone(2, 3)
-    scores = index._lent(index._scores("Do the cat's dream?"))
+    scores = index.lent(index.scores_of("Do the cat's dream?"))
     expected = [first, LEND_NEAR * first, LEND_FAR * first, 0, second, LEND_NEAR * second]
     assert scores == pytest.approx(expected), "neighbours lend inside a stretch, and none across"
     assert index.ranked("cat", 3) == [4, 0, 5]

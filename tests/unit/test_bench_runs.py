@@ -18,7 +18,7 @@ from caliber.cli import bench
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "bench").glob("test_*.py"))}
-BENCHMARKS = [(file, name) for file, text in FILES.items() for name in bench._TEST.findall(text)]
+BENCHMARKS = [(file, name) for file, text in FILES.items() for name in bench.BENCHMARK.findall(text)]
 NOT_HERE = ("left out by --quick", "the extra tokens has no wheel for this Python")
 TEXTS: dict[str, Any] = {
     "failure": lambda child: child.text,
@@ -71,7 +71,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
             *(f"--report={report}", f"--junitxml={cases}"),
         ],
         cwd=ROOT,
-        env=inherited | dict.fromkeys(bench._ONE_THREAD, "1") | {"CALIBER_LOCOMO": str(talks)},
+        env=inherited | dict.fromkeys(bench.ONE_THREAD, "1") | {"CALIBER_LOCOMO": str(talks)},
         capture_output=True,
         text=True,
         check=False,

@@ -22,6 +22,6 @@ def test_rows_come_back_as_they_were_added(rows: list[bytes], block: int) -> Non
 def test_what_an_interrupted_append_left_is_written_over() -> None:
     made = ByteRows()
     made.append(b"one")
-    made._open.extend(b"half")
+    made.open.extend(b"half")
     made.append(b"two")
     assert list(made) == [b"one", b"two"]

@@ -7,13 +7,13 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.entities import plain
 
 from caliber.schema.relations import SCOPE, TRAJECTORY, TURN
 from caliber.schema.relations.memory import CODE_MAX
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.kept_content import pack_content, unpack_content
 from caliber.storage.write.changes import DELETE, RELOAD_RECORD, UPSERT, pack_changes, pack_upserts, unpack_changes
+from caliber.testing.entities import plain
 
 
 def test_content_is_packed_whatever_its_bytes() -> None:

@@ -18,20 +18,10 @@ from click.testing import CliRunner
 from support.cli_runs import caliber, caliber_json, command, many_commits
 
 import caliber as package
-from caliber.cli.app import _COMMANDS, cli
+from caliber.cli.app import COMMANDS, cli
 
 UNKNOWN = "0190f3c2-7c00-7000-8000-000000000000"
 HELP = Path(__file__).parent.parent / "golden" / "cli_help.txt"
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a configuration and an empty store."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("CALIBER_CONFIG", raising=False)
-    caliber("init")
-    caliber("create")
-    return tmp_path
 
 
 @pytest.fixture
@@ -52,14 +42,14 @@ def remembered(here: Path) -> Path:
 
 def test_help_lists_every_command_and_the_exit_codes() -> None:
     text = caliber("--help").stdout
-    for name in _COMMANDS:
+    for name in COMMANDS:
         assert f"\n  {name} " in text
     assert "Exit codes:" in text
 
 
 def test_help_of_every_command_is_the_one_on_record() -> None:
     parts = []
-    names = [[], *([name] for name in _COMMANDS), ["ingest", "git"], ["ingest", "chat"], ["ingest", "files"]]
+    names = [[], *([name] for name in COMMANDS), ["ingest", "git"], ["ingest", "chat"], ["ingest", "files"]]
     names += [["db", name] for name in ("list", "migrate", "check", "maintain")]
     for path in names:
         result = CliRunner().invoke(cli, [*path, "--help"], prog_name="caliber", terminal_width=80)

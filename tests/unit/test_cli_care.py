@@ -11,15 +11,11 @@ from support.cli_runs import caliber
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("CALIBER_CONFIG", raising=False)
-    caliber("init")
-    caliber("create")
+def here(here: Path) -> Path:
     Path("notes").mkdir()
     Path("notes/one.md").write_text("# One\n\nAbout engines.\n")
     caliber("ingest", "files", "notes")
-    return tmp_path
+    return here
 
 
 def test_status_views_and_vacuum(here: Path) -> None:

@@ -23,16 +23,6 @@ TALK: list[dict[str, Any]] = [
 ]
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a store."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("CALIBER_CONFIG", raising=False)
-    caliber("init")
-    caliber("create")
-    return tmp_path
-
-
 def write(name: str, lines: list[Any]) -> str:
     Path(name).write_text("".join(json.dumps(line) + "\n" for line in lines))
     return name

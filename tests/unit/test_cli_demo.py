@@ -8,7 +8,7 @@ import pytest
 from support.cli_runs import caliber, caliber_json, commit, repository
 
 import caliber as package
-from caliber.cli.demo.questions import _decided, _verb
+from caliber.cli.demo.questions import decided, verb_of
 
 DECISION = "# 0001: Use apsw\n\n**Decision.** SQLite is reached through apsw.\n\n**Why.** It exposes all of SQLite.\n"
 
@@ -112,7 +112,7 @@ def test_each_question_has_its_answer_in_the_window(project: Path) -> None:
     ],
 )  # fmt: skip
 def test_questions_about_decisions_are_english(title: str, question: str) -> None:
-    assert _decided(title)[1] == question
+    assert decided(title)[1] == question
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_questions_about_decisions_are_english(title: str, question: str) -> Non
      ("Storage", None), ("", None)],
 )  # fmt: skip
 def test_the_verb_of_a_subject(word: str, verb: str | None) -> None:
-    assert _verb(word) == verb
+    assert verb_of(word) == verb
 
 
 def test_figures_for_programs(project: Path) -> None:

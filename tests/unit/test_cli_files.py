@@ -42,13 +42,9 @@ Even deeper things are said down here.
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(here: Path) -> Path:
     """A folder with a store, and next to it a tree of files."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("CALIBER_CONFIG", raising=False)
-    caliber("init")
-    caliber("create")
-    tree = tmp_path / "tree"
+    tree = here / "tree"
     for name, content in {
         "guide.md": GUIDE,
         "code/main.py": "def main():\n    return 'forty-two'\n",
@@ -67,7 +63,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tree / "image.bin").write_bytes(bytes(range(256)) * 10)
     (tree / "huge.txt").write_text("x" * 2_000_000)
     (tree / "link.md").symlink_to(tree / "guide.md")
-    return tmp_path
+    return here
 
 
 def everything() -> str:

@@ -22,16 +22,6 @@ README = (
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a store."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("CALIBER_CONFIG", raising=False)
-    caliber("init")
-    caliber("create")
-    return tmp_path
-
-
-@pytest.fixture
 def source(here: Path) -> Path:
     """A repository of three commits in two months, with documents."""
     folder = repository(here / "engine")

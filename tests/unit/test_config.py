@@ -648,7 +648,7 @@ def test_shares_of_custom_sections_are_known_sections() -> None:
 
 def test_every_check_reads_paths_that_exist() -> None:
     paths = {path for path, _ in knobs(CaliberConfig)}
-    assert {path for read, _ in checks._CHECKS for path in read} <= paths
+    assert {path for read, _ in checks.CHECKS for path in read} <= paths
 
 
 def test_all_faults_of_a_ruined_configuration_come_at_once() -> None:

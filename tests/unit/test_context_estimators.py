@@ -174,8 +174,8 @@ def test_a_window_is_replayed_and_explained_without_its_estimator(world: Any, mo
     from caliber.kernels.tokens import estimators
 
     monkeypatch.setitem(estimators.COSTS, "cl100k_base", bytes(640))
-    estimators._table.cache_clear()
-    estimators._digest.cache_clear()
+    estimators.costs_of.cache_clear()
+    estimators.digest_of.cache_clear()
     try:
         with pytest.raises(ExtraNotInstalled):
             world.window(config=kept["exact"][0])
@@ -187,8 +187,8 @@ def test_a_window_is_replayed_and_explained_without_its_estimator(world: Any, mo
             assert explained["inputs"]["estimator"] == assembled.window.estimator
     finally:
         plan_of.cache_clear()
-        estimators._table.cache_clear()
-        estimators._digest.cache_clear()
+        estimators.costs_of.cache_clear()
+        estimators.digest_of.cache_clear()
         tokenizer.open_token_vocabulary.cache_clear()
 
 

@@ -13,6 +13,7 @@ from support.context_world import content, decisions, section
 from caliber.model.context import AssemblyAction, DecisionCode, SourceType
 from caliber.model.time import from_us
 from caliber.model.trajectory import TurnRole
+from caliber.testing import inspect
 
 
 @pytest.fixture
@@ -182,7 +183,7 @@ def test_evicted_texts_are_read_back_and_counted() -> None:
         world.artifact(f"artifact {at}")
     whole = world.window(now_us=2 * 10**15)
     for name in ("turn", "artifact"):
-        world.memory.mirrors.generations[name].evict_texts(1 << 30)
+        inspect(world.memory).mirror(name).evict_texts(1 << 30)
     again = world.window(now_us=2 * 10**15)
     assert again.text == whole.text
     assert world.memory.stats.evicted_texts_read > 0
@@ -190,9 +191,9 @@ def test_evicted_texts_are_read_back_and_counted() -> None:
 
 
 def test_decision_codes_all_have_a_rule() -> None:
-    from caliber.context.trace import _RULES
+    from caliber.context.trace import RULES
 
-    assert set(_RULES) == set(DecisionCode)
+    assert set(RULES) == set(DecisionCode)
 
 
 def test_turn_rewritten_later_keeps_its_place(world: Any) -> None:

@@ -22,6 +22,7 @@ from caliber.api.opening import bare_store
 from caliber.config.manual.render import render_toml
 from caliber.model.errors import CaliberError, InternalError, StorageError
 from caliber.storage.dump.archive import Archive
+from caliber.testing import inspect
 
 Step = tuple[str, Callable[[], object]]
 
@@ -217,14 +218,14 @@ def test_rows_that_come_again_end_the_reading(sound: tuple[Path, uuid.UUID], tmp
     """A damaged tree may give the same page for ever: here one that points to itself."""
     path, _ = sound
     with caliber.open(damage.settings(_fresh(path, tmp_path))) as memory:
-        engine = memory._engine
+        engine = inspect(memory).engine
 
         class Endless:
             def run(self, plan: Any, parameters: Any) -> list[Any]:
                 with engine.store.read() as session:
                     return session.run(plan, (-1, *parameters[1:]))
 
-        resident = engine.memory
+        mirrors = inspect(engine).mirrors
         plan = engine.store.plans["embedding"].page
         with pytest.raises(StorageError, match="order of their ordinals"):
-            resident.mirrors.indexes.load(Endless(), plan, resident.mirrors.spaces, resident.mirrors.generations)  # type: ignore[arg-type]
+            mirrors.indexes.load(Endless(), plan, mirrors.spaces, mirrors.generations)  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ from caliber.model import deadline
 from caliber.model.deadline import at_least, earliest, remaining_s, unbounded, within
 from caliber.model.errors import Unavailable
 from caliber.search.opening import SearchEngine
+from caliber.testing import inspect
 
 
 @pytest.fixture
@@ -77,13 +78,13 @@ def test_words_of_a_long_text_are_learned_no_longer_than_a_call_may_take() -> No
         scope = memory.current_scope(memory.start_trajectory("goal", initiator=USER).trajectory_id)
         assert scope is not None
         memory.append_turn(scope.scope_id, role="user", content=" ".join(f"w{number}" for number in range(100_000)))
-        keywords = memory._engine.part(SearchEngine).searcher.keywords
+        keywords = inspect(memory).part(SearchEngine).searcher.keywords
         with pytest.raises(Unavailable, match="the deadline passed while words were learned"):
             memory.search("w99999", deadline_ms=50)
         assert 0 < keywords.dictionary.word_flags.length < 100_000
         other = threading.Thread(target=memory.search, args=("w99999",))
         other.start()
-        while keywords._place.free and other.is_alive():
+        while keywords.place.free and other.is_alive():
             time.sleep(0.001)
         with pytest.raises(Unavailable, match="the deadline passed while words were indexed"):
             memory.search("w99999", deadline_ms=10)

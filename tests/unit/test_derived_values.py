@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.derived_records import BYTES as BYTE_CONTENTS
 from support.derived_records import records
-from support.entities import plain
 from support.memories import AT, FACT, record
 
 from caliber.config.memories import MemoryConfig
@@ -30,6 +29,7 @@ from caliber.schema.relations import ARTIFACT, NOTE, RELATIONS, TRAJECTORY, TURN
 from caliber.schema.relations.memory import StoredMemory
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.derived import completed, derive_column, derived_value, wrong_hash
+from caliber.testing.entities import plain
 from caliber.trajectory.turns import check_turn
 
 FROZEN = Path(__file__).parents[1] / "data" / "derived_values.json"

@@ -725,10 +725,11 @@ def test_a_connection_string_without_one_is_a_plain_value() -> None:
     assert (str(dsn), dsn.resolve(), dsn.is_set) == ("postgresql://db.example:5432,other/agent_1",) * 2 + (True,)
     assert pickle.loads(pickle.dumps(dsn)) == copy.copy(dsn) == dsn
     assert hash(dsn) == hash(LiteralDsn(str(dsn)))
-    with pytest.raises(AttributeError):
-        dsn._text = "postgres://elsewhere"  # type: ignore[misc]
-    with pytest.raises(AttributeError):
-        del dsn._text
+    for name in LiteralDsn.__slots__:
+        with pytest.raises(AttributeError):
+            setattr(dsn, name, "postgres://elsewhere")
+        with pytest.raises(AttributeError):
+            delattr(dsn, name)
     made = check_text(program('adapter a { type: postgres connection: "env:MY_DSN" }'), base="reference")
     assert made.warnings == ()
     with pytest.raises(MultipleErrors, match="behind env: stands the name of a variable"):

@@ -45,9 +45,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for path in (tables.GRAMMAR, *map(tables.file, tables.STARTS)):
         shutil.copy(path, tmp_path)
     monkeypatch.setattr(tables, "GRAMMAR", tmp_path / tables.GRAMMAR.name)
-    parser._lark.cache_clear()
+    parser.lark_parser.cache_clear()
     yield tmp_path
-    parser._lark.cache_clear()
+    parser.lark_parser.cache_clear()
 
 
 def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -87,7 +87,7 @@ def test_tables_are_made_where_none_were_shipped_for_this_lark(
     damage: Callable[[str], None], here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     meant = parse(PROGRAM)
-    parser._lark.cache_clear()
+    parser.lark_parser.cache_clear()
     damage("program")
     names = made(monkeypatch)
     assert parse(PROGRAM) == meant

@@ -193,7 +193,7 @@ def test_what_the_language_takes_for_a_keyword_is_coloured_as_one() -> None:
             at = text.index(piece, at)
             colours[at] = scope
             at += len(piece)
-        for token in parser._lark("program").parse_interactive(text, start="program").iter_parse():
+        for token in parser.lark_parser("program").parse_interactive(text, start="program").iter_parse():
             wanted = "keyword." if token.type in KEYWORDS else COLOUR_OF.get(token.type)
             if wanted is not None:
                 assert colours.get(token.start_pos or 0, "none").startswith(wanted), (

@@ -27,6 +27,7 @@ from caliber.kernels import evaluator as evaluators
 from caliber.kernels.evaluator import NUMPY, compile_evaluator
 from caliber.kernels.jit.code import CompiledCode
 from caliber.model.errors import ExtraNotInstalled, InvalidConfigValue
+from caliber.testing import replaced
 
 PACKAGE = Path(caliber.__file__).parent
 LOOPS = 11
@@ -302,9 +303,7 @@ def here(tmp_path: Path, numba: Evaluator, compiled_code: Path, monkeypatch: pyt
     return tmp_path
 
 
-def test_stats_and_doctor_name_the_evaluator(
-    here: Path, numba: Evaluator, compiled_code: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stats_and_doctor_name_the_evaluator(here: Path, numba: Evaluator, compiled_code: Path) -> None:
     assert caliber_json("check")["ok"]
     found = caliber_json("stats")
     assert found["evaluator"] == "numba"
@@ -315,8 +314,8 @@ def test_stats_and_doctor_name_the_evaluator(
     assert line["text"].startswith("evaluator numba: ")
     assert str(compiled_code) in line["text"]
     code = CompiledCode(compiled_code, 0, LOOPS, 2.0, ("x cannot be written to: Read-only file system",))
-    monkeypatch.setattr(evaluators, "_compiled", Evaluator("numba", numba.loops, code))
-    report = caliber_json("doctor")
+    with replaced(evaluators, "compiled", Evaluator("numba", numba.loops, code)):
+        report = caliber_json("doctor")
     line = next(item for item in report["findings"] if item["text"].startswith("evaluator"))
     assert line["level"] == "hint"
     assert "Read-only file system" in line["text"]

@@ -24,6 +24,7 @@ from caliber.model import EntityRef, EntityType
 from caliber.model.errors import Conflict, Unavailable
 from caliber.schema.relations import NOTE
 from caliber.storage.bulk.protocol import OnExisting
+from caliber.testing import inspect
 
 
 class Opened:
@@ -120,8 +121,8 @@ def refused(call: Callable[[], Any], reason: str) -> None:
 def test_no_write_is_acknowledged(opened: Opened, way: Callable[[Opened], str]) -> None:
     reason = way(opened)
     refused(lambda: opened.say("into nowhere"), reason)
-    refused(lambda: opened.memory._engine.store.bulk_load(NOTE, [], OnExisting.ERROR, lambda *_: None), reason)
-    refused(lambda: opened.memory._engine.store.care.create_views(100), reason)
+    refused(lambda: inspect(opened.memory).store.bulk_load(NOTE, [], OnExisting.ERROR, lambda *_: None), reason)
+    refused(lambda: inspect(opened.memory).store.care.create_views(100), reason)
     refused(lambda: opened.memory.search("before", consistency="latest"), reason)
 
 
@@ -146,7 +147,7 @@ def test_nor_one_that_is_shared(tmp_path: Path) -> None:
 
 
 def test_nor_one_that_is_committed_as_the_file_goes(opened: Opened) -> None:
-    connection = opened.memory._engine.store._connection
+    connection = inspect(opened.memory).connection
     command = connection.raw.execute
 
     class Going:
@@ -165,7 +166,7 @@ def test_nor_one_that_is_committed_as_the_file_goes(opened: Opened) -> None:
 
 def test_what_is_left_behind_is_not_lost_in_silence(tmp_path: Path) -> None:
     opened = Opened(tmp_path / "a.db", **{"write_behind.shutdown_ms": 100})
-    opened.memory._engine.record_error("test", Unavailable(reason="something"))
+    inspect(opened.memory).engine.record_error("test", Unavailable(reason="something"))
     replaced(opened)
     with pytest.raises(Unavailable):
         opened.memory.flush()
@@ -183,8 +184,8 @@ def test_a_file_that_has_its_name_again_goes_on(opened: Opened) -> None:
 
 
 def test_a_new_reader_reads_no_other_file(opened: Opened) -> None:
-    store = opened.memory._engine.store
-    store._close_readers()
+    store = inspect(opened.memory).store
+    store.close_readers()
     replaced(opened)
 
     def read() -> None:

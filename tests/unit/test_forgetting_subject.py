@@ -207,7 +207,7 @@ def test_bytes_are_found_across_the_pieces_of_a_file(before: bytes, after: bytes
     raw = before + b"\0BEEBLEBROX\0" + after
     parts = [raw[at : at + size] for at in range(0, len(raw), size)]
     proof = Proof(subject, ())
-    found, read = proof._in_parts(Place("file", "file", iter(parts)), None)
+    found, read = proof.in_parts(Place("file", "file", iter(parts)), None)
     assert read == len(raw)
     assert found == 1
 
@@ -215,12 +215,12 @@ def test_bytes_are_found_across_the_pieces_of_a_file(before: bytes, after: bytes
 def test_digests_are_found_in_files_and_values() -> None:
     digest = bytes(range(32))
     proof = Proof(Subject((), ("Beeblebrox",)), (digest,))
-    from caliber.erasure.proving import _heads
+    from caliber.erasure.proving import heads_of
 
-    heads = _heads(proof._hashes)
+    heads = heads_of(proof.hashes)
     for parts in ([b"x" * 99 + digest + b"y"], [b"x" * 20 + digest[:7], digest[7:] + b"y"]):
-        assert proof._in_parts(Place("file", "file", iter(parts)), heads)[0] == 1
-    assert proof._in_parts(Place("column", "column", iter([digest, b"z"]), apart=True), heads)[0] == 1
+        assert proof.in_parts(Place("file", "file", iter(parts)), heads)[0] == 1
+    assert proof.in_parts(Place("column", "column", iter([digest, b"z"]), apart=True), heads)[0] == 1
 
 
 def test_a_report_is_proven_only_when_all_was_read_and_nothing_found() -> None:

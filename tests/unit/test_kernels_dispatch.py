@@ -74,7 +74,7 @@ def test_a_path_is_refused_where_the_cpu_lacks_it(cpu: str, monkeypatch: pytest.
             value: int = getattr(lib, name)
             return value
 
-    monkeypatch.setattr(dispatch, "_load", lambda: (ffi, Machine()))
+    monkeypatch.setattr(dispatch, "load", lambda: (ffi, Machine()))
     assert list(kernels.available_paths()) == paths
     for path in ("avx2", "neon", "dotprod"):
         if path in paths:
@@ -146,4 +146,4 @@ def test_every_pointer_type_of_python_matches_the_struct_of_c() -> None:
     assert identifiers.STATE.itemsize == ffi.sizeof("cal_uuid7_state")
     assert ffi.sizeof("cal_segment") == 7 * ffi.sizeof("void *")
     fields = {name: field.type.cname.replace(" const", "") for name, field in ffi.typeof("cal_rank_columns").fields}
-    assert list(fields.items()) == list(rank._C_TYPES.items())
+    assert list(fields.items()) == list(rank.C_TYPES.items())

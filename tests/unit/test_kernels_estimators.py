@@ -155,7 +155,7 @@ def vocabulary_file(name: str) -> bytes:
 def test_the_vocabularies_are_the_published_ones(name: str) -> None:
     import quicktok
 
-    assert hashlib.sha256(vocabulary_file(name)).hexdigest() == tokenizer._TIKTOKEN_FILES[name][1]
+    assert hashlib.sha256(vocabulary_file(name)).hexdigest() == tokenizer.TIKTOKEN_FILES[name][1]
     assert max(map(len, quicktok.Tokenizer(name, "").token_byte_values())) == LONGEST_TOKEN
 
 
@@ -164,7 +164,7 @@ def test_tiktoken_counts_the_same_where_its_file_is_present(fresh: Path, monkeyp
     texts = ["hello world", "def f(x):\n    return x + 1\n", "日本語のテキスト 🚀", "  \n\n\t x", "12345678.90"]
     counts = [estimate_tokens(text, estimator=ExactEstimator("cl100k_base")) for text in texts]
     cuts = [truncate_to_tokens(text, 3, estimator=ExactEstimator("cl100k_base")) for text in texts]
-    key, _ = tokenizer._TIKTOKEN_FILES["cl100k_base"]
+    key, _ = tokenizer.TIKTOKEN_FILES["cl100k_base"]
     whole = vocabulary_file("cl100k_base")
     monkeypatch.setitem(sys.modules, "quicktok", None)
 

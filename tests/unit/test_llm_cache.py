@@ -14,6 +14,7 @@ from support.interrupted import every_line, in_files
 from caliber.llm.cache import EmbeddingCache, EmbeddingKey, content_hash
 from caliber.llm.protocols import FloatVector
 from caliber.model.errors import EmbeddingFailed, InvalidValue, Unavailable
+from caliber.testing import replaced
 
 
 def key(text: str, model: str = "m", dimensions: int = 4) -> EmbeddingKey:
@@ -298,9 +299,9 @@ def test_a_child_does_not_wait_for_threads_of_its_parent() -> None:
 
     def compute(places: list[int]) -> list[FloatVector]:
         # As if forked off while this thread is computing and another holds the lock.
-        cache._pid = -1
-        cache._lock.acquire()
-        assert cache.get_or_compute([key("slow"), key("known")], lambda places: [vector(2)])[1][0] == 1
+        held = threading.Lock()
+        with held, replaced(cache, "pid", -1), replaced(cache, "lock", held):
+            assert cache.get_or_compute([key("slow"), key("known")], lambda places: [vector(2)])[1][0] == 1
         return [vector(3)]
 
     assert cache.get_or_compute([key("slow")], compute)[0][0] == 3

@@ -75,7 +75,7 @@ def test_features_that_cancel_still_give_a_direction() -> None:
     # In one dimension every feature is plus or minus its weight, so the sums of some pairs of words are zero.
     provider = HashEmbeddingProvider(1, "m")
     pairs = [f"w{number} v{number}" for number in range(300)]
-    sums = [sum(float(value) for word in pair.split() for value in provider._features(word)[1]) for pair in pairs]
+    sums = [sum(float(value) for word in pair.split() for value in provider.features(word)[1]) for pair in pairs]
     assert 0.0 in sums
     assert {abs(float(provider.embed(pair)[0])) for pair in pairs} == {1.0}
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from caliber.llm import EmbeddingCache
 from caliber.llm.cache import EmbeddingKey
 from caliber.llm.remote.http import retry_after_s
-from caliber.llm.remote.limiter import RateLimiter, _Bucket
+from caliber.llm.remote.limiter import Bucket, RateLimiter
 from caliber.llm.retry import Retry
 from caliber.model.deadline import remaining_s, within
 from caliber.model.errors import EmbeddingFailed, LlmError, RateLimited, RequestFailed, Unavailable
@@ -36,7 +36,7 @@ def limiter(requests: int = 0, tokens: int = 0, closed: threading.Event | None =
 )
 def test_no_minute_begins_with_more_than_the_service_refills(per_minute: int, steps: list[tuple[float, int]]) -> None:
     # M-016: whoever waits as told has taken, at every moment, at most one minute's worth plus what was refilled
-    bucket = _Bucket(per_minute, 0.0)
+    bucket = Bucket(per_minute, 0.0)
     now = taken = 0.0
     for pause, amount in steps:
         now += pause

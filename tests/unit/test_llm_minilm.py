@@ -119,21 +119,21 @@ def test_it_works_after_fork(provider: MiniLmEmbeddingProvider) -> None:
 
 def test_other_weights_are_refused(tmp_path: Path) -> None:
     made = MiniLmEmbeddingProvider(threads=1, max_tokens=254)
-    made._weights = tmp_path / "model.onnx"
-    made._weights.write_bytes(b"other weights")
+    made.weights = tmp_path / "model.onnx"
+    made.weights.write_bytes(b"other weights")
     with pytest.raises(EmbeddingFailed, match="are not those of"):
         made.embed("a")
-    made._weights.unlink()
+    made.weights.unlink()
     with pytest.raises(EmbeddingFailed, match="cannot be read"):
         made.embed("a")
 
 
 def test_another_vocabulary_is_refused(tmp_path: Path) -> None:
     made = MiniLmEmbeddingProvider(threads=1, max_tokens=254)
-    document = json.loads(made._vocabulary.read_text())
+    document = json.loads(made.vocabulary.read_text())
     document["model"]["vocab"]["[CLS]"] = 5
-    made._vocabulary = tmp_path / "tokenizer.json"
-    made._vocabulary.write_text(json.dumps(document))
+    made.vocabulary = tmp_path / "tokenizer.json"
+    made.vocabulary.write_text(json.dumps(document))
     with pytest.raises(EmbeddingFailed, match="tokenizer"):
         made.embed("a")
 

@@ -18,6 +18,7 @@ from caliber.llm.local import static
 from caliber.llm.local.static import StaticEmbeddingProvider
 from caliber.llm.protocols import EmbeddingProvider
 from caliber.model.errors import EmbeddingFailed, ExtraNotInstalled, InvalidConfigValue, InvalidValue
+from caliber.testing import replaced
 
 ROOT = Path(__file__).parents[2]
 TEXTS = [
@@ -130,9 +131,9 @@ def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_tokenizer_that_cannot_be_imported_names_the_extra_too(monkeypatch: pytest.MonkeyPatch) -> None:
     fresh = StaticEmbeddingProvider()
-    monkeypatch.setattr(static, "_shared", {})  # as in a process that has no model open yet
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(ExtraNotInstalled, match=r"caliber-memory\[embed\]"):
+    unread = replaced(static, "shared", {})  # as in a process that has no model open yet
+    with unread, pytest.raises(ExtraNotInstalled, match=r"caliber-memory\[embed\]"):
         fresh.embed("text")
 
 
@@ -204,7 +205,7 @@ def test_import_and_construction_load_no_model_runtime() -> None:
 
 
 def test_weights_are_mapped_and_not_read(provider: StaticEmbeddingProvider) -> None:
-    rows = provider._loaded().rows
+    rows = provider.loaded().rows
     assert not rows.flags.owndata
     assert not rows.flags.writeable
     assert rows.dtype == np.float16
@@ -222,4 +223,4 @@ def test_one_model_is_read_once_for_all_who_use_it() -> None:
     assert static.load_static_model(folder) is model
     provider = static.StaticEmbeddingProvider(64)
     provider.load()
-    assert provider._model is model
+    assert provider.loaded() is model

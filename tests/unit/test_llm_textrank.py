@@ -159,13 +159,13 @@ def test_work_on_huge_texts_is_bounded(piece: str) -> None:
 
 def test_no_more_than_the_stated_part_of_a_long_text_is_read() -> None:
     text = "".join(f"line {number}\n" for number in range(500_000))
-    stretches = textrank._stretches(text)
+    stretches = textrank.stretches(text)
     assert len(stretches) == textrank.STRETCHES
     assert sum(map(len, stretches)) <= textrank.MAX_CHARS_READ
     assert text.startswith(stretches[0])
     assert text.endswith(stretches[-1])
     assert all(stretch.startswith("line ") for stretch in stretches)
-    assert textrank._stretches(text[: textrank.MAX_CHARS_READ]) == [text[: textrank.MAX_CHARS_READ]]
+    assert textrank.stretches(text[: textrank.MAX_CHARS_READ]) == [text[: textrank.MAX_CHARS_READ]]
 
 
 def test_both_ends_and_the_middle_of_a_long_text_are_read() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.cli_runs import caliber, commit, repository
 
-from caliber.cli.app import _COMMANDS
+from caliber.cli.app import COMMANDS
 from caliber.config import profiles
 from caliber.config.profiles import services
 from caliber.engine.refusals import provider_refusals
@@ -54,10 +54,10 @@ def test_the_ten_lines_are_typed(tmp_path: Path, known_types: Path) -> None:
 
 def test_every_command_is_named_and_every_named_command_exists() -> None:
     table = README.split("## The program")[1]
-    for name in _COMMANDS:
+    for name in COMMANDS:
         assert re.search(rf"`(caliber )?{name}\b", table), name
     for name in re.findall(r"caliber ([a-z]+)", README):
-        assert name in _COMMANDS or name in ("files", "is"), name
+        assert name in COMMANDS or name in ("files", "is"), name
 
 
 def test_the_demo_on_postgres_is_said_to_need_what_it_needs() -> None:

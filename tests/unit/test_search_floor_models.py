@@ -18,6 +18,7 @@ import caliber
 from caliber.config.profiles.search import MEASURED_SPACES
 from caliber.config.profiles.services import CHANGES, EMBEDDING
 from caliber.embedding.service import Embeddings
+from caliber.testing import inspect
 
 pytest.importorskip("tokenizers", reason="the extra embed is not installed")
 
@@ -81,7 +82,7 @@ def filled(path: Path, kind: str) -> Any:
 def test_facts_are_found_and_junk_is_not(kind: str, tmp_path: Path) -> None:
     needs(kind)
     with filled(tmp_path / "a.db", kind) as memory:
-        space = memory._engine.part(Embeddings).embedder.space.name
+        space = inspect(memory).part(Embeddings).embedder.space.name
         assert any(space.replace("/254", "") == measured for measured in MEASURED_SPACES)
         for query, fact in QUESTIONS.items():
             assert memory.search(query, kinds=["turn"]).hits[0].content == fact, query

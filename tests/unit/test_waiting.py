@@ -17,6 +17,7 @@ from support.evidence import seed
 
 from caliber.llm.local import static
 from caliber.storage.waiting import Condition, Event, Worker, apart
+from caliber.testing import replaced
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="needs signals")
 DEPTH = 4
@@ -105,16 +106,13 @@ def test_work_apart_goes_on_when_its_caller_is_interrupted(late: None) -> None:
     assert done.wait(30)
 
 
-def test_a_handlers_exception_is_no_fault_of_the_model(
-    late: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_handlers_exception_is_no_fault_of_the_model(late: None, tmp_path: Path) -> None:
     def interrupted(*_: Any) -> Any:
         os.kill(os.getpid(), signal.SIGALRM)
         time.sleep(0.05)
         raise OSError
 
-    monkeypatch.setattr(static, "_map_tensor", interrupted)
-    with pytest.raises(Late):
+    with replaced(static, "map_tensor", interrupted), pytest.raises(Late):
         static.load_static_model(tmp_path)
 
 

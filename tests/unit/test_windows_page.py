@@ -10,7 +10,7 @@ import pytest
 
 from caliber.config.manual import explaining
 from caliber.context import trace
-from caliber.model.references import _USERS
+from caliber.model.references import USERS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "windows.md"
@@ -51,11 +51,11 @@ def test_every_knob_that_is_named_exists() -> None:
 
 def test_every_reason_is_in_the_table() -> None:
     table = PROSE[PROSE.index("| `rule_id` |") :].split("\n\n")[0]
-    assert set(re.findall(r"`(\w+)`", table)) - {"rule_id", "min_relevance_threshold"} == set(trace._RULES.values())
+    assert set(re.findall(r"`(\w+)`", table)) - {"rule_id", "min_relevance_threshold"} == set(trace.RULES.values())
 
 
 def test_the_namespace_of_users_and_every_link_are_right() -> None:
-    assert str(_USERS) in PROSE
+    assert str(USERS) in PROSE
     pages = [
         PAGE,
         *(ROOT / "docs" / "decisions").glob("019[3-8]-*.md"),

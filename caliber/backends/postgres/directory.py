@@ -39,7 +39,7 @@ class PostgresRecords:
         self._schema = settings.schema_name
         self._clock_us = clock_us
         self._lock = threading.Lock()
-        self._limits = settings.statement_timeout_ms, settings.lock_timeout_ms
+        self.limits = settings.statement_timeout_ms, settings.lock_timeout_ms
         self.plans = _plans_of(self._schema)
         self._shared = Shared(
             store=f"the directory of tenants in PostgreSQL schema {self._schema}",
@@ -49,25 +49,25 @@ class PostgresRecords:
             prepares=False,  # asked rarely, and perhaps through a pool that cannot
             qualifier=f"{quote(self._schema)}.",
         )
-        self._connection = connect(self._shared)
+        self.connection = connect(self._shared)
         try:
-            check_server(self._connection, self._shared.store)
+            check_server(self.connection, self._shared.store)
             if create:
                 self.work(self._baseline)
             self.work(self._check)
         except BaseException:
-            self._connection.close()
+            self.connection.close()
             raise
 
     def _tables(self) -> dict[str, str | None]:
-        rows = self._connection.command(
+        rows = self.connection.command(
             "SELECT c.relname, obj_description(c.oid, 'pg_class') FROM pg_class AS c JOIN pg_namespace AS n"
             f" ON n.oid = c.relnamespace WHERE n.nspname = '{self._schema}' AND c.relkind IN ('r', 'p', 'v', 'm', 'f')"
         )
         return {str(name): comment for name, comment in rows}
 
     def _baseline(self, _: UnitOfWork) -> None:
-        connection = self._connection
+        connection = self.connection
         connection.command(f"SELECT pg_advisory_xact_lock({ADVISORY_CLASS}, hashtext('{self._schema}'))")
         if self._tables():
             return
@@ -93,7 +93,7 @@ class PostgresRecords:
                 store=self._shared.store, reason="the schema is no directory of tenants; choose another name"
             )
         plans = self.plans[SCHEMA_MIGRATION.name]
-        rows = self._connection.run(plans.lists["list_all"], ())
+        rows = self.connection.run(plans.lists["list_all"], ())
         check_versions(
             self._shared.store, [plans.codec.decode(row) for row in rows], writing=True, version=DIRECTORY_VERSION
         )
@@ -103,7 +103,7 @@ class PostgresRecords:
             connection = self._usable()
             try:
                 connection.command("BEGIN")
-                statement_ms, lock_ms = self._limits
+                statement_ms, lock_ms = self.limits
                 connection.command(
                     f"SELECT set_config('statement_timeout', '{statement_ms}', true),"
                     f" set_config('lock_timeout', '{lock_ms}', true), set_config('synchronous_commit', 'on', true)"
@@ -115,11 +115,11 @@ class PostgresRecords:
             return result
 
     def _usable(self) -> PgConnection:
-        if self._connection.closed or self._connection.broken or self._connection.is_dead():
-            self._connection.close()
-            self._connection = connect(self._shared)
-        return self._connection
+        if self.connection.closed or self.connection.broken or self.connection.is_dead():
+            self.connection.close()
+            self.connection = connect(self._shared)
+        return self.connection
 
     def close(self) -> None:
         with self._lock:
-            self._connection.close()
+            self.connection.close()

@@ -221,7 +221,7 @@ class PostgresStore:
     def _connect(self, deadline: float | None) -> PgConnection:
         connection = connect(self._shared, deadline)
         try:
-            self._look_at(connection)
+            self.look_at(connection)
         except BaseException:
             connection.close()
             raise
@@ -230,10 +230,10 @@ class PostgresStore:
     def _arrived(self, raw: psycopg.Connection[Any], deadline: float | None) -> PgConnection:
         connection = PgConnection(raw, self._shared)
         connection.deadline = deadline
-        self._look_at(connection)
+        self.look_at(connection)
         return connection
 
-    def _look_at(self, connection: PgConnection) -> None:
+    def look_at(self, connection: PgConnection) -> None:
         """Notice that a new connection leads to another server, or to one that was restarted."""
         if self._server is None:
             return

@@ -110,8 +110,8 @@ class SqliteStore:
         self.full_text = SqliteFullText(
             self._writer.full_text, texts_of(self.catalog), self.plans, self._reading, self._transaction, clock_us
         )
-        self.eraser = SqliteEraser(self._options, self._outside, self._reading, self._close_readers)
-        self._readers = Places(storage.readers)
+        self.eraser = SqliteEraser(self._options, self._outside, self._reading, self.close_readers)
+        self.readers = Places(storage.readers)
         self._idle: list[SqliteConnection] = []
         self._data_version = self._ask_data_version()
         self._closed = self._released = False
@@ -169,7 +169,7 @@ class SqliteStore:
         holder = object()
         connection = None
         try:
-            self._readers.take(holder)
+            self.readers.take(holder)
             self._check_open()  # it may have been closed while this waited
             connection = self._idle_reader() or self._new_reader()
             try:
@@ -189,10 +189,10 @@ class SqliteStore:
         finally:
             if connection is None or not connection.is_inherited:  # a parent's thread may hold that lock for ever
                 try:
-                    self._readers.leave(holder)
+                    self.readers.leave(holder)
                 finally:
-                    if holder in self._readers.holders:  # interrupted: in another thread no handler runs
-                        start_new_thread(self._readers.leave, (holder,))
+                    if holder in self.readers.holders:  # interrupted: in another thread no handler runs
+                        start_new_thread(self.readers.leave, (holder,))
 
     def _new_reader(self) -> SqliteConnection:
         connection = SqliteConnection(self._options, self._counter, memory_name=self._memory_name)
@@ -294,12 +294,12 @@ class SqliteStore:
             return
         self._closed = True
         with self._writer.exclusive():
-            self._close_readers()
+            self.close_readers()
             self._connection.close()
-        self._readers.close()  # who waits for a connection; those in use are closed when given back
+        self.readers.close()  # who waits for a connection; those in use are closed when given back
         self._released = True
 
-    def _close_readers(self) -> None:
+    def close_readers(self) -> None:
         """Close idle connections; those in use are closed when given back, and the next reader makes its own."""
         while (connection := self._idle_reader()) is not None:
             connection.close()

@@ -122,7 +122,7 @@ def _about_a_decision(memory: Caliber, trajectory_id: uuid.UUID) -> Question | N
         paragraphs = [part.strip() for part in re.split(r"\n\s*\n", artifact.text) if part.strip()]
         why = _paragraph(paragraphs, _WHY)
         answer = _beginning(why or _paragraph(paragraphs, _DECISION) or "")
-        certain, text = _decided(title)
+        certain, text = decided(title)
         if not answer or len(title) > _TITLE_CHARS or len(artifact.text) > _RECORD_CHARS:
             continue
         rank = (certain, why is not None, len(artifact.text), path)
@@ -131,7 +131,7 @@ def _about_a_decision(memory: Caliber, trajectory_id: uuid.UUID) -> Question | N
     return None if best is None else best[1]
 
 
-def _decided(title: str) -> tuple[int, str]:
+def decided(title: str) -> tuple[int, str]:
     """Return a question about a decision of this title, and how surely it is English."""
     words = title.split()
     plain = [word.lower().strip(",:;") for word in words]
@@ -201,7 +201,7 @@ def _about_a_commit(memory: Caliber, trajectory_id: uuid.UUID) -> Question | Non
     asked: list[tuple[int, str, uuid.UUID, str]] = []
     for turn_id, subject in subjects:
         words = _REFERENCE.sub("", _PREFIX.sub("", subject)).rstrip(" .").split()
-        verb = _verb(words[0]) if words else None
+        verb = verb_of(words[0]) if words else None
         rest = " ".join(words[1:])
         if verb is None or not 3 <= len(words) <= 9 or not _PLAIN.fullmatch(rest) or times[subject] > 1:
             continue
@@ -219,7 +219,7 @@ def _finds(memory: Caliber, text: str, kind: str, record_id: uuid.UUID) -> bool:
     return bool(hits) and hits[0].id == record_id
 
 
-def _verb(word: str) -> str | None:
+def verb_of(word: str) -> str | None:
     """Return the verb that a commit's subject begins with, as questions have it: fix of Fix, Fixes and Fixed."""
     plain = word.lower()
     for form in (plain, *_stems(plain)):

@@ -31,14 +31,14 @@ HALFVEC_MAX: Final = 4_000  # pgvector indexes up to here; above it only exact s
 PGVECTOR_MAX: Final = 16_000  # pgvector stores no more
 
 Rule = Callable[..., Iterator[ConfigError]]
-_CHECKS: list[tuple[tuple[str, ...], Rule]] = []
+CHECKS: list[tuple[tuple[str, ...], Rule]] = []
 
 
 def check(*paths: str) -> Callable[[Rule], Rule]:
     """Register a rule that is given the values at ``paths``, in order."""
 
     def register(rule: Rule) -> Rule:
-        _CHECKS.append((paths, rule))
+        CHECKS.append((paths, rule))
         return rule
 
     return register
@@ -255,13 +255,13 @@ class _Unreadable(Exception):
 
 def run_valid(config: BaseModel) -> list[ConfigError]:
     """Return the faults between the knobs of a configuration whose single values are all right."""
-    return [fault for paths, rule in _CHECKS for fault in rule(*(_get(config, path) for path in paths))]
+    return [fault for paths, rule in CHECKS for fault in rule(*(_get(config, path) for path in paths))]
 
 
 def run(root: type[BaseModel], data: Mapping[str, Any]) -> list[ConfigError]:
     """Return the faults between those knobs of ``data`` that are right by themselves."""
     out: list[ConfigError] = []
-    for paths, rule in _CHECKS:
+    for paths, rule in CHECKS:
         try:
             values = [_read(root, data, path) for path in paths]
         except _Unreadable:

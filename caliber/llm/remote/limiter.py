@@ -21,7 +21,7 @@ _HELD_MOST_S = 3_600.0
 """A service that asks for a longer wait, such as until a date that its clock got wrong, is asked again after this."""
 
 
-class _Bucket:
+class Bucket:
     """A token bucket of one minute's worth; what is taken beyond its content is owed, and waited for."""
 
     __slots__ = ("_at", "_capacity", "_level")
@@ -49,8 +49,8 @@ class RateLimiter:
     def __init__(self, provider: str, *, requests_per_minute: int, tokens_per_minute: int, closed: Event) -> None:
         now = time.monotonic()
         self._provider = provider
-        self._requests = _Bucket(requests_per_minute, now)
-        self._tokens = _Bucket(tokens_per_minute, now)
+        self._requests = Bucket(requests_per_minute, now)
+        self._tokens = Bucket(tokens_per_minute, now)
         self._held_until = now
         self._closed = closed
         self._lock = threading.Lock()

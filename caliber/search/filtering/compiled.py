@@ -33,12 +33,12 @@ class Filters:
     def __init__(self, memory_of: Callable[[str], BuiltIn]) -> None:
         self._memory_of = memory_of
         self._lock = threading.Lock()
-        self._kept: dict[tuple[str, tuple[str, ...], bool], dict[str, Predicate]] = {}
+        self.kept: dict[tuple[str, tuple[str, ...], bool], dict[str, Predicate]] = {}
 
     def clear(self) -> None:
         """Forget every text: one may name who was forgotten."""
         with self._lock:
-            self._kept.clear()
+            self.kept.clear()
 
     def of(self, text: str, kinds: Sequence[str], *, named: bool) -> Mapping[str, Predicate]:
         """Return what a text asks of each kind that it can be asked of.
@@ -49,14 +49,14 @@ class Filters:
         """
         key = (text, tuple(kinds), named)
         with self._lock:
-            known = self._kept.get(key)
+            known = self.kept.get(key)
         if known is None:
             known = self._compiled(text, kinds, named)
             if len(text) <= _KEPT_CHARS:
                 with self._lock:
-                    if len(self._kept) >= _KEPT:
-                        self._kept.clear()
-                    self._kept[key] = known
+                    if len(self.kept) >= _KEPT:
+                        self.kept.clear()
+                    self.kept[key] = known
         return known
 
     def _compiled(self, text: str, kinds: Sequence[str], named: bool) -> dict[str, Predicate]:

@@ -49,11 +49,11 @@ class VisibleRows:
     """The rows in sight. ``visible`` is read-only. Shapes: ``bool[length of the mirror]``"""
 
     __slots__ = (
-        "_filtered",
         "_grown",
         "_lengths",
         "count",
         "dead",
+        "filtered",
         "live",
         "newest_us",
         "since_us",
@@ -68,7 +68,7 @@ class VisibleRows:
         self.count = int(np.count_nonzero(visible))
         self.newest_us: int | None = None  # set by whoever first asks
         self.spelt: dict[tuple[int, tuple[int, ...]], bool] = {}
-        self._filtered: dict[object, Bools] = {}
+        self.filtered: dict[object, Bools] = {}
         # What it is true for.
         self.live: Bools | None = None
         self.dead = 0
@@ -80,7 +80,7 @@ class VisibleRows:
     def meeting(self, owners: RelationSnapshot, conditions: Mapping[str, Any]) -> Bools | None:
         """Return which of the rows meet every condition, read-only, or None if the kind lacks a column."""
         key = tuple([(name, _hashable(wanted)) for name, wanted in conditions.items()])
-        known = self._filtered.get(key)
+        known = self.filtered.get(key)
         if known is None:
             known = allowed_by(self.visible, owners, conditions)
             if known is not None:
@@ -92,7 +92,7 @@ class VisibleRows:
         """Return for which of the rows a filter of the language holds, read-only; no other row is read."""
         kind = owners.relation.name
         key = where.key(kind)
-        known = None if key is None else self._filtered.get(key)
+        known = None if key is None else self.filtered.get(key)
         if known is None:
             known = mask(where.predicates[kind], owners, where.variables, texts, self.visible)
             known.flags.writeable = False
@@ -101,9 +101,9 @@ class VisibleRows:
         return known
 
     def _keep(self, key: object, allowed: Bools) -> None:
-        if len(self._filtered) >= _FILTERS:
-            self._filtered.clear()
-        self._filtered[key] = allowed
+        if len(self.filtered) >= _FILTERS:
+            self.filtered.clear()
+        self.filtered[key] = allowed
 
     def lengths(self, words: KeywordSnapshot) -> int:
         """Return how many terms the texts in sight hold: whole numbers, so the sum is exact in any order."""
@@ -148,7 +148,7 @@ class VisibleCache:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: weakref.WeakKeyDictionary[Generation, list[VisibleRows]] = weakref.WeakKeyDictionary()
+        self.known: weakref.WeakKeyDictionary[Generation, list[VisibleRows]] = weakref.WeakKeyDictionary()
 
     def of(self, owners: RelationSnapshot, readers: Seen, as_of_us: int, now_us: int) -> VisibleRows:
         """Return which rows are in force and may be seen: by valid time at ``as_of_us``, else at ``now_us``."""
@@ -158,7 +158,7 @@ class VisibleCache:
             return VisibleRows(alive(owners, at, at, seen))
         verdicts = None if seen is None else seen.verdicts
         with self._lock:
-            known = self._known.setdefault(owners.generation, [])
+            known = self.known.setdefault(owners.generation, [])
             older = None
             for place, sight in enumerate(known):
                 if not (sight.since_us <= at < sight.until_us and _agree(sight.verdicts, verdicts)):

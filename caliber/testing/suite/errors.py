@@ -18,7 +18,8 @@ from caliber.schema.relations import NOTE, SCOPE, TRAJECTORY
 from caliber.storage.protocol import Store
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.testing.entities import INT64_MAX, plain
-from caliber.testing.world import Contract, World, count, session_of
+from caliber.testing.inspection import session_of
+from caliber.testing.world import Contract, World, count
 
 SECRET = "s3cret-value"  # noqa: S105  (what must not be found in a message)
 

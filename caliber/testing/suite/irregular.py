@@ -47,8 +47,9 @@ from caliber.testing.dataset import (
     uid,
 )
 from caliber.testing.entities import plain
+from caliber.testing.inspection import session_of
 from caliber.testing.target import ContractTarget
-from caliber.testing.world import Contract, all_rows, refusal, session_of, undone
+from caliber.testing.world import Contract, all_rows, refusal, undone
 
 
 class Filled(NamedTuple):

@@ -20,7 +20,8 @@ from caliber.schema.relations import (
 )
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.testing.entities import changed, plain, value_of
-from caliber.testing.world import DECLARED, World, count, session_of
+from caliber.testing.inspection import session_of
+from caliber.testing.world import DECLARED, World, count
 
 
 def _broken(world: World, relation: Relation, column: str, value: Any) -> StorageError:

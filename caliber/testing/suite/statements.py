@@ -16,7 +16,8 @@ from caliber.schema.relations import TRAJECTORY
 from caliber.storage.compile.codec import Row, dump_json
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.testing.entities import different, value_of
-from caliber.testing.world import DECLARED, World, all_rows, count, key_of, session_of
+from caliber.testing.inspection import session_of
+from caliber.testing.world import DECLARED, World, all_rows, count, key_of
 
 VERSIONED = [relation for relation in DECLARED if relation.versioned]
 NUMBERED = [relation for relation in DECLARED if relation.ordinal]

@@ -17,6 +17,7 @@ from typing import Any
 
 import caliber
 from caliber.config import CaliberConfig
+from caliber.model.errors import CaliberError
 from caliber.model.time import FixedClock
 from support.configs import USER, config
 
@@ -170,3 +171,12 @@ class SteppingClock(FixedClock):
     def now_us(self) -> int:
         self.advance(us=1_000)
         return super().now_us()
+
+
+def works(call: Callable[[], Any]) -> str:
+    """Call, and return ``done`` or the name of the error."""
+    try:
+        call()
+    except CaliberError as error:
+        return type(error).__name__
+    return "done"

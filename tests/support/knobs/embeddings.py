@@ -12,8 +12,10 @@ import caliber
 from caliber.config import CaliberConfig
 from caliber.model.errors import CaliberError, MultipleErrors
 from caliber.schema.relations import EMBEDDING
+from caliber.testing import inspect
+from caliber.testing.world import count
 from support.configs import DIMENSIONS, HASH_PROVIDER, policy
-from support.crowds import count, until
+from support.crowds import until
 from support.knobs.case import FILE, Agent, Case, Place
 from support.knobs.memories import comes, left_after_two_days
 from support.memories import FACT
@@ -35,7 +37,7 @@ class Batches(CountingEmbeddings):
 
 
 def vectors(memory: caliber.Caliber) -> int:
-    return count(memory._engine.store, EMBEDDING)
+    return count(inspect(memory).store, EMBEDDING)
 
 
 def one_of_each(kind: str) -> Callable[[CaliberConfig, Place], tuple[str, int]]:
@@ -61,7 +63,7 @@ def one_of_each(kind: str) -> Callable[[CaliberConfig, Place], tuple[str, int]]:
             outcome = "refused"
         provider.failure = None
         agent.memory.flush()
-        return outcome, count(agent.memory._engine.store, EMBEDDING)
+        return outcome, count(inspect(agent.memory).store, EMBEDDING)
 
     return see
 

@@ -17,12 +17,12 @@ from caliber.api.tenants import tenant_config
 from caliber.backends import backend
 from caliber.config import CaliberConfig, profiles
 from caliber.model import SystemClock
-from caliber.model.errors import CaliberError
 from caliber.schema.relations import TRAJECTORY
+from caliber.testing import inspect
+from caliber.testing.entities import plain
 from support.configs import policy
 from support.crowds import Crowd, Gate, until
-from support.entities import plain
-from support.knobs.case import FILE, NO_VECTORS, Agent, Case, Knobs, Place, create, released
+from support.knobs.case import FILE, NO_VECTORS, Agent, Case, Knobs, Place, create, released, works
 from support.providers import ScriptedSummarizer
 
 Seen = Callable[[CaliberConfig, Place], Any]
@@ -31,15 +31,6 @@ SHORT_MS = 1_000
 """A time up to here is to be seen to pass."""
 
 STORE, SOURCE, HERE = "storage", "tenancy.sources.NAME", "tenancy.sources.here"
-
-
-def works(call: Callable[[], Any]) -> str:
-    """Call, and return ``done`` or the name of the error."""
-    try:
-        call()
-    except CaliberError as error:
-        return type(error).__name__
-    return "done"
 
 
 def insert(uow: Any) -> int | None:
@@ -57,11 +48,11 @@ def store_of(config: CaliberConfig, place: Place) -> Any:
 
 def pragma(name: str) -> Seen:
     """Return the observation of what SQLite itself says of a connection."""
-    return lambda config, place: store_of(config, place)._connection.pragma(name)
+    return lambda config, place: inspect(store_of(config, place)).connection.pragma(name)
 
 
 def statements_kept(config: CaliberConfig, place: Place) -> int:
-    return int(store_of(config, place)._connection.raw.cache_stats()["size"])
+    return int(inspect(store_of(config, place)).connection.raw.cache_stats()["size"])
 
 
 def files(_: CaliberConfig, place: Place) -> list[str]:
@@ -72,7 +63,7 @@ def readers_left(config: CaliberConfig, place: Place) -> bool:
     """Whether another can read while one does."""
     store = store_of(config, place)
     with store.read():
-        return bool(store._readers.free > 0)
+        return bool(store.readers.free > 0)
 
 
 def commits(writers: int) -> Seen:
@@ -81,11 +72,11 @@ def commits(writers: int) -> Seen:
     def see(config: CaliberConfig, place: Place) -> int:
         store = store_of(config, place)
         gate, crowd = Gate(store), Crowd(store)
-        before = store._writer.commits
+        before = inspect(store).writer.commits
         crowd.line_up([insert] * writers)
         gate.open()
         crowd.join()
-        return int(store._writer.commits - before - 1)
+        return int(inspect(store).writer.commits - before - 1)
 
     return see
 
@@ -93,7 +84,7 @@ def commits(writers: int) -> Seen:
 def commits_of_two(config: CaliberConfig, place: Place) -> int:
     """How many commits two writers need of whom the second comes a moment later."""
     store = store_of(config, place)
-    before = store._writer.commits
+    before = inspect(store).writer.commits
     inside, go = threading.Event(), threading.Event()
 
     def first(uow: Any) -> None:
@@ -103,15 +94,15 @@ def commits_of_two(config: CaliberConfig, place: Place) -> int:
 
     threads = [threading.Thread(target=store.write, args=(work,)) for work in (first, insert)]
     threads[0].start()
-    until(lambda: store._writer._leader)
+    until(lambda: inspect(store).leader is not None)
     # Whoever waits for nobody is at work before the second comes; else the second comes while it waits.
     inside.wait(0.05 if config.storage.group_wait_us else 20)
     threads[1].start()
-    until(lambda: bool(store._writer._waiting) or inside.is_set())
+    until(lambda: bool(inspect(store).waiting) or inside.is_set())
     go.set()
     for thread in threads:
         thread.join(30)
-    return int(store._writer.commits - before)
+    return int(inspect(store).writer.commits - before)
 
 
 def locked_out(
@@ -141,7 +132,7 @@ def forked_beside_a_call(config: CaliberConfig, place: Place) -> str:
     inside, go = threading.Event(), threading.Event()
 
     def call() -> None:
-        with store._connection.turn():
+        with inspect(store).connection.turn():
             inside.set()
             go.wait(30)
 

@@ -59,7 +59,7 @@ def options(config: CaliberConfig, place: Place) -> list[str]:
     """How the index of notes is built, as the database says."""
     store, space = filled_space(config, place, 40)
     with store.read() as session:
-        found = store.vector_index._found(session, space.space_id)
+        found = store.vector_index.indexes_of(session, space.space_id)
     return sorted({part.strip() for _, _, text in found.values() for part in text.split(",")})
 
 

@@ -14,12 +14,13 @@ import apsw
 import caliber
 from caliber.config import CaliberConfig
 from caliber.model import AgentRole, EventType, Principal, PrincipalKind
-from caliber.model.errors import CaliberError, Conflict, LockAcquisitionFailed
+from caliber.model.errors import Conflict, LockAcquisitionFailed
 from caliber.model.time import FixedClock
 from caliber.policies.schedules import Scheduler
+from caliber.testing import inspect
 from caliber.trajectory.service import Tasks
 from support.configs import USER, policy
-from support.knobs.case import FILE, NO_VECTORS, Agent, Case, Place
+from support.knobs.case import FILE, NO_VECTORS, Agent, Case, Place, works
 from support.memories import FACT
 from support.providers import ScriptedSummarizer
 
@@ -52,15 +53,6 @@ def case(
 ) -> Case:
     given = {name.replace("__", "."): value for name, value in also.items()}
     return Case(path, see, one, other, {**NO_VECTORS, "pcp.recovery_points.frequency": "manual", **given}, more=more)
-
-
-def works(call: Callable[[], Any]) -> str:
-    """Call, and return ``done`` or the name of the error."""
-    try:
-        call()
-    except CaliberError as error:
-        return type(error).__name__
-    return "done"
 
 
 # --- scopes and trajectories -------------------------------------------------------------------------
@@ -141,7 +133,7 @@ def told(config: CaliberConfig, place: Place) -> int:
 
 def tables_of_memories(config: CaliberConfig, place: Place) -> list[str]:
     """Which tables the database has for memories that are not built in."""
-    with place.open(config)._engine.store.read() as session:
+    with inspect(place.open(config)).store.read() as session:
         rows = session.command(
             "SELECT name FROM sqlite_schema WHERE type = 'table' AND name LIKE 'memory_%' AND name <> 'memory_type'"
         )
@@ -296,7 +288,7 @@ def viewed(config: CaliberConfig, place: Place) -> int:
     for number in range(5):
         agent.keep(f"artifact {number}")
     agent.memory.storage.create_views()
-    with agent.memory._engine.store.read() as session:
+    with inspect(agent.memory).store.read() as session:
         return len(session.command("SELECT * FROM caliber_debug_recent_artifacts"))
 
 
@@ -307,7 +299,7 @@ def at_once(config: CaliberConfig, place: Place) -> tuple[int, int]:
         memory = await caliber.aio.open(config)
         place.keep(memory.sync)
         held = threading.Event()
-        pool = memory._pool
+        pool = inspect(memory).workers
         started = threading.Semaphore(0)
 
         def call() -> None:
@@ -319,7 +311,7 @@ def at_once(config: CaliberConfig, place: Place) -> tuple[int, int]:
         for _ in range(config.aio.workers):
             assert await asyncio.to_thread(started.acquire, timeout=20)
         await asyncio.sleep(0)
-        waiting = pool._executor._work_queue.qsize()
+        waiting = pool.executor._work_queue.qsize()
         running = config.aio.workers + sum(started.acquire(blocking=False) for _ in range(6))
         held.set()
         await asyncio.gather(*calls)

@@ -10,6 +10,7 @@ from typing import Any
 import caliber
 from caliber.backends.sqlite.store import SqliteStore
 from caliber.config import CaliberConfig
+from caliber.kernels import evaluator as evaluators
 from caliber.kernels import uuid7
 from caliber.model.errors import NotFound, StorageError, Unavailable
 from caliber.model.events import Event, EventFamily
@@ -17,7 +18,9 @@ from caliber.model.ids import EventId
 from caliber.model.time import FixedClock, from_us
 from caliber.schema.relations import CHANGE, CONTEXT_WINDOW, EVENT, TURN, USAGE
 from caliber.search.opening import SearchEngine
-from support.crowds import Gate, count, until
+from caliber.testing import inspect, replaced
+from caliber.testing.world import count
+from support.crowds import Gate, until
 from support.knobs.case import FILE, NO_VECTORS, Agent, Case, Place, released
 from support.providers import CountingEmbeddings
 
@@ -58,7 +61,7 @@ def segments(config: CaliberConfig, place: Place) -> int:
     agent = Agent(place.open(config))
     agent.memory.append_turns(agent.scope_id, [{"role": "user", "content": "t"}] * 70)
     agent.memory.search("t")
-    return len(agent.memory._engine.memory.mirrors.generations["turn"].ordinals._segments)
+    return len(inspect(agent.memory).mirror("turn").ordinals.segments)
 
 
 def beside_another(config: CaliberConfig, place: Place) -> tuple[caliber.Caliber, Any]:
@@ -91,7 +94,7 @@ def words_known(config: CaliberConfig, place: Place) -> bool:
     agent.note("zeppelin")
     agent.memory.close()
     memory = place.open(config)
-    words = memory._engine.part(SearchEngine).searcher.keywords.dictionary
+    words = inspect(memory).part(SearchEngine).searcher.keywords.dictionary
     return comes(lambda: len(words) > 0, expected=config.resident.warm_after_ms > 0)
 
 
@@ -106,7 +109,7 @@ def rebuilt(config: CaliberConfig, place: Place) -> int:
         for turn in turns[:400]:
             uow.delete(TURN, uow.get(TURN, turn.turn_id.bytes))
 
-    agent.memory._engine.write(work)
+    inspect(agent.memory).write(work)
     agent.memory.search("t")
     return int(agent.memory.stats()["resident"]["compactions"])
 
@@ -118,10 +121,9 @@ def evaluator(config: CaliberConfig, place: Place) -> str:
 
 def code_in(config: CaliberConfig, place: Place) -> list[str]:
     """Which folders there are for compiled code once a store is open whose loops are compiled; here there are none."""
-    patch = place.fixture("monkeypatch")
-    patch.setattr("caliber.kernels.evaluator._compiled", None)
-    patch.setattr("caliber.kernels.jit.compiled.SIGNATURES", {})
-    place.open(config)
+    place.fixture("monkeypatch").setattr("caliber.kernels.jit.compiled.SIGNATURES", {})
+    with replaced(evaluators, "compiled", None):
+        place.open(config)
     return [name for name in ("one", "other") if (place.folder / name / "numba").is_dir()]
 
 
@@ -131,7 +133,7 @@ def opened_wrong(config: CaliberConfig, place: Place) -> str:
 
     def follow(store: SqliteStore, memory: Any) -> None:
         loaded(store, memory)
-        memory.mirrors.generations["note"].arrays["confidence"].put(0, 0.123)
+        inspect(memory).mirror("note").arrays["confidence"].put(0, 0.123)
 
     loaded = SqliteStore.follow
     place.fixture("monkeypatch").setattr(SqliteStore, "follow", follow)
@@ -153,13 +155,13 @@ def event(config: CaliberConfig) -> Event:
 
 def room(config: CaliberConfig, place: Place) -> int:
     """How many events are taken while none can be written."""
-    engine = place.open(config)._engine
+    engine = inspect(place.open(config)).engine
     engine.behind.flush()
     gate = Gate(engine.store)
     engine.behind.put((engine.log, None, event(config)))
     with suppress(Unavailable):
         engine.behind.flush(timeout_ms=0)
-    until(lambda: engine.behind._busy)
+    until(lambda: engine.behind.busy)
     taken = 0
     while engine.behind.offer((engine.log, None, event(config))):
         taken += 1
@@ -168,7 +170,7 @@ def room(config: CaliberConfig, place: Place) -> int:
 
 
 def written_by_itself(config: CaliberConfig, place: Place) -> bool:
-    engine = place.open(config)._engine
+    engine = inspect(place.open(config)).engine
     behind = engine.behind
     behind.flush()
     behind.put((engine.log, None, event(config)))
@@ -178,9 +180,9 @@ def written_by_itself(config: CaliberConfig, place: Place) -> bool:
 def closed_beside_a_writer(config: CaliberConfig, place: Place) -> str:
     """What becomes of closing while another writes for a while."""
     memory = caliber.open(config)
-    memory._engine.behind.flush()
-    gate = Gate(memory._engine.store)
-    memory._engine.behind.put((memory._engine.log, None, event(config)))
+    inspect(memory).behind.flush()
+    gate = Gate(inspect(memory).store)
+    inspect(memory).behind.put((inspect(memory).engine.log, None, event(config)))
     with released(gate.open, gives_up=False):
         try:
             memory.close()
@@ -192,14 +194,14 @@ def closed_beside_a_writer(config: CaliberConfig, place: Place) -> str:
 def windows_on_disk(config: CaliberConfig, place: Place) -> int:
     agent = Agent(place.open(config))
     agent.memory.assemble_context(agent.trajectory_id)
-    return count(agent.memory._engine.store, CONTEXT_WINDOW)
+    return count(inspect(agent.memory).store, CONTEXT_WINDOW)
 
 
 def uses(config: CaliberConfig, place: Place) -> int:
     agent = Agent(place.open(config))
     agent.memory.get(agent.note("a thing").note_id)
     agent.memory.flush()
-    return count(agent.memory._engine.store, USAGE)
+    return count(inspect(agent.memory).store, USAGE)
 
 
 def events(config: CaliberConfig, place: Place) -> int:
@@ -244,7 +246,7 @@ def changes_left(config: CaliberConfig, place: Place) -> int:
     agent.memory.flush()
     clock.advance(ms=2 * DAY_MS)
     agent.memory.maintain()
-    return count(agent.memory._engine.store, CHANGE)
+    return count(inspect(agent.memory).store, CHANGE)
 
 
 def applied_by_itself(config: CaliberConfig, place: Place) -> bool:
@@ -252,7 +254,7 @@ def applied_by_itself(config: CaliberConfig, place: Place) -> bool:
     agent = Agent(place.open(config, clock=clock))
     agent.memory.flush()
     clock.advance(ms=2 * DAY_MS)
-    store = agent.memory._engine.store
+    store = inspect(agent.memory).store
     return comes(lambda: not count(store, EVENT), expected=config.retention.apply_every_ms > 0)
 
 

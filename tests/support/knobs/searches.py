@@ -22,6 +22,7 @@ from caliber.schema.relations import EDGE
 from caliber.search.in_database.windows import WindowSearch
 from caliber.search.opening import SearchEngine
 from caliber.search.request import Asked, Outcome, Request
+from caliber.testing import inspect
 from support.configs import DIMENSIONS
 from support.context_world import World, numbered
 from support.kinds import KINDS
@@ -207,7 +208,7 @@ def records_read(config: CaliberConfig, place: Place) -> int:
     agent = Agent(place.open(config))
     for number in range(4):
         agent.note(f"zeppelin {number}")
-    engine = agent.memory._engine
+    engine = inspect(agent.memory).engine
     stored, space = engine.part(SearchEngine).stored, engine.part(Embeddings).searched(engine.memory.snapshot)
     assert stored is not None
     asked = Asked(

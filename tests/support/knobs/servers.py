@@ -26,9 +26,10 @@ from caliber.backends.postgres.directory import PostgresRecords
 from caliber.config import CaliberConfig, profiles
 from caliber.model import SystemClock
 from caliber.model.errors import Unavailable
+from caliber.testing import inspect, session_of
 from support.configs import config, policy
 from support.crowds import Gate, until
-from support.knobs.case import FILE, NO_VECTORS, Case, Knobs, Place, released
+from support.knobs.case import FILE, NO_VECTORS, Case, Knobs, Place, released, works
 from support.knobs.files import (
     HERE,
     SHORT_MS,
@@ -39,7 +40,6 @@ from support.knobs.files import (
     commits_of_two,
     insert,
     store_of,
-    works,
 )
 from support.knobs.files import tenancy as tenancy_in_files
 
@@ -129,7 +129,7 @@ def read_when_all_is_taken(config: CaliberConfig, place: Place) -> str:
     """What becomes of a read while every connection is used, for a while."""
     store = store_of(config, place)
     taken = ExitStack()
-    while store._pool.made < config.storage.pool_max:  # type: ignore[union-attr]
+    while inspect(store).pool.made < config.storage.pool_max:  # type: ignore[union-attr]
         taken.enter_context(store.read())
 
     def read() -> None:
@@ -168,7 +168,7 @@ def beside_a_lock(
 
 def statement_of_store(config: CaliberConfig, place: Place) -> Callable[[str], Any]:
     store = store_of(config, place)
-    return lambda text: store.write(lambda uow: uow._session.command(text))
+    return lambda text: store.write(lambda uow: session_of(uow).command(text))
 
 
 def insert_into_store(config: CaliberConfig, place: Place) -> Callable[[], Any]:
@@ -328,20 +328,20 @@ def where_cases() -> Sequence[Case]:
         return Case(f"tenancy.directory.{knob}", look, one, other, in_directory, NEEDS)
 
     def told(statement: str) -> Callable[[PostgresRecords, Place], Any]:
-        return lambda records, _: records._connection.command(statement)[0][0]
+        return lambda records, _: records.connection.command(statement)[0][0]
 
     def long_statement(records: PostgresRecords, _: Place) -> str:
-        return works(lambda: records.work(lambda _: records._connection.command("SELECT pg_sleep(0.05)")))
+        return works(lambda: records.work(lambda _: records.connection.command("SELECT pg_sleep(0.05)")))
 
     def locked(records: PostgresRecords, place: Place) -> str:
         table = f"{fresh(place)}d.tenant"
         with psycopg.connect(os.environ[DSN]) as other:
             other.execute(f"LOCK TABLE {table} IN EXCLUSIVE MODE".encode())
-            with released(other.rollback, gives_up=records._limits[1] < SHORT_MS):
-                return works(lambda: records.work(lambda _: records._connection.command(f"LOCK TABLE {table}")))
+            with released(other.rollback, gives_up=records.limits[1] < SHORT_MS):
+                return works(lambda: records.work(lambda _: records.connection.command(f"LOCK TABLE {table}")))
 
     def seconds(records: PostgresRecords, _: Place) -> str:
-        return str(records._connection.raw.info.get_parameters()["connect_timeout"])
+        return str(records.connection.raw.info.get_parameters()["connect_timeout"])
 
     return (
         Case("storage.schema_name", after(caliber.create), (named("a"), ["a"]), (named("b"), ["b"]), own, NEEDS),
@@ -438,7 +438,7 @@ def lines_up(config: CaliberConfig, place: Place) -> str:
     gate = Gate(store)
     thread = threading.Thread(target=store.write, args=(insert,))
     thread.start()
-    until(lambda: bool(store._writer._waiting) or not thread.is_alive())
+    until(lambda: bool(inspect(store).waiting) or not thread.is_alive())
     found = "waits" if thread.is_alive() else "writes"
     gate.open()
     thread.join(30)

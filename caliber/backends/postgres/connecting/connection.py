@@ -42,7 +42,7 @@ BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
 """Said each time: a database or a role may have another level as its default."""
 _QUEUE_MAX: Final = 256
 """Commands that may wait to be sent: what they hold is in memory twice."""
-_PASSING_MAX: Final = 1_024
+PASSING_MAX: Final = 1_024
 """Statements that are not kept whose types are remembered."""
 _LONGEST_WAIT_MS: Final = 2**31 - 1
 _READ, _WRITE = 1, 2
@@ -95,7 +95,6 @@ class PgConnection:
         "_opening",
         "_opening_at",
         "_poll",
-        "_prepared",
         "_preparing",
         "_queue",
         "begun",
@@ -104,6 +103,7 @@ class PgConnection:
         "opened",
         "owner",
         "pg",
+        "prepared",
         "raw",
         "shared",
         "silence_ms",
@@ -114,7 +114,7 @@ class PgConnection:
         self.raw = raw
         self.pg = raw.pgconn
         self.shared = shared
-        self._prepared: set[bytes] = set()
+        self.prepared: set[bytes] = set()
         self._preparing: set[bytes] = set()
         """Names whose preparing waits to be sent."""
         self._queue: list[Command] = []
@@ -199,7 +199,7 @@ class PgConnection:
             return [Command("send_query_params", (plan.sql.encode(), values, None, formats, BINARY), self.owner)]
         out = []
         name = prepared_name(self.shared.prefix, plan.name)
-        if name not in self._prepared and name not in self._preparing:
+        if name not in self.prepared and name not in self._preparing:
             self._preparing.add(name)
             out.append(Command("send_prepare", (name, plan.sql.encode())))
         out.append(Command("send_query_prepared", (name, values, formats, BINARY), self.owner))
@@ -220,7 +220,7 @@ class PgConnection:
             known = self.shared.passing.get(plan.name)
             if known is None:
                 known = self._described(plan, b"")
-                if len(self.shared.passing) >= _PASSING_MAX:
+                if len(self.shared.passing) >= PASSING_MAX:
                     self.shared.passing.clear()
                 self.shared.passing[plan.name] = known
             return known
@@ -241,7 +241,7 @@ class PgConnection:
 
     def _described(self, plan: Plan, name: bytes) -> Binding:
         commands = [Command("send_describe_prepared", (name,))]
-        if name not in self._prepared:  # it is when its transaction was refused after the server had prepared it
+        if name not in self.prepared:  # it is when its transaction was refused after the server had prepared it
             commands.insert(0, Command("send_prepare", (name, plan.sql.encode())))
         *_, found = self.exchange(*commands)
         binding = Binding(
@@ -375,14 +375,14 @@ class PgConnection:
                 self.failed = command.owner
                 failed = statement_error(result)
                 if has_gone(failed):
-                    self._prepared.clear()
+                    self.prepared.clear()
                 elif is_stale_plan(failed):
                     self.close()  # the server keeps the name, for what it no longer answers
                 elif is_taken(failed):
                     self.shared.ordinals.forget()  # a server put back to an earlier state gives them out again
                 raise translate(failed, self.shared.store)
             if command.kind == "send_prepare" and command.arguments[0]:
-                self._prepared.add(command.arguments[0])
+                self.prepared.add(command.arguments[0])
         if waiting and self._opening is not None:
             self.opened = self.rows(self._opening, results[self._opening_at])[0]
             self.begun = int(self.opened[0]) if self._opening.results[0] == "xid" else -1

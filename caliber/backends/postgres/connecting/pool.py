@@ -47,7 +47,7 @@ class Pool(Lending):
         self._size = size
         self._places = Places(size)
         self._lock = threading.Lock()
-        self._idle: list[PgConnection] = []
+        self.idle: list[PgConnection] = []
         self._dying: list[PgConnection] = []
         """What was idle when this was closed."""
 
@@ -93,7 +93,7 @@ class Pool(Lending):
         while True:
             self.check_open()
             with self._lock:
-                connection = self._idle.pop() if self._idle else None
+                connection = self.idle.pop() if self.idle else None
             if connection is None:
                 made = self._make(deadline)
                 self.made += 1
@@ -113,7 +113,7 @@ class Pool(Lending):
         if not silent.silent:
             return
         with self._lock:
-            idle, self._idle = self._idle, []
+            idle, self.idle = self.idle, []
         for connection in idle:
             connection.close()
 
@@ -127,7 +127,7 @@ class Pool(Lending):
             raise
         with self._lock:
             if not self._closed and not connection.broken:
-                self._idle.append(connection)
+                self.idle.append(connection)
                 return
             if not self._closed:
                 self._doubt()
@@ -138,8 +138,8 @@ class Pool(Lending):
         """Close what is idle; what is in use is closed when it comes back."""
         with self._lock:
             self._closed = True
-            self._dying += self._idle
-            self._idle = []
+            self._dying += self.idle
+            self.idle = []
         while self._dying:
             self._dying[-1].close()  # again does no harm: this may be interrupted, and done once more
             self._dying.pop()

@@ -16,7 +16,7 @@ import psycopg
 
 from caliber.backends.postgres.bulk.target import Connection
 
-_MOST_SEGMENTS: Final = 1_024
+MOST_SEGMENTS: Final = 1_024
 """Segments that one scrub writes at most: 16 GB as servers are built."""
 _SEGMENT_S: Final = 1.0
 """Time that each segment may take, besides the time that others are waited for."""
@@ -148,7 +148,7 @@ class LogScrub:
                     return [f"{names} would lose what it has yet to read; try again when it has caught up"]
                 time.sleep(_PAUSE_S)
                 continue
-            if (late and self._written) or self._written >= _MOST_SEGMENTS:
+            if (late and self._written) or self._written >= MOST_SEGMENTS:
                 count = last + 1 - at.number
                 return [f"{count} earlier segments are still to be written over; try again, or allow more time"]
             self._written += 1

@@ -51,9 +51,9 @@ _HALFVEC: Final = (0, 7)
 
 _BESIDE: Final = 2_000
 """Vectors up to which writers wait while a space is indexed: less than a second."""
-_FEW: Final = 4_096
+FEW: Final = 4_096
 """Records that meet a filter up to which their vectors are all compared."""
-_MOST: Final = 16_384
+MOST: Final = 16_384
 """Vectors asked of an index at once, where records have many."""
 _EF_MAX: Final = 1_000
 _PROBES_MAX: Final = 32_768
@@ -81,11 +81,11 @@ class PostgresVectorIndex:
         connection: Callable[[], AbstractContextManager[psycopg.Connection[Any]]],
         lock_timeout_ms: int,
     ) -> None:
-        self._settings = settings
-        self._dialect = dialect
+        self.settings = settings
+        self.dialect = dialect
         self._version = version
         self._kinds = {relation.name: relation for relation in texts if relation.text and relation.text.embedded}
-        self._plans = vector_plans(dialect, version >= _ITERATIVE, texts)
+        self.plans = vector_plans(dialect, version >= _ITERATIVE, texts)
         self._read = read
         self._transaction = transaction
         self._connection = connection
@@ -100,8 +100,8 @@ class PostgresVectorIndex:
         if method is None:
             return False
         with self._read() as session:
-            found = self._found(session, space.space_id)
-            many = session.run(self._plans.many, (space.space_id.bytes, _BESIDE + 1))[0][0]
+            found = self.indexes_of(session, space.space_id)
+            many = session.run(self.plans.many, (space.space_id.bytes, _BESIDE + 1))[0][0]
         # A memory that was declared since has none yet.
         missing = [each for each in self._kinds.values() if index_name(space.space_id, each) not in found]
         if not missing or method != _HNSW or many > _BESIDE:
@@ -122,12 +122,12 @@ class PostgresVectorIndex:
             self.drop(space.space_id)
             return False
         with self._read() as session:
-            found = self._found(session, space.space_id)
+            found = self.indexes_of(session, space.space_id)
             rows = {kind: self._count(session, space, kind) for kind in self._kinds}
         names = {index_name(space.space_id, relation) for relation in self._kinds.values()}
         for name in found.keys() - names:  # of a memory that is gone
             with self._connection() as raw:
-                raw.execute(drop_index(name, self._dialect))
+                raw.execute(drop_index(name, self.dialect))
         options = {part.strip() for part in self._options(method).split(",")}
         for kind, relation in self._kinds.items():
             name = index_name(space.space_id, relation)
@@ -136,28 +136,28 @@ class PostgresVectorIndex:
                 continue
             with self._connection() as raw:
                 if known is not None:
-                    raw.execute(drop_index(name, self._dialect))
+                    raw.execute(drop_index(name, self.dialect))
                 if method == _IVFFLAT and rows[kind] < _ROWS_A_LIST * self._vector.ivfflat_lists:
                     continue
                 self._watched(raw, self._create(space, relation, method, "CONCURRENTLY"), name, progress)
         self._known_until = 0.0
         with self._read() as session:
-            return self._is_usable(self._found(session, space.space_id))
+            return self._is_usable(self.indexes_of(session, space.space_id))
 
     def drop(self, space_id: uuid.UUID) -> bool:
         with self._read() as session:
-            found = self._found(session, space_id)
+            found = self.indexes_of(session, space_id)
         if found:
             with self._connection() as raw:
                 for name in found:
-                    raw.execute(drop_index(name, self._dialect))
+                    raw.execute(drop_index(name, self.dialect))
         self._known_until = 0.0
         return bool(found)
 
     def of(self, space_id: uuid.UUID) -> SpaceIndex | None:
         with self._read() as session:
-            found = self._found(session, space_id)
-            doing = session.run(self._plans.doing, (self._dialect.schema, f"{PREFIX}{space_id.hex}"))
+            found = self.indexes_of(session, space_id)
+            doing = session.run(self.plans.doing, (self.dialect.schema, f"{PREFIX}{space_id.hex}"))
         if not found:
             return None
         said = f"{doing[0][1]}, {doing[0][2]:,} of {doing[0][3]:,}" if doing else ""
@@ -165,15 +165,15 @@ class PostgresVectorIndex:
 
     @property
     def _vector(self) -> VectorConfig:
-        assert self._settings is not None
-        return self._settings
+        assert self.settings is not None
+        return self.settings
 
     def _method_for(self, space: EmbeddingSpace) -> str | None:
         """Return how a space is to be indexed, None for not at all."""
         most = HALFVEC_MAX if self._version >= _HALFVEC else VECTOR_MAX
-        if self._settings is None or space.dimensions > most:
+        if self.settings is None or space.dimensions > most:
             return None
-        return _METHODS.get(self._settings.index_type)
+        return _METHODS.get(self.settings.index_type)
 
     def _options(self, method: str) -> str:
         settings = self._vector
@@ -182,7 +182,7 @@ class PostgresVectorIndex:
         return f"m={settings.hnsw_m}, ef_construction={settings.hnsw_ef_construction}"
 
     def _create(self, space: EmbeddingSpace, relation: Relation, method: str, how: str = "") -> str:
-        return create_index(Space.of(space), relation, self._dialect, method, self._options(method), how)
+        return create_index(Space.of(space), relation, self.dialect, method, self._options(method), how)
 
     def _watched(self, raw: psycopg.Connection[Any], text: str, name: str, progress: Progress | None) -> None:
         """Make an index in another thread, and tell how far it is meanwhile."""
@@ -203,7 +203,7 @@ class PostgresVectorIndex:
             while thread.is_alive():
                 thread.join(_LOOK_S)
                 with self._read() as session:
-                    rows = session.run(self._plans.doing, (self._dialect.schema, name))
+                    rows = session.run(self.plans.doing, (self.dialect.schema, name))
                 for _, phase, done, total in rows:
                     progress(phase, done, total)
         except BaseException:
@@ -216,9 +216,9 @@ class PostgresVectorIndex:
 
     # --- looking ---------------------------------------------------------------------------------
 
-    def _found(self, session: StatementSession, space_id: uuid.UUID) -> dict[str, tuple[str, bool, str]]:
+    def indexes_of(self, session: StatementSession, space_id: uuid.UUID) -> dict[str, tuple[str, bool, str]]:
         """Return the indexes of a space by name: method, whether it is valid, options."""
-        rows = session.run(self._plans.indexes, (self._dialect.schema, f"{PREFIX}{space_id.hex}"))
+        rows = session.run(self.plans.indexes, (self.dialect.schema, f"{PREFIX}{space_id.hex}"))
         return {name: (method, bool(valid), options) for name, method, valid, options in rows}
 
     @staticmethod
@@ -226,7 +226,7 @@ class PostgresVectorIndex:
         return bool(found) and all(valid for _, valid, _ in found.values())
 
     def _count(self, session: StatementSession, space: EmbeddingSpace, kind: str) -> int:
-        count: int = session.run(self._plans.of_kind, (space.space_id.bytes, kind))[0][0]
+        count: int = session.run(self.plans.of_kind, (space.space_id.bytes, kind))[0][0]
         return count
 
     # --- asking ----------------------------------------------------------------------------------
@@ -243,13 +243,13 @@ class PostgresVectorIndex:
             rows = self._ask(session, space, near, method, asked)
             if len(rows) == asked and len({row[1] for row in rows}) >= near.records:
                 return rows
-            if len(rows) < asked or asked >= _MOST:
+            if len(rows) < asked or asked >= MOST:
                 break
             asked *= 4
         # All that there is, or all that was looked at: few records that meet a filter are compared one by one.
-        few = session.run(self._plans.few[near.kind], (space.space_id.bytes, *sight, _FEW, *near.filters))
+        few = session.run(self.plans.few[near.kind], (space.space_id.bytes, *sight, FEW, *near.filters))
         met = next(row[1] for row in few if row[0] is None)
-        return None if met >= _FEW else [row for row in few if row[0] is not None]
+        return None if met >= FEW else [row for row in few if row[0] is not None]
 
     def _ask(self, session: StatementSession, space: EmbeddingSpace, near: Near, method: str, asked: int) -> list[Row]:
         assert isinstance(session, PgConnection)
@@ -259,18 +259,18 @@ class PostgresVectorIndex:
         else:
             first = max(settings.hnsw_ef_search, min(_EF_MAX, 2 * asked))
             most = settings.hnsw_max_scan_tuples
-        session.later(self._plans.begin[method], (str(first), str(most)))
-        plan = nearest_plan(self._kinds[near.kind], Space.of(space), self._dialect)
+        session.later(self.plans.begin[method], (str(first), str(most)))
+        plan = nearest_plan(self._kinds[near.kind], Space.of(space), self.dialect)
         try:
             return session.run(plan, (near.query, near.seen, near.at_us, asked, *near.filters))
         finally:
-            session.later(self._plans.end, ())
+            session.later(self.plans.end, ())
 
     def _method_of(self, session: StatementSession, name: str) -> str | None:
         """Return how an index is built that can be asked, from memory if it was looked up a moment ago."""
         now = time.monotonic()
         if now >= self._known_until:
-            rows = session.run(self._plans.indexes, (self._dialect.schema, PREFIX))
+            rows = session.run(self.plans.indexes, (self.dialect.schema, PREFIX))
             self._known = {known: method for known, method, valid, _ in rows if valid}
             self._known_until = now + _KNOWN_S
         return self._known.get(name)
