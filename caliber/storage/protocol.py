@@ -105,6 +105,7 @@ class Store(BulkStore, Protocol):
     statements: dict[str, Plan]
     feed: Feed
     capabilities: frozenset[str]
+    """The capabilities that a store may lack, and has: by their names in ``caliber.testing.CAPABILITIES``."""
     full_text: FullText | None
     """None for a database that has no full text of its own; it is searched in memory only."""
     vector_index: VectorIndexes | None

@@ -117,7 +117,7 @@ class PostgresStore:
     """One open PostgreSQL tenant. Source: O-1, K-081, K-082, design sections 3 to 5."""
 
     adapter = "postgres"
-    capabilities = frozenset({"feed", "group_commit", "full_text", "bulk"})
+    capabilities = frozenset({"full text", "bulk"})
 
     def __init__(
         self,

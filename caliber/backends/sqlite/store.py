@@ -62,7 +62,7 @@ class SqliteStore:
     """One open SQLite tenant. Source: C-474, K-178, design sections 3 and 4."""
 
     adapter = "sqlite"
-    capabilities = frozenset({"feed", "group_commit", "full_text", "bulk"})
+    capabilities = frozenset({"full text", "bulk"})
 
     def __init__(self, config: CaliberConfig, *, clock_us: Callable[[], int]) -> None:
         check_version()
