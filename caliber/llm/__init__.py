@@ -3,9 +3,7 @@
 from caliber.llm.cache import CacheStats, EmbeddingCache, EmbeddingKey, VectorStore, content_hash
 from caliber.llm.embedding import (
     Embedded,
-    embed_each,
     embed_records,
-    embed_text,
     embed_texts,
     handle_embedding_batch_failure,
 )
@@ -62,9 +60,7 @@ __all__ = [
     "build_summarization_provider",
     "chunk_text",
     "content_hash",
-    "embed_each",
     "embed_records",
-    "embed_text",
     "embed_texts",
     "embedding_provider_types",
     "handle_embedding_batch_failure",

@@ -116,19 +116,6 @@ class EmbeddingCache:
         self,
         keys: Sequence[EmbeddingKey],
         compute: Callable[[list[int]], Sequence[FloatVector | CaliberError]],
-    ) -> list[FloatVector]:
-        """Return a vector per key. Raises: what ``compute`` raised, or the first error it gave for a key."""
-        out: list[FloatVector] = []
-        for result in self.get_or_compute_each(keys, compute):
-            if isinstance(result, CaliberError):
-                raise result
-            out.append(result)
-        return out
-
-    def get_or_compute_each(
-        self,
-        keys: Sequence[EmbeddingKey],
-        compute: Callable[[list[int]], Sequence[FloatVector | CaliberError]],
     ) -> list[FloatVector | CaliberError]:
         """Return a vector per key: from memory, from the store, from a thread computing it, or from ``compute``.
 

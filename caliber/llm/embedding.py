@@ -111,29 +111,6 @@ def embed_texts(
     return out
 
 
-def embed_text(
-    provider: EmbeddingProvider, cache: EmbeddingCache | None, text: str, *, long_text: LongText
-) -> FloatVector:
-    """Return the vector of one text, such as a query. Shapes: f32[dimensions]. Raises: as ``embed_texts``."""
-    vector: FloatVector = embed_texts(provider, cache, [text], long_text=long_text)[0]
-    return vector
-
-
-def embed_each(
-    provider: EmbeddingProvider,
-    cache: EmbeddingCache | None,
-    texts: Sequence[str],
-    *,
-    long_text: LongText,
-    batch_size: int | None = None,
-) -> list[FloatVector | CaliberError]:
-    """Return a vector or an error per text; as ``embed_records``, with one vector a text as ``embed_texts``."""
-    rule = LongText(LongTextMode.CHUNK_MEAN, long_text.max_tokens, long_text.count_tokens)
-    rule = rule if long_text.mode is LongTextMode.CHUNKS else long_text
-    results = embed_records(provider, cache, texts, long_text=rule, batch_size=batch_size)
-    return [result if isinstance(result, CaliberError) else result.rows[0] for result in results]
-
-
 def handle_embedding_batch_failure(
     items: Sequence[Item], results: Sequence[Result | BaseException]
 ) -> tuple[list[tuple[Item, Result]], list[Item]]:
@@ -261,7 +238,7 @@ def _vectors(
         return _asked(provider, texts)
     model_id, dimensions = provider.model_id, provider.dimensions
     keys = [EmbeddingKey(content_hash(text), model_id, dimensions) for text in texts]
-    return cache.get_or_compute_each(keys, lambda places: _asked(provider, [texts[place] for place in places]))
+    return cache.get_or_compute(keys, lambda places: _asked(provider, [texts[place] for place in places]))
 
 
 def _asked(provider: EmbeddingProvider, texts: list[str]) -> list[FloatVector | CaliberError]:

@@ -5,8 +5,7 @@
     CaliberError(code, context, retryable)
     ├── StorageError            CALIBER_STORAGE
     │   ├── NotFound            the record does not exist, or may not be seen
-    │   ├── SourceGone          the source of a window was erased
-    │   ├── InsertFailed, UpdateFailed, TransactionFailed, IndexError_
+    │   ├── InsertFailed, TransactionFailed
     │   ├── Conflict            a lost race, or a reused idempotency key
     │   ├── SchemaMismatch      the store is not ours, or of another version
     │   └── Unavailable         locked, full, read-only, closed, forked, timed out; mostly retryable
@@ -27,7 +26,7 @@
     │   ├── ProgramFault        something wrong in a .caliber file, and where
     │   └── MultipleErrors
     ├── VectorError             CALIBER_VECTOR
-    │   └── DimensionMismatch, InvalidVector, ModelMismatch
+    │   └── DimensionMismatch, InvalidVector
     ├── AgentError              CALIBER_AGENT
     │   ├── NotRegistered, LockAcquisitionFailed, LockExpired
     │   ├── MessageDeliveryFailed, DelegationFailed, HandoffFailed
@@ -127,26 +126,12 @@ class NotFound(StorageError):
     template = "{entity_type} {id} was not found"
 
 
-class SourceGone(StorageError):
-    """What a window was made of can no longer be read: it was erased, or its retention has ended."""
-
-    template = "{source_type} {id} is gone: it was erased, or its retention has ended"
-
-
 class InsertFailed(StorageError):
     template = "{entity_type} could not be inserted: {reason}"
 
 
-class UpdateFailed(StorageError):
-    template = "{entity_type} {id} could not be updated: {reason}"
-
-
 class TransactionFailed(StorageError):
     template = "the transaction failed: {reason}"
-
-
-class IndexError_(StorageError):  # noqa: N801  (the source's name; the builtin must stay visible)
-    template = "index {index_name}: {reason}"
 
 
 class Conflict(StorageError):
@@ -378,10 +363,6 @@ class DimensionMismatch(VectorError):
 
 class InvalidVector(VectorError):
     template = "not a usable vector: {reason}"
-
-
-class ModelMismatch(VectorError):
-    template = "vectors of {got} cannot be compared with vectors of {expected}"
 
 
 # --- agents ------------------------------------------------------------------------------------

@@ -34,15 +34,3 @@ def uuid_from_bytes(raw: bytes) -> uuid.UUID:
     _set(value, "int", int.from_bytes(raw, "big"))
     _set(value, "is_safe", _SAFE)
     return value
-
-
-def parse_uuid(value: object) -> uuid.UUID:
-    """Return ``value`` as a UUID, accepting a UUID or its text form.
-
-    Raises: ValueError when it is neither.
-    """
-    if isinstance(value, uuid.UUID):
-        return value
-    if isinstance(value, str):
-        return uuid.UUID(value)
-    raise ValueError(f"expected a UUID, got {type(value).__name__}")

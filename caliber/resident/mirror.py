@@ -428,8 +428,3 @@ class RelationSnapshot:
         """Return the id of a row."""
         high, low = self.generation.ties.at(number)
         return uuid.UUID(int=(int(high) << 64) | int(low))
-
-    def entity_ids(self, numbers: Sequence[int]) -> list[uuid.UUID]:
-        """Return the ids of rows."""
-        pairs = self.ties()[list(numbers)].tolist()
-        return [uuid.UUID(int=high << 64 | low) for high, low in pairs]

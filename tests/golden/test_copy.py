@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import psycopg
 import pytest
-from support.copy_columns import rows_of
+from support.copy_columns import copy_chunks, rows_of
 
 from caliber.kernels import forced_path
-from caliber.kernels.copy.rows import CopyColumn, CopyField, CopyKind, CopyReader, CopyRows, copy_chunks
+from caliber.kernels.copy.rows import CopyColumn, CopyField, CopyKind, CopyReader, CopyRows
 from caliber.localserver.server import LocalServer
 from caliber.model.errors import InvalidRow
 

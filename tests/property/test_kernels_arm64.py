@@ -17,6 +17,7 @@ import pytest
 from support import arm64
 from support.native_builds import Change
 from support.remote import ARGUMENTS, FIELDS, FUNCTIONS
+from support.vector_kernels import row_sums, score_bounds
 
 from caliber import kernels
 from caliber._native import ffi
@@ -71,7 +72,7 @@ def check(native: dispatch.Native) -> None:
         query = generator.standard_normal(dimensions, dtype=np.float32)
         for metric in (reference.COSINE, reference.L2, reference.INNER_PRODUCT):
             with running(native):
-                sums = scoring.row_sums(rows, query, metric=metric)
+                sums = row_sums(rows, query, metric=metric)
             assert (sums == reference.sums(rows, query, metric=metric)).all()
             for threshold in (-0.1, 0.0, 0.02, 0.08) if dimensions >= 64 else ():
                 bounds = []
@@ -79,7 +80,7 @@ def check(native: dispatch.Native) -> None:
                     with running(one):
                         norms = scoring.row_norms(rows, field="rows")
                         segment = scoring.Segment(rows, norms, scoring.code_rows(rows, norms), None, 75)
-                        bounds.append(scoring.score_bounds(segment, query, threshold, metric=metric))
+                        bounds.append(score_bounds(segment, query, threshold, metric=metric))
                 assert all((ours == theirs).all() for ours, theirs in zip(*bounds, strict=True))
     texts = ("Words,  __words__ 2024\n", "слова слова 漢字かな 😀😀😀 ", "longestwordsofall" * 3)
     text = np.frombuffer("".join(texts).encode(), np.uint8)

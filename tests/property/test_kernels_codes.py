@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from support import arm64
 from support.instruction_sets import COMPILED, LOCAL, RUNNABLE, running_on, searched
 from support.native_builds import COMPILER, build, on_path, runs_here
+from support.vector_kernels import row_sums, score_bounds
 from support.vector_problems import KINDS, Problem, drawn
 
 from caliber import kernels
@@ -55,7 +56,7 @@ def check_bounds(problem: Problem, metric: int) -> None:
         float(scores[0]),
         math.inf,
     }:
-        lower, upper, passed = scoring.score_bounds(segment, problem.query, threshold, metric=metric)
+        lower, upper, passed = score_bounds(segment, problem.query, threshold, metric=metric)
         assert (lower <= scores).all(), problem.kind
         assert (scores <= upper).all(), problem.kind
         assert passed[scores >= threshold].all(), problem.kind
@@ -194,7 +195,7 @@ def test_bounds_are_the_same_on_every_path(metric: str, problem: Problem) -> Non
     for path in RUNNABLE:
         with running_on(path):
             segment = segment_of(problem.rows)
-            answers = scoring.score_bounds(segment, problem.query, 0.1, metric=METRICS[metric])
+            answers = score_bounds(segment, problem.query, 0.1, metric=METRICS[metric])
         seen.add(b"".join(answer.tobytes() for answer in answers))
     assert len(seen) == 1
 
@@ -400,7 +401,7 @@ def every_check() -> None:
                 assert segment.codes is not None
                 twins = reference.code_rows(problem.rows, segment.norms, scoring.code_stride(dimensions))
                 assert all((ours == twin).all() for ours, twin in zip(segment.codes, twins, strict=True))
-                sums = scoring.row_sums(problem.rows, problem.query, metric=metric)
+                sums = row_sums(problem.rows, problem.query, metric=metric)
                 assert (sums == reference.sums(problem.rows, problem.query, metric=metric)).all()
                 check_bounds(problem, metric)
                 check_search(problem, metric, 20, seed=number)

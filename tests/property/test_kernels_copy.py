@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.copy_columns import NUMBERS, rows_of
+from support.copy_columns import NUMBERS, copy_chunks, rows_of
 from support.instruction_sets import MACHINES, running_on, searched
 
 from caliber._native import lib
@@ -25,7 +25,6 @@ from caliber.kernels.copy.rows import (
     CopyKind,
     CopyReader,
     CopyRows,
-    copy_chunks,
     decode_tuples,
 )
 from caliber.model.errors import DTypeError, InvalidRow, InvalidValue, ShapeError

@@ -353,7 +353,7 @@ def test_evicted_texts_cost_one_statement_a_call(crowded: Any) -> None:
     assert store.statement_count() - before <= 4
     assert memory.stats.evicted_texts_read - read == notes.count() == 60
     wanted = {record_id for record_id, text in crowded.texts.items() if isinstance(text, str) and "7 note" in text}
-    assert set(notes.entity_ids(np.flatnonzero(found).tolist())) == wanted
+    assert {notes.entity_id(row) for row in np.flatnonzero(found).tolist()} == wanted
     assert len(wanted) == 6
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from caliber.kernels.copy.rows import CopyColumn, CopyKind
+from caliber.kernels.copy.rows import COPY_HEADER, COPY_TRAILER, CopyColumn, CopyKind, CopyRows, copy_tuples
+from caliber.model.errors import InvalidRow
 
 NUMBERS = {
     CopyKind.INT2: np.int16,
@@ -46,3 +47,19 @@ def value_at(column: CopyColumn, row: int) -> Any:
     if kind is CopyKind.TEXT_ARRAY:
         return [values[column.items[at] : column.items[at + 1]].tobytes() for at in range(start, end)]
     return values[start:end].tobytes()
+
+
+def copy_chunks(batches: Iterator[CopyRows], *, chunk_bytes: int = 1 << 18) -> Iterator[bytes | memoryview]:
+    """Yield all that COPY ... FROM STDIN (FORMAT binary) takes; each piece is overwritten by the next.
+
+    Raises:  InvalidRow, with the row counted from the first batch on
+    """
+    yield COPY_HEADER
+    before = 0
+    for batch in batches:
+        try:
+            yield from copy_tuples(batch, chunk_bytes=chunk_bytes)
+        except InvalidRow as error:
+            raise InvalidRow(row=before + error.row, field=error.field, reason=error.reason) from error
+        before += batch.rows
+    yield COPY_TRAILER

@@ -27,9 +27,7 @@ FAMILIES = {
 FIELDS: dict[str, dict[str, Any]] = {
     "NotFound": {"entity_type": "note", "id": "n1"},
     "InsertFailed": {"entity_type": "note", "reason": "r1"},
-    "UpdateFailed": {"entity_type": "note", "id": "n1", "reason": "r1"},
     "TransactionFailed": {"reason": "r1"},
-    "IndexError_": {"index_name": "i1", "reason": "r1"},
     "ProviderNotConfigured": {"capability": "embedding"},
     "RequestFailed": {"provider": "p1", "status": 503, "message": "m1"},
     "RateLimited": {"provider": "p1", "retry_after_ms": 250},
@@ -50,7 +48,6 @@ FIELDS: dict[str, dict[str, Any]] = {
     "ProviderNotSupported": {"provider": "p1"},
     "DimensionMismatch": {"expected": 256, "got": 384},
     "InvalidVector": {"reason": "r1"},
-    "ModelMismatch": {"expected": "m1", "got": "m2"},
     "NotRegistered": {"agent_id": "a1"},
     "DelegationFailed": {"reason": "r1"},
     "HandoffFailed": {"reason": "r1"},
@@ -160,7 +157,6 @@ def test_kinds_are_unique_within_their_family() -> None:
     kinds = [(make(kind).code, make(kind).kind) for kind in TREE]
     assert len(kinds) == len(set(kinds))
     assert make(errors.NotFound).kind == "not_found"
-    assert make(errors.IndexError_).kind == "index_error"
 
 
 def test_the_tree_in_the_docstring_is_the_tree() -> None:

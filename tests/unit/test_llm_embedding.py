@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from caliber.llm import (
+    Embedded,
     EmbeddingCache,
     LongText,
     LongTextMode,
-    embed_each,
-    embed_text,
+    embed_records,
     embed_texts,
     handle_embedding_batch_failure,
 )
@@ -78,7 +78,7 @@ def test_order_is_kept_and_repetitions_are_asked_once() -> None:
     embed_texts(spy, cache, ["four", "two"], long_text=WHOLE)
     assert spy.calls[1:] == [["four"]]
     vectors[0] = 0.0  # the caller's own
-    assert embed_text(spy, cache, "one", long_text=WHOLE).any()
+    assert embed_texts(spy, cache, ["one"], long_text=WHOLE)[0].any()
 
 
 def test_batches_are_no_larger_than_asked_for_and_what_succeeded_is_kept() -> None:
@@ -152,7 +152,7 @@ def test_a_long_text_is_the_weighted_mean_of_its_chunks() -> None:
     # M-015, K-116
     spy = Spy()
     rule = LongText(LongTextMode.CHUNK_MEAN, 100, count)
-    vector = embed_text(spy, None, LONG + "omega", long_text=rule)
+    vector = embed_texts(spy, None, [LONG + "omega"], long_text=rule)[0]
     (chunks,) = spy.calls
     assert "".join(chunks) == LONG + "omega"
     assert len(chunks) == 3
@@ -166,7 +166,7 @@ def test_a_long_text_is_the_weighted_mean_of_its_chunks() -> None:
 
 def test_a_long_text_can_be_truncated() -> None:
     spy = Spy()
-    vector = embed_text(spy, None, LONG, long_text=LongText(LongTextMode.TRUNCATE, 100, count))
+    vector = embed_texts(spy, None, [LONG], long_text=LongText(LongTextMode.TRUNCATE, 100, count))[0]
     ((only,),) = spy.calls
     assert LONG.startswith(only)
     assert 90 <= count(only) <= 100
@@ -176,7 +176,7 @@ def test_a_long_text_can_be_truncated() -> None:
 def test_a_long_text_can_be_an_error_that_says_how_long_but_not_what() -> None:
     spy = Spy()
     with pytest.raises(EmbeddingFailed, match="275 tokens, more than long_text_tokens = 100") as caught:
-        embed_text(spy, None, LONG, long_text=LongText(LongTextMode.ERROR, 100, count))
+        embed_texts(spy, None, [LONG], long_text=LongText(LongTextMode.ERROR, 100, count))[0]
     assert "alpha" not in str(caught.value) + repr(caught.value.context)
     assert spy.calls == []
 
@@ -184,9 +184,9 @@ def test_a_long_text_can_be_an_error_that_says_how_long_but_not_what() -> None:
 def test_cached_vectors_do_not_depend_on_the_rule_for_long_texts() -> None:
     cache = EmbeddingCache(max_entries=100)
     spy = Spy()
-    truncated = embed_text(spy, cache, LONG, long_text=LongText(LongTextMode.TRUNCATE, 100, count))
-    mean = embed_text(spy, cache, LONG, long_text=LongText(LongTextMode.CHUNK_MEAN, 100, count))
-    whole = embed_text(spy, cache, LONG, long_text=WHOLE)
+    truncated = embed_texts(spy, cache, [LONG], long_text=LongText(LongTextMode.TRUNCATE, 100, count))[0]
+    mean = embed_texts(spy, cache, [LONG], long_text=LongText(LongTextMode.CHUNK_MEAN, 100, count))[0]
+    whole = embed_texts(spy, cache, [LONG], long_text=WHOLE)[0]
     assert not np.array_equal(truncated, mean)
     np.testing.assert_array_equal(whole, spy.inner.embed(LONG))
 
@@ -194,7 +194,7 @@ def test_cached_vectors_do_not_depend_on_the_rule_for_long_texts() -> None:
 def test_blank_chunks_of_a_long_text_are_left_out() -> None:
     spy = Spy()
     rule = LongText(LongTextMode.CHUNK_MEAN, 10, count)
-    vector = embed_text(spy, None, "start" + " " * 500 + "end", long_text=rule)
+    vector = embed_texts(spy, None, ["start" + " " * 500 + "end"], long_text=rule)[0]
     assert np.isfinite(vector).all()
     assert all(chunk.strip() for chunk in spy.calls[0])
 
@@ -203,23 +203,25 @@ def test_a_limit_below_one_character_is_refused() -> None:
     with pytest.raises(InvalidValue):
         LongText(LongTextMode.ERROR, 0, count)
     with pytest.raises(InvalidValue, match="single character"):
-        embed_text(Spy(), None, "text", long_text=LongText(LongTextMode.CHUNK_MEAN, 1, lambda text: 5 * len(text)))
+        embed_texts(Spy(), None, ["text"], long_text=LongText(LongTextMode.CHUNK_MEAN, 1, lambda text: 5 * len(text)))[
+            0
+        ]
 
 
 def test_each_text_gets_its_own_result() -> None:
     spy = Spy()
     spy.poison = "bad"
-    results = embed_each(spy, None, ["good", "bad", "", "fine"], long_text=WHOLE)
+    results = embed_records(spy, None, ["good", "bad", "", "fine"], long_text=WHOLE)
     assert [isinstance(result, EmbeddingFailed) for result in results] == [False, True, True, False]
     good = results[0]
-    assert isinstance(good, np.ndarray)
-    np.testing.assert_array_equal(good, spy.inner.embed("good"))
+    assert isinstance(good, Embedded)
+    np.testing.assert_array_equal(good.rows[0], spy.inner.embed("good"))
 
 
 def test_an_outage_is_not_asked_again_for_every_text() -> None:
     spy = Spy()
     spy.error = RateLimited(provider="spy", retry_after_ms=10)
-    results = embed_each(spy, None, ["a", "b", "c"], long_text=WHOLE)
+    results = embed_records(spy, None, ["a", "b", "c"], long_text=WHOLE)
     assert results == [spy.error] * 3
     assert len(spy.calls) == 1
 

@@ -132,15 +132,6 @@ def test_uuid_from_bytes_equals_the_standard_library() -> None:
         assert pickle.loads(pickle.dumps(ours)) == theirs
 
 
-def test_parse_uuid_accepts_uuids_and_text_only() -> None:
-    value = uuid.uuid4()
-    assert ids.parse_uuid(value) is value
-    assert ids.parse_uuid(str(value)) == value
-    for wrong in ("not a uuid", 7, None, value.bytes):
-        with pytest.raises(ValueError, match="UUID"):
-            ids.parse_uuid(wrong)
-
-
 @pytest.mark.parametrize("kind", [kind for kind in ENUMS if issubclass(kind, enum.StrEnum)])
 def test_enum_members_equal_their_lower_case_text(kind: type[enum.StrEnum]) -> None:
     # design section 7: "enums compare equal to their lower-case text"

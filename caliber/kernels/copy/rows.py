@@ -1,6 +1,6 @@
 """Rows between Arrow's buffers and PostgreSQL's binary COPY, without a Python object a value.
 
-The buffers of a column are read where they lie. ``copy_chunks`` gives what to send, from the header to the trailer;
+The buffers of a column are read where they lie. ``copy_tuples`` gives what to send between header and trailer;
 ``CopyReader`` takes what comes and gives columns back.
 
 Source: design sections 3, 4 and 6; O-5, D-005, C-195; csrc/include/caliber.h.
@@ -36,7 +36,6 @@ __all__ = [
     "CopyKind",
     "CopyReader",
     "CopyRows",
-    "copy_chunks",
 ]
 
 U8s = npt.NDArray[np.uint8]
@@ -156,22 +155,6 @@ def copy_tuples(batch: CopyRows, *, chunk_bytes: int) -> Iterator[memoryview]:
             yield out.data[: encoded.size]
         elif encoded.needed:
             out = np.empty(encoded.needed, np.uint8)  # a row that is larger than a piece
-
-
-def copy_chunks(batches: Iterator[CopyRows], *, chunk_bytes: int = 1 << 18) -> Iterator[bytes | memoryview]:
-    """Yield all that COPY ... FROM STDIN (FORMAT binary) takes; each piece is overwritten by the next.
-
-    Raises:  InvalidRow, with the row counted from the first batch on
-    """
-    yield COPY_HEADER
-    before = 0
-    for batch in batches:
-        try:
-            yield from copy_tuples(batch, chunk_bytes=chunk_bytes)
-        except InvalidRow as error:
-            raise InvalidRow(row=before + error.row, field=error.field, reason=error.reason) from error
-        before += batch.rows
-    yield COPY_TRAILER
 
 
 # --- decoding ----------------------------------------------------------------------------------

@@ -43,7 +43,6 @@ Indic and Thai, Vietnamese and Georgian, signs, kana, Han, Hangul, fullwidth for
 _CONTINUATIONS: Final = (
     0x80, 0x81, 0x82, 0x83, 0x84, 0x88, 0x8C, 0x90, 0x94, 0x98, 0x9C, 0xA0, 0xA8, 0xB0, 0xB8, 0xBC,
 )  # fmt: skip
-LEAD_CLASSES: Final = len(_LEADS)
 FOURTH: Final = 14
 """Context of a byte after a continuation byte whose character has four bytes; 15 for other characters."""
 THIRD: Final = 15
