@@ -15,12 +15,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from support.crowds import until
 from support.evidence import record, scale, seed
 from support.folders import open_folder
 
@@ -67,13 +68,6 @@ def segments_of(*creators: int) -> set[str]:
         return set()
     rows = [line.split() for line in SHARED_MEMORY.read_text().splitlines()]
     return {row[1] for row in rows[1:] if int(row[rows[0].index("cpid")]) in creators}
-
-
-def until(condition: Callable[[], bool], what: str, seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"still not, after {seconds} s: {what}"
-        time.sleep(0.02)
 
 
 OWNERS: list[Owner] = []

@@ -19,6 +19,7 @@ import apsw
 import numpy as np
 import pytest
 from support.configs import HASH_PROVIDER, USER, config
+from support.crowds import until
 from support.providers import CountingEmbeddings, outage
 
 import caliber
@@ -65,13 +66,6 @@ def add(memory: caliber.Caliber, count: int, start: int = 0) -> None:
 
 def states(memory: caliber.Caliber) -> dict[str, str]:
     return {space.name: space.state.value for space in memory.storage.embedding_spaces.list_all()}
-
-
-def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.005)
 
 
 @pytest.fixture

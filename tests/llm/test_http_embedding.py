@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,12 +17,11 @@ from support.model_server import (
     dripping,
     raw,
     refusing,
-    serving,
     slow,
     status,
     vector_of,
 )
-from support.services import KEY, KEY_NAME, embedding_section, embeddings
+from support.services import KEY, embedding_section, embeddings
 
 import caliber
 from caliber.llm import EmbeddingCache, LongText, LongTextMode, embed_records, embed_texts
@@ -61,17 +59,6 @@ class Patient(Quick):
 
     max_retries = 50
     max_retry_after = 300_000
-
-
-@pytest.fixture(autouse=True)
-def _key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(KEY_NAME, KEY)
-
-
-@pytest.fixture
-def server() -> Iterator[ModelServer]:
-    with serving() as model:
-        yield model
 
 
 def retry() -> Retry:

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import pickle
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,17 +40,6 @@ from caliber.model.errors import (
 )
 
 KEYS = (KEY, KEY.encode().hex(), repr(KEY.encode())[2:-1])
-
-
-@pytest.fixture(autouse=True)
-def _key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(KEY_NAME, KEY)
-
-
-@pytest.fixture
-def server() -> Iterator[ModelServer]:
-    with serving() as model:
-        yield model
 
 
 def seen(error: BaseException) -> str:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.configs import USER, config
-from support.model_server import ModelServer, changed, serving, status
-from support.services import KEY, KEY_NAME, RETRIES, count, language_model, summarizer_section
+from support.model_server import ModelServer, changed, status
+from support.services import RETRIES, count, language_model, summarizer_section
 
 import caliber
 from caliber.llm import (
@@ -47,17 +46,6 @@ class Quick:
     backoff_multiplier = 2.0
     jitter = 0.0
     max_retry_after = 100
-
-
-@pytest.fixture(autouse=True)
-def _key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(KEY_NAME, KEY)
-
-
-@pytest.fixture
-def server() -> Iterator[ModelServer]:
-    with serving() as model:
-        yield model
 
 
 def turn(number: int, content: str, role: TurnRole = TurnRole.USER) -> ExtractionTurn:

@@ -17,21 +17,15 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 
 def main() -> None:
-    from support.configs import config
-    from support.providers import ScriptedSummarizer
-
-    import caliber
-    from caliber.model.time import FixedClock
-    from caliber.storage.write.unit_of_work import UnitOfWork
+    from caliber.storage.write import event_log  # first of all: other modules take ``log`` from it
 
     path, knobs, scope, now_us, where, at = json.loads(sys.argv[1])
-    memory = caliber.open(config(path, **knobs), clock=FixedClock(now_us), summarization_provider=ScriptedSummarizer())
-    log, seen = UnitOfWork.log, [0]
+    log, seen = event_log.log, [0]
 
     def dies() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def counting(self: UnitOfWork, event: Any, publish: Any) -> None:
+    def counting(uow: Any, event: Any, publish: Any) -> None:
         here = seen[0] == at
         seen[0] += 1
 
@@ -40,11 +34,19 @@ def main() -> None:
                 dies()
             publish(event)
 
-        log(self, event, told)
+        log(uow, event, told)
         if here and where == "in":
             dies()
 
-    UnitOfWork.log = counting  # type: ignore[method-assign]
+    event_log.log = counting
+
+    from support.configs import config
+    from support.providers import ScriptedSummarizer
+
+    import caliber
+    from caliber.model.time import FixedClock
+
+    memory = caliber.open(config(path, **knobs), clock=FixedClock(now_us), summarization_provider=ScriptedSummarizer())
     memory.close_scope(scope)
     memory.run_due()
     memory.close()

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.configs import USER, policy
+from support.configs import USER, policy, scheduled
 from support.databases import BACKENDS
 from support.evidence import record, scale, seed
 from support.providers import ScriptedSummarizer
@@ -33,12 +33,6 @@ def declared(name: str, category: str, kind: str, **how: Any) -> dict[str, Any]:
     return {"name": name, "type": category, "fields": TEXT, "retention": {"kind": kind, **how}}
 
 
-def scheduled(cron: str, *actions: dict[str, Any]) -> dict[str, Any]:
-    made = policy("schedule", *actions, name="nightly")
-    made["rules"][0]["cron"] = cron
-    return made
-
-
 KNOBS: dict[str, Any] = {
     "embedding_provider": None, "policy_engine__schedule_poll_ms": 0, "retention__apply_every_ms": 0,
     "retention__sweep_every_ms": "1d", "retention__sweep_rows": 1, "pcp.recovery_points.frequency": "manual",
@@ -49,7 +43,7 @@ KNOBS: dict[str, Any] = {
             {"action": "checkpoint", "target": "scope"}, {"action": "notify", "channel": "closed"}, name="closing",
         ),
         scheduled("0 3 * * *", {"action": "prune", "target": "note", "below_confidence": 0.3},
-                  {"action": "notify", "channel": "night"}),
+                  {"action": "notify", "channel": "night"}, name="nightly"),
     ],
     "memories": [
         declared("turn_buffer", "ephemeral", "scope"),

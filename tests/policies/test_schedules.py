@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.configs import config, policy
+from support.configs import config, scheduled
 from support.processes import Child
+from support.weeks import MONDAY, SetClock
 
 import caliber
 from caliber.model.errors import Conflict, InvalidValue
@@ -19,30 +20,13 @@ from caliber.policies.schedules import LEASE, Scheduler
 from caliber.testing import inspect
 
 CHILD = Path(__file__).parent / "scheduled_process.py"
-MONDAY = datetime(2024, 1, 1, tzinfo=UTC)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 QUIET = {"embedding_provider": None, "policy_engine__schedule_poll_ms": 0}
 DOUBTFUL = {"action": "prune", "target": "note", "below_confidence": 0.3}
 
 
-class SetClock:
-    """A clock that tests set, forward or back."""
-
-    def __init__(self, at: datetime = MONDAY) -> None:
-        self.at = at
-
-    def now_us(self) -> int:
-        return int(self.at.timestamp()) * 1_000_000
-
-
 def notify(channel: str) -> dict[str, Any]:
     return {"action": "notify", "channel": channel}
-
-
-def scheduled(cron: str, *actions: dict[str, Any], name: str = "tested") -> dict[str, Any]:
-    made = policy("schedule", *actions, name=name)
-    made["rules"][0]["cron"] = cron
-    return made
 
 
 def at(clock: SetClock, memory: caliber.Caliber, when: datetime) -> int:

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from support.providers import ScriptedSummarizer
 from support.weeks import SetClock
 
 CHILD = Path(__file__).parent / "trigger_process.py"
-MONDAY = datetime(2024, 1, 1, tzinfo=UTC)
 BOUND = timedelta(minutes=5)
 STEPS = (("storing", 0), ("before", 0), ("in", 0), ("in", 1), ("after", 0), ("after", 1))
 POINTS = [(trigger, late, *step) for trigger in ("turn", "task_start") for late in (False, True) for step in STEPS]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -16,6 +16,7 @@ from support.configs import USER, policy
 from support.crowds import until
 from support.databases import DSN
 from support.providers import ScriptedSummarizer
+from support.weeks import SetClock
 
 import caliber
 from caliber.backends.postgres.connecting.connection import PgConnection
@@ -27,7 +28,6 @@ from caliber.policies.policy_engine import PolicyEngine
 from caliber.testing import inspect
 from caliber.trajectory.service import Tasks
 
-MONDAY = datetime(2024, 1, 1, tzinfo=UTC)
 BOUND = timedelta(minutes=5)
 EXTRACT = {"action": "extract_artifacts", "target": "turn_buffer"}
 CONSOLIDATE = {"action": "consolidate_notes", "target": "trajectory"}
@@ -42,14 +42,6 @@ ON_TURN = [policy("turn", EXTRACT, SAID)]
 EVERYWHERE = pytest.mark.parametrize("backend", ["sqlite-memory", "postgres"], indirect=True)
 ON_DISK = pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
 HERE = pytest.mark.parametrize("backend", ["sqlite-memory"], indirect=True)
-
-
-class SetClock:
-    def __init__(self) -> None:
-        self.at = MONDAY
-
-    def now_us(self) -> int:
-        return int(self.at.timestamp() * 1_000_000)
 
 
 @pytest.fixture

@@ -22,6 +22,20 @@ def dies(*_: Any) -> None:
 
 
 def main() -> None:
+    from caliber.storage.write import event_log  # first of all: other modules take ``log`` from it
+
+    path, knobs, now_us, does, scope, where, at = json.loads(sys.argv[1])
+    log, seen = event_log.log, [0]
+
+    def counting(uow: Any, event: Any, publish: Any) -> None:
+        here = seen[0] == at
+        seen[0] += 1
+        log(uow, event, (lambda _: dies()) if here and where == "after" else publish)
+        if here and where == "in":
+            dies()
+
+    event_log.log = counting
+
     from support.configs import USER, config
     from support.providers import ScriptedSummarizer
 
@@ -31,16 +45,7 @@ def main() -> None:
     from caliber.storage.write.unit_of_work import UnitOfWork
     from caliber.trajectory.service import Tasks
 
-    path, knobs, now_us, does, scope, where, at = json.loads(sys.argv[1])
     memory = caliber.open(config(path, **knobs), clock=FixedClock(now_us), summarization_provider=ScriptedSummarizer())
-    log, seen = UnitOfWork.log, [0]
-
-    def counting(self: UnitOfWork, event: Any, publish: Any) -> None:
-        here = seen[0] == at
-        seen[0] += 1
-        log(self, event, (lambda _: dies()) if here and where == "after" else publish)
-        if here and where == "in":
-            dies()
 
     def dying(name: str) -> None:
         call = getattr(UnitOfWork, name)
@@ -58,8 +63,6 @@ def main() -> None:
         dying("update")
     elif where == "before":
         Tasks.carry_out = dies  # type: ignore[assignment,method-assign]
-    else:
-        UnitOfWork.log = counting  # type: ignore[method-assign]
     if does == "turn":
         memory.append_turn(scope, role="user", content="KEEP this")
     elif does == "task_start":

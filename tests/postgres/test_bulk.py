@@ -12,17 +12,14 @@ import pyarrow as pa
 import pytest
 from support.configs import USER
 from support.crowds import until
-from support.databases import PostgresBackend
 
 from caliber.model.errors import Conflict, InvalidRow, Unavailable
 from caliber.testing import inspect
 
 
 @pytest.fixture
-def backend(postgres: str) -> Iterator[Any]:
-    made = PostgresBackend()
-    yield made
-    made.close()
+def backend(pg: Any) -> Any:
+    return pg
 
 
 @pytest.fixture

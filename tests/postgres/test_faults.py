@@ -17,7 +17,8 @@ from typing import Any
 import psycopg
 import pytest
 from support.configs import USER, config
-from support.databases import DSN, PostgresBackend
+from support.crowds import until
+from support.databases import DSN, PostgresBackend, admin, note
 from support.folders import open_folder
 
 import caliber
@@ -31,23 +32,6 @@ from caliber.storage.migrate import migrations
 from caliber.storage.migrate.migrations import MIGRATIONS, SCHEMA_VERSION, MigrationStep
 from caliber.testing import inspect, session_of
 from caliber.testing.entities import plain
-
-
-def admin(statement: str) -> list[Any]:
-    with psycopg.connect(os.environ[DSN], autocommit=True) as connection:
-        cursor = connection.execute(statement)
-        return cursor.fetchall() if cursor.description else []
-
-
-def note(memory: caliber.Caliber, content: str) -> Any:
-    return memory.add_note(entity="e", entity_type="t", note_type="fact", content=content, confidence=0.5)
-
-
-def until(what: Callable[[], Any], why: str) -> None:
-    limit = time.monotonic() + 30
-    while not what():
-        assert time.monotonic() < limit, why
-        time.sleep(0.005)
 
 
 @pytest.fixture

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import psycopg
 import pytest
-from support.databases import PostgresBackend
 
 from caliber.admin.full_text import check_full_text
 from caliber.model.errors import Conflict, Unavailable
@@ -25,10 +23,8 @@ WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' 
 
 
 @pytest.fixture
-def backend(postgres: str) -> Iterator[Any]:
-    made = PostgresBackend()
-    yield made
-    made.close()
+def backend(pg: Any) -> Any:
+    return pg
 
 
 @pytest.fixture

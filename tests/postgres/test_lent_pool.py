@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 from support.configs import USER
-from support.databases import DSN, PostgresBackend
+from support.databases import DSN, PostgresBackend, note
 
 import caliber
 from caliber.model.errors import Conflict, DTypeError, IncompatibleOptions, InvalidValue, Unavailable
@@ -33,10 +33,6 @@ def pool(postgres: str) -> Iterator[Any]:
     kwargs = {"row_factory": dict_row, "application_name": "lent"}
     with psycopg_pool.ConnectionPool(postgres, min_size=1, max_size=3, kwargs=kwargs, open=False) as made:
         yield made
-
-
-def note(memory: caliber.Caliber, content: str) -> Any:
-    return memory.add_note(entity="e", entity_type="t", note_type="fact", content=content, confidence=0.5)
 
 
 def test_everything_goes_through_it_and_the_variable_is_not_read(

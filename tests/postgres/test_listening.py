@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import psycopg
 import pyarrow as pa
 import pytest
-from support.databases import DSN, PostgresBackend
+from support.crowds import until
+from support.databases import DSN, PostgresBackend, admin, note
 
 import caliber
 from caliber.backends.postgres.writing.telling import channel_of, prefix_of, read
@@ -29,24 +29,6 @@ def pg(postgres: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[PostgresBacke
     monkeypatch.setenv(FEED, psycopg.conninfo.make_conninfo(postgres, application_name="ears"))
     yield made
     made.close()
-
-
-def admin(statement: str) -> list[Any]:
-    with psycopg.connect(os.environ[DSN], autocommit=True) as connection:
-        cursor = connection.execute(statement)
-        return cursor.fetchall() if cursor.description else []
-
-
-def note(memory: caliber.Caliber, content: str) -> Any:
-    return memory.add_note(entity="e", entity_type="t", note_type="fact", content=content, confidence=0.5)
-
-
-def until(what: Callable[[], Any], why: str) -> Any:
-    limit = time.monotonic() + 30
-    while not (found := what()):
-        assert time.monotonic() < limit, why
-        time.sleep(0.005)
-    return found
 
 
 def feed(memory: caliber.Caliber) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 from support.configs import USER
-from support.databases import DSN, PostgresBackend
+from support.databases import DSN, PostgresBackend, admin, note
 from support.folders import open_folder
 
 import caliber
@@ -66,16 +66,6 @@ def lone(own_server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[P
         own_server.restart()
     made.close()
     PostgresBackend.ready = ready
-
-
-def admin(statement: str, *parameters: Any) -> list[Any]:
-    with psycopg.connect(os.environ[DSN], autocommit=True) as connection:
-        cursor = connection.execute(statement, parameters)
-        return cursor.fetchall() if cursor.description else []
-
-
-def note(memory: caliber.Caliber, content: str) -> Any:
-    return memory.add_note(entity="e", entity_type="t", note_type="fact", content=content, confidence=0.5)
 
 
 def add_one(store: Store, trajectory: Any) -> None:

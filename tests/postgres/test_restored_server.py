@@ -6,13 +6,11 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support.databases import DSN, PostgresBackend
+from support.databases import DSN, PostgresBackend, note
 from support.folders import open_folder
 
-import caliber
 from caliber.backends.postgres.store import PostgresStore
 from caliber.localserver.server import LocalServer
 from caliber.testing import inspect
@@ -36,10 +34,6 @@ def lone(server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Postg
     for close in made.closing:
         close()
     PostgresBackend.ready = ready  # the server goes with all that is in it
-
-
-def note(memory: caliber.Caliber, content: str) -> Any:
-    return memory.add_note(entity="e", entity_type="t", note_type="fact", content=content, confidence=0.5)
 
 
 def copy(source: Path, target: Path) -> None:

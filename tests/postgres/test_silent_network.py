@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from support.configs import USER
-from support.databases import PostgresBackend
+from support.databases import PostgresBackend, note
 from support.silence import Network
 
 import caliber
@@ -115,12 +115,6 @@ class Ticks:
         self._thread.join()
         self._at.append(time.monotonic())
         self.gap = max(after - before for before, after in zip(self._at, self._at[1:], strict=False))
-
-
-def note(memory: caliber.Caliber, content: str, **options: Any) -> Any:
-    return memory.add_note(
-        entity="e", entity_type="t", note_type="fact", content=content, confidence=0.5, **options
-    )  # fmt: skip
 
 
 def talk(memory: caliber.Caliber) -> tuple[uuid.UUID, uuid.UUID]:

@@ -12,7 +12,8 @@ from typing import Any
 import psycopg
 import pytest
 from support.configs import USER
-from support.databases import DSN, PostgresBackend
+from support.crowds import until
+from support.databases import DSN, PostgresBackend, note
 
 import caliber
 from caliber.backends.postgres.writing.telling import named_channel, prefix_of
@@ -23,7 +24,7 @@ from caliber.model.events import Event
 from caliber.storage.write.event_log import log
 from caliber.testing import inspect
 
-from .test_listening import FEED, cut, feed, listening, note, until
+from .test_listening import FEED, cut, feed, listening
 
 
 @pytest.fixture

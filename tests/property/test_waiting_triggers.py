@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -22,6 +22,7 @@ from hypothesis.stateful import (
 )
 from support.configs import USER, config, policy
 from support.evidence import scale
+from support.weeks import SetClock
 
 import caliber
 from caliber.model.errors import Unavailable
@@ -32,14 +33,6 @@ from caliber.trajectory.service import Tasks
 ATTEMPTS_MAX = 2
 MINUTE = timedelta(minutes=1)
 BOUND = 5 * MINUTE
-
-
-class SetClock:
-    def __init__(self) -> None:
-        self.at = datetime(2024, 1, 1, tzinfo=UTC)
-
-    def now_us(self) -> int:
-        return int(self.at.timestamp()) * 1_000_000
 
 
 @dataclass

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.configs import USER
+from support.databases import note
 
 import caliber
 from caliber.model.errors import Conflict
@@ -21,11 +22,6 @@ from caliber.testing.entities import plain
 def pair(backend: Any) -> tuple[caliber.Caliber, caliber.Caliber]:
     backend.needs("sharing")
     return backend.open(), backend.open()
-
-
-def note(memory: caliber.Caliber, content: str, **options: Any) -> Any:
-    values = {"entity": "e", "entity_type": "t", "note_type": "fact", "confidence": 0.5}
-    return memory.add_note(content=content, **{**values, **options})
 
 
 def test_latest_sees_the_other_handle_at_once(pair: Any) -> None:

@@ -9,14 +9,13 @@ import pytest
 from support.configs import USER, policy
 from support.memories import record
 from support.providers import CountingEmbeddings, ScriptedSummarizer
-from support.weeks import SetClock
+from support.weeks import MONDAY, SetClock
 
 from caliber.model.errors import CaliberError
 from caliber.policies.schedules import LEASE
 from caliber.testing import inspect, replaced
 from caliber.trajectory.service import Tasks
 
-MONDAY = datetime(2024, 1, 1, tzinfo=UTC)
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 QUIET = {"embedding_provider": None, "policy_engine__schedule_poll_ms": 0, "policies": []}
 CATEGORIES = {"turn_buffer": "ephemeral", "artifact": "episodic", "note": "semantic", "rule": "procedural"}

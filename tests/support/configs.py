@@ -37,3 +37,10 @@ def config(path: str, **overrides: Any) -> CaliberConfig:
 def policy(on: str, *actions: dict[str, Any], name: str = "tested") -> dict[str, Any]:
     """Return one policy with one rule."""
     return {"name": name, "rules": [{"on": on, "actions": list(actions)}]}
+
+
+def scheduled(cron: str, *actions: dict[str, Any], name: str = "tested") -> dict[str, Any]:
+    """Return one policy that is due by a schedule."""
+    made = policy("schedule", *actions, name=name)
+    made["rules"][0]["cron"] = cron
+    return made

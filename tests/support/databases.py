@@ -268,6 +268,13 @@ BACKENDS: dict[str, Callable[[Path], Backend]] = {
 }
 
 
+def admin(statement: str, *parameters: Any) -> list[Any]:
+    """Run a statement on the suite's server as a person would, and return its rows."""
+    with psycopg.connect(os.environ[DSN], autocommit=True) as connection:
+        cursor = connection.execute(statement.encode(), parameters or None)
+        return cursor.fetchall() if cursor.description else []
+
+
 @contextmanager
 def suite_server() -> Iterator[str]:
     """Serve the suite: the DSN that CALIBER_TEST_DSN names, or that of a private server, which ends with the run."""
@@ -341,6 +348,12 @@ class RecycledSchemas:
         self._backends.pop(config.storage.shown).close()
 
 
+def note(memory: caliber.Caliber, content: str, **options: Any) -> Any:
+    """Add a note that says nothing but its content."""
+    values = {"entity": "e", "entity_type": "t", "note_type": "fact", "confidence": 0.5}
+    return memory.add_note(content=content, **{**values, **options})
+
+
 class Agent:
     """A handle with a trajectory under way."""
 
@@ -368,5 +381,4 @@ class Agent:
         return self.memory.create_artifact(self.scope_id, content=content, **options)
 
     def note(self, content: str, **options: Any) -> Any:
-        values = {"entity": "thing", "entity_type": "topic", "note_type": "fact", "confidence": 0.9}
-        return self.memory.add_note(content=content, **{**values, **options})
+        return note(self.memory, content, **{"entity": "thing", "entity_type": "topic", "confidence": 0.9, **options})

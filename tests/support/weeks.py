@@ -16,6 +16,7 @@ from typing import Any
 import caliber
 from caliber.config import CaliberConfig
 from caliber.model.errors import CaliberError
+from caliber.model.time import to_us
 from caliber.testing import inspect
 from support.configs import USER
 from support.providers import ScriptedSummarizer
@@ -28,11 +29,13 @@ _TIMING = ("duration_ms", "took_ms", "position")
 
 
 class SetClock:
-    def __init__(self) -> None:
-        self.at = MONDAY
+    """A clock that tests set, forward or back."""
+
+    def __init__(self, at: datetime = MONDAY) -> None:
+        self.at = at
 
     def now_us(self) -> int:
-        return int(self.at.timestamp()) * 1_000_000
+        return to_us(self.at)
 
 
 @dataclass

@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections.abc import Callable
 from contextlib import closing
-from datetime import UTC, datetime
 from typing import Any
 
 import apsw
@@ -23,12 +22,12 @@ from support.configs import USER, policy
 from support.knobs.case import FILE, NO_VECTORS, Agent, Case, Place, works
 from support.memories import FACT
 from support.providers import ScriptedSummarizer
+from support.weeks import MONDAY
 
 SUMMARIZE = {"action": "summarize", "target": "turn_buffer"}
 EXTRACT = {"action": "extract_artifacts", "target": "turn_buffer"}
 NOTIFY = {"action": "notify", "channel": "told"}
 PRUNE = {"action": "prune", "target": "note", "below_confidence": 0.5}
-MONDAY = datetime(2024, 1, 1, tzinfo=UTC)
 HOUR_MS = 3_600_000
 OLD_TURNS = [
     {

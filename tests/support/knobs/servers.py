@@ -29,6 +29,7 @@ from caliber.model.errors import Unavailable
 from caliber.testing import inspect, session_of
 from support.configs import config, policy
 from support.crowds import Gate, until
+from support.databases import admin
 from support.knobs.case import FILE, NO_VECTORS, Case, Knobs, Place, released, works
 from support.knobs.files import (
     HERE,
@@ -83,12 +84,6 @@ def server(folder: Path) -> Iterator[Server]:
         yield made
     finally:
         admin(f"DROP SCHEMA {made.schema} CASCADE; DROP OWNED BY {made.role}; DROP ROLE {made.role}")
-
-
-def admin(statement: str) -> list[Any]:
-    with psycopg.connect(os.environ[DSN], autocommit=True) as connection:
-        cursor = connection.execute(statement.encode())
-        return cursor.fetchall() if cursor.description else []
 
 
 # --- what is looked at -------------------------------------------------------------------------------
