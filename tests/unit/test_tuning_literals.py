@@ -66,7 +66,7 @@ _allow(
     embedding__embedder="Embedder._fill_behind",
     engine__pacing="FOREIGN_S LOOK_SHARE REST_MAX_S",
     search__in_database__opening="_AGAIN_S _OTHERS_S",
-    engine__deadlines="_KEPT_MOST_MS",
+    engine__deadlines="KEPT_MOST_MS",
 )
 _allow(
     PATIENCE,
@@ -139,7 +139,7 @@ _allow(
     PROTOCOL,
     backends__postgres__connecting__dialling="_PARAMETERS",
     backends__postgres__maintaining__erasing="PostgresEraser._clear_samples",
-    localserver__files="LOG_IDENTIFIER _copy_owned _copy_programs _crc32c _initialise cache_folder",
+    localserver__files="LOG_IDENTIFIER _copy_owned _crc32c _initialise cache_folder copy_programs",
     localserver__guard="PR_SET_CHILD_SUBREAPER",
     localserver__place="- LONGEST_SOCKET_PATH",
     localserver__server="UNIX_PORT",
