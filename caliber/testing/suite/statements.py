@@ -16,7 +16,7 @@ from caliber.schema.relations import TRAJECTORY
 from caliber.storage.compile.codec import Row, dump_json
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.testing.entities import different, value_of
-from caliber.testing.inspection import session_of
+from caliber.testing.inspection import replaced, session_of
 from caliber.testing.world import DECLARED, World, all_rows, count, key_of
 
 VERSIONED = [relation for relation in DECLARED if relation.versioned]
@@ -89,9 +89,9 @@ def test_loser_of_a_race_is_told(world: World) -> None:
 
     def lost(uow: UnitOfWork) -> None:
         uow.get(TRAJECTORY, key)
-        stale = dict(uow._held)
-        uow.update(TRAJECTORY, dataclasses.replace(trajectory, goal="first"))
-        uow._held = stale
+        with replaced(uow, "held", {}):  # as another writer, who read it as well
+            uow.get(TRAJECTORY, key)
+            uow.update(TRAJECTORY, dataclasses.replace(trajectory, goal="first"))
         uow.update(TRAJECTORY, dataclasses.replace(trajectory, goal="second"))
 
     with pytest.raises(Conflict, match="another writer changed it first"):
