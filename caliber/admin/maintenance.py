@@ -6,9 +6,7 @@ from typing import Any
 
 from caliber.engine.engine import Engine
 from caliber.erasure.unfinished import unfinished_erasures
-from caliber.model.trajectory import Artifact
 from caliber.policies.schedules import Scheduler
-from caliber.schema.relations import ARTIFACT
 from caliber.storage.write.ending import archive
 from caliber.storage.write.unit_of_work import UnitOfWork
 
@@ -28,11 +26,14 @@ def maintain(engine: Engine) -> dict[str, int]:
         def before(keep_ms: Any) -> int | None:
             return now - keep_ms * 1_000 if isinstance(keep_ms, int) else None
 
-        out = {"artifacts": 0, "windows": 0, "events": 0, "changes": 0}
-        expiring: list[Artifact] = uow.select_entities(ARTIFACT, "artifact.expiring", now)
-        for artifact in expiring:
-            archive(uow, ARTIFACT, artifact)
-        out["artifacts"] = len(expiring)
+        out: dict[str, int] = {}
+        for relation in uow.catalog.mirrored:
+            lapsed = uow.lapsed(relation)
+            for record in lapsed:
+                archive(uow, relation, record)
+            if engine.store.plans[relation.name].lapsed is not None:
+                out[relation.plural] = len(lapsed)
+        out |= {"windows": 0, "events": 0, "changes": 0}
         windows = before(retention.windows_ms)
         out["windows"] = uow.execute("window.prune", now, _LONG_AGO if windows is None else windows)
         events = before(retention.events_ms)

@@ -32,7 +32,7 @@ from caliber.search.in_database.full_text import WordIndexer
 from caliber.search.opening import SearchEngine
 from caliber.storage.compile.codec import dump_json
 from caliber.storage.compile.damage import last_of
-from caliber.storage.write.event_log import audit
+from caliber.storage.write import event_log
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 _BATCH_ROWS = 2_000
@@ -213,7 +213,7 @@ class SpaceTable(Table, of=EMBEDDING_SPACE):
         def finish(uow: UnitOfWork) -> None:
             found = _retired(uow, space)
             uow.delete(EMBEDDING_SPACE, found)
-            audit(uow, space_event(engine.event, EventType.SPACE_DROP, found, {"vectors": dropped}))
+            event_log.audit(uow, space_event(engine.event, EventType.SPACE_DROP, found, {"vectors": dropped}))
 
         engine.write(finish)
         return dropped

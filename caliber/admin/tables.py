@@ -175,8 +175,10 @@ class NoteTable(_Similar, of=NOTE):
         """Return how many notes name a trajectory as their source (C-343)."""
         wanted = arguments.as_uuid(trajectory_id, "trajectory_id")
         self._engine.check_open()
+        plan = self._plans.drawn_from
+        assert plan is not None  # notes list the tasks that they were drawn from
         with self._engine.store.read() as session:
-            return len(session.run(self._engine.store.statements["note.of_trajectory"], (wanted.bytes,)))
+            return len(session.run(plan, (wanted.bytes,)))
 
 
 class CheckpointTable(Table, of=CHECKPOINT):

@@ -25,7 +25,7 @@ from caliber.dsl.scan import FAULTS_MAX
 from caliber.dsl.source import Source, Span
 from caliber.model.errors import ConfigError, MultipleErrors, ProgramFault
 from caliber.schema.binding import binding_of, faults
-from caliber.schema.memories import BuiltIn
+from caliber.schema.memories import MemoryBinding
 from caliber.schema.memory_types import MemoryType
 
 VERSION: Final = "0.1.0"
@@ -86,7 +86,7 @@ def _filters(state: Building, data: dict[str, Any]) -> None:
         return
     memories = list(enumerate(sound_memories(data["memories"])))
     declared = {item.name: (item.declared, state.unsure.get(at, set())) for at, item in memories if item is not None}
-    bindings: dict[str, BuiltIn | None] = {}
+    bindings: dict[str, MemoryBinding | None] = {}
     for item in state.filters:
         name = memory_name(data["injection_rules"][item.rule]["memory"])
         if name not in bindings:
@@ -98,7 +98,7 @@ def _filters(state: Building, data: dict[str, Any]) -> None:
             state.warnings.extend(made.warnings)
 
 
-def _binding(name: str, memory: MemoryType | None, unsure: set[str]) -> BuiltIn | None:
+def _binding(name: str, memory: MemoryType | None, unsure: set[str]) -> MemoryBinding | None:
     """Return what a memory's fields are bound to, as far as they are sound; None where nothing is known of it."""
     unknown = set(unsure)
     if name not in BUILT_IN:

@@ -17,7 +17,7 @@ from caliber.dsl.scan import FAULTS_MAX
 from caliber.dsl.source import Source, Span
 from caliber.kernels.patterns import matcher
 from caliber.model.errors import ConfigError, ExtraNotInstalled, InvalidValue, MultipleErrors, ProgramFault
-from caliber.schema.memories import BuiltIn
+from caliber.schema.memories import MemoryBinding
 from caliber.schema.predicate import OPEN_AFTER, OPEN_BEFORE, All, Comparison, Either, Operator, Predicate, Variable
 from caliber.schema.relation import Column, ColumnType
 
@@ -48,7 +48,7 @@ class _NoValue(Exception):
     """A comparison that has its fault already."""
 
 
-def compile_filter(text: str, memory: BuiltIn, *, name: str = "<filter>") -> Predicate:
+def compile_filter(text: str, memory: MemoryBinding, *, name: str = "<filter>") -> Predicate:
     """Return the predicate that a filter's text says about a memory.
 
     Raises: MultipleErrors with a ProgramFault for everything that is wrong in it.
@@ -69,7 +69,7 @@ class Condition(NamedTuple):
     warnings: list[ConfigWarning]
 
 
-def compile_condition(source: Source, condition: ast.Value, memory: BuiltIn) -> Condition:
+def compile_condition(source: Source, condition: ast.Value, memory: MemoryBinding) -> Condition:
     """Return the predicate of a condition, what is wrong with it, and what is doubtful."""
     faults: list[ConfigError] = []
     warnings: list[ConfigWarning] = []
@@ -86,7 +86,7 @@ def compile_condition(source: Source, condition: ast.Value, memory: BuiltIn) -> 
     return Condition(None if faults else predicate, faults, warnings)
 
 
-def _condition(value: ast.Value, memory: BuiltIn, wrong: Wrong) -> Predicate | None:
+def _condition(value: ast.Value, memory: MemoryBinding, wrong: Wrong) -> Predicate | None:
     match value:
         case ast.Joined(operator=operator, conditions=conditions):
             parts = [_condition(item, memory, wrong) for item in conditions]
@@ -102,7 +102,9 @@ def _condition(value: ast.Value, memory: BuiltIn, wrong: Wrong) -> Predicate | N
             return None
 
 
-def _comparison(left: ast.Value, operator: Operator, right: ast.Value, memory: BuiltIn, wrong: Wrong) -> Comparison:
+def _comparison(
+    left: ast.Value, operator: Operator, right: ast.Value, memory: MemoryBinding, wrong: Wrong
+) -> Comparison:
     if not isinstance(left, ast.Word):
         wrong(left.span, "on the left of a comparison stands a field")
         raise _NoValue

@@ -30,7 +30,7 @@ from caliber.storage.compile.codec import Row
 from caliber.storage.compile.damage import last_of
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store
-from caliber.storage.write.event_log import audit
+from caliber.storage.write import event_log
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 LAST: Final = 2**62
@@ -115,7 +115,7 @@ def enter_space(
             own = uow.update(EMBEDDING_SPACE, dataclasses.replace(own, state=state))
         if before is not None and before.space_id != own.space_id:
             kind = EventType.SPACE_FILL if state is SpaceState.BUILDING else EventType.SPACE_SWITCH
-            audit(uow, space_event(event, kind, own, {"in_use": before.name}))
+            event_log.audit(uow, space_event(event, kind, own, {"in_use": before.name}))
         return own
 
     entered: EmbeddingSpace = write(work)
@@ -165,7 +165,9 @@ def switch(
             uow.update(EMBEDDING_SPACE, dataclasses.replace(before, state=SpaceState.RETIRED))
         uow.update(EMBEDDING_SPACE, dataclasses.replace(own, state=SpaceState.ACTIVE))
         name = None if before is None else before.name
-        audit(uow, space_event(event, EventType.SPACE_SWITCH, own, {"from": name, "refused": len(lane.refused)}))
+        event_log.audit(
+            uow, space_event(event, EventType.SPACE_SWITCH, own, {"from": name, "refused": len(lane.refused)})
+        )
         return True, name
 
     switched: tuple[bool, str | None] = write(work)

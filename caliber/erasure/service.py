@@ -32,7 +32,7 @@ from caliber.model.forks import renew_in_child
 from caliber.model.references import EntityRef
 from caliber.model.time import from_us
 from caliber.schema.relations import ERASURE, TRAJECTORY
-from caliber.storage.write.event_log import audit
+from caliber.storage.write import event_log
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 _ROUNDS: Final = 3
@@ -177,7 +177,7 @@ class Forgetting:
                 asked = {LOG_TO_SCRUB: 1} if scrub_log else {}
                 erasure = Erasure(erasure_id, kind, outcome.counts | asked, from_us(uow.now_us))
                 uow.announce(ERASURE, erasure, uow.insert(ERASURE, erasure))
-                audit(uow, self._event(erasure, wanted.subject))
+                event_log.audit(uow, self._event(erasure, wanted.subject))
             elif not outcome.is_empty:
                 counts = dict(found.counts)
                 for name, count in outcome.counts.items():

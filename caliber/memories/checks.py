@@ -16,8 +16,9 @@ from caliber.model import arguments
 from caliber.model.errors import DTypeError, InputError, InvalidValue, RequiredFieldMissing
 from caliber.model.time import from_us, to_us
 from caliber.model.trust import TrustLabel
+from caliber.schema.memories import MemoryBinding
 from caliber.schema.memory_types import IndexType
-from caliber.schema.own_memories import INDEXED_TEXT_BYTES, INT_LEAST, KEY, OwnMemory
+from caliber.schema.own_memories import INDEXED_TEXT_BYTES, INT_LEAST, KEY
 from caliber.schema.relation import Column, ColumnType
 from caliber.storage.compile.codec import dump_json
 
@@ -30,7 +31,7 @@ _PLACED: Final = ("trajectory_id", "scope_id", "session_id", "parent_id", "occur
 """Columns that a record may set besides its fields; the rest of its columns is CALIBER's."""
 
 
-def checked(memory: OwnMemory, given: Mapping[str, Any], *, whole: bool = True, within: str = "") -> dict[str, Any]:
+def checked(memory: MemoryBinding, given: Mapping[str, Any], *, whole: bool = True, within: str = "") -> dict[str, Any]:
     """Return values by column. ``whole``: what is required must be there; else these are changes of a record.
 
     ``within`` stands before the names of fields in errors.
@@ -61,7 +62,7 @@ def several(faults: list[InputError]) -> InvalidValue:
     return InvalidValue(field=f"{len(faults)} faults", reason="; ".join(str(fault) for fault in faults))
 
 
-def _field(memory: OwnMemory, name: str, value: Any, field: str, *, whole: bool) -> tuple[str, Any]:
+def _field(memory: MemoryBinding, name: str, value: Any, field: str, *, whole: bool) -> tuple[str, Any]:
     """Return the column that a field is kept in, and the value as it is kept."""
     if name in memory.vectors:
         raise InvalidValue(field=field, reason=f"is made of {memory.embedded}; leave it out")
@@ -93,7 +94,7 @@ def _placed(column: Column, value: Any, field: str) -> Any:
     return arguments.as_instant(value, field) if column.name == "occurred_at" else arguments.as_uuid(value, field)
 
 
-def _value(memory: OwnMemory, column: Column, value: Any, field: str) -> Any:
+def _value(memory: MemoryBinding, column: Column, value: Any, field: str) -> Any:
     if value is None:
         if not column.nullable:
             raise RequiredFieldMissing(field=field)
@@ -105,7 +106,7 @@ def _value(memory: OwnMemory, column: Column, value: Any, field: str) -> Any:
     return _CHECKS[column.type](value, field)
 
 
-def _text(memory: OwnMemory, column: Column, value: Any, field: str) -> str:
+def _text(memory: MemoryBinding, column: Column, value: Any, field: str) -> str:
     text = arguments.as_text(value, field, allow_empty=True)
     looked_up = any(
         index.field == column.name and index.type in (IndexType.BTREE, IndexType.HASH) for index in memory.type.indexes

@@ -14,7 +14,7 @@ from typing import Any, Final
 from caliber.model import arguments
 from caliber.model.errors import DTypeError, InvalidValue
 from caliber.model.hints import did_you_mean
-from caliber.schema.memories import BuiltIn
+from caliber.schema.memories import MemoryBinding
 from caliber.schema.predicate import All, Comparison, Either, Operator, Predicate
 from caliber.schema.relation import Column, ColumnType
 from caliber.storage.compile.listing import ORDERED
@@ -26,7 +26,7 @@ def joined(*parts: Predicate | None) -> Predicate | None:
     return All(known) if len(known) > 1 else (known[0] if known else None)
 
 
-def equalities(memory: BuiltIn, values: Mapping[str, Any]) -> Predicate | None:
+def equalities(memory: MemoryBinding, values: Mapping[str, Any]) -> Predicate | None:
     """Return the condition that fields have given values: of several one of them, of a list field a member.
 
     Raises: InvalidValue, DTypeError, naming the field.
@@ -34,7 +34,7 @@ def equalities(memory: BuiltIn, values: Mapping[str, Any]) -> Predicate | None:
     return joined(*(_equal(memory, name, value) for name, value in values.items()))
 
 
-def _equal(memory: BuiltIn, name: str, value: Any) -> Predicate:
+def _equal(memory: MemoryBinding, name: str, value: Any) -> Predicate:
     column = column_of(memory, name, f"filter.{name}")
     several = isinstance(value, list | tuple | set | frozenset)
     options = tuple(_compared(column, item, f"filter.{name}") for item in (value if several else (value,)))
@@ -105,7 +105,7 @@ _CHECKS: Final[Mapping[ColumnType, Callable[[Column, Any, str], Any]]] = {
 }
 
 
-def column_of(memory: BuiltIn, name: str, field: str) -> Column:
+def column_of(memory: MemoryBinding, name: str, field: str) -> Column:
     """Return the column behind a field. Raises: InvalidValue, with what was probably meant."""
     column = memory.column(name)
     if column is None:
@@ -120,7 +120,7 @@ def unknown(name: str, known: Iterable[str]) -> str:
     return f"there is no such field; {hint}" if hint else f"there is no such field: {', '.join(names)}"
 
 
-def order_of(memory: BuiltIn, order_by: str | None) -> Column | None:
+def order_of(memory: MemoryBinding, order_by: str | None) -> Column | None:
     """Return the column that gives an order; None for that of ids. Raises: InvalidValue."""
     if order_by is None:
         return None

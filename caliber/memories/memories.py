@@ -27,7 +27,7 @@ from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.predicates import mask
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.in_force import in_force
-from caliber.schema.memories import BuiltIn
+from caliber.schema.memories import MemoryBinding
 from caliber.schema.predicate import Predicate
 from caliber.schema.relation import Column, ColumnType, Residence
 from caliber.search.filtering.compiled import variables
@@ -45,12 +45,12 @@ if TYPE_CHECKING:
 class Memory(Written):
     """The records of one memory. Safe to share between threads."""
 
-    def __init__(self, engine: Engine, principal: Principal, searching: Searching, name: str, bound: BuiltIn) -> None:
+    def __init__(self, engine: Engine, principal: Principal, searching: Searching, bound: MemoryBinding) -> None:
         self._engine, self._principal, self._searching = engine, principal, searching
         self._bound, self._relation = bound, bound.relation
         self._shared = engine.part(SearchEngine)
         self._readers = searching.readers
-        self._name = name
+        self._name = bound.type.name
 
     @property
     def fields(self) -> tuple[str, ...]:

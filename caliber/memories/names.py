@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 def memory(engine: Engine, principal: Principal, searching: Searching, name: str) -> Memory:
     """Return a memory by its name. Raises: InvalidValue, with what was probably meant."""
     arguments.as_text(name, "name")
-    bound = BUILT_IN.get(name)
-    if bound is not None:
-        return Memory(engine, principal, searching, name, bound)
+    catalog = engine.store.catalog
+    bound = catalog.named(name)
+    if bound is None:
+        names = (*BUILT_IN, *catalog.memories)
+        hint = did_you_mean(name, names, f"there are {', '.join(names)}", mark="")
+        raise InvalidValue(field="name", reason=f"no memory is called that; {hint}")
+    if name in BUILT_IN:
+        return Memory(engine, principal, searching, bound)
     # Most stores have none, and opening one of them need not load what makes relations of them.
     from caliber.memories.records import Records
 
-    declared = engine.store.catalog.memories
-    if name not in declared:
-        names = (*BUILT_IN, *declared)
-        hint = did_you_mean(name, names, f"there are {', '.join(names)}", mark="")
-        raise InvalidValue(field="name", reason=f"no memory is called that; {hint}")
-    return Records(engine, principal, searching, declared[name])
+    return Records(engine, principal, searching, bound)

@@ -35,8 +35,9 @@ from caliber.model.time import from_us
 from caliber.model.trajectory import Scope, Session, Trajectory
 from caliber.model.trust import TrustLabel, least_trusted
 from caliber.resident.snapshot import ENTITY_RELATIONS
+from caliber.schema.memories import MemoryBinding
 from caliber.schema.memory_types import RetentionKind
-from caliber.schema.own_memories import KEY, OwnMemory
+from caliber.schema.own_memories import KEY
 from caliber.schema.relation import ColumnType, Relation
 from caliber.schema.relations import SCOPE, SESSION, TRAJECTORY
 from caliber.storage.compile.derived import completed
@@ -66,8 +67,8 @@ class _New:
 class Records(Memory):
     """The records of one declared memory."""
 
-    def __init__(self, engine: Engine, principal: Principal, searching: Searching, own: OwnMemory) -> None:
-        super().__init__(engine, principal, searching, own.type.name, own)
+    def __init__(self, engine: Engine, principal: Principal, searching: Searching, own: MemoryBinding) -> None:
+        super().__init__(engine, principal, searching, own)
         self._embeddings = engine.part(Embeddings)
         self._own = own
 

@@ -10,25 +10,19 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 from caliber.model.agents import LockToken
 from caliber.model.errors import InvalidValue
 from caliber.model.trust import TrustLabel
-
-_BY: Final[Mapping[str, str]] = {
-    "trajectory": "start_trajectory",
-    "scope": "open_scope",
-    "artifact": "create_artifact",
-    "note": "add_note",
-    "turn_buffer": "append_turn",
-}
+from caliber.schema.memories import MemoryBinding
 
 
 class Written:
     """The half of a memory that is written to."""
 
     _name: str
+    _bound: MemoryBinding
 
     @property
     def name(self) -> str:
@@ -123,5 +117,7 @@ class Written:
         raise self._refusal()
 
     def _refusal(self) -> InvalidValue:
-        call = _BY[self._name]
-        return InvalidValue(field="memory", reason=f"{self._name} is written by {call}(...) and the calls beside it")
+        known = self._bound.relation.memory
+        assert known is not None  # a declared memory is written here
+        reason = f"{self._name} is written by {known.written_by}(...) and the calls beside it"
+        return InvalidValue(field="memory", reason=reason)

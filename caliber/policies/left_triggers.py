@@ -24,7 +24,7 @@ from caliber.schema.relations import PENDING_TRIGGER, SCOPE, TRAJECTORY
 from caliber.search.service import Searching
 from caliber.storage.compile.paging import pages
 from caliber.storage.waiting import is_of_handler
-from caliber.storage.write.event_log import log
+from caliber.storage.write import event_log
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory.triggers import SCOPE_CLOSED, WAITING
 
@@ -126,4 +126,4 @@ class LeftTriggers:
             payload={"trigger": waiting.trigger.value, "error": "given_up", "message": reason},
             at_us=uow.now_us,
         )
-        log(uow, event, self._engine.bus.publish)
+        event_log.log(uow, event, self._engine.bus.publish)

@@ -47,7 +47,7 @@ from caliber.retention.compressing import Compression, Compressor, Group
 from caliber.retention.pruning import own_relation, prune_in_range
 from caliber.retention.retaining import Retaining, record_taken
 from caliber.schema.relations import TURN
-from caliber.storage.write.event_log import log
+from caliber.storage.write import event_log
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory import artifacts as artifact_ops
 from caliber.trajectory.artifacts import NewArtifact
@@ -402,7 +402,7 @@ class PolicyEngine:
             uow.emit(self._event(EventType.ERROR, subject, None, {**failed, "action": declared.kind}))
         took_s = step.took_s + (0 if begun is None else time.monotonic() - begun)
         event = self._event(EventType.POLICY_EXECUTE, subject, None, payload, int(took_s * 1_000), uow.now_us)
-        log(uow, event, self._engine.bus.publish)
+        event_log.log(uow, event, self._engine.bus.publish)
 
     def _event(
         self,

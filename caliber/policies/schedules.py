@@ -35,7 +35,7 @@ from caliber.retention.pruning import prune_everywhere
 from caliber.retention.retaining import Retaining, record_taken
 from caliber.schema.relations import POLICY_RUN
 from caliber.storage.compile.codec import codec_of
-from caliber.storage.write.event_log import log
+from caliber.storage.write import event_log
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 LEASE: Final = "caliber:schedule"
@@ -297,7 +297,7 @@ class Scheduler:
         event: Event = self._engine.event(
             kind, principal=_PRINCIPAL, payload=dict(payload), duration_ms=duration_ms, at_us=uow.now_us
         )
-        log(uow, event, self._engine.bus.publish)
+        event_log.log(uow, event, self._engine.bus.publish)
 
     @property
     def attempts_max(self) -> int:

@@ -18,7 +18,7 @@ from caliber.model.ids import ScopeId, TrajectoryId
 from caliber.model.policies import PendingTrigger, Trigger
 from caliber.model.time import from_us
 from caliber.schema.relations import PENDING_TRIGGER, TRAJECTORY
-from caliber.storage.write.event_log import log
+from caliber.storage.write import event_log
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory.triggers import Overtaken
 
@@ -105,4 +105,4 @@ def drop(engine: Engine, uow: UnitOfWork, waiting: PendingTrigger, outcome: str,
         duration_ms=0,
         at_us=uow.now_us,
     )
-    log(uow, event, engine.bus.publish)
+    event_log.log(uow, event, engine.bus.publish)

@@ -8,39 +8,38 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from caliber.config.memories import MemoryConfig
 from caliber.embedding.service import Embeddings
-from caliber.embedding.space_provider import Vectors, attach, embedded_text
+from caliber.embedding.space_provider import Vectors, attach
 from caliber.engine.engine import Engine
 from caliber.engine.stale_inputs import StaleInputs, check_erasures, erasures
 from caliber.kernels import uuid7
-from caliber.knowledge import notes as note_ops
 from caliber.knowledge.inheriting import trust_of_all
-from caliber.knowledge.notes import NewNote
-from caliber.model.knowledge import Note
+from caliber.knowledge.summing import NoteSums
 from caliber.model.policies import Trigger
 from caliber.model.time import from_us
-from caliber.model.trajectory import TTL, Artifact, ArtifactType, ExtractionMethod, Scope, Trajectory, TTLKind, Turn
+from caliber.model.trajectory import Artifact, Scope, Trajectory, Turn
 from caliber.model.trust import TrustLabel
-from caliber.retention.pruning import ALL_ROWS, BY_SCOPE
+from caliber.retention.pruning import in_range
+from caliber.schema.catalog import Catalog
+from caliber.schema.erase import Redaction
 from caliber.schema.in_force import is_active
-from caliber.schema.memory_types import FieldType, RetentionKind
-from caliber.schema.relation import Relation
-from caliber.schema.relations import ARTIFACT, NOTE, SCOPE, TURN
+from caliber.schema.memory_types import RetentionKind
+from caliber.schema.relation import Initial, Relation
+from caliber.schema.relations import SCOPE
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.damage import last_of
-from caliber.storage.compile.derived import completed, derived_value
-from caliber.storage.compile.plan import RelationPlans
+from caliber.storage.compile.derived import completed
+from caliber.storage.compile.plan import Plan, RelationPlans
+from caliber.storage.compile.session import StatementSession
+from caliber.storage.protocol import Store
 from caliber.storage.write.ending import archive, prune
 from caliber.storage.write.unit_of_work import UnitOfWork
-from caliber.trajectory import artifacts as artifact_ops
-
-if TYPE_CHECKING:
-    from caliber.schema.own_memories import OwnMemory
+from caliber.trajectory.summing import ArtifactSums
 
 _ONE = 2
 """Records that it takes to be worth one: a record by itself is short enough, and a summary is not summed up again."""
@@ -78,10 +77,13 @@ class Group:
     erased: int | None = None
 
 
-def text_field(memory: OwnMemory) -> str:
-    """Return the field that says most of a record; the configuration refuses to sum up what has no text."""
-    texts = (item.name for item in memory.type.fields if item.type is FieldType.TEXT)
-    return memory.content or next(texts)
+class Sums(Protocol):
+    """Makes one record of a relation that stands for several."""
+
+    relation: Relation
+
+    def prepare(self, records: Sequence[Any], summary: str, trust: TrustLabel) -> tuple[Any, Vectors | None]: ...
+    def write(self, uow: UnitOfWork, new: Any, vector: Vectors | None, scope_id: uuid.UUID | None) -> Any: ...
 
 
 def compressions(memories: Iterable[MemoryConfig], trigger: Trigger) -> list[Compression]:
@@ -95,24 +97,32 @@ class Compressor:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._embeddings = engine.part(Embeddings)
+
+        made: tuple[Sums, ...] = (ArtifactSums(engine), NoteSums(engine))
+        self._sums = {sums.relation.name: sums for sums in made}
 
     def _relation(self, memory: MemoryConfig) -> Relation:
         bound = self._engine.store.catalog.named(memory.name)
         assert bound is not None  # a store that lacks what is declared is not opened
         return bound.relation
 
+    def _sums_of(self, relation: Relation) -> Sums:
+        """Return what makes the record that stands for several of a relation."""
+        assert relation.ends is not None  # the configuration compresses nothing that stays
+        name = relation.ends.summed or relation.name
+        return self._sums.get(name) or RecordSums(self._engine, relation)
+
     # --- which records become one ------------------------------------------------------------------
 
     def in_range(
         self, memory: MemoryConfig, trigger: Trigger, trajectory: Trajectory, scope: Scope, turns: Sequence[Turn]
     ) -> list[Group]:
-        """Return the groups in the range of a trigger (C-228), prepared.
+        """Return the groups in the range of a trigger (C-228), prepared. A conversation is summed up as one.
 
         Raises: LlmError kinds.
         """
         relation = self._relation(memory)
-        if relation is TURN:
+        if relation.neighbours is not None:
             return self._prepared(relation, [turns], scope.scope_id, least=1)
         return self._prepared(
             relation, _split(relation, self._of(relation, trigger, trajectory, scope)), scope.scope_id
@@ -123,23 +133,17 @@ class Compressor:
     ) -> tuple[str, list[TrustLabel]]:
         """Return what the records of a declared memory say in the range of a trigger, and how far each is trusted."""
         records = self._of(relation, trigger, trajectory, scope)
-        found = [(self._text_of(relation, record), record.trust) for record in records]
+        found = [(_text_of(self._engine.store.catalog, relation, each), _label(relation, each)) for each in records]
         return "\n\n".join(text for text, _ in found if text), [label for text, label in found if text]
 
     def _of(self, relation: Relation, trigger: Trigger, trajectory: Trajectory, scope: Scope | None) -> list[Any]:
-        """Return the records in use in the range of a trigger; notes belong to no scope."""
-        owner, key = "trajectory", trajectory.trajectory_id.bytes
-        if trigger in BY_SCOPE and scope is not None:
-            owner, key = "scope", scope.scope_id.bytes
+        """Return the records in use in the range of a trigger."""
         store = self._engine.store
         with store.read() as session:
-            if relation is NOTE:
-                rows = session.run(store.statements["note.of_trajectory"], (trajectory.trajectory_id.bytes,))
-            else:
-                path = next(item for item in relation.paths if item.name == f"list_by_{owner}")
-                plan = store.plans[relation.name].lists[path.name]
-                rows = session.run(plan, (key, ALL_ROWS) if path.limited else (key,))
-        return [record for record in map(codec_of(relation).decode, rows) if _in_use(relation, record)]
+            reading = _Reading(session, store)
+            scope_id = None if scope is None else scope.scope_id
+            found = in_range(reading, relation, trigger, trajectory.trajectory_id, scope_id)
+        return [record for record in found if _in_use(relation, record)]
 
     def everywhere(self, memory: MemoryConfig) -> Iterator[Group]:
         """Yield the groups of the whole tenant, each prepared when it is asked for: by task, notes by what they are of.
@@ -147,20 +151,19 @@ class Compressor:
         Of turns those of closed scopes. Raises: LlmError kinds.
         """
         relation = self._relation(memory)
-        ended = self._closed_scopes() if relation is TURN else frozenset()
+        follows = relation.neighbours
+        ended = frozenset() if follows is None else self._closed_scopes()
+        least = _ONE if follows is None else 1
         places: dict[Hashable, list[bytes]] = {}
         for record in self._pages(relation):
-            if relation is TURN and record.scope_id not in ended:
-                continue
-            places.setdefault(_belongs(relation, record), []).append(getattr(record, relation.key[0]).bytes)
+            if follows is None or getattr(record, follows.by) in ended:
+                places.setdefault(_belongs(relation, record), []).append(getattr(record, relation.key[0]).bytes)
         for keys in places.values():
-            if len(keys) < (1 if relation is TURN else _ONE):
+            if len(keys) < least:
                 continue
             erased = erasures(self._engine)
             records = [record for record in self._again(relation, keys) if _in_use(relation, record)]
-            scope_id = self._last_scope(records)
-            least = 1 if relation is TURN else _ONE
-            for group in self._prepared(relation, [records], scope_id, least=least):
+            for group in self._prepared(relation, [records], self._last_scope(records), least=least):
                 group.erased = erased
                 yield group
 
@@ -197,80 +200,17 @@ class Compressor:
     ) -> list[Group]:
         out = []
         for records in groups:
-            said = [text for text in (self._text_of(relation, record) for record in records) if text.strip()]
+            texts = (_text_of(self._engine.store.catalog, relation, record) for record in records)
+            said = [text for text in texts if text.strip()]
             if len(records) < least or not said:
                 continue
             limit = self._engine.config.close.summary_max_tokens
             summary = self._engine.summarizer.summarize("\n\n".join(said), limit)
             if summary.strip():
-                out.append(self._group(relation, records, scope_id, summary))
+                trust = trust_of_all((_label(relation, record) for record in records), TrustLabel.WEB)
+                new, vector = self._sums_of(relation).prepare(records, summary, trust)
+                out.append(Group(relation, records, scope_id, new, vector))
         return out
-
-    def _text_of(self, relation: Relation, record: Any) -> str:
-        if relation is TURN:
-            return f"{record.name or record.role.value}: {record.text}" if record.content else ""
-        if relation is ARTIFACT:
-            text: str = record.text
-            return text
-        return str(getattr(record, self._content_of(relation)) or "")
-
-    def _content_of(self, relation: Relation) -> str:
-        if relation is NOTE:
-            return "content"
-        memory = self._engine.store.catalog.declared.get(relation.name)
-        assert memory is not None  # every relation that is not built in is a memory's
-        return text_field(memory)
-
-    def _group(self, relation: Relation, records: Sequence[Any], scope_id: uuid.UUID | None, summary: str) -> Group:
-        trust = trust_of_all((record.trust for record in records), TrustLabel.WEB)
-        if relation is NOTE:
-            new: Any = self._note(records, summary, trust)
-            return Group(
-                relation, records, scope_id, new, self._embeddings.vector("note", embedded_text(new.entity, summary))
-            )
-        if relation in (TURN, ARTIFACT):
-            new = artifact_ops.check_artifact(
-                self._engine.estimator,
-                artifact_type=ArtifactType.INTERMEDIATE_OUTPUT,
-                content=summary,
-                extraction_method=ExtractionMethod.INFERRED,
-                trust=trust,
-            )
-            return Group(relation, records, scope_id, new, self._embeddings.vector("artifact", summary))
-        new = self._own(relation, records, summary, trust)
-        return Group(
-            relation, records, scope_id, new, self._embeddings.vector(relation.name, self._embedded(relation, new))
-        )
-
-    def _embedded(self, relation: Relation, record: Any) -> str:
-        memory = self._engine.store.catalog.declared.get(relation.name)
-        return "" if memory is None or memory.embedded is None else getattr(record, memory.embedded) or ""
-
-    def _note(self, notes: Sequence[Note], summary: str, trust: TrustLabel) -> NewNote:
-        newest = notes[-1]
-        return NewNote(
-            entity=newest.entity,
-            entity_type=newest.entity_type,
-            note_type=newest.note_type,
-            content=summary,
-            confidence=min(note.confidence for note in notes),
-            token_count=derived_value(NOTE, "token_count", self._engine.estimator, content=summary),
-            importance=max((note.importance for note in notes if note.importance is not None), default=None),
-            valid_from=newest.valid_from,
-            valid_until=newest.valid_until,
-            namespace=newest.namespace,
-            tags=tuple(dict.fromkeys(tag for note in notes for tag in note.tags)),
-            visible_to=newest.visible_to,
-            created_by=newest.created_by,
-            source_trajectory_ids=tuple(dict.fromkeys(item for note in notes for item in note.source_trajectory_ids)),
-            trust=trust,
-        )
-
-    def _own(self, relation: Relation, records: Sequence[Any], summary: str, trust: TrustLabel) -> Any:
-        """The newest record with the summary as its text: the other fields are the last that were known."""
-        changes = {self._content_of(relation): summary, "record_id": uuid7(), "trust": trust, "version": 1}
-        made: Any = dataclasses.replace(records[-1], **changes, fingerprint=None, idempotency_key=None)
-        return completed(relation, made, self._engine.estimator)
 
     # --- writing -----------------------------------------------------------------------------------
 
@@ -293,63 +233,113 @@ class Compressor:
             found.append(now)
         if not found:
             return 0, None
-        if relation is TURN:
-            made = None if group.new is None else self._apply_artifact(uow, group)
-            return prune(uow, TURN, found), made
-        if relation is ARTIFACT:
-            made = self._apply_artifact(uow, group)
-            return _retire(uow, ARTIFACT, found, made.artifact_id), made
-        if relation is NOTE:
-            return _retire(uow, NOTE, found, self._apply_note(uow, group).note_id), None
-        at = from_us(uow.now_us)
-        uow.insert(relation, dataclasses.replace(group.new, created_at=at, updated_at=at))
-        attach(uow, relation.name, group.new.record_id, self._embedded(relation, group.new), group.vector)
-        for record in found:
-            archive(uow, relation, record)
-        return len(found), None
+        made, ends = None, relation.ends
+        assert ends is not None  # what is summed up ends
+        if group.new is not None:
+            made = self._sums_of(relation).write(uow, group.new, group.vector, group.scope_id)
+        if ends.archive is None:
+            count = prune(uow, relation, found)
+        elif ends.supersede is not None:
+            count = _retire(uow, relation, found, getattr(made, relation.key[0]))
+        else:
+            for record in found:
+                archive(uow, relation, record)
+            count = len(found)
+        return count, made if isinstance(made, Artifact) else None
 
-    def _apply_artifact(self, uow: UnitOfWork, group: Group) -> Artifact:
-        assert group.scope_id is not None  # turns and artifacts have a scope
-        artifact, created = artifact_ops.create_artifact(
-            uow, group.scope_id, group.new, unlabelled=self._engine.config.trust.artifacts, closing=True
-        )
-        if created:
-            attach(uow, "artifact", artifact.artifact_id, artifact.text, group.vector)
-        if artifact.ttl.kind is not TTLKind.PERSISTENT:
-            # These very words were there already, for a while: now they stand for what stays.
-            lasting = dataclasses.replace(artifact, ttl=TTL(TTLKind.PERSISTENT), expires_at=None)
-            artifact = uow.update(ARTIFACT, lasting)
-        return artifact
 
-    def _apply_note(self, uow: UnitOfWork, group: Group) -> Note:
-        note, created = note_ops.add_note(uow, group.new)
-        if created:
-            attach(uow, "note", note.note_id, embedded_text(note.entity, note.content), group.vector)
-        return note
+class RecordSums:
+    """Makes a record of the newest of several, with the summary as its text: its other fields were known last."""
+
+    def __init__(self, engine: Engine, relation: Relation) -> None:
+        self._engine = engine
+        self.relation = relation
+
+    def prepare(self, records: Sequence[Any], summary: str, trust: TrustLabel) -> tuple[Any, Vectors | None]:
+        """Return what the summary of records becomes, and its vector."""
+        relation = self.relation
+        changes = {_content_of(self._engine.store.catalog, relation): summary, relation.key[0]: uuid7(), "version": 1}
+        if relation.trust is not None:
+            changes[relation.trust.column] = trust
+        # It is another record, also where one was written with a key.
+        own = (Redaction.NEW_KEY, Redaction.EMPTIED)
+        changes |= {column.name: None for column in relation.columns if column.redaction in own}
+        new = completed(relation, dataclasses.replace(records[-1], **changes), self._engine.estimator)
+        return new, self._engine.part(Embeddings).vector(relation.name, _embedded(relation, new))
+
+    def write(self, uow: UnitOfWork, new: Any, vector: Vectors | None, scope_id: uuid.UUID | None) -> Any:  # noqa: ARG002
+        """Store it; it is where the newest of the records was."""
+        relation, at = self.relation, from_us(uow.now_us)
+        stamps = {column.name: at for column in relation.columns if column.initial is Initial.NOW}
+        uow.insert(relation, dataclasses.replace(new, **stamps))
+        attach(uow, relation.name, getattr(new, relation.key[0]), _embedded(relation, new), vector)
+        return new
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """A session, as ``records_of`` reads."""
+
+    session: StatementSession
+    store: Store
+
+    @property
+    def catalog(self) -> Catalog:
+        return self.store.catalog
+
+    def select_path(self, relation: Relation, path: str, *key: Any) -> list[Any]:
+        return self._run(relation, self.store.plans[relation.name].lists[path], key)
+
+    def drawn_from(self, relation: Relation, trajectory: bytes) -> list[Any]:
+        return self._run(relation, self.store.plans[relation.name].drawn_from, (trajectory,))
+
+    def _run(self, relation: Relation, plan: Plan | None, key: tuple[Any, ...]) -> list[Any]:
+        assert plan is not None  # asked of relations that have it
+        return [codec_of(relation).decode(row) for row in self.session.run(plan, key)]
+
+
+# --- what a record says -----------------------------------------------------------------------------
+
+
+def _content_of(catalog: Catalog, relation: Relation) -> str:
+    said = catalog.binding(relation.name).said
+    assert said is not None  # the configuration refuses to sum up what has no text
+    return said
+
+
+def _text_of(catalog: Catalog, relation: Relation, record: Any) -> str:
+    content = getattr(record, _content_of(catalog, relation)) or ""
+    text = content.decode("utf-8", "replace") if isinstance(content, bytes) else str(content)
+    follows, said = relation.neighbours, relation.text
+    if not text or follows is None or said is None or said.head is None:
+        return text
+    return f"{getattr(record, said.head) or getattr(record, follows.speaker)}: {text}"
+
+
+def _embedded(relation: Relation, record: Any) -> str:
+    return "" if relation.embedded is None else getattr(record, relation.embedded) or ""
+
+
+def _label(relation: Relation, record: Any) -> TrustLabel:
+    label: TrustLabel = TrustLabel.WEB if relation.trust is None else getattr(record, relation.trust.column)
+    return label
 
 
 def _in_use(relation: Relation, record: Any) -> bool:
     # What goes by itself is not kept on in a summary that stays.
-    if relation is ARTIFACT and record.ttl.kind is not TTLKind.PERSISTENT:
-        return False
+    lasting = None if relation.ends is None else relation.ends.lasting
+    if lasting is not None:
+        codec = codec_of(relation)
+        if codec.encode(record, 0)[codec.index(lasting[0])] != lasting[1]:
+            return False
     return is_active(relation, record)
 
 
-_BELONGS: dict[str, Callable[[Any], Hashable]] = {
-    # Notes that somebody else may not see, or that hold at another time, are not summed up with the rest.
-    NOTE.name: lambda note: (
-        note.entity, note.entity_type, note.visible_to, note.created_by, note.namespace, note.valid_from,
-        note.valid_until,
-    ),
-}  # fmt: skip
-
-
 def _belongs(relation: Relation, record: Any) -> Hashable:
-    of = _BELONGS.get(relation.name)
-    owners = (getattr(record, "trajectory_id", None), getattr(record, "parent_id", None))
-    place = owners if of is None else of(record)
+    assert relation.ends is not None  # what is summed up ends
+    place = tuple(getattr(record, name) for name in relation.ends.together)
     # A conversation is one; anything else does not give way to what is trusted less.
-    return place if relation is TURN else (place, record.trust)
+    return place if relation.neighbours is not None else (place, _label(relation, record))
 
 
 def _split(relation: Relation, records: Iterable[Any]) -> list[list[Any]]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import timedelta
+from typing import Any, Protocol
 
 from caliber.config.policies import ActionConfig, PolicyTarget
 from caliber.model.policies import Trigger
@@ -12,7 +12,7 @@ from caliber.model.time import from_us
 from caliber.schema.catalog import Catalog
 from caliber.schema.memories import BUILT_IN
 from caliber.schema.relation import Relation
-from caliber.schema.relations import NOTE, SCOPE, TURN
+from caliber.schema.relations import SCOPE, TRAJECTORY, TURN
 from caliber.storage.write.ending import prune
 from caliber.storage.write.unit_of_work import UnitOfWork
 
@@ -27,11 +27,48 @@ BY_SCOPE = (Trigger.SCOPE_CLOSE, Trigger.TURN)
 # --- which records -------------------------------------------------------------------------------
 
 
-def records_of(uow: UnitOfWork, relation: Relation, owner: str, key: uuid.UUID) -> list[Any]:
-    """Return the records of a ``scope``, ``trajectory`` or ``session``."""
-    path = f"list_by_{owner}"
-    limited = next(item.limited for item in relation.paths if item.name == path)
-    return uow.select_path(relation, path, key.bytes, *((ALL_ROWS,) if limited else ()))
+class Reading(Protocol):
+    """Reads records of a store: a unit of work, or a session."""
+
+    @property
+    def catalog(self) -> Catalog: ...
+    def select_path(self, relation: Relation, path: str, *key: Any) -> list[Any]: ...
+    def drawn_from(self, relation: Relation, trajectory: bytes) -> list[Any]: ...
+
+
+def records_of(reading: Reading, relation: Relation, owner: Relation, key: uuid.UUID) -> list[Any]:
+    """Return the records that belong to a scope, trajectory or session: by themselves, or with what they belong to."""
+    name = f"list_by_{owner.name}"
+    if (own := _listed(reading, relation, name, key)) is not None:
+        return own
+    if relation.erase is not None and relation.erase.sources is not None:
+        return reading.drawn_from(relation, key.bytes)
+    for foreign in relation.foreign_keys:
+        between = reading.catalog.by_name[foreign.relation]
+        if (above := _listed(reading, between, name, key)) is not None:
+            keys = [getattr(each, foreign.target) for each in above]
+            return [record for each in keys for record in records_of(reading, relation, between, each)]
+    return []
+
+
+def _listed(reading: Reading, relation: Relation, name: str, key: uuid.UUID) -> list[Any] | None:
+    path = next((path for path in relation.paths if path.name == name), None)
+    if path is None:
+        return None
+    return reading.select_path(relation, name, key.bytes, *((ALL_ROWS,) if path.limited else ()))
+
+
+def in_range(
+    reading: Reading, relation: Relation, trigger: Trigger, trajectory_id: uuid.UUID, scope_id: uuid.UUID | None
+) -> list[Any]:
+    """Return the records in the range of a trigger (C-228).
+
+    The range of ``scope_close`` and ``turn`` is the scope, of ``task_start`` and ``task_end`` the trajectory; of what
+    belongs to no scope it is the trajectory always.
+    """
+    if trigger in BY_SCOPE and scope_id is not None and relation.has(SCOPE.key[0]):
+        return records_of(reading, relation, SCOPE, scope_id)
+    return records_of(reading, relation, TRAJECTORY, trajectory_id)
 
 
 def own_relation(catalog: Catalog, action: ActionConfig) -> Relation | None:
@@ -58,47 +95,38 @@ def prune_in_range(
     trajectory_id: uuid.UUID,
     scope_id: uuid.UUID | None,
 ) -> int:
-    """Do what a prune action says in the range of its trigger (C-228); return how many records.
-
-    The range of ``scope_close`` and ``turn`` is the scope, of ``task_start`` and ``task_end`` the trajectory. Notes
-    belong to no scope: their range is the trajectory always. A closing scope counts as closed.
-    """
+    """Do what a prune action says in the range of its trigger; return how many records. A closing scope is closed."""
+    relation = relation_of(catalog, action.target)
+    assert relation.ends is not None  # the configuration prunes nothing that stays
+    doubted = relation.ends.doubted
     before = None
     if action.older_than_ms is not None:
         before = from_us(uow.now_us) - timedelta(milliseconds=action.older_than_ms)
-    only = scope_id if trigger in BY_SCOPE else None
 
-    def stale(created: datetime, confidence: Any) -> bool:
-        old = before is None or created <= before  # K-063: inclusive
-        return old and (action.below_confidence is None or _below(confidence, action.below_confidence))
+    def stale(record: Any) -> bool:
+        old = before is None or getattr(record, relation.dates.entered) <= before  # K-063: inclusive
+        return old and (action.below_confidence is None or below(record, action.below_confidence))
 
-    relation = relation_of(catalog, action.target)
-    if relation is TURN:
-        scopes = _scopes_in_range(uow, action, trigger, trajectory_id, only)
-        found = [turn for each in scopes for turn in uow.select_path(TURN, "list_by_scope", each.bytes)]
-    elif relation is NOTE:
-        found = uow.select_entities(NOTE, "note.of_trajectory", trajectory_id.bytes)
+    def below(record: Any, least: float) -> bool:
+        confidence = None if doubted is None else getattr(record, doubted)
+        return confidence is not None and confidence < least  # what says nothing of its confidence is not doubted
+
+    if action.target is PolicyTarget.SCOPE:
+        scopes = _closed_scopes(uow, trigger, trajectory_id, scope_id)
+        found = [record for each in scopes for record in records_of(uow, relation, SCOPE, each)]
     else:
-        owner, key = ("trajectory", trajectory_id) if only is None else ("scope", only)
-        found = records_of(uow, relation, owner, key)
-    return prune(uow, relation, [item for item in found if stale(item.created_at, getattr(item, "confidence", None))])
+        found = in_range(uow, relation, trigger, trajectory_id, scope_id)
+    return prune(uow, relation, filter(stale, found))
 
 
-def _below(confidence: Any, least: float) -> bool:
-    # What says nothing of its confidence is not doubted; a declared field of this name may be a text.
-    return isinstance(confidence, int | float) and confidence < least
-
-
-def _scopes_in_range(
-    uow: UnitOfWork, action: ActionConfig, trigger: Trigger, trajectory_id: uuid.UUID, only: uuid.UUID | None
+def _closed_scopes(
+    uow: UnitOfWork, trigger: Trigger, trajectory_id: uuid.UUID, scope_id: uuid.UUID | None
 ) -> list[uuid.UUID]:
-    closed_only = action.target is PolicyTarget.SCOPE
-    if only is not None and (trigger is Trigger.SCOPE_CLOSE or not closed_only):
+    only = scope_id if trigger in BY_SCOPE else None
+    if only is not None and trigger is Trigger.SCOPE_CLOSE:
         return [only]
     scopes = uow.select_path(SCOPE, "list_by_trajectory", trajectory_id.bytes)
-    return [
-        scope.scope_id for scope in scopes if only in (None, scope.scope_id) and not (closed_only and scope.is_open)
-    ]
+    return [scope.scope_id for scope in scopes if only in (None, scope.scope_id) and not scope.is_open]
 
 
 def prune_everywhere(uow: UnitOfWork, catalog: Catalog, action: ActionConfig) -> int:

@@ -12,22 +12,21 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from caliber.config.memories import MemoryConfig
 from caliber.engine.engine import Engine
 from caliber.model.agents import LockToken
 from caliber.model.events import EventType
 from caliber.model.memories import MemoryCategory
-from caliber.model.trajectory import Scope, Session, Trajectory
+from caliber.model.trajectory import Scope, Session
 from caliber.retention.pruning import records_of
-from caliber.schema.memories import BUILT_IN
+from caliber.schema.memories import MemoryBinding
 from caliber.schema.memory_types import RetentionKind
 from caliber.schema.relation import Relation
-from caliber.schema.relations import NOTE, SCOPE, TRAJECTORY, TURN
+from caliber.schema.relations import SCOPE, SESSION
 from caliber.storage.compile.plan import Plan
+from caliber.storage.write import event_log
 from caliber.storage.write.ending import prune
-from caliber.storage.write.event_log import log
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 _PRINCIPAL = "system:retention"
@@ -40,10 +39,15 @@ _OF_TENANT = (MemoryCategory.SEMANTIC, MemoryCategory.PROCEDURAL)
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A declared memory, and the relation of its records."""
+    """A declared memory, and what it is bound to."""
 
     memory: MemoryConfig
-    relation: Relation
+    bound: MemoryBinding
+
+    @property
+    def relation(self) -> Relation:
+        """The relation of its records."""
+        return self.bound.relation
 
     @property
     def kind(self) -> RetentionKind:
@@ -53,7 +57,7 @@ class Kept:
     @property
     def of_tenant(self) -> bool:
         """True when its newest records are counted in the tenant."""
-        return self.relation is NOTE or (self.memory.name not in BUILT_IN and self.memory.type in _OF_TENANT)
+        return self.bound.type.category in _OF_TENANT
 
 
 class Retaining:
@@ -74,7 +78,7 @@ class Retaining:
                 continue
             bound = self._engine.store.catalog.named(memory.name)
             if bound is not None:
-                found.append(Kept(memory, bound.relation))
+                found.append(Kept(memory, bound))
         return found
 
     # --- with what they belong to ------------------------------------------------------------------
@@ -82,32 +86,16 @@ class Retaining:
     def scope_closed(self, uow: UnitOfWork, scope: Scope) -> None:
         """Take what stays as long as its scope, in the transaction that closes it."""
         for kept in self._kept(RetentionKind.SCOPE):
-            taken = prune(uow, kept.relation, records_of(uow, kept.relation, "scope", scope.scope_id))
+            taken = prune(uow, kept.relation, records_of(uow, kept.relation, SCOPE, scope.scope_id))
             record_taken(
                 self._engine, uow, kept.memory, taken, trajectory_id=scope.trajectory_id, scope_id=scope.scope_id
             )
 
     def session_ended(self, uow: UnitOfWork, session: Session) -> None:
         """Take what stays as long as its session, in the transaction that ends it."""
-        found = self._kept(RetentionKind.SESSION)
-        if not found:
-            return
-        trajectories: list[Trajectory] = uow.select_path(TRAJECTORY, "list_by_session", session.session_id.bytes)
-        for kept in found:
-            taken = prune(uow, kept.relation, self._of_session(uow, kept.relation, session, trajectories))
+        for kept in self._kept(RetentionKind.SESSION):
+            taken = prune(uow, kept.relation, records_of(uow, kept.relation, SESSION, session.session_id))
             record_taken(self._engine, uow, kept.memory, taken, session_id=session.session_id)
-
-    def _of_session(
-        self, uow: UnitOfWork, relation: Relation, session: Session, trajectories: Sequence[Trajectory]
-    ) -> list[Any]:
-        if relation is TURN:
-            scopes = [
-                scope
-                for trajectory in trajectories
-                for scope in uow.select_path(SCOPE, "list_by_trajectory", trajectory.trajectory_id.bytes)
-            ]
-            return [turn for scope in scopes for turn in records_of(uow, TURN, "scope", scope.scope_id)]
-        return records_of(uow, relation, "session", session.session_id)
 
     # --- by age and number -------------------------------------------------------------------------
 
@@ -181,4 +169,4 @@ def record_taken(
         duration_ms=duration_ms,
         at_us=uow.now_us,
     )
-    log(uow, event, engine.bus.publish)
+    event_log.log(uow, event, engine.bus.publish)

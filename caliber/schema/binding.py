@@ -12,19 +12,10 @@ from typing import Final, NamedTuple
 from caliber.model.errors import InternalError
 from caliber.model.hints import did_you_mean
 from caliber.schema.indexing import INDEXES, OWN_INDEXES, index_faults
-from caliber.schema.memories import BUILT_IN, BuiltIn
+from caliber.schema.memories import BUILT_IN, MemoryBinding
 from caliber.schema.memory_types import Field, FieldType, MemoryType
 from caliber.schema.own_memories import field_faults, own_memory
 from caliber.schema.relation import Column, ColumnType
-
-PARENTS: Final[Mapping[str, tuple[str, ...]]] = {
-    "trajectory": (),
-    "scope": ("trajectory",),
-    "artifact": ("scope", "trajectory"),
-    "note": (),
-    "turn_buffer": ("scope", "trajectory"),
-}
-"""What the records of a memory that every store has belong to."""
 
 _KINDS: Final[Mapping[FieldType, tuple[ColumnType, ...]]] = {
     FieldType.UUID: (ColumnType.UUID,),
@@ -39,7 +30,7 @@ _KINDS: Final[Mapping[FieldType, tuple[ColumnType, ...]]] = {
 }
 
 
-def binding_of(memory: MemoryType | None, name: str) -> BuiltIn:
+def binding_of(memory: MemoryType | None, name: str) -> MemoryBinding:
     """Return what the fields of a memory are bound to; ``memory`` is its declaration, if it has one.
 
     Raises: InvalidValue for an own memory that ``faults`` finds something wrong with.
@@ -75,7 +66,7 @@ def faults(memory: MemoryType) -> Iterator[Fault]:
             reason = _unbound(memory.name, bound, item)
             if reason:
                 yield Fault("fields", at, reason)
-        allowed = PARENTS[memory.name]
+        allowed = () if bound.relation.memory is None else bound.relation.memory.parents
         if memory.parent is not None and memory.parent not in allowed:
             belongs = f"belongs to {' or '.join(allowed)}" if allowed else "belongs to nothing"
             yield Fault("parent", 0, f"a {memory.name} {belongs}, not to {memory.parent}")
@@ -83,7 +74,7 @@ def faults(memory: MemoryType) -> Iterator[Fault]:
         yield Fault("indexes", at, reason)
 
 
-def _unbound(memory: str, bound: BuiltIn, item: Field) -> str:
+def _unbound(memory: str, bound: MemoryBinding, item: Field) -> str:
     if item.name in bound.vectors:
         return "" if item.type is FieldType.EMBEDDING else f"{item.name} is a vector: declare it as embedding"
     column = bound.column(item.name)

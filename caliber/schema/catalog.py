@@ -9,17 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from caliber.model.errors import StorageError
 from caliber.schema.memories import BUILT_IN as BOUND
-from caliber.schema.memories import BuiltIn
+from caliber.schema.memories import MemoryBinding, built_in
 from caliber.schema.relation import ForeignKey, Relation
 from caliber.schema.relations import BY_CODE, BY_NAME, MIRRORED, RELATIONS
 from caliber.schema.relations.memory import FIRST_CODE, LAST_CODE, TABLE_PREFIX, StoredMemory
-
-if TYPE_CHECKING:
-    from caliber.schema.own_memories import OwnMemory
 
 Referrers = Mapping[str, Sequence[tuple[Relation, ForeignKey]]]
 
@@ -34,8 +30,8 @@ class Catalog:
     mirrored: tuple[Relation, ...]
     referrers: Referrers
     """Mirrored relations that refer to a relation, and by which key."""
-    memories: Mapping[str, OwnMemory] = field(default_factory=lambda: MappingProxyType({}))
-    declared: Mapping[str, OwnMemory] = field(default_factory=lambda: MappingProxyType({}))
+    memories: Mapping[str, MemoryBinding] = field(default_factory=lambda: MappingProxyType({}))
+    declared: Mapping[str, MemoryBinding] = field(default_factory=lambda: MappingProxyType({}))
     """Its own memories by the names of their relations."""
     revision: tuple[int, int] = (0, 0)
     """Which definitions it was made of: how many there are, with those that are gone, and their versions together."""
@@ -45,12 +41,16 @@ class Catalog:
         """The relations of its own memories."""
         return tuple(memory.relation for memory in self.memories.values())
 
+    def binding(self, relation: str) -> MemoryBinding:
+        """Return the memory whose records a relation of the store holds."""
+        return self.declared.get(relation) or built_in(self.by_name[relation])
+
     @property
     def loadable(self) -> tuple[Relation, ...]:
         """The relations that are exported and loaded, each after those it refers to; the store writes the others."""
         return tuple(relation for relation in self.relations if relation.exported is not None)
 
-    def named(self, name: str) -> BuiltIn | None:
+    def named(self, name: str) -> MemoryBinding | None:
         """Return the memory of a name, one that every store has or one of its own; None where there is none."""
         return BOUND.get(name) or self.memories.get(name)
 
@@ -88,19 +88,19 @@ def _referrers(mirrored: Iterable[Relation]) -> Referrers:
     return MappingProxyType(found)
 
 
-def _in_order(rows: Iterable[StoredMemory]) -> list[OwnMemory]:
+def _in_order(rows: Iterable[StoredMemory]) -> list[MemoryBinding]:
     """Return memories, each after the one whose records its own belong to."""
     # Most stores have none, and opening one of them need not load what makes relations of them.
     from caliber.schema.memory_definitions import memory_from
     from caliber.schema.own_memories import own_memory
 
-    waiting: dict[str, OwnMemory] = {}
+    waiting: dict[str, MemoryBinding] = {}
     for row in rows:
         memory = memory_from(row.definition)
         if memory.name != row.name or row.name in BOUND or row.name in waiting:
             raise StorageError("a memory is not called as its definition says; run `caliber doctor`")
         waiting[row.name] = own_memory(memory, row.code, plural_of(row.name))
-    out: list[OwnMemory] = []
+    out: list[MemoryBinding] = []
     while waiting:
         ready = [name for name, memory in waiting.items() if memory.type.parent not in waiting]
         if not ready:

@@ -1,17 +1,22 @@
-"""The memories that every store has, and what their fields are called in the language. Source: C-183, K-058, K-060."""
+"""Memories bound to relations: those that every store has, and declared ones. Source: C-183, K-058, K-060."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from caliber.model.memories import MemoryCategory
+from caliber.schema.memory_types import FieldType, MemoryType, Retention, RetentionKind
 from caliber.schema.relation import Column, Relation
-from caliber.schema.relations import BY_NAME
+from caliber.schema.relations import RELATIONS
 from caliber.schema.traits import Window
+
+_STAYS = Retention(RetentionKind.PERSISTENT)
 
 
 @dataclass(frozen=True, slots=True)
-class BuiltIn:
+class MemoryBinding:
     """A memory bound to a relation; ``names`` are fields that the language calls otherwise than the relation.
 
     ``vectors`` are fields that stand for the record's vector: they can be declared and indexed, not compared.
@@ -20,10 +25,15 @@ class BuiltIn:
     """
 
     relation: Relation
+    type: MemoryType
     names: Mapping[str, str] = field(default_factory=dict)
     vectors: frozenset[str] = frozenset()
     declared: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     unknown: frozenset[str] = frozenset()
+    content: str | None = None
+    """The field that holds a record's text, apart from the others: what is embedded, or the main one."""
+    own: tuple[str, ...] = ()
+    """The columns of declared fields; the others are the same for every declared memory."""
 
     def column(self, name: str) -> Column | None:
         """Return the column behind a field, or None where there is none."""
@@ -31,30 +41,43 @@ class BuiltIn:
         return next((column for column in self.relation.columns if column.name == wanted), None)
 
     @property
+    def embedded(self) -> str | None:
+        """The field whose vectors are kept, or None."""
+        return self.relation.embedded
+
+    @property
+    def said(self) -> str | None:
+        """The field that says most of a record; None where it has no text."""
+        texts = (item.name for item in self.type.fields if item.type is FieldType.TEXT)
+        return self.content or next(texts, None)
+
+    @property
     def fields(self) -> tuple[str, ...]:
         """Every name by which a field can be called."""
         return (*(column.name for column in self.relation.columns), *self.names, *self.vectors)
 
 
-_CONTENT = frozenset({"content_embedding"})
-BUILT_IN: dict[str, BuiltIn] = {
-    "trajectory": BuiltIn(BY_NAME["trajectory"], {"id": "trajectory_id", "goal_summary": "goal"}),
-    "scope": BuiltIn(
-        BY_NAME["scope"],
-        {"id": "scope_id", "sequence": "sequence_number", "created_at": "opened_at"},
-        frozenset({"summary_embedding"}),
-    ),
-    "artifact": BuiltIn(BY_NAME["artifact"], {"id": "artifact_id"}, _CONTENT),
-    "note": BuiltIn(BY_NAME["note"], {"id": "note_id"}, _CONTENT),
-    "turn_buffer": BuiltIn(BY_NAME["turn"], {"id": "turn_id"}, _CONTENT),
-}
-"""By name; a memory of another name is a relation of its own."""
+@functools.lru_cache(maxsize=64)
+def built_in(relation: Relation) -> MemoryBinding:
+    """Return the memory of a relation that every store has, as filters see it."""
+    known, text = relation.memory, relation.text
+    name, category = (relation.name, MemoryCategory.META) if known is None else (known.name, known.category)
+    return MemoryBinding(
+        relation,
+        MemoryType(name, category, (), _STAYS),
+        {} if known is None else dict(known.names),
+        frozenset(() if known is None else known.vectors),
+        content=None if text is None else text.embedded or text.searched[0],
+    )
 
-OF_RELATION: dict[str, BuiltIn] = {memory.relation.name: memory for memory in BUILT_IN.values()}
-"""By the name of the relation, which is what searches call a kind."""
+
+BUILT_IN: dict[str, MemoryBinding] = {
+    relation.memory.name: built_in(relation) for relation in RELATIONS if relation.memory is not None
+}
+"""The memories that every store has, by name; a memory of another name is a relation of its own."""
 
 
 def window_of(memory: str) -> Window | None:
     """Return how the records of a built-in memory stand in windows; None where none is made of them."""
-    built_in = BUILT_IN.get(memory)
-    return None if built_in is None else built_in.relation.window
+    bound = BUILT_IN.get(memory)
+    return None if bound is None else bound.relation.window

@@ -17,7 +17,6 @@ import math
 import re
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
@@ -28,7 +27,7 @@ from caliber.schema.declared_enums import camel, values_of
 from caliber.schema.derived import RecordHash, Tokens
 from caliber.schema.erase import Erase, Redaction
 from caliber.schema.indexing import OWN_INDEXES, index_faults
-from caliber.schema.memories import BUILT_IN, BuiltIn
+from caliber.schema.memories import BUILT_IN, MemoryBinding
 from caliber.schema.memory_definitions import definition_of, memory_from
 from caliber.schema.memory_types import Field, FieldType, IndexType, MemoryType, Retention, RetentionKind
 from caliber.schema.relation import (
@@ -67,6 +66,7 @@ INDEXED_TEXT_BYTES: Final = 2_000
 """The longest text of an indexed field: PostgreSQL indexes none that is much longer."""
 
 _COLUMN: Final = Residence.COLUMN
+_NUMBERS: Final = (ColumnType.FLOAT, ColumnType.INT)
 _BINDING: Final[Mapping[str, FieldType]] = {
     "trajectory_id": FieldType.UUID,
     "scope_id": FieldType.UUID,
@@ -94,23 +94,6 @@ _RESERVED: Final = frozenset(
 _OF_DATABASES: Final = frozenset({"xmin", "xmax", "cmin", "cmax", "ctid", "tableoid", "oid", "rowid"})
 """What every table of PostgreSQL has as a column, and what SQLite calls its own key."""
 _LOOKED_UP: Final = frozenset({IndexType.BTREE, IndexType.HASH})
-_PARENT_KEYS: Final = {name: memory.relation.key[0] for name, memory in BUILT_IN.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class OwnMemory(BuiltIn):
-    """A memory with a relation of its own, as ``BuiltIn`` is one that binds to a relation every store has."""
-
-    type: MemoryType = field(kw_only=True)
-    content: str | None = field(kw_only=True)
-    """The field that holds a record's text, apart from the others: what is embedded, or the main one."""
-    own: tuple[str, ...] = field(kw_only=True)
-    """The columns of declared fields; the others are the same for every memory."""
-
-    @property
-    def embedded(self) -> str | None:
-        """The field whose vectors are kept, or None."""
-        return self.relation.embedded
 
 
 # --- what is wrong with a declaration -------------------------------------------------------------
@@ -235,7 +218,7 @@ def relation_name(name: str) -> str:
 
 
 @functools.lru_cache(maxsize=512)
-def own_memory(memory: MemoryType, code: int, plural: str | None = None) -> OwnMemory:
+def own_memory(memory: MemoryType, code: int, plural: str | None = None) -> MemoryBinding:
     """Return a declared memory bound to a relation of its own; the same one for the same declaration.
 
     Raises: InvalidValue for what ``faults`` names.
@@ -245,11 +228,11 @@ def own_memory(memory: MemoryType, code: int, plural: str | None = None) -> OwnM
     names = {item.name: KEY for item in memory.fields if _is_key(memory, item)}
     names.setdefault("id", KEY)
     vectors = frozenset(item.name for item in memory.fields if item.type is FieldType.EMBEDDING)
-    return OwnMemory(
+    return MemoryBinding(
         _relation_of(memory, code, plural or memory.name),
+        memory,
         names,
         vectors,
-        type=memory,
         content=_content_field(memory),
         own=tuple(item.name for item in _own_fields(memory)),
     )
@@ -334,14 +317,19 @@ def _relation_of(memory: MemoryType, code: int, plural: str) -> Relation:
         ),
         text=Text(searched, embedded) if searched else None,
         active=("archived_at",),
-        ends=Ends(Pruned.DELETED, archive="archived_at"),
+        ends=Ends(
+            Pruned.DELETED,
+            archive="archived_at",
+            doubted=next((item.name for item in columns if item.name == "confidence" and item.type in _NUMBERS), None),
+            together=("trajectory_id",) if memory.parent is None else ("trajectory_id", "parent_id"),
+        ),
         window=Window(Enters.FOUND, fields=_shown(memory)),
     )
 
 
 def _target_of(parent: str) -> tuple[str, str]:
     if parent in BUILT_IN:
-        return BUILT_IN[parent].relation.name, _PARENT_KEYS[parent]
+        return BUILT_IN[parent].relation.name, BUILT_IN[parent].relation.key[0]
     return relation_name(parent), KEY
 
 

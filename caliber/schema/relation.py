@@ -24,6 +24,7 @@ from caliber.schema.traits import (
     Ends,
     Exported,
     Links,
+    Memory,
     Mirror,
     Neighbours,
     Place,
@@ -202,6 +203,8 @@ class Relation:
     """Whether records are exported and loaded; None where the store writes them, or they mean nothing elsewhere."""
     rules: tuple[Rule, ...] = ()
     """Rules between columns of one record."""
+    memory: Memory | None = None
+    """The memory that the language knows it as; None for a declared one, and where it knows none."""
     mirror: Mirror = Mirror.ROWS
     """The form in which memory holds it, where it is mirrored."""
     framed: bool = False
@@ -267,7 +270,8 @@ class Relation:
         named += () if self.erase is None else self.erase.columns
         for between in self.rules:
             named += [between.column, between.earlier if isinstance(between, NotBefore) else between.kind]
-        named += () if self.neighbours is None else (self.neighbours.by, self.neighbours.order)
+        named += () if self.neighbours is None else (self.neighbours.by, self.neighbours.order, self.neighbours.speaker)
+        named += () if self.memory is None else [column for _, column in self.memory.names]
         named += [name for each in self.counted for name in (each.column, each.key)]
         named += [key.alike for key in self.foreign_keys if key.alike is not None]
         named += self.active
@@ -276,7 +280,7 @@ class Relation:
         named += () if self.valid is None else self.valid.columns
         named += () if self.readers is None else (self.readers,)
         named += () if self.trust is None else (self.trust.column,)
-        named += () if self.ends is None else [name for name in (self.ends.archive, self.ends.supersede) if name]
+        named += () if self.ends is None else self.ends.columns
         named += () if self.window is None else (*self.window.shown, self.age)
         for name in named:
             if name not in self._by_name and name != "ordinal":

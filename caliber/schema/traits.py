@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Final
 
 from caliber.model.context import SectionType, SourceType
+from caliber.model.memories import MemoryCategory
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +75,14 @@ class Valid:
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """Records that follow each other: those ``by`` one owner, in the ``order`` of a column."""
+    """Records that follow each other, a conversation: those ``by`` one owner, in the ``order`` of a column.
+
+    ``speaker`` is the column that says who speaks where a text has no head.
+    """
 
     by: str
     order: str
+    speaker: str
 
 
 class Mirror(StrEnum):
@@ -113,11 +118,43 @@ class Ends:
 
     ``archive`` is the column that says since when it is not in use, ``supersede`` that of the id of what replaced it;
     ``pruned`` is what retention does: what it archives it takes once, what it deletes it takes in use or not.
+
+    ``doubted`` is the column of a record's confidence. Records that are alike in the columns ``together`` may be summed
+    up as one; of those with ``lasting``, a column and a value, others go by themselves. The sum is a record of
+    ``summed``, or of their own relation.
     """
 
     pruned: Pruned
     archive: str | None = None
     supersede: str | None = None
+    doubted: str | None = None
+    together: tuple[str, ...] = ()
+    lasting: tuple[str, str] | None = None
+    summed: str | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Every column that is named."""
+        named = (self.archive, self.supersede, self.doubted, *self.together, *(self.lasting or ())[:1])
+        return tuple(name for name in named if name is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The memory that every store has in a relation, as the language calls it.
+
+    ``names`` are pairs of a field and the column that it is called otherwise than. ``vectors`` are fields that stand
+    for the record's vector. Records belong to a record of one of the memories ``parents``. ``written_by`` is the call
+    that writes them. ``stays`` says why no retention takes them.
+    """
+
+    name: str
+    written_by: str
+    category: MemoryCategory = MemoryCategory.EPISODIC
+    names: tuple[tuple[str, str], ...] = ()
+    vectors: tuple[str, ...] = ()
+    parents: tuple[str, ...] = ()
+    stays: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

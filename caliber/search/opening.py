@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 
 from caliber.engine.engine import Engine
 from caliber.resident.snapshot import ResidentSnapshot
-from caliber.schema.memories import OF_RELATION, BuiltIn
 from caliber.search.filtering.compiled import Filters
 from caliber.search.filtering.filters import kinds_of
 from caliber.search.in_database.opening import open_stored_search
@@ -26,16 +25,13 @@ class SearchEngine:
         self._engine = engine
         self.kinds = kinds_of(engine.store.catalog)
         self.searcher = self._fresh()
-        self.filters = Filters(self._fields_of)
+        self.filters = Filters(engine.store.catalog.binding)
         self.usage = UsageCounts()
         self.stored = open_stored_search(engine.store, engine.memory, engine.config)
         self.records = None if self.stored is None else StoredRecords(engine.store, self.stored, engine.config)
 
     def _fresh(self) -> Searcher:
         return Searcher(self._engine.memory, self._engine.config.search, tuple(self.kinds.values()))
-
-    def _fields_of(self, kind: str) -> BuiltIn:
-        return OF_RELATION.get(kind) or self._engine.store.catalog.declared.get(kind) or OF_RELATION[kind]
 
     def around(
         self,

@@ -18,7 +18,7 @@ from caliber.model.agents import AgentRole
 from caliber.model.errors import Unavailable
 from caliber.model.events import Event, EventFamily, EventType
 from caliber.model.references import EntityType
-from caliber.storage.write.event_log import audit
+from caliber.storage.write import event_log
 from caliber.testing import inspect
 
 WRITER = Principal(PrincipalKind.AGENT, "planner", AgentRole.ORCHESTRATOR)
@@ -71,7 +71,7 @@ def test_of_a_window_hears_whom_it_was_made_for_and_of_erasures_an_admin(backend
     memory.acting_as(READER).assemble_context(task)
     memory.assemble_context(task)
     inspect(memory).write(
-        lambda uow: audit(uow, inspect(memory).engine.event(EventType.FORGET, family=EventFamily.AUDIT))
+        lambda uow: event_log.audit(uow, inspect(memory).engine.event(EventType.FORGET, family=EventFamily.AUDIT))
     )
     assert heard == {
         memory.principal: ["context_assemble"] * 3 + ["forget"],
@@ -106,7 +106,7 @@ def test_the_log_of_a_trajectory_is_read_as_it_was_heard(backend: Any, start: An
         inspect(memory).engine.publish(make(EventType.NOTE_UPDATE, at_us=number, **about))
     inspect(memory).engine.publish(make(EventType.ERROR, trajectory_id=task, payload=said))
     done = make(EventType.FORGET, trajectory_id=task, family=EventFamily.AUDIT)
-    inspect(memory).write(lambda uow: audit(uow, done))
+    inspect(memory).write(lambda uow: event_log.audit(uow, done))
     reader = memory.acting_as(READER)
     window = reader.assemble_context(task)
     everything = memory.trace(task, limit=100)

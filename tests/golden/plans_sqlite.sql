@@ -244,6 +244,11 @@ SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "c
 --   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, trust, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
 SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "trust", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM "note" WHERE "idempotency_key" = ?1 AND "created_by" IS NULL AND "idempotency_key" IS NOT NULL;
 
+-- note.drawn_from
+--   takes: trajectory_id
+--   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, trust, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
+SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "trust", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM "note" WHERE (instr("source_trajectory_ids", ?1) > 0 AND EXISTS (WITH RECURSIVE member (at) AS (SELECT 1 UNION ALL SELECT at + 16 FROM member WHERE at + 16 < length("source_trajectory_ids")) SELECT 1 FROM member WHERE substr("source_trajectory_ids", at, 16) = ?1)) ORDER BY "created_at", "ordinal";
+
 -- note.expired
 --   takes: created_until, limit
 --   gives: note_id
@@ -446,11 +451,6 @@ UPDATE scope SET next_sequence = next_sequence + ?4, turn_count = turn_count + ?
 --   takes: tokens_input, tokens_output, now, turns, scope_id
 --   gives: ordinal, trajectory_id, status, initiator_type, initiator_id, goal_hash, created_at, updated_at, last_activity_at, goal, tags, outcome, parent_trajectory_id, session_id, turn_count, tokens_input, tokens_output, version
 UPDATE trajectory SET turn_count = turn_count + ?4, tokens_input = tokens_input + ?1, tokens_output = tokens_output + ?2, last_activity_at = ?3, version = version + 1 WHERE trajectory_id = (SELECT trajectory_id FROM scope WHERE scope_id = ?5) RETURNING "ordinal", "trajectory_id", "status", "initiator_type", "initiator_id", "goal_hash", "created_at", "updated_at", "last_activity_at", "goal", "tags", "outcome", "parent_trajectory_id", "session_id", "turn_count", "tokens_input", "tokens_output", "version";
-
--- artifact.expiring
---   takes: now
---   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
-SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM artifact WHERE expires_at <= ?1 AND retired_at IS NULL AND rolled_back_at IS NULL;
 
 -- change.bounds
 --   takes: nothing
@@ -672,11 +672,6 @@ SELECT ?1 IS NOT NULL;
 --   takes: nothing
 --   gives: memories, versions
 SELECT count(*), coalesce(sum(version), 0) FROM memory_type;
-
--- note.of_trajectory
---   takes: trajectory_id
---   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, trust, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
-SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "trust", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM note WHERE instr(source_trajectory_ids, ?1) % 16 = 1 ORDER BY created_at, ordinal;
 
 -- scope.distrust
 --   takes: trust, scope_id

@@ -21,7 +21,7 @@ from caliber.model.access import Principal, PrincipalKind
 from caliber.model.agents import AgentRole, LockToken
 from caliber.model.errors import DTypeError, IncompatibleOptions, LockExpired, MissingRequired
 from caliber.model.events import Event
-from caliber.storage.write.event_log import log
+from caliber.storage.write import event_log
 from caliber.testing import inspect
 
 from .test_listening import FEED, cut, feed, listening
@@ -151,7 +151,7 @@ def test_a_transaction_of_many_events_is_told_in_parts(pg: PostgresBackend) -> N
     def work(uow: Any) -> None:
         for event in events[:-1]:
             uow.emit(event)
-        log(uow, events[-1], own.append)
+        event_log.log(uow, events[-1], own.append)
 
     inspect(other).write(work)
     assert own == events[-1:]

@@ -83,17 +83,11 @@ _TEXTS: Final = {
         "SELECT first_turn, last_turn, cardinality(source_turns) FROM {turn_summary} WHERE scope_id = $1"
         " ORDER BY first_turn"
     ),
-    "artifact.expiring": (
-        "SELECT {artifact_row} FROM {artifact} WHERE expires_at <= $1 AND retired_at IS NULL AND rolled_back_at IS NULL"
-    ),
     "turn.of_closed_scopes": (
         "SELECT {turn_row} FROM {turn} WHERE created_at <= $1"
         " AND scope_id IN (SELECT scope_id FROM {scope} WHERE closed_at IS NOT NULL) ORDER BY ordinal"
     ),
     "memory.revision": "SELECT count(*), coalesce(sum(version), 0)::bigint FROM {memory_type}",
-    "note.of_trajectory": (
-        "SELECT {note_row} FROM {note} WHERE $1 = ANY (source_trajectory_ids) ORDER BY created_at, ordinal"
-    ),
     # Two integers: the first keeps our locks apart from other programs' in the same database.
     "lock.serialize": ("SELECT pg_advisory_xact_lock({advisory_class}, hashtext({advisory_schema} || $1)) IS NOT NULL"),
     "lock.held": "SELECT token FROM {lock} WHERE resource = $1 AND token = $2 AND expires_at > $3",

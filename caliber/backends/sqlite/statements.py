@@ -74,17 +74,9 @@ _TEXTS = {
         "SELECT first_turn, last_turn, length(source_turns) / 16 FROM turn_summary WHERE scope_id = ?1"
         " ORDER BY first_turn"
     ),
-    "artifact.expiring": (
-        f"SELECT {ROW['artifact']} FROM artifact WHERE expires_at <= ?1"
-        " AND retired_at IS NULL AND rolled_back_at IS NULL"
-    ),
     "turn.of_closed_scopes": (
         f"SELECT {ROW['turn']} FROM turn WHERE created_at <= ?1"
         " AND scope_id IN (SELECT scope_id FROM scope WHERE closed_at IS NOT NULL) ORDER BY ordinal"
-    ),
-    # Ids are whole multiples of 16 bytes in the array; a match elsewhere is not an id.
-    "note.of_trajectory": (
-        f"SELECT {ROW['note']} FROM note WHERE instr(source_trajectory_ids, ?1) % 16 = 1 ORDER BY created_at, ordinal"
     ),
     "memory.revision": "SELECT count(*), coalesce(sum(version), 0) FROM memory_type",
     # BEGIN IMMEDIATE keeps every other writer out already.

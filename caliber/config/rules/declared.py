@@ -30,12 +30,11 @@ from caliber.schema.memory_types import FieldType, RetentionKind
 S = TypeVar("S", bound=Section)
 
 BUILT_IN: Final = tuple(target.value for target in PolicyTarget)
-_WITHOUT_SESSION: Final = ("note",)
-_WITHOUT_SCOPE: Final = ("note", "trajectory")
-_STAYS: Final = {
-    "trajectory": "a task stays until it is purged; retention is for what it left behind (turn_buffer, artifact, note)",
-    "scope": "a scope stays with its task; retention is for what is in it (turn_buffer, artifact)",
+_ENDED_BY: Final = {
+    RetentionKind.SESSION: ("session_id", "trajectory_id"),
+    RetentionKind.SCOPE: ("scope_id",),
 }
+"""The columns by which records belong to what ends with them."""
 _TRUST: Final = re.compile(r"\btrust\b")
 _NAMED_IN: Final = {"fields": "name", "indexes": "field"}
 _MOST: Final = 1_000
@@ -199,16 +198,18 @@ def _embedded_kinds(embedding: Any, memories: Any) -> Iterator[ConfigError]:
 
 @check("memories")
 def _retentions(memories: Any) -> Iterator[ConfigError]:
+    from caliber.schema.memories import BUILT_IN as bindings  # noqa: N811  (every relation is declared behind it)
+
     for at, item in enumerate(sound_memories(memories)):
         if item is None:
             continue
         kind, path = item.retention.kind, f"memories[{at}].retention.kind"
-        if kind is RetentionKind.SESSION and item.name in _WITHOUT_SESSION:
-            yield wrong(path, kind.value, f"records of {item.name} belong to no session, so none ends them")
-        elif kind is RetentionKind.SCOPE and item.name in _WITHOUT_SCOPE:
-            yield wrong(path, kind.value, f"records of {item.name} belong to no scope, so none ends them")
-        elif kind is not RetentionKind.PERSISTENT and item.name in _STAYS:
-            yield wrong(path, kind.value, _STAYS[item.name])
+        bound = bindings.get(item.name)
+        stays = None if bound is None or bound.relation.memory is None else bound.relation.memory.stays
+        if bound is not None and kind in _ENDED_BY and not any(map(bound.relation.has, _ENDED_BY[kind])):
+            yield wrong(path, kind.value, f"records of {item.name} belong to no {kind}, so none ends them")
+        elif kind is not RetentionKind.PERSISTENT and stays is not None:
+            yield wrong(path, kind.value, stays)
         elif kind is RetentionKind.COMPRESS_ON and item.name not in BUILT_IN and not _has_text(item):
             yield wrong(path, kind.value, f"{item.name} has no text that could be summed up")
         on = None if item.retention.when is None else item.retention.when.on

@@ -5,6 +5,7 @@ from __future__ import annotations
 from caliber.model.context import SectionType, SourceType
 from caliber.model.events import EventType
 from caliber.model.knowledge import Edge, EdgeRelation, Note, NoteType, Usage
+from caliber.model.memories import MemoryCategory
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.trust import TrustLabel
 from caliber.schema.derived import Fingerprint, Sha256, Tokens
@@ -32,7 +33,7 @@ from caliber.schema.relation import (
 )
 from caliber.schema.relations.trajectory import ALWAYS_US, NEVER_US
 from caliber.schema.rules import NotBefore
-from caliber.schema.traits import Ends, Enters, Exported, Links, Pruned, Text, Trust, Valid, Window
+from caliber.schema.traits import Ends, Enters, Exported, Links, Memory, Pruned, Text, Trust, Valid, Window
 
 _COLUMN = Residence.COLUMN
 
@@ -65,7 +66,22 @@ NOTE = Relation(
     active=("archived_at", "superseded_by"),
     valid=Valid(since="valid_from", until="valid_until", as_of=True),
     readers="visible_to",
-    ends=Ends(Pruned.ARCHIVED, archive="archived_at", supersede="superseded_by"),
+    ends=Ends(
+        Pruned.ARCHIVED,
+        archive="archived_at",
+        supersede="superseded_by",
+        doubted="confidence",
+        # Notes that somebody else may not see, or that hold at another time, are not summed up with the rest.
+        together=(
+            "entity",
+            "entity_type",
+            "visible_to",
+            "created_by",
+            "namespace",
+            "valid_from",
+            "valid_until",
+        ),
+    ),
     links=Links(),
     trust=Trust("trust"),
     exported=Exported.RECORDS,
@@ -77,6 +93,13 @@ NOTE = Relation(
         shown_as=SourceType.NOTE,
         template="- {entity} ({note_type}): {content}",
         most="max_notes_in_window",
+    ),
+    memory=Memory(
+        "note",
+        "add_note",
+        MemoryCategory.SEMANTIC,
+        names=(("id", "note_id"),),
+        vectors=("content_embedding",),
     ),
     key=("note_id",),
     columns=(

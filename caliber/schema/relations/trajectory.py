@@ -61,6 +61,7 @@ from caliber.schema.traits import (
     Enters,
     Exported,
     Links,
+    Memory,
     Neighbours,
     Pruned,
     Text,
@@ -158,6 +159,12 @@ TRAJECTORY = Relation(
     exported=Exported.RECORDS,
     framed=True,
     evicted=7,
+    memory=Memory(
+        "trajectory",
+        "start_trajectory",
+        names=(("id", "trajectory_id"), ("goal_summary", "goal")),
+        stays="a task stays until it is purged; retention is for what it left behind (turn_buffer, artifact, note)",
+    ),
     key=("trajectory_id",),
     composites=(_INITIATOR,),
     columns=(
@@ -215,6 +222,14 @@ SCOPE = Relation(
     exported=Exported.RECORDS,
     framed=True,
     evicted=6,
+    memory=Memory(
+        "scope",
+        "open_scope",
+        names=(("id", "scope_id"), ("sequence", "sequence_number"), ("created_at", "opened_at")),
+        vectors=("summary_embedding",),
+        parents=("trajectory",),
+        stays="a scope stays with its task; retention is for what is in it (turn_buffer, artifact)",
+    ),
     key=("scope_id",),
     columns=(
         uuid_("scope_id"),
@@ -275,7 +290,14 @@ TURN = Relation(
     trust=Trust("trust"),
     exported=Exported.RECORDS,
     evicted=2,
-    neighbours=Neighbours(by="scope_id", order="sequence"),
+    neighbours=Neighbours(by="scope_id", order="sequence", speaker="role"),
+    memory=Memory(
+        "turn_buffer",
+        "append_turn",
+        names=(("id", "turn_id"),),
+        vectors=("content_embedding",),
+        parents=("scope", "trajectory"),
+    ),
     key=("turn_id",),
     columns=(
         uuid_("turn_id"),
@@ -312,7 +334,7 @@ TURN = Relation(
     ),
     text=Text(("content",), embedded="content", head="name"),
     window=Window(Enters.CONVERSATION, source=7, shown_as=SourceType.TURN),  # as a line of a recalled passage
-    ends=Ends(Pruned.DELETED),
+    ends=Ends(Pruned.DELETED, together=("trajectory_id",), summed="artifact"),
     paths=(AccessPath("list_by_scope", ("scope_id",), ("sequence",)),),
 )
 
@@ -388,6 +410,13 @@ ARTIFACT = Relation(
     trust=Trust("trust"),
     exported=Exported.RECORDS,
     evicted=1,
+    memory=Memory(
+        "artifact",
+        "create_artifact",
+        names=(("id", "artifact_id"),),
+        vectors=("content_embedding",),
+        parents=("scope", "trajectory"),
+    ),
     key=("artifact_id",),
     composites=(Composite("ttl", TTL, (("kind", "ttl_kind"), ("duration_ms", "ttl_ms"))),),
     columns=(
@@ -443,7 +472,14 @@ ARTIFACT = Relation(
         most="max_artifacts_in_window",
         whole=True,
     ),
-    ends=Ends(Pruned.ARCHIVED, archive="retired_at", supersede="superseded_by"),
+    ends=Ends(
+        Pruned.ARCHIVED,
+        archive="retired_at",
+        supersede="superseded_by",
+        doubted="confidence",
+        together=("trajectory_id",),
+        lasting=("ttl_kind", TTLKind.PERSISTENT),
+    ),
     paths=(
         AccessPath("list_by_trajectory", ("trajectory_id",), ("created_at", "ordinal")),
         AccessPath("list_by_scope", ("scope_id",), ("created_at", "ordinal")),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from caliber.dsl.variables import variables_of
 from caliber.model.access import Principal
 from caliber.model.errors import CaliberError, ConfigError, InvalidValue, MultipleErrors
-from caliber.schema.memories import BuiltIn
+from caliber.schema.memories import MemoryBinding
 from caliber.schema.predicate import Predicate, Variable
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _KEPT_CHARS: Final = 4_096
 class Filters:
     """The compiled filters of one store. ``memory_of`` gives the fields of a kind. Safe to share between threads."""
 
-    def __init__(self, memory_of: Callable[[str], BuiltIn]) -> None:
+    def __init__(self, memory_of: Callable[[str], MemoryBinding]) -> None:
         self._memory_of = memory_of
         self._lock = threading.Lock()
         self.kept: dict[tuple[str, tuple[str, ...], bool], dict[str, Predicate]] = {}

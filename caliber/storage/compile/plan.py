@@ -14,7 +14,7 @@ from hashlib import sha256
 from typing import Any, Final, Protocol
 
 from caliber.schema.catalog import Catalog
-from caliber.schema.relation import AccessPath, Column, ColumnType, ForeignKey, Relation, Unique
+from caliber.schema.relation import AccessPath, Column, ForeignKey, Relation, Unique
 from caliber.schema.traits import Pruned
 from caliber.storage.compile.codec import Codec, codec_of
 from caliber.storage.compile.in_force import active_condition
@@ -113,6 +113,10 @@ class RelationPlans:
     """For each foreign key's column, the rows that refer to one target; for mirrored relations only."""
     unique: dict[tuple[str, ...], Plan] = field(default_factory=dict)
     """For the columns of each rule of uniqueness, the row with given values under it."""
+    drawn_from: Plan | None = None
+    """Records that were drawn from a trajectory, among others; where a column lists what each was drawn from."""
+    lapsed: Plan | None = None
+    """Records in use whose time is over for good by an instant; where such are archived."""
     expired: Plan | None = None
     """Keys of records that were made up to a time, the first ones; where retention reaches them, as the next three."""
     stale: Plan | None = None
@@ -141,7 +145,6 @@ def indexes_made_by(statements: Iterable[str]) -> list[str]:
 
 NAME_BYTES: Final = 63
 """The longest name of PostgreSQL."""
-_CONFIDENCE: Final = "confidence"
 _INDEX: Final = re.compile(r'CREATE (?:UNIQUE )?INDEX "([^"]+)"')
 
 
@@ -277,6 +280,32 @@ def _unique_plan(relation: Relation, unique: Unique, codec: Codec, dialect: Dial
     return Plan(f"{relation.name}.by_{'_'.join(unique.columns)}", sql, unique.columns, codec.names)
 
 
+def _drawn_plan(relation: Relation, codec: Codec, dialect: Dialect) -> Plan | None:
+    sources = None if relation.erase is None else relation.erase.sources
+    if sources is None:
+        return None
+    selected = ", ".join(quote(name) for name in codec.names)
+    sql = (
+        f"SELECT {selected} FROM {dialect.table(relation.name)}"
+        f" WHERE {dialect.contains(relation.column(sources), dialect.placeholder(1))}"
+        f" ORDER BY {quote(relation.dates.entered)}, {quote('ordinal')}"
+    )
+    return Plan(f"{relation.name}.drawn_from", sql, ("trajectory_id",), codec.names)
+
+
+def _lapsed_plan(relation: Relation, codec: Codec, dialect: Dialect) -> Plan | None:
+    ends, valid = relation.ends, relation.valid
+    # A read may ask about the time in which a record held: then it is not taken out of use.
+    if ends is None or ends.archive is None or valid is None or valid.until is None or valid.as_of:
+        return None
+    selected = ", ".join(quote(name) for name in codec.names)
+    sql = (
+        f"SELECT {selected} FROM {dialect.table(relation.name)}"
+        f" WHERE {quote(valid.until)} <= {dialect.placeholder(1)} AND {active_condition(relation)}"
+    )
+    return Plan(f"{relation.name}.lapsed", sql, (valid.until,), codec.names)
+
+
 def _reached(relation: Relation) -> str:
     """Return the condition under which retention reaches a record: what is archived is taken once, all else always."""
     archives = relation.ends is not None and relation.ends.pruned is Pruned.ARCHIVED
@@ -289,7 +318,8 @@ def _expired_plan(relation: Relation, dialect: Dialect) -> Plan | None:
     until, limit = (dialect.placeholder(at) for at in (1, 2))
     sql = (
         f"SELECT {quote(relation.key[0])} FROM {dialect.table(relation.name)}"
-        f" WHERE {quote('created_at')} <= {until} AND {_reached(relation)} ORDER BY {quote('ordinal')} LIMIT {limit}"
+        f" WHERE {quote(relation.dates.entered)} <= {until} AND {_reached(relation)}"
+        f" ORDER BY {quote('ordinal')} LIMIT {limit}"
     )
     return Plan(f"{relation.name}.expired", sql, ("created_until", "limit"), relation.key)
 
@@ -298,11 +328,11 @@ def _stale_plan(relation: Relation, codec: Codec, dialect: Dialect) -> Plan | No
     if relation.ends is None:
         return None
     # What says nothing of its confidence is not doubted.
-    graded = relation.has(_CONFIDENCE) and relation.column(_CONFIDENCE).type in (ColumnType.FLOAT, ColumnType.INT)
-    confidence = f"coalesce({quote(_CONFIDENCE)}, 1)" if graded else "1"
+    confidence = "1" if relation.ends.doubted is None else f"coalesce({quote(relation.ends.doubted)}, 1)"
     selected = ", ".join(quote(name) for name in codec.names)
     sql = (
-        f"SELECT {selected} FROM {dialect.table(relation.name)} WHERE {quote('created_at')} <= {dialect.placeholder(1)}"
+        f"SELECT {selected} FROM {dialect.table(relation.name)}"
+        f" WHERE {quote(relation.dates.entered)} <= {dialect.placeholder(1)}"
         f" AND {confidence} < CAST({dialect.placeholder(2)} AS DOUBLE PRECISION) AND {_reached(relation)}"
         f" ORDER BY {quote('ordinal')}"
     )
@@ -315,7 +345,7 @@ def _surplus_plan(relation: Relation, dialect: Dialect, by: str | None) -> Plan 
     key = quote(relation.key[0])
     part = "" if by is None else f"PARTITION BY {quote(by)} "
     ranked = (
-        f"SELECT {key}, {quote('ordinal')}, row_number() OVER ({part}ORDER BY {quote('created_at')} DESC,"
+        f"SELECT {key}, {quote('ordinal')}, row_number() OVER ({part}ORDER BY {quote(relation.dates.entered)} DESC,"
         f" {quote('ordinal')} DESC) AS place FROM {dialect.table(relation.name)} WHERE {_reached(relation)}"
     )
     sql = (
@@ -416,6 +446,8 @@ def compile_relation(relation: Relation, dialect: Dialect) -> RelationPlans:
             if relation.mirrored
         },
         unique={unique.columns: _unique_plan(relation, unique, codec, dialect) for unique in relation.uniques},
+        drawn_from=_drawn_plan(relation, codec, dialect),
+        lapsed=_lapsed_plan(relation, codec, dialect),
         expired=_expired_plan(relation, dialect),
         stale=_stale_plan(relation, codec, dialect),
         surplus=_surplus_plan(relation, dialect, None),

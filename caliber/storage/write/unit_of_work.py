@@ -151,6 +151,18 @@ class UnitOfWork:
         """Return whether a row that changes would hold values that another row holds, and one row may hold."""
         return has_twin(self._session, self._plans[relation.name], old, new)
 
+    def drawn_from(self, relation: Relation, trajectory: bytes) -> list[Any]:
+        """Return the records of a relation that were drawn from a trajectory, the oldest first."""
+        plans = self._plans[relation.name]
+        assert plans.drawn_from is not None  # asked of relations that list what they were drawn from
+        return [self._hold(plans, row) for row in self._session.run(plans.drawn_from, (trajectory,))]
+
+    def lapsed(self, relation: Relation) -> list[Any]:
+        """Return the records in use whose time is over for good; none of a relation that has no such."""
+        plans = self._plans[relation.name]
+        rows = [] if plans.lapsed is None else self._session.run(plans.lapsed, (self.now_us,))
+        return [self._hold(plans, row) for row in rows]
+
     def stale(self, relation: Relation, until_us: int, below: float) -> list[Any]:
         """Return what retention reaches of a relation: made up to a time, and less sure than ``below``."""
         plans = self._plans[relation.name]

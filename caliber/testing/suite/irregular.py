@@ -114,7 +114,7 @@ def test_reading_statement_answers(
     store = contract_dataset.store
     relation = name.partition(".")[0]
     plans = store.plans.get(relation)
-    regular = () if plans is None else (plans.stale, *plans.unique.values())
+    regular = () if plans is None else (plans.stale, plans.lapsed, plans.drawn_from, *plans.unique.values())
     plan = next((plan for plan in regular if plan is not None and plan.name == name), None) or store.statements[name]
     with store.read() as session:
         rows = session.run(plan, resolved(parameters, contract_dataset.ordinals))

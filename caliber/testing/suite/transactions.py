@@ -18,8 +18,8 @@ from caliber.schema.relations import CONTENT_VERSION, EVENT, LOCK, NOTE, RELATIO
 from caliber.storage.compile.kept_content import unpack_content
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store
+from caliber.storage.write import event_log
 from caliber.storage.write.changes import UPSERT, unpack_changes
-from caliber.storage.write.event_log import audit
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.testing.entities import changed, plain, unlike_any
 from caliber.testing.world import PATIENCE_S, Contract, Undo, count
@@ -242,11 +242,11 @@ def test_lock_that_lapses_while_the_writer_waits_guards_no_more(contract: Contra
 
 def test_audit_event_is_written_with_the_data(contract: Contract) -> None:
     store = contract.store()
-    store.write(lambda uow: audit(uow, _event(EventFamily.AUDIT)))
+    store.write(lambda uow: event_log.audit(uow, _event(EventFamily.AUDIT)))
     assert count(store, EVENT) == 1
 
     def failing(uow: UnitOfWork) -> None:
-        audit(uow, _event(EventFamily.AUDIT))
+        event_log.audit(uow, _event(EventFamily.AUDIT))
         raise Undo
 
     with pytest.raises(Undo):
