@@ -1,4 +1,4 @@
--- Five relations and the irregular statements of sqlite, as compiled; see test_plans.py.
+-- Six relations and the irregular statements of sqlite, as compiled; see test_plans.py.
 
 -- ===== turn
 
@@ -124,6 +124,185 @@ SELECT "turn_id" FROM (SELECT "turn_id", "ordinal", row_number() OVER (ORDER BY 
 --   takes: keep, limit
 --   gives: turn_id
 SELECT "turn_id" FROM (SELECT "turn_id", "ordinal", row_number() OVER (PARTITION BY "trajectory_id" ORDER BY "created_at" DESC, "ordinal" DESC) AS place FROM "turn" WHERE TRUE) AS ranked WHERE place > ?1 ORDER BY "ordinal" LIMIT ?2;
+
+-- ===== artifact
+
+CREATE TABLE "artifact" (
+  "ordinal" INTEGER PRIMARY KEY AUTOINCREMENT,
+  "artifact_id" BLOB NOT NULL CHECK (length("artifact_id") = 16),
+  "trajectory_id" BLOB NOT NULL CHECK (length("trajectory_id") = 16),
+  "scope_id" BLOB NOT NULL CHECK (length("scope_id") = 16),
+  "artifact_type" TEXT NOT NULL CHECK ("artifact_type" IN ('error_log', 'code_patch', 'design_decision', 'user_preference', 'fact', 'constraint', 'tool_result', 'intermediate_output', 'custom')),
+  "schema_version" TEXT NOT NULL,
+  "content" BLOB NOT NULL,
+  "content_hash" BLOB NOT NULL CHECK (length("content_hash") = 32),
+  "extraction_method" TEXT NOT NULL CHECK ("extraction_method" IN ('explicit', 'inferred', 'user_provided')),
+  "trust" TEXT NOT NULL CHECK ("trust" IN ('system', 'user', 'tool', 'web')),
+  "ttl_kind" TEXT NOT NULL CHECK ("ttl_kind" IN ('persistent', 'session', 'scope', 'duration')),
+  "ttl_ms" INTEGER CHECK ("ttl_ms" >= 1),
+  "token_count" INTEGER NOT NULL CHECK ("token_count" >= 0),
+  "created_at" INTEGER NOT NULL,
+  "updated_at" INTEGER NOT NULL,
+  "confidence" REAL CHECK ("confidence" >= 0) CHECK ("confidence" <= 1),
+  "source_turn" INTEGER CHECK ("source_turn" >= 0),
+  "session_id" BLOB CHECK (length("session_id") = 16),
+  "expires_at" INTEGER,
+  "superseded_by" BLOB CHECK (length("superseded_by") = 16),
+  "rolled_back_at" INTEGER,
+  "retired_at" INTEGER,
+  "occurred_at" INTEGER,
+  "idempotency_key" TEXT,
+  "version" INTEGER NOT NULL CHECK ("version" >= 1),
+  UNIQUE ("artifact_id"),
+  FOREIGN KEY ("scope_id") REFERENCES "scope" ("scope_id") ON DELETE CASCADE,
+  FOREIGN KEY ("trajectory_id") REFERENCES "trajectory" ("trajectory_id") ON DELETE CASCADE,
+  FOREIGN KEY ("session_id") REFERENCES "session" ("session_id") ON DELETE SET NULL,
+  FOREIGN KEY ("superseded_by") REFERENCES "artifact" ("artifact_id") ON DELETE SET NULL
+) STRICT;
+
+CREATE UNIQUE INDEX "uq_artifact_trajectory_id_content_hash_artifact_type_trust" ON "artifact" ("trajectory_id", "content_hash", "artifact_type", "trust") WHERE "superseded_by" IS NULL AND "rolled_back_at" IS NULL AND "retired_at" IS NULL;
+
+CREATE UNIQUE INDEX "uq_artifact_trajectory_id_idempotency_key" ON "artifact" ("trajectory_id", "idempotency_key") WHERE "idempotency_key" IS NOT NULL;
+
+CREATE INDEX "ix_artifact_list_by_trajectory" ON "artifact" ("trajectory_id", "created_at");
+
+CREATE INDEX "ix_artifact_list_by_scope" ON "artifact" ("scope_id", "created_at");
+
+CREATE INDEX "ix_artifact_list_by_type" ON "artifact" ("trajectory_id", "artifact_type", "created_at");
+
+CREATE INDEX "ix_artifact_list_by_hash" ON "artifact" ("trajectory_id", "content_hash", "created_at");
+
+CREATE INDEX "ix_artifact_list_by_session" ON "artifact" ("session_id", "created_at") WHERE "session_id" IS NOT NULL;
+
+CREATE INDEX "ix_artifact_list_superseded_by" ON "artifact" ("superseded_by", "created_at") WHERE "superseded_by" IS NOT NULL;
+
+-- artifact.insert
+--   takes: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
+--   gives: ordinal
+INSERT INTO "artifact" ("ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25) RETURNING "ordinal";
+
+-- artifact.insert_or_ignore
+--   takes: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
+--   gives: ordinal
+INSERT INTO "artifact" ("ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25) ON CONFLICT DO NOTHING RETURNING "ordinal";
+
+-- artifact.upsert
+--   takes: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
+--   gives: ordinal
+INSERT INTO "artifact" ("ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25) ON CONFLICT ("artifact_id") DO UPDATE SET "trajectory_id" = excluded."trajectory_id", "scope_id" = excluded."scope_id", "artifact_type" = excluded."artifact_type", "schema_version" = excluded."schema_version", "content" = excluded."content", "content_hash" = excluded."content_hash", "extraction_method" = excluded."extraction_method", "trust" = excluded."trust", "ttl_kind" = excluded."ttl_kind", "ttl_ms" = excluded."ttl_ms", "token_count" = excluded."token_count", "created_at" = excluded."created_at", "updated_at" = excluded."updated_at", "confidence" = excluded."confidence", "source_turn" = excluded."source_turn", "session_id" = excluded."session_id", "expires_at" = excluded."expires_at", "superseded_by" = excluded."superseded_by", "rolled_back_at" = excluded."rolled_back_at", "retired_at" = excluded."retired_at", "occurred_at" = excluded."occurred_at", "idempotency_key" = excluded."idempotency_key", "version" = excluded."version" RETURNING "ordinal";
+
+-- artifact.get
+--   takes: artifact_id
+--   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
+SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "artifact" WHERE "artifact_id" = ?1;
+
+-- artifact.update
+--   takes: trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version, artifact_id, version
+UPDATE "artifact" SET "trajectory_id" = ?1, "scope_id" = ?2, "artifact_type" = ?3, "schema_version" = ?4, "content" = ?5, "content_hash" = ?6, "extraction_method" = ?7, "trust" = ?8, "ttl_kind" = ?9, "ttl_ms" = ?10, "token_count" = ?11, "created_at" = ?12, "updated_at" = ?13, "confidence" = ?14, "source_turn" = ?15, "session_id" = ?16, "expires_at" = ?17, "superseded_by" = ?18, "rolled_back_at" = ?19, "retired_at" = ?20, "occurred_at" = ?21, "idempotency_key" = ?22, "version" = ?23 WHERE "artifact_id" = ?24 AND "version" = ?25;
+
+-- artifact.delete
+--   takes: artifact_id
+DELETE FROM "artifact" WHERE "artifact_id" = ?1;
+
+-- artifact.count
+--   takes: nothing
+--   gives: count
+SELECT count(*) FROM "artifact";
+
+-- artifact.page
+--   takes: ordinal, limit
+--   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
+SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "artifact" WHERE "ordinal" > ?1 ORDER BY "ordinal" LIMIT ?2;
+
+-- artifact.get_many
+--   takes: ordinals
+--   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
+SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "artifact" WHERE "ordinal" IN (SELECT value FROM json_each(?1));
+
+-- artifact.list_by_trajectory
+--   takes: trajectory_id
+--   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
+SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "artifact" WHERE "trajectory_id" = ?1 ORDER BY "created_at", "ordinal";
+
+-- artifact.list_by_scope
+--   takes: scope_id
+--   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
+SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "artifact" WHERE "scope_id" = ?1 ORDER BY "created_at", "ordinal";
+
+-- artifact.list_by_type
+--   takes: trajectory_id, artifact_type
+--   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
+SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "artifact" WHERE "trajectory_id" = ?1 AND "artifact_type" = ?2 ORDER BY "created_at", "ordinal";
+
+-- artifact.list_by_hash
+--   takes: trajectory_id, content_hash
+--   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
+SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "artifact" WHERE "trajectory_id" = ?1 AND "content_hash" = ?2 ORDER BY "created_at", "ordinal";
+
+-- artifact.list_by_session
+--   takes: session_id
+--   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
+SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "artifact" WHERE "session_id" = ?1 AND "session_id" IS NOT NULL ORDER BY "created_at", "ordinal";
+
+-- artifact.list_superseded_by
+--   takes: superseded_by
+--   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
+SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "artifact" WHERE "superseded_by" = ?1 AND "superseded_by" IS NOT NULL ORDER BY "created_at", "ordinal";
+
+-- artifact.referring_scope_id
+--   takes: scope_id
+--   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
+SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "artifact" WHERE "scope_id" = ?1 ORDER BY "ordinal";
+
+-- artifact.referring_trajectory_id
+--   takes: trajectory_id
+--   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
+SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "artifact" WHERE "trajectory_id" = ?1 ORDER BY "ordinal";
+
+-- artifact.referring_session_id
+--   takes: session_id
+--   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
+SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "artifact" WHERE "session_id" = ?1 ORDER BY "ordinal";
+
+-- artifact.referring_superseded_by
+--   takes: superseded_by
+--   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
+SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "artifact" WHERE "superseded_by" = ?1 ORDER BY "ordinal";
+
+-- artifact.by_trajectory_id_content_hash_artifact_type_trust
+--   takes: trajectory_id, content_hash, artifact_type, trust
+--   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
+SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "artifact" WHERE "trajectory_id" = ?1 AND "content_hash" = ?2 AND "artifact_type" = ?3 AND "trust" = ?4 AND "superseded_by" IS NULL AND "rolled_back_at" IS NULL AND "retired_at" IS NULL;
+
+-- artifact.by_trajectory_id_idempotency_key
+--   takes: trajectory_id, idempotency_key
+--   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
+SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "artifact" WHERE "trajectory_id" = ?1 AND "idempotency_key" = ?2 AND "idempotency_key" IS NOT NULL;
+
+-- artifact.lapsed
+--   takes: expires_at
+--   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
+SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "artifact" WHERE "expires_at" <= ?1 AND "rolled_back_at" IS NULL AND "superseded_by" IS NULL AND "retired_at" IS NULL;
+
+-- artifact.expired
+--   takes: created_until, limit
+--   gives: artifact_id
+SELECT "artifact_id" FROM "artifact" WHERE "created_at" <= ?1 AND "rolled_back_at" IS NULL AND "superseded_by" IS NULL AND "retired_at" IS NULL ORDER BY "ordinal" LIMIT ?2;
+
+-- artifact.stale
+--   takes: created_until, confidence_below
+--   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
+SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "artifact" WHERE "created_at" <= ?1 AND coalesce("confidence", 1) < CAST(?2 AS DOUBLE PRECISION) AND "rolled_back_at" IS NULL AND "superseded_by" IS NULL AND "retired_at" IS NULL ORDER BY "ordinal";
+
+-- artifact.surplus
+--   takes: keep, limit
+--   gives: artifact_id
+SELECT "artifact_id" FROM (SELECT "artifact_id", "ordinal", row_number() OVER (ORDER BY "created_at" DESC, "ordinal" DESC) AS place FROM "artifact" WHERE "rolled_back_at" IS NULL AND "superseded_by" IS NULL AND "retired_at" IS NULL) AS ranked WHERE place > ?1 ORDER BY "ordinal" LIMIT ?2;
+
+-- artifact.surplus_by_trajectory
+--   takes: keep, limit
+--   gives: artifact_id
+SELECT "artifact_id" FROM (SELECT "artifact_id", "ordinal", row_number() OVER (PARTITION BY "trajectory_id" ORDER BY "created_at" DESC, "ordinal" DESC) AS place FROM "artifact" WHERE "rolled_back_at" IS NULL AND "superseded_by" IS NULL AND "retired_at" IS NULL) AS ranked WHERE place > ?1 ORDER BY "ordinal" LIMIT ?2;
 
 -- ===== note
 

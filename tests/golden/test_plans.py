@@ -14,20 +14,20 @@ from support.plans import DIALECTS, regular, rendered
 
 from caliber.backends.sqlite.dialect import DIALECT as SQLITE
 from caliber.schema.relation import AccessPath, Relation, Unique, enum, integer, text, uuid_, version
-from caliber.schema.relations import CHANGE, CHECKPOINT, EMBEDDING, NOTE, RELATIONS, TURN
+from caliber.schema.relations import ARTIFACT, CHANGE, CHECKPOINT, EMBEDDING, NOTE, RELATIONS, TURN
 from caliber.storage.compile.plan import compile_relation, quote
 
 FOLDER = Path(__file__).parent
 
-SHOWN = (TURN, NOTE, EMBEDDING, CHECKPOINT, CHANGE)
-"""Between them they have every kind of statement, key and column: a conversation's JSON, lists and times of validity,
+SHOWN = (TURN, ARTIFACT, NOTE, EMBEDDING, CHECKPOINT, CHANGE)
+"""Between them they have every kind of statement, key and column: a conversation's JSON, a lifetime, lists and validity,
 vectors and their owner, a task's checkpoints in their order, and a key that the database counts."""
 
 
 @pytest.mark.parametrize("name", DIALECTS)
 def test_compiled_statements_are_those_of_the_golden_file(name: str) -> None:
     # design section 3: "golden tests show its output"
-    text = f"-- Five relations and the irregular statements of {name}, as compiled; see test_plans.py.\n\n"
+    text = f"-- Six relations and the irregular statements of {name}, as compiled; see test_plans.py.\n\n"
     text += rendered(name, SHOWN)
     golden = FOLDER / f"plans_{name}.sql"
     if os.environ.get("CALIBER_GOLDEN") == "write":

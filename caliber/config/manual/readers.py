@@ -383,7 +383,7 @@ READERS: Final[dict[str, tuple[str, ...]]] = {
     "trust.assistant_turns": ("trajectory.facet",),
     "trust.tool_turns": ("trajectory.facet",),
     "trust.web_tools": ("trajectory.facet",),
-    "trust.artifacts": ("policies.policy_engine", "retention.compressing", "trajectory.facet"),
+    "trust.artifacts": ("policies.policy_engine", "trajectory.facet", "trajectory.summing"),
     "trust.notes": ("knowledge.drawing", "knowledge.facet", "memories.records"),
     "debug.trace_limit": ("context.service",),
     "debug.view_limit": ("admin.tables",),
