@@ -1,4 +1,4 @@
-"""What the plan compiler makes of declarations: five relations and the irregular statements, kept beside this test.
+"""What the plan compiler makes of declarations: six relations and the irregular statements, kept beside this test.
 
 After a wanted change: ``CALIBER_GOLDEN=write pytest tests/golden`` and read the difference before committing it. The
 statements of all other relations are proven by running them: ``caliber.testing.suite``.
@@ -20,8 +20,8 @@ from caliber.storage.compile.plan import compile_relation, quote
 FOLDER = Path(__file__).parent
 
 SHOWN = (TURN, ARTIFACT, NOTE, EMBEDDING, CHECKPOINT, CHANGE)
-"""Between them they have every kind of statement, key and column: a conversation's JSON, a lifetime, lists and validity,
-vectors and their owner, a task's checkpoints in their order, and a key that the database counts."""
+"""Between them they have every kind of statement, key and column: a conversation's JSON, a lifetime, lists,
+validity, vectors and their owner, a task's checkpoints in their order, and a key that the database counts."""
 
 
 @pytest.mark.parametrize("name", DIALECTS)
