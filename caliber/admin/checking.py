@@ -1,6 +1,6 @@
 """Checking a store: its database, what must hold in it, and that memory equals it.
 
-Source: P-084; docs/decisions/0140.
+Source: P-084; docs/decisions/0139.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The window is assembled by the assembler itself. Nothing is kept, counted or taken, and no event tells of it; the
 configuration is not recorded either, so that a changed file can be tried against what an agent remembers.
 
-Source: issue "The DSL and the policy engine", item 5; docs/decisions/0168.
+Source: issue "The DSL and the policy engine", item 5; docs/decisions/0166.
 """
 
 from __future__ import annotations

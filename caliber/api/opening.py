@@ -199,7 +199,7 @@ def open(  # noqa: A001  (the pinned name)
     opened.
 
     ``connection_pool`` is a pool of the caller's, such as ``psycopg_pool.ConnectionPool``, that a store in PostgreSQL
-    is to take its connections from (decision 0098); whoever made it closes it.
+    is to take its connections from (decision 0090); whoever made it closes it.
 
     Raises: Unavailable (missing, locked, read-only, a tenant that is moving or was dropped), NotFound (no such tenant),
         SchemaMismatch (not a store, another version: it says what to run), MultipleErrors, ExtraNotInstalled.

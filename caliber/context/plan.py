@@ -2,7 +2,7 @@
 
 All lengths are in the estimator's unit, which it turns into tokens and rounds up. Bytes add up exactly where tokens do
 not (docs/decisions/0016). Under other estimators a text is measured with the separator after it, since that is how
-vocabularies read it, and a separator by itself has no length (docs/decisions/0036).
+vocabularies read it, and a separator by itself has no length (docs/decisions/0016).
 """
 
 from __future__ import annotations

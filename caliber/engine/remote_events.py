@@ -1,4 +1,4 @@
-"""Events of other processes, as an open tenant takes them in. Source: C-242 to C-244; decision 0143."""
+"""Events of other processes, as an open tenant takes them in. Source: C-242 to C-244; decision 0099."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Graphs as compressed sparse rows, and the walk that spreads scores over them.
 
-Source: issue "Search in native memory", graph leg; design, section 6; decision 0043.
+Source: issue "Search in native memory", graph leg; design, section 6; docs/kernels.md.
 """
 
 from __future__ import annotations

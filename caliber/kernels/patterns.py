@@ -1,6 +1,6 @@
 """Patterns that people write, run by RE2 in time that grows with the text and nothing else (extra ``regex``).
 
-Source: C-162, K-071; docs/decisions/0146.
+Source: C-162, K-071; docs/decisions/0147.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Checks of records that callers pass in for a declared memory: every field, and one error with all faults.
 
-Errors name fields, never values. Source: C-130 to C-141; docs/decisions/0171.
+Errors name fields, never values. Source: C-130 to C-141; docs/memories.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Conditions on one memory beside a filter in words: fields with values, and an order.
 
-Source: C-161 to C-165; docs/decisions/0170.
+Source: C-161 to C-165; docs/search.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Every store has the memories of ``schema.memories.BUILT_IN``, which are written by calls of their own; here they are
 read by fields, conditions and an order. While they are in memory no SQL runs.
 
-Source: design, section 7; docs/decisions/0170.
+Source: design, section 7; docs/search.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Whoever may use a tenant may write its records; ``created_by`` says who did.
 
-Source: C-130 to C-148; docs/decisions/0171.
+Source: C-130 to C-148; docs/memories.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Policies on a schedule: one runner across processes, one run for all that came due meanwhile, each action whole.
 
 How far each rule is stands in ``policy_run``; what a run did is written in the transaction of each action, guarded by
-a lease. Source: C-148, C-227 to C-229, C-238; decisions 0149 and 0150.
+a lease. Source: C-148, C-227 to C-229, C-238; decision 0172 and docs/policies.md.
 """
 
 from __future__ import annotations

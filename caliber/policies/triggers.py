@@ -1,7 +1,7 @@
 """Waiting triggers: the actions of a started task or a turn wait in a row until they are done, whatever is killed.
 
 The row is written in the transaction that stores the task or the turn, and removed in that of the actions, by key and
-version: whoever removes it has done them, and anybody else writes nothing of his. Source: C-229, C-235; decision 0187.
+version: whoever removes it has done them, and anybody else writes nothing of his. Source: C-229, C-235; decision 0172.
 """
 
 from __future__ import annotations

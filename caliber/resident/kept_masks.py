@@ -2,7 +2,7 @@
 
 A row's contents never change: what is changed is a new row. So what a filter says of a row holds for as long as the
 row is there, unless the filter asks about now or about the task; that part is asked anew each time. Source: design,
-section 5; docs/decisions/0070.
+section 5; docs/search.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Retention ``compress_on``: records give way to one that sums them up, and are kept out of use.
 
 What a provider says is asked for before any transaction; a group of records becomes one in one transaction, or stays.
-Source: C-138, K-099; decision 0173, docs/retention.md.
+Source: C-138, K-099; docs/retention.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 What goes with something goes in the transaction that ends it; age and number are looked after by a sweep, in batches,
 by whoever holds the lease of schedules. Each time that something was taken leaves an event that says how much.
-Source: C-136 to C-138, K-063; decision 0173, docs/retention.md.
+Source: C-136 to C-138, K-063; docs/retention.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Every such relation has the same system columns beside the declared fields; a fi
 that say where a record belongs is that column. What a declaration can change later (which fields must be given, the
 values of an enum) is no rule of the table, so that changing it rewrites none.
 
-Source: C-130 to C-146, K-058, K-060; docs/decisions/0160, 0161.
+Source: C-130 to C-146, K-058, K-060; docs/decisions/0160.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Declared memories of a store, and their differences from those that a configuration declares.
 
-Source: C-130 to C-146, docs/decisions/0160, 0162.
+Source: C-130 to C-146, docs/decisions/0160.
 """
 
 from __future__ import annotations

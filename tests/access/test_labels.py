@@ -1,6 +1,6 @@
 """By whichever door a turn comes, its scope is trusted as the least of its turns at every commit boundary.
 
-Source: design section 10 (trust labels); docs/trust.md; decision 0185.
+Source: design section 10 (trust labels); docs/trust.md; decision 0156.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Windows over a store whose records are not in memory: the text of those over memory, and nobody else's words.
 
-Source: design, section 5 (What a window is for); docs/decisions/0083.
+Source: design, section 5 (What a window is for); docs/search.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The knob of the estimator: everything the engine counts follows it, and what was counted before stays.
 
-Source: C-027, C-121, C-308; docs/decisions/0036, 0037.
+Source: C-027, C-121, C-308; docs/tokens.md, docs/decisions/0016.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def test_everything_counted_follows_the_knob(backend: Any, start: Any, estimator
 
 @pytest.mark.parametrize("estimator", NAMES[1:])
 def test_counts_of_another_estimator_stay_and_decide_nothing(backend: Any, start: Any, estimator: str) -> None:
-    """docs/decisions/0037: a stored count is what was counted when it was stored."""
+    """docs/tokens.md: a stored count is what was counted when it was stored."""
     backend.needs("reopen")
     memory = backend.open(**knobs("bytes"))
     agent = start(memory)

@@ -1,6 +1,6 @@
 """Programs that write to PostgreSQL are killed while full text is made: index and texts say the same.
 
-One kill in ``make test``, 40 in ``make soak``. Source: design section 10; docs/decisions/0120.
+One kill in ``make test``, 40 in ``make soak``. Source: design section 10; docs/decisions/0081.
 """
 
 from __future__ import annotations

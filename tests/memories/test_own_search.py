@@ -1,6 +1,6 @@
 """Declared memories searched through the database: what memory answers, to the last bit, whatever was done to them.
 
-Source: C-135, C-138, K-171; docs/decisions/0183.
+Source: C-135, C-138, K-171; docs/decisions/0082.
 """
 
 from __future__ import annotations

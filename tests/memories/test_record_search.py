@@ -1,6 +1,6 @@
 """Declared memories in searches, alone and among the others, by words and meaning; and when they have vectors.
 
-Source: C-135, C-138; docs/decisions/0171.
+Source: C-135, C-138; docs/memories.md.
 """
 
 from __future__ import annotations

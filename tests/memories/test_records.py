@@ -1,6 +1,6 @@
 """Records of declared memories: inserted, found, changed, archived, deleted; all or nothing, on every database.
 
-Source: C-130 to C-148, C-242; docs/decisions/0171.
+Source: C-130 to C-148, C-242; docs/memories.md.
 """
 
 from __future__ import annotations

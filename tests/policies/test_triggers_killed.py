@@ -1,6 +1,6 @@
 """A process is killed between what sets a trigger off and its actions, and at each step of them: done once, or unsaid.
 
-Source: C-229, C-235, C-238; issue, item 6: never half applied, survives restarts; decision 0187.
+Source: C-229, C-235, C-238; issue, item 6: never half applied, survives restarts; decision 0172.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a task's start or a turn sets off survives who set it off: done once, as theirs, late or not at all.
 
-Source: C-229, C-235, C-238; decision 0187.
+Source: C-229, C-235, C-238; decision 0172.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def test_what_is_done_leaves_no_row(opened: Any, start: Any) -> None:
 
 @pytest.mark.parametrize("backend", ["postgres"], indirect=True)
 def test_waiting_costs_no_round_trip(opened: Any, start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    # docs/decisions/0094: the row travels with the turn, and its removal brings what was asked for anyway
+    # docs/decisions/0090: the row travels with the turn, and its removal brings what was asked for anyway
     trips: list[list[bytes]] = []
     exchange, here = PgConnection.exchange, threading.get_ident()
 

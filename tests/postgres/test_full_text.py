@@ -1,6 +1,6 @@
 """Full text in PostgreSQL among transactions that overlap: what a build waits for, and what it never hides.
 
-Source: K-170, K-171; docs/decisions/0120.
+Source: K-170, K-171; docs/decisions/0081.
 """
 
 from __future__ import annotations

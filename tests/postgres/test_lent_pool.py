@@ -1,4 +1,4 @@
-"""A pool that the caller made serves a store, and whoever else uses it. Source: issue 5, item 1; decision 0098."""
+"""A pool that the caller made serves a store, and whoever else uses it. Source: issue 5, item 1; decision 0090."""
 
 from __future__ import annotations
 

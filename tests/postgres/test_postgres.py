@@ -242,7 +242,7 @@ def test_pgvector_in_another_schema_is_found_there(pg: PostgresBackend) -> None:
 
 
 def test_a_dsn_that_is_written_out_is_used_and_never_told(pg: PostgresBackend) -> None:
-    # K-072, decision 0164
+    # K-072, decision 0011
     dsn = psycopg.conninfo.make_conninfo(os.environ[DSN], password=PASSWORD)
     written = LiteralDsn(dsn)
     assert written.is_sealed
@@ -336,7 +336,7 @@ def test_work_that_is_done_again_tells_of_its_events_once(pg: PostgresBackend) -
 
 
 def test_inserts_cost_no_round_trip_of_their_own(pg: PostgresBackend) -> None:
-    # docs/decisions/0094
+    # docs/decisions/0090
     store = pg.store()
     store.write(lambda uow: [uow.insert(TRAJECTORY, plain(TRAJECTORY)) for _ in range(2)])
     with pytest.MonkeyPatch.context() as patch:

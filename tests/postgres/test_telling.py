@@ -1,4 +1,4 @@
-"""Events told by commits: NOTIFY in their own transaction. Source: C-242 to C-244, C-312; decision 0143."""
+"""Events told by commits: NOTIFY in their own transaction. Source: C-242 to C-244, C-312; decision 0099."""
 
 from __future__ import annotations
 

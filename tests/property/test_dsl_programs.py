@@ -114,7 +114,7 @@ def test_broken_programs_are_told_what_and_where(figures: dict[str, Any]) -> Non
 
 
 def test_shipped_tables_and_those_made_here_say_the_same(figures: dict[str, Any]) -> None:
-    # decision 0181: every text that one takes, refuses or finds at fault, the other does, with the same places
+    # decision 0145: every text that one takes, refuses or finds at fault, the other does, with the same places
     told: Counter[bool] = Counter()
     for number in range(SOUND):
         program = made(number)

@@ -1,5 +1,5 @@
 """Turns that set something off, processes that die at it, time that passes, scopes and tasks that end: each trigger has
-one outcome, and the log and the store agree with a model of it. Source: C-229, C-235, C-238; decision 0187.
+one outcome, and the log and the store agree with a model of it. Source: C-229, C-235, C-238; decision 0172.
 """
 
 from __future__ import annotations

@@ -356,7 +356,7 @@ def test_get_reads_any_record_and_hides_what_may_not_be_seen(backend: Any, start
 
 
 def test_windows_hold_what_comes_into_question_and_say_so(backend: Any, start: Any) -> None:
-    # design, section 5; decision 0083
+    # design, section 5; docs/search.md
     backend.needs("sharing")
     exact = {"search__keyword__similar_words": "none"}
     above = start(

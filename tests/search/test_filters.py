@@ -1,6 +1,6 @@
 """Filters of the language in reads: any filter, any records, the answers of ``holds``, in memory and by the database.
 
-Source: C-161 to C-165, K-064; docs/decisions/0169, 0170.
+Source: C-161 to C-165, K-064; docs/search.md, docs/decisions/0147.
 """
 
 from __future__ import annotations

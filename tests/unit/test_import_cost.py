@@ -137,7 +137,7 @@ print(*sorted(rooms), "caliber.context.plan" in sys.modules)
 
 
 def test_checking_a_program_loads_no_room_that_only_an_open_store_needs(tmp_path: Path) -> None:
-    # decision 0182
+    # docs/architecture.md
     file = tmp_path / "agent.caliber"
     file.write_text(render_caliber(profiles.reference("caliber.db")), encoding="utf-8")
     done = subprocess.run([sys.executable, "-c", _CHECKING, file], capture_output=True, text=True, check=True)

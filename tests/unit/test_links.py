@@ -1,4 +1,4 @@
-"""Every link between pages and files of the repository leads somewhere."""
+"""Links between pages and files of the repository, and the numbers of decisions that files name."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+DECISIONS = REPOSITORY / "docs" / "decisions"
+NUMBER = re.compile(r"docs/decisions/(\d{4}(?:, \d{4})*)|\b[Dd]ecisions? (0\d{3}(?:(?:, | and | to )0\d{3})*)")
 PAGES = sorted(REPOSITORY.glob("*.md")) + sorted((REPOSITORY / "docs").rglob("*.md"))
 
 
@@ -24,3 +26,53 @@ def test_a_broken_link_would_be_seen(tmp_path: Path) -> None:
     page.write_text("[here](page.md) [there](gone.md#part)")
     with pytest.raises(AssertionError, match=re.escape("gone.md")):
         test_links_of_a_page_lead_somewhere(page)
+
+
+def named_decisions(text: str) -> set[str]:
+    """Return the numbers of decision pages that a text names."""
+    return {number for match in NUMBER.findall(text) for number in re.findall(r"\d{4}", " ".join(match))}
+
+
+def sources() -> list[Path]:
+    """Return every text of the repository that may name a decision."""
+    folders = ("bench", "caliber", "csrc", "docs", "tests", "tools", "wheels")
+    kinds = ("*.py", "*.c", "*.h", "*.md", "*.sh", "*.lark", "*.caliber")
+    found = [path for folder in folders for kind in kinds for path in (REPOSITORY / folder).rglob(kind)]
+    return [*found, REPOSITORY / "README.md", REPOSITORY / "CHANGELOG.md", REPOSITORY / "Makefile"]
+
+
+def missing_decisions(paths: list[Path], folder: Path) -> list[str]:
+    pages = {path.name[:4] for path in folder.glob("[0-9]*.md")}
+    return [
+        f"{path}: {number}"
+        for path in paths
+        for number in sorted(named_decisions(path.read_text(encoding="utf-8")) - pages)
+    ]
+
+
+def test_every_decision_that_is_named_has_a_page() -> None:
+    assert len(sources()) > 500
+    assert missing_decisions(sources(), DECISIONS) == []
+
+
+def test_a_decision_without_a_page_would_be_seen(tmp_path: Path) -> None:
+    source = tmp_path / "module.py"
+    (tmp_path / "0002-two.md").write_text("# 0002: Two")
+    source.write_text("Source: docs/decisions/" + "0002, 0003; decisions " + "0004 and 0005.")
+    assert missing_decisions([source], tmp_path) == [f"{source}: {number}" for number in ("0003", "0004", "0005")]
+
+
+def test_decision_pages_are_few_short_and_indexed_once() -> None:
+    pages = sorted(DECISIONS.glob("[0-9]*.md"))
+    index = re.findall(r"^- \[(\d{4})\]\((.+)\): (.+)$", (DECISIONS / "README.md").read_text("utf-8"), re.MULTILINE)
+    assert len(pages) <= 60
+    assert sorted(index) == [
+        (
+            page.name[:4],
+            page.name,
+            page.read_text(encoding="utf-8").splitlines()[0].removeprefix(f"# {page.name[:4]}: "),
+        )
+        for page in pages
+    ]
+    long = [page.name for page in pages if len(page.read_text(encoding="utf-8").splitlines()) > 40]
+    assert long == []

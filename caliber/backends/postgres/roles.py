@@ -2,7 +2,7 @@
 
 The role owns the tenant's schema and everything in it, and has no right on any other; it is no member of another role,
 so there is none to change to. Whoever makes it, the user of the DSN, needs CREATEROLE, and becomes a member of it, so
-as to make a schema that it owns. Source: O-1, design sections 3 and 5; docs/decisions/0132.
+as to make a schema that it owns. Source: O-1, design sections 3 and 5; docs/decisions/0130.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The conversation, what belongs to the task, what searches find for the query, and what rules could take. All of it is
 read in one session, hence at one commit boundary.
 
-Source: design, section 5 (What a window is for); docs/decisions/0083.
+Source: design, section 5 (What a window is for); docs/search.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Joining what the legs of a search say of its candidates into one score each, and telling who gave what.
 
-Source: docs/decisions/0072-the-legs-are-joined-in-one-call.md; csrc/include/caliber.h, ``cal_join``.
+Source: docs/search.md; csrc/include/caliber.h, ``cal_join``.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A byte costs what a table says for its class and its context. Contexts know the 
 up to 16 bytes back, so a text can be measured from anywhere after 32 bytes of looking on. The costs are in
 ``costs``, fitted by tools/fit_tokens.py, which also writes these tables for C (csrc/tokens/tables.c).
 
-Source: docs/tokens.md; docs/decisions/0035.
+Source: docs/tokens.md.
 """
 
 from __future__ import annotations

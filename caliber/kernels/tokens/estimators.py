@@ -3,7 +3,7 @@
 Every estimator measures a text in a unit of its own, its length, and turns lengths into tokens by a fixed ratio,
 rounded up: bytes, 1/256 tokens, or tokens. Budgets are filled in lengths.
 
-Source: C-121, C-308, design section 6; docs/tokens.md; docs/decisions/0035, 0036.
+Source: C-121, C-308, design section 6; docs/tokens.md, docs/decisions/0016.
 """
 
 from __future__ import annotations

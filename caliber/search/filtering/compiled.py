@@ -2,7 +2,7 @@
 
 The parser is imported with the first text: whoever asks without one does not wait for it.
 
-Source: C-161 to C-165; docs/decisions/0169.
+Source: C-161 to C-165; docs/decisions/0147.
 """
 
 from __future__ import annotations

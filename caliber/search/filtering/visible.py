@@ -5,7 +5,7 @@ It is used again only where it must be the same: for the same boundary, the same
 instant between two at which a record begins or ends to hold. What was committed since is looked at alone: rows are
 only ever added, and one that is gone stays gone.
 
-Source: design, section 5; docs/decisions/0070-work-grows-with-what-is-found.md.
+Source: design, section 5; docs/search.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Filters of the language in a search: which of the records in sight they let through.
 
-Source: C-161 to C-165; docs/decisions/0169.
+Source: C-161 to C-165; docs/decisions/0147.
 """
 
 from __future__ import annotations

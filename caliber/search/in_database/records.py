@@ -3,7 +3,7 @@
 Windows, closing and completing work on a trajectory: its scopes, turns and artifacts, and notes on given things. All of
 one snapshot is read in one session, hence at one commit boundary.
 
-Source: design, section 5; docs/decisions/0083.
+Source: design, section 5; docs/search.md.
 """
 
 from __future__ import annotations

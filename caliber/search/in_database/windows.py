@@ -2,7 +2,7 @@
 
 All of them are asked at one boundary, of one query; what is counted over the store is counted once.
 
-Source: design, section 5; docs/decisions/0083.
+Source: design, section 5; docs/search.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Everything a filter names travels as a bound value; the text follows from its sh
 (patterns, and texts that begin as an escape of PostgreSQL's zero characters may end) it leaves open: then it answers
 with a row too many, never with one too few, and ``holds`` is asked of what it answers.
 
-Source: C-161 to C-165, K-064, K-071; docs/decisions/0148.
+Source: C-161 to C-165, K-064, K-071; docs/decisions/0147.
 """
 
 from __future__ import annotations

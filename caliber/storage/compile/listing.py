@@ -3,7 +3,7 @@
 The order is that of ids, or of a column and then of ids; what has no value comes last. A page begins behind the last
 record of the one before, by its values, so that it does not matter what became of that record since.
 
-Source: C-161 to C-165; docs/decisions/0170.
+Source: C-161 to C-165; docs/search.md.
 """
 
 from __future__ import annotations

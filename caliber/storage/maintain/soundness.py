@@ -3,7 +3,7 @@
 Each counts the rows of one relation for which its condition holds, and names a few. What a database guards by itself is
 asked too: it may have been repaired, restored or written by other means.
 
-Source: relations.md section 3; docs/decisions/0140.
+Source: relations.md section 3; docs/decisions/0139.
 """
 
 from __future__ import annotations

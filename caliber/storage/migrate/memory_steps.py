@@ -3,7 +3,7 @@
 A step is what one transaction does: its statements, and the row of ``memory_type`` that says so. What comes next is
 found anew from what the store says, so that whoever is second, or comes back after a crash, goes on where it stands.
 
-Source: C-130, C-132, issue 6; docs/decisions/0162.
+Source: C-130, C-132, issue 6; docs/decisions/0160.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Steps of a store's full text, if it has one: tables made, emptied or removed with a step of memories.
 
-Source: docs/decisions/0162, 0183.
+Source: docs/decisions/0160, 0082.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A label falls with the least trusted record that it stands for. A summary of a block goes with one of the block's
 records. A vector goes with its text. Replaced content is kept for replay.
-Source: docs/trust.md; docs/decisions/0185, 0192.
+Source: docs/trust.md, docs/decisions/0156, 0192.
 """
 
 from __future__ import annotations

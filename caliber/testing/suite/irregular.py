@@ -156,7 +156,7 @@ def test_a_scope_is_only_ever_trusted_less(stored: TrustLabel, label: TrustLabel
 
 
 def test_scopes_are_trusted_as_the_least_of_loaded_turns(contract_dataset: Filled) -> None:
-    # design section 10; decision 0185: those beyond a mark count, and no label is raised
+    # design section 10; decision 0156: those beyond a mark count, and no label is raised
     def load(uow: UnitOfWork, number: int, trust: TrustLabel) -> int:
         owner = {"trajectory_id": T1, "scope_id": S1, "sequence": number, "turn_number": number}
         turn = plain(TURN, turn_id=uid(number), trust=trust, **owner)

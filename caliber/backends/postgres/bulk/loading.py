@@ -3,7 +3,7 @@
 ``on_existing="error"`` copies straight into the table. ``"skip"`` copies into a temporary table and inserts from there,
 so that rows which are there already can be passed over and named. Either is one transaction on a connection of its own.
 
-Source: design sections 3 and 4; C-195, K-106; docs/decisions/0102.
+Source: design sections 3 and 4; C-195, K-106; docs/decisions/0101.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A checkpoint gives old segments up: some are removed, others renamed, to be used
 old bytes in them. The server fills the rest of a segment with zeros when it is told to go on to the next, so going on
 past the last of them overwrites every one. No setting is touched: whoever dies in between leaves nothing to put back.
 
-Source: seen on PostgreSQL 18, segments read before and after; docs/decisions/0142.
+Source: seen on PostgreSQL 18, segments read before and after; docs/decisions/0135.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Whether a store has an index stands in ``text_state``, which every write transac
 trip that begins it. Reading locks that table against being locked by others: who makes or drops an index takes it for
 itself for a moment, so that each transaction before knows of none, and each one after keeps it.
 
-Source: K-170, K-171; docs/decisions/0081, 0120.
+Source: K-170, K-171; docs/decisions/0081.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Each searched relation K has a table ``text_K`` of terms, one row for each text that holds one, and ``text_K_entry``,
 which says what a text was indexed as. Terms are bound values that a B-tree is asked for: there is no ``tsquery``, hence
-no query syntax. Why terms and not a ``tsvector``: docs/decisions/0120.
+no query syntax. Why terms and not a ``tsvector``: docs/decisions/0081.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ What memory needs to know comes from the feed; here it is only told to look. So 
 down: the follower polls as without it, and looks again as soon as it is back. Events are in the notification itself,
 which nobody keeps for who is away: after an outage it is said that some may have been missed.
 
-Source: design, section 5; docs/decisions/0099, 0143.
+Source: design, section 5; docs/decisions/0099.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ transaction in their order. The events that have a name of their own go out unde
 CALIBER. All channels begin with ``caliber_`` and a hash of the schema's name, as channels are the database's and not
 the schema's. Only ids, kinds and times travel, never what a record says.
 
-Source: C-242 to C-244, C-312, design section 5; docs/decisions/0143.
+Source: C-242 to C-244, C-312, design section 5; docs/decisions/0099.
 """
 
 from __future__ import annotations
