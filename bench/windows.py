@@ -21,12 +21,13 @@ from typing import Any
 import numpy as np
 from locomo import knob
 from retrieval.asking import SPACES, Stores
+from retrieval.conversations import load_all
 from retrieval.measures import bootstrap
 from retrieval.report import markdown
 from retrieval.variants import Variant, choose, read_variants, switched_on
 from retrieval.windows import ask_windows
 
-from caliber.cli.evaluating.conversations import BadData, load_all
+from caliber.cli.evaluating.conversations import BadData
 from caliber.cli.evaluating.windows import (
     BUDGETS,
     FILLED,

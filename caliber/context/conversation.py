@@ -32,11 +32,6 @@ SUMMARY: Final = SCOPE.in_windows.number
 BLOCK: Final = BLOCK_RELATION.in_windows.number
 
 
-def current_scope(snapshot: ResidentSnapshot, trajectory_id: uuid.UUID) -> ScopeId | None:
-    """Return the newest open scope of a trajectory, if there is one."""
-    return newest_scope(snapshot[SCOPES], open_scopes(snapshot[SCOPES], trajectory_id))[0]
-
-
 def open_scopes(scopes: RelationSnapshot, trajectory_id: uuid.UUID) -> NDArray[np.int64]:
     """Return the rows of a trajectory's open scopes. Shapes: ``int64[n]``"""
     rows: NDArray[np.int64] = scopes.group("trajectory_id", trajectory_id.bytes)

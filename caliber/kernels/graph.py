@@ -65,10 +65,6 @@ class Walk:
     hop: npt.NDArray[np.int16]
     via: Ints
 
-    def reached(self) -> Ints:
-        """Return the nodes that were reached, seeds included, in order of number."""
-        return np.flatnonzero(self.hop >= 0)
-
     def path(self, node: int) -> list[int]:
         """Return the nodes from a seed to ``node``, both included; empty when it was not reached."""
         if self.hop[node] < 0:

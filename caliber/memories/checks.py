@@ -6,7 +6,6 @@ Errors name fields, never values. Source: C-130 to C-141; docs/memories.md.
 from __future__ import annotations
 
 import math
-import uuid
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final
@@ -185,8 +184,3 @@ _CHECKS: Final[Mapping[ColumnType, Callable[[Any, str], Any]]] = {
     ColumnType.INSTANT: _instant,
     ColumnType.JSON: _json,
 }
-
-
-def place(value: uuid.UUID | str | None, field: str) -> uuid.UUID | None:
-    """Return the id of something that a record belongs to."""
-    return None if value is None else arguments.as_uuid(value, field)

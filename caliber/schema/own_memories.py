@@ -238,11 +238,6 @@ def own_memory(memory: MemoryType, code: int, plural: str | None = None) -> Memo
     )
 
 
-def relation_of(memory: MemoryType, code: int) -> Relation:
-    """Return the relation of a declared memory. Raises: InvalidValue."""
-    return own_memory(memory, code).relation
-
-
 def _shown(memory: MemoryType) -> tuple[str, ...]:
     """Return the fields that windows show of a record: the main text last."""
     main = _content_field(memory)

@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from support.visible_masks import masks
 
 from caliber.access.visibility import Readers
 from caliber.embedding.service import Embeddings
-from caliber.search.filtering.filters import masks
 from caliber.search.opening import SearchEngine
 from caliber.search.request import Pool, Request
 from caliber.testing import inspect

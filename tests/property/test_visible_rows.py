@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.configs import config
 from support.kinds import KINDS
+from support.visible_masks import masks
 
 import caliber
 from caliber.access.visibility import Readers
 from caliber.model import AgentRole, EntityRef, EntityType, FixedClock, Principal, PrincipalKind
 from caliber.model.time import from_us
-from caliber.search.filtering.filters import masks
 from caliber.search.filtering.visible import VisibleCache
 from caliber.search.opening import SearchEngine
 from caliber.testing import inspect

@@ -9,11 +9,11 @@ import pytest
 import windows
 from retrieval import variants
 from retrieval.asking import Stores
+from retrieval.conversations import load_all
 from retrieval.windows import ask_windows
 from support.talks import TALK
 
 import caliber
-from caliber.cli.evaluating.conversations import load_all
 from caliber.cli.evaluating.held import Held
 from caliber.cli.evaluating.windows import FILLED, NEW, NEWEST, SAME, SEARCH_AND_FILL, TASKS, WITH_DAYS, Asked
 

@@ -11,7 +11,7 @@ import json
 import re
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,14 +86,6 @@ class Remembered:
     task: uuid.UUID
 
 
-def load_all(folder: Path) -> list[Conversation]:
-    """Return the conversations of a folder, by name. Raises: BadData."""
-    files = sorted(folder.glob("*.json"))
-    if not files:
-        raise BadData(f"{folder} holds no conversations: expected files such as 26.json")
-    return [conversation for file in files for conversation in load(file)]
-
-
 def load(file: Path) -> list[Conversation]:
     """Return the conversations in a file, with the questions that have evidence and an answer. Raises: BadData."""
     try:
@@ -133,24 +125,6 @@ def _questions(raw: Sequence[Mapping[str, Any]], known: set[str]) -> list[Questi
         evidence = frozenset(named & known)
         if evidence and item["category"] != ADVERSARIAL:
             out.append(Question(item["question"], evidence, item["category"], number))
-    return out
-
-
-def without_names(conversations: Sequence[Conversation]) -> list[Conversation]:
-    """Return conversations whose turns name no speaker, with questions in the first person.
-
-    A chat with one user names nobody; a name in the head of every turn makes each a little like each question.
-    """
-    out = []
-    for item in conversations:
-        names = "|".join(sorted({re.escape(turn.speaker) for turn in item.turns}))
-        pattern = re.compile(rf"\b(?:{names})\b('s)?")
-        turns = tuple(replace(turn, speaker="") for turn in item.turns)
-        questions = tuple(
-            replace(question, text=pattern.sub(lambda found: "my" if found[1] else "I", question.text))
-            for question in item.questions
-        )
-        out.append(Conversation(f"{item.name}-unnamed", turns, questions))
     return out
 
 

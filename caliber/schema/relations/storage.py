@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from caliber.model.storage import ConfigDocument
 from caliber.schema.derived import Sha256
@@ -41,10 +40,6 @@ class Migration:
     min_writer_version: int
     epoch: str
     applied_at: datetime
-
-
-def _same(value: dict[str, Any]) -> dict[str, Any]:
-    return value
 
 
 CHANGE = Relation(

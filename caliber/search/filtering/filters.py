@@ -246,12 +246,3 @@ def allowed_by(
     """Return which visible rows meet every condition, or None if the kind lacks a column."""
     wanted = visible.copy()
     return wanted if _keep_matching(wanted, owners, conditions) else None
-
-
-def masks(
-    owners: RelationSnapshot, conditions: Mapping[str, Any], readers: Seen, as_of_us: int, now_us: int
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]] | None:
-    """Return which rows in force a principal may see, and which of them meet the filters; None without a column."""
-    visible = alive(owners, as_of_us, now_us, readers.over(owners))
-    wanted = allowed_by(visible, owners, conditions)
-    return None if wanted is None else (visible, wanted)
