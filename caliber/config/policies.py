@@ -17,6 +17,7 @@ from caliber.config.injection import InjectionMode
 from caliber.config.knobs import AsList, Duration, Name, Real, Section, knob
 from caliber.config.memories import MemoryRef, check_trigger
 from caliber.model.policies import Trigger
+from caliber.schema.memories import BUILT_IN, window_of
 
 _CHANNEL: Final = re.compile(r"[a-z_][a-z0-9_]{0,54}\Z")  # PostgreSQL's 63 bytes less the prefix "caliber_"
 _NAME: Final = r"^[a-z_][a-z0-9_]{0,62}$"
@@ -33,7 +34,7 @@ class PolicyAction(StrEnum):
 
 
 class PolicyTarget(StrEnum):
-    """The memories that every store has."""
+    """The memories of a conversation and what is made of it, which actions name."""
 
     TURN_BUFFER = "turn_buffer"
     SCOPE = "scope"
@@ -42,21 +43,29 @@ class PolicyTarget(StrEnum):
     NOTE = "note"
 
 
+_BUILT_IN: Final[dict[str, str]] = {name: name for name in (*PolicyTarget, *(BUILT_IN.keys() - set(PolicyTarget)))}
+"""The memories that every store has; a member where there is one, so that it can be told by identity."""
 _TEXTS: Final = (PolicyTarget.TURN_BUFFER, PolicyTarget.SCOPE, PolicyTarget.TRAJECTORY)
-TARGETS: Final[dict[PolicyAction, tuple[PolicyTarget, ...]]] = {
+TARGETS: Final[dict[PolicyAction, tuple[str, ...]]] = {
     PolicyAction.SUMMARIZE: _TEXTS,
     PolicyAction.EXTRACT_ARTIFACTS: _TEXTS,
     PolicyAction.CONSOLIDATE_NOTES: (PolicyTarget.TRAJECTORY,),
     PolicyAction.CHECKPOINT: (PolicyTarget.SCOPE, PolicyTarget.TRAJECTORY),
-    PolicyAction.PRUNE: (PolicyTarget.TURN_BUFFER, PolicyTarget.SCOPE, PolicyTarget.ARTIFACT, PolicyTarget.NOTE),
-    PolicyAction.INJECT: tuple(target for target in PolicyTarget if target is not PolicyTarget.TRAJECTORY),
+    PolicyAction.PRUNE: tuple(
+        name for name in _BUILT_IN if name == PolicyTarget.SCOPE or BUILT_IN[name].relation.ends is not None
+    ),
+    PolicyAction.INJECT: tuple(name for name in _BUILT_IN if window_of(name) is not None),
     PolicyAction.NOTIFY: (),
 }
 OWN_TARGETS: Final = (PolicyAction.SUMMARIZE, PolicyAction.PRUNE, PolicyAction.INJECT)
 """What can be done to a declared memory that is no built-in one, too."""
 
-_BUILT_IN: Final = {target.value: target for target in PolicyTarget}
-_GRADED: Final = (PolicyTarget.ARTIFACT, PolicyTarget.NOTE)  # the records that carry a confidence
+_GRADED: Final = {
+    name: memory.relation.plural
+    for name, memory in BUILT_IN.items()
+    if memory.relation.ends is not None and memory.relation.ends.doubted is not None
+}
+"""The memories whose records carry a confidence, and what these are called."""
 
 
 ON_SCHEDULE: Final = (PolicyAction.PRUNE, PolicyAction.NOTIFY)
@@ -64,7 +73,6 @@ ON_SCHEDULE: Final = (PolicyAction.PRUNE, PolicyAction.NOTIFY)
 
 
 def _target(value: str) -> str:
-    # A member where there is one, so that it can be told by identity.
     return _BUILT_IN.get(value, value)
 
 
@@ -102,7 +110,7 @@ class ActionConfig(Section):
             if self.older_than_ms is None and self.below_confidence is None:
                 faults.missing("older_than_ms")
             if self.below_confidence is not None and self.target not in _GRADED and not self._on_own:
-                faults.clash("below_confidence", "target", "only artifacts and notes carry a confidence")
+                faults.clash("below_confidence", "target", f"only {' and '.join(_GRADED.values())} carry a confidence")
         else:
             for name in ("older_than_ms", "below_confidence"):
                 if getattr(self, name) is not None:

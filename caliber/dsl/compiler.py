@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from caliber.config.loading import Base, merged
 from caliber.config.memories import memory_name
-from caliber.config.rules.declared import BUILT_IN, doubts, sound_memories
+from caliber.config.rules.declared import doubts, sound_memories
 from caliber.config.tree import DECLARED_IN_LISTS, CaliberConfig
 from caliber.config.warnings import ConfigWarning
 from caliber.dsl import adapters, ast, injection, memories, policies
@@ -25,7 +25,7 @@ from caliber.dsl.scan import FAULTS_MAX
 from caliber.dsl.source import Source, Span
 from caliber.model.errors import ConfigError, MultipleErrors, ProgramFault
 from caliber.schema.binding import binding_of, faults
-from caliber.schema.memories import MemoryBinding
+from caliber.schema.memories import BUILT_IN, MemoryBinding
 from caliber.schema.memory_types import MemoryType
 
 VERSION: Final = "0.1.0"

@@ -21,7 +21,7 @@ from caliber.schema.derived import Tokens
 from caliber.schema.erase import Erase
 from caliber.schema.relation import Relation, Residence, enum, instant, integer, real, text, text_array, uuid_, version
 from caliber.schema.relations.trajectory import ALWAYS_US, NEVER_US
-from caliber.schema.traits import Ends, Enters, Exported, Links, Pruned, Text, Trust, Valid, Window
+from caliber.schema.traits import Ends, Enters, Exported, Links, Memory, Pruned, Text, Trust, Valid, Window
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -61,6 +61,7 @@ TIP = Relation(
     links=Links(edges=False),
     trust=Trust("trust"),
     exported=Exported.RECORDS,
+    memory=Memory("tip", written_by="storage.tips.insert"),
     window=Window(Enters.FOUND, source=9, template="- of the {about}: {said}"),
     by_id=True,
     ordinal=True,
@@ -122,9 +123,7 @@ def main(path: str, knobs: dict[str, Any], is_file: bool, folder: str) -> None:
             caliber.create(settings)
         try:
             with caliber.open(settings) as memory:
-                for each in TIPS.values():
-                    counted = inspect(memory).engine.count_text(each.said)
-                    memory.storage.tips.insert(dataclasses.replace(each, tokens=counted))
+                insert(memory)
                 searched(memory)
                 hidden(memory)
                 in_windows(memory)
@@ -139,9 +138,19 @@ def main(path: str, knobs: dict[str, Any], is_file: bool, folder: str) -> None:
                 caliber.restore(settings, archive_file, replace=True)
                 with caliber.open(settings) as memory:
                     assert (found(memory), memory.storage.tips.count()) == left
+            if is_file:
+                caliber.purge(settings)
+                caliber.create(settings)
+            by_rule(path, search__mode=mode, **knobs)
         finally:
             if is_file:
                 caliber.purge(settings)
+
+
+def insert(memory: Any) -> None:
+    for each in TIPS.values():
+        counted = inspect(memory).engine.count_text(each.said)
+        memory.storage.tips.insert(dataclasses.replace(each, tokens=counted))
 
 
 def found(memory: Any, **options: Any) -> set[str]:
@@ -205,6 +214,23 @@ def in_windows(memory: Any) -> None:
     window = stranger.assemble_context(stranger.start_trajectory("cross", initiator=USER).trajectory_id, query="ferry")
     assert "gold" not in window.text
     assert TIPS["plain"].said in window.text
+
+
+def by_rule(path: str, **knobs: Any) -> None:
+    """Rules bring records by what they ask of columns, and by what is relevant."""
+    for mode in ({"kind": "full"}, {"kind": "top_k", "count": 3}):
+        rule = {"memory": "tip", "mode": mode, "priority": 50, "filter": "weight > 3"}
+        with caliber.open(config(path, injection_rules=[rule], **knobs)) as memory:
+            if not memory.storage.tips.count():
+                insert(memory)
+                memory.storage.tips.insert(tip("the ferry takes bicycles", weight=5.0, tokens=4))
+            task = memory.start_trajectory("cross the water", initiator=USER)
+            window = memory.assemble_context(task.trajectory_id, query="ferry")
+            assert [section.name for section in window.sections] == ["tip"], window.text
+            assert window.text.strip().splitlines()[-1] == "- of the harbour: the ferry takes bicycles"
+            told = memory.explain(window.window_id, exclusion=TIPS["secret"].tip_id)
+            assert (told["verdict"], told["filter"]) == ("filtered", "rule"), told
+            assert memory.replay(window.window_id).text == window.text
 
 
 def ended(memory: Any) -> None:

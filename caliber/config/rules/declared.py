@@ -25,11 +25,11 @@ from caliber.model.embedding import EmbedMode
 from caliber.model.errors import ConfigError, MissingRequired
 from caliber.model.hints import did_you_mean
 from caliber.model.policies import Trigger
+from caliber.schema.memories import BUILT_IN, window_of
 from caliber.schema.memory_types import FieldType, RetentionKind
 
 S = TypeVar("S", bound=Section)
 
-BUILT_IN: Final = tuple(target.value for target in PolicyTarget)
 _ENDED_BY: Final = {
     RetentionKind.SESSION: ("session_id", "trajectory_id"),
     RetentionKind.SCOPE: ("scope_id",),
@@ -198,13 +198,11 @@ def _embedded_kinds(embedding: Any, memories: Any) -> Iterator[ConfigError]:
 
 @check("memories")
 def _retentions(memories: Any) -> Iterator[ConfigError]:
-    from caliber.schema.memories import BUILT_IN as bindings  # noqa: N811  (every relation is declared behind it)
-
     for at, item in enumerate(sound_memories(memories)):
         if item is None:
             continue
         kind, path = item.retention.kind, f"memories[{at}].retention.kind"
-        bound = bindings.get(item.name)
+        bound = BUILT_IN.get(item.name)
         stays = None if bound is None or bound.relation.memory is None else bound.relation.memory.stays
         if bound is not None and kind in _ENDED_BY and not any(map(bound.relation.has, _ENDED_BY[kind])):
             yield wrong(path, kind.value, f"records of {item.name} belong to no {kind}, so none ends them")
@@ -229,7 +227,7 @@ def _injected(memories: Any, rules: Any) -> Iterator[ConfigError]:
     for at, rule in enumerate(_sound(InjectionRule, rules)):
         if rule is not None and rule.memory not in known:
             yield wrong(f"injection_rules[{at}].memory", rule.memory, _unknown("memory", rule.memory, known))
-        elif rule is not None and rule.memory == PolicyTarget.TRAJECTORY:
+        elif rule is not None and rule.memory in BUILT_IN and window_of(rule.memory) is None:
             reason = "a task has no text of its own that could enter a window; its scopes and artifacts have"
             yield wrong(f"injection_rules[{at}].memory", rule.memory, reason)
 
