@@ -285,7 +285,7 @@ def test_context_trace_accounts_for_every_candidate(remembered: Path) -> None:
         (["context", "latest", "--max-tokens", "0"], "max-tokens"),
         (["context", "latest", "--max-tokens", "-5"], "max-tokens"),
         (["context", "latest", "--max-tokens", "999999"], "token_budget"),
-        (["explain", UNKNOWN], "caliber context"),
+        (["explain", UNKNOWN], "caliber db list windows"),
         (["explain", "x"], "no window"),
         (["replay", UNKNOWN], "was not found"),
         (["search", "x", "--filter", "nonsense"], "NAME=VALUE"),

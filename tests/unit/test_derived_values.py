@@ -152,7 +152,8 @@ def test_a_hash_of_something_else_is_found(column: str) -> None:  # C-041
 
 def _declared(rule: Derived) -> Relation:
     columns = (integer("number"), text("words"), blob("hash", length=32))
-    return Relation("planted", "planted", object, columns, ("number",), 63, "Planted.", derived=(rule,), erase=None)
+    none: dict[str, Any] = {"erase": None, "links": None, "trust": None, "exported": None}
+    return Relation("planted", "planted", object, columns, ("number",), 63, "Planted.", derived=(rule,), **none)
 
 
 @pytest.mark.parametrize("rule", [Sha256("hash", ("word",)), Sha256("number", ("words",)), Tokens("hash", ("words",))])

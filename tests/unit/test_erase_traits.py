@@ -25,7 +25,7 @@ NAME = "Trillian Astra"
 
 
 def _relation(*columns: Column, **traits: Any) -> Relation:
-    given = {"derived": None, "erase": Erase(), **traits}
+    given = {"derived": None, "erase": Erase(), "links": None, "trust": None, "exported": None, **traits}
     return Relation("planted", "planted", object, (integer("number"), *columns), ("number",), 63, "Planted.", **given)
 
 
