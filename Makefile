@@ -53,7 +53,7 @@ help:
 	@echo 'make lint         style, types, layers, C warnings, generated files'
 	@echo 'make bench        ratios against peers, goal beside figure'
 	@echo 'make wheel        build, repair and smoke-test a wheel in dist/'
-	@echo 'make gen          regenerate what headers, tables, knobs and the grammar determine'
+	@echo 'make gen          regenerate what headers, tables, knobs, the grammar and the handle determine'
 	@echo 'make clean        remove everything that was built'
 
 # --- setting up ----------------------------------------------------------------------------------------
@@ -151,6 +151,8 @@ lint-python: setup
 	@$(PYTEST) -q tests/unit/test_layers.py
 	$(SAY) 'the tables of the grammar are up to date'
 	@$(PY) tools/gen_tables.py --check
+	$(SAY) 'the asynchronous face is that of the synchronous classes'
+	@$(PY) tools/gen_aio.py --check
 	$(SAY) 'wheels that would be built'
 	@sh tools/check_wheels.sh $(PY)
 
@@ -179,6 +181,7 @@ gen: $(STAMPS)/installed
 	@$(PY) tools/gen_tables.py
 	@$(PY) tools/gen_config.py
 	@$(PY) tools/gen_window.py
+	@$(PY) tools/gen_aio.py
 
 clean:
 	$(SAY) 'removing $(VENV) and everything built'

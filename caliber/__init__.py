@@ -17,8 +17,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from caliber import dsl, kernels, model
-    from caliber.api import aio
+    from caliber import aio, dsl, kernels, model
     from caliber.api.caliber import Caliber
     from caliber.api.opening import create, migrate, open, purge, restore  # noqa: A004  (the pinned name)
     from caliber.api.tenants import Tenants
@@ -53,7 +52,7 @@ _HOME = {
     "restore": "caliber.api.opening",
 }
 _MODULES = {
-    "aio": "caliber.api.aio",
+    "aio": "caliber.aio",
     "dsl": "caliber.dsl",
     "kernels": "caliber.kernels",
     "model": "caliber.model",

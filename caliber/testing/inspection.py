@@ -18,7 +18,7 @@ from caliber.engine.write_behind import WriteBehind
 from caliber.resident.memory import ResidentMemory
 
 if TYPE_CHECKING:
-    from caliber.api.aio import AsyncCaliber
+    from caliber.api._aio import AsyncCaliber
     from caliber.model.search import ReadConsistency
     from caliber.resident.mirror import Generation
     from caliber.resident.mirrors import Mirrors
@@ -128,7 +128,7 @@ class Inspector:
     @property
     def workers(self) -> Any:
         """The threads that run the calls of an asynchronous handle."""
-        return self._opened._pool
+        return self._opened._calls
 
     @property
     def released(self) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.memories import STEP
 
-from caliber.api.aio import AsyncCaliber
+from caliber.aio import AsyncCaliber
 from caliber.engine.remote_events import RemoteEvents
 from caliber.model.access import Principal, PrincipalKind
 from caliber.model.agents import AgentRole

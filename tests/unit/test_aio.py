@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import threading
 import uuid
 from pathlib import Path
@@ -12,13 +11,7 @@ import pytest
 
 import caliber
 from caliber import EntityRef, EntityType, LockToken, testing
-from caliber.api.aio import AsyncCaliber
-from caliber.api.aio_agents import AsyncLocks
-from caliber.api.aio_memories import AsyncMemory
-from caliber.api.caliber import Caliber
 from caliber.config import CaliberConfig
-from caliber.engine.leases import LockService
-from caliber.memories.memories import Memory
 from caliber.model.access import Principal, PrincipalKind
 from caliber.model.errors import InputError, LockAcquisitionFailed, NotFound, PermissionDenied, Unavailable
 
@@ -36,20 +29,6 @@ def config(tmp_path: Path) -> CaliberConfig:
     return settings
 
 
-def test_every_operation_is_there_with_the_same_parameters() -> None:
-    """A method added to one face only would be missed by the other's users."""
-    own = {"acting_as", "memory", "on_event"}  # need no thread, or belong to the loop
-    methods = [(AsyncCaliber, *item) for item in inspect.getmembers(Caliber, inspect.isfunction)]
-    methods += [(AsyncMemory, *item) for item in inspect.getmembers(Memory, inspect.isfunction)]
-    methods += [(AsyncLocks, *item) for item in inspect.getmembers(LockService, inspect.isfunction) if item[0] != "of"]
-    for face, name, method in methods:
-        if name.startswith("_") or name in own:
-            continue
-        twin = getattr(face, name)
-        assert inspect.iscoroutinefunction(twin), name
-        assert list(inspect.signature(twin).parameters) == list(inspect.signature(method).parameters), name
-
-
 def test_a_whole_task_runs_asynchronously(config: CaliberConfig) -> None:
     async def run() -> None:
         async with await caliber.aio.open(config) as memory:
@@ -61,7 +40,7 @@ def test_a_whole_task_runs_asynchronously(config: CaliberConfig) -> None:
             )
             window = await memory.assemble_context(task.trajectory_id, query="message")
             assert window.used_tokens <= window.max_tokens
-            assert sorted(turn.turn_number for turn in memory.sync.storage.turns.all()) == list(range(20))
+            assert sorted([turn.turn_number async for turn in memory.storage.turns.all()]) == list(range(20))
             outcome = await memory.complete_trajectory(task.trajectory_id, status="success", summary="done")
             assert outcome.summary == "done"
             with pytest.raises(NotFound):
@@ -127,7 +106,7 @@ def test_a_call_cancelled_before_its_turn_never_runs(config: CaliberConfig) -> N
             assert len(kept) == 12
             await memory.flush()
             # Four ran, eight waited for a thread, the rest waited in the loop: what was cancelled is not stored.
-            assert memory.sync.storage.turns.count() == 12
+            assert await memory.storage.turns.count() == 12
             assert await memory.verify() == []
 
     asyncio.run(run())
@@ -212,7 +191,3 @@ def test_every_call_on_a_closed_handle_is_refused_as_the_synchronous_handle_refu
             assert (caught.value.reason, caught.value.retryable) == ("closed", False)
 
     asyncio.run(run())
-
-
-def test_the_module_shows_what_is_meant_to_be_called() -> None:
-    assert dir(caliber.aio) == ["AsyncCaliber", "create", "open"]

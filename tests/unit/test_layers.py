@@ -43,7 +43,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("policies",),
     ("tenancy", "admin"),
     ("api",),
-    ("integrations", "testing"),
+    ("integrations", "testing", "aio"),
     ("cli",),
     ("__init__", "__main__"),
 )

@@ -1,0 +1,9 @@
+"""Asynchronous API: ``async with await caliber.aio.open(config) as memory``, and each call with ``await``."""
+
+from caliber.api._aio import AsyncCaliber, create, migrate, open, purge, restore  # noqa: A004  (the pinned name)
+
+__all__ = ["AsyncCaliber", "create", "migrate", "open", "purge", "restore"]
+
+
+def __dir__() -> list[str]:
+    return __all__

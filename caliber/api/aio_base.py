@@ -1,0 +1,202 @@
+"""Hand-written base of the asynchronous face: threads, streams, and everything that waits in the event loop.
+
+The modules ``_aio*.py`` hold the rest; tools/gen_aio.py writes them from the synchronous classes, and leaves out the
+public names that a base class here defines. Calls run on a bounded pool of threads, so that the event loop never waits
+for a disk or a lock; kernels and SQLite release the interpreter lock there. At most ``aio.queue`` calls wait for a
+thread; more wait in the loop. A call that is cancelled before a thread took it never runs. One that a thread already
+took runs to its end, so that nothing is half-written; its result is dropped. Source: O-4, K-206.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import itertools
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from types import TracebackType
+from typing import Any, ClassVar, Final, ParamSpec, Self, TypeVar
+
+from caliber.api.aio_threads import CallThreads
+from caliber.api.caliber import Caliber
+from caliber.engine.leases import WAIT_STEP_S, LockService
+from caliber.events.bus import Subscriber, Subscriptions
+from caliber.model import arguments
+from caliber.model.agents import Lock, LockMode
+from caliber.model.errors import DTypeError, LockAcquisitionFailed
+from caliber.model.events import Event
+
+P = ParamSpec("P")
+T = TypeVar("T")
+F = TypeVar("F", bound="AsyncFace")
+
+PAGE_ITEMS: Final = 256
+"""Items of a stream that one call on a thread takes."""
+
+
+class AsyncFace:
+    """An object of the synchronous API with ``async`` methods; each means what its namesake there means."""
+
+    _sync: Any
+    _faces: ClassVar[dict[type, type[AsyncFace]]] = {}
+
+    def __init_subclass__(cls, *, of: type | None = None) -> None:
+        if of is not None:
+            AsyncFace._faces[of] = cls
+
+    def __init__(self, sync: Any, calls: CallThreads) -> None:
+        self._sync = sync
+        self._calls = calls
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._sync!r})"
+
+    async def _run(self, method: Callable[P, T], /, *args: P.args, **options: P.kwargs) -> T:
+        return await self._calls.run(functools.partial(method, *args, **options))
+
+    async def _stream(
+        self, method: Callable[P, Iterator[T]], /, *args: P.args, **options: P.kwargs
+    ) -> AsyncIterator[T]:
+        """Yield what a generator yields, a page a call on a thread; raise its error after the items before it."""
+        source = await self._run(method, *args, **options)
+        failed: Exception | None = None
+        page: list[T] = []
+
+        def read() -> None:
+            nonlocal failed
+            try:
+                page.extend(itertools.islice(source, PAGE_ITEMS))
+            except Exception as error:
+                failed = error
+
+        while failed is None:
+            page.clear()
+            await self._run(read)
+            if not page:
+                break
+            for item in tuple(page):
+                yield item
+        if failed is not None:
+            raise failed
+
+    def _face(self, kind: type[F], sync: object) -> F:
+        """Return the asynchronous face of an object: ``kind``, or the more special one that its class has."""
+        face = face_of(type(sync))
+        assert issubclass(face, kind)
+        return face(sync, self._calls)
+
+    def _named(self, name: str) -> Any:
+        """Return a member of the synchronous object that only it knows. Raises: AttributeError."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._sync, name)
+
+    def _call_named(self, name: str) -> Callable[..., Awaitable[Any]]:
+        return functools.partial(self._run, self._named(name))
+
+
+def face_of(kind: type) -> type[AsyncFace]:
+    """Return the asynchronous class of a synchronous one, or of the nearest class that it inherits from."""
+    return next(AsyncFace._faces[each] for each in kind.__mro__ if each in AsyncFace._faces)
+
+
+def in_loop(subscriber: Subscriber, events: Subscriptions) -> Subscriber:
+    """Return a subscriber that has ``subscriber`` called in the running event loop. Raises: DTypeError."""
+    if inspect.iscoroutinefunction(subscriber):
+        raise DTypeError(field="subscriber", expected="a plain callable", got="a coroutine function")
+    if not callable(subscriber):
+        raise DTypeError(field="subscriber", expected="a callable", got=type(subscriber).__name__)
+    loop = asyncio.get_running_loop()
+
+    def hand_over(event: Event) -> None:
+        loop.call_soon_threadsafe(events.deliver, subscriber, event)
+
+    return hand_over
+
+
+class AsyncHandle(AsyncFace):
+    """The asynchronous handle, as far as it is written by hand. Belongs to one event loop."""
+
+    _sync: Caliber
+
+    @property
+    def sync(self) -> Caliber:
+        """The same handle for synchronous code."""
+        return self._sync
+
+    def on_event(
+        self, subscriber: Callable[[Event], None], *, event_type: str | None = None, elsewhere: bool = False
+    ) -> Callable[[], None]:
+        """Call ``subscriber`` in the event loop after each commit; it must not wait. See ``Caliber.on_event``."""
+        return self._sync.on_event(in_loop(subscriber, self._sync.events), event_type=event_type, elsewhere=elsewhere)
+
+    async def close(self) -> None:
+        """Drain what is queued and release everything. See ``Caliber.close``."""
+        # On a thread of its own: the pool may be full of calls that only closing will end.
+        await asyncio.to_thread(self._sync.close)
+        self._calls.shut()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class AsyncLocking(AsyncFace):
+    """Locks that wait in the event loop."""
+
+    _sync: LockService
+
+    async def acquire(
+        self,
+        resource: str,
+        *,
+        holder: str,
+        lease_ms: int | None = None,
+        mode: LockMode | str = LockMode.EXCLUSIVE,
+        wait_ms: int = 0,
+    ) -> Lock:
+        """Take a lock, waiting in the event loop. See ``LockService.acquire``.
+
+        Cancelled while a thread is at it, it may have taken the lock all the same: that ends with its lease, and the
+        same holder may ask again.
+        """
+        until = time.monotonic() + arguments.as_whole(wait_ms, "wait_ms") / 1000
+        while True:
+            try:
+                return await self._run(
+                    self._sync.acquire, resource, holder=holder, lease_ms=lease_ms, mode=mode, wait_ms=0
+                )
+            except LockAcquisitionFailed:
+                # A thread that waited would be missing where the lock is to be given back.
+                left = until - time.monotonic()
+                if left <= 0:
+                    raise
+            await asyncio.sleep(min(WAIT_STEP_S, left))
+
+
+class AsyncSubscribing(AsyncFace):
+    """Subscriptions that are served in the event loop."""
+
+    _sync: Subscriptions
+
+    def subscribe(
+        self, subscriber: Subscriber, *, event_type: str | None = None, elsewhere: bool = False
+    ) -> Callable[[], None]:
+        """Call ``subscriber`` in the event loop for each event. See ``Subscriptions.subscribe``."""
+        return self._sync.subscribe(in_loop(subscriber, self._sync), event_type=event_type, elsewhere=elsewhere)
+
+    def deliver(self, subscriber: Subscriber, event: Event) -> None:
+        """Call one subscriber, here and now. See ``Subscriptions.deliver``."""
+        self._sync.deliver(subscriber, event)
+
+
+async def opened(kind: type[F], call: Callable[[], Caliber]) -> F:
+    """Open a store on a thread of the event loop; return its asynchronous handle."""
+    memory = await asyncio.to_thread(call)
+    settings = memory.config.aio
+    return kind(memory, CallThreads(settings.workers, settings.queue))

@@ -1,0 +1,229 @@
+"""The asynchronous face has every member of the synchronous one, with the same parameters, and is what generates it."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.configs import HASH_PROVIDER
+
+import caliber
+import caliber.aio
+from caliber.admin.table import Table
+from caliber.aio import AsyncCaliber
+from caliber.api.aio_base import face_of
+from caliber.config import CaliberConfig
+from caliber.engine.leases import LockService
+from caliber.memories.memories import Memory
+from caliber.model.errors import Unavailable
+
+ROOT = Path(__file__).resolve().parents[2]
+FUNCTIONS = ("create", "migrate", "open", "purge", "restore")
+AT_ONCE = {"acting_as", "memory", "table_of", "Tables.get", "on_event", "subscribe", "deliver"}
+"""Methods that wait for nothing: they return a facet, or belong to the event loop."""
+CALL: dict[str, Any] = {
+    "name": "call",
+    "type": "procedural",
+    "fields": [{"name": "number", "type": "int"}, {"name": "method", "type": "text", "optional": True}],
+    "retention": {"kind": "persistent"},
+}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> CaliberConfig:
+    settings = caliber.profiles.reference(
+        tmp_path / "a.db", embedding_provider=HASH_PROVIDER, **{"vector.dimensions": 32}, memories=[CALL]
+    )
+    caliber.create(settings)
+    return settings
+
+
+def facets(memory: AsyncCaliber) -> Iterator[tuple[Any, Any]]:
+    """Yield each object of the asynchronous face beside its synchronous one."""
+    sync = memory.sync
+    yield memory, sync
+    yield memory.agents, sync.agents
+    yield memory.events, sync.events
+    for name in ("note", "turn_buffer", "call"):
+        yield memory.memory(name), sync.memory(name)
+    yield memory.storage, sync.storage
+    assert list(memory.storage) == list(sync.storage)
+    for name in sync.storage:
+        yield getattr(memory.storage, name), sync.storage.get(name)
+
+
+def members(kind: type) -> list[str]:
+    """Return the public functions and properties of a class; class methods make objects, and are no part of one."""
+    there = ((name, inspect.getattr_static(kind, name)) for name in dir(kind) if not name.startswith("_"))
+    return [name for name, value in there if inspect.isfunction(value) or isinstance(value, property)]
+
+
+def returned(declared: Any) -> Any:
+    """Return what an asynchronous member returns for what its namesake does."""
+    if isinstance(declared, type) and issubclass(declared, (caliber.Caliber, LockService, Memory, Table)):
+        return face_of(declared).__name__
+    if isinstance(declared, type) and declared.__name__ in ("Tables", "Subscriptions"):
+        return f"Async{declared.__name__}"
+    return str(declared).replace("collections.abc.Iterator", "collections.abc.AsyncIterator")
+
+
+def as_text(declared: Any) -> str:
+    own = isinstance(declared, type) and declared.__name__.startswith("Async")
+    return declared.__name__ if own else str(declared)
+
+
+def compared(name: str, own: Callable[..., Any], sync: Callable[..., Any]) -> None:
+    """Assert that two functions take the same and return the same."""
+    one, other = inspect.signature(own, eval_str=True), inspect.signature(sync, eval_str=True)
+    assert list(one.parameters.values()) == list(other.parameters.values()), name
+    assert as_text(one.return_annotation) == returned(other.return_annotation), name
+    assert own.__doc__, name
+    assert f"See ``{name}``." in own.__doc__.replace("\n", " "), name
+
+
+def test_each_member_has_its_asynchronous_form(config: CaliberConfig) -> None:
+    async def run() -> int:
+        count = 0
+        async with await caliber.aio.open(config) as memory:
+            for own, sync in facets(memory):
+                for name in members(type(sync)):
+                    one, other = (inspect.getattr_static(type(each), name) for each in (own, sync))
+                    label = f"{type(sync).__name__}.{name}"
+                    assert isinstance(one, property) == isinstance(other, property), label
+                    if isinstance(other, property):
+                        one, other = one.fget, other.fget
+                    elif not ({name, label} & AT_ONCE) and name != "all":
+                        assert inspect.iscoroutinefunction(one), label
+                    spoken = one.__doc__.rpartition("See ``")[2].partition(".")[0]
+                    assert spoken in {each.__name__ for each in type(sync).__mro__}, label
+                    compared(f"{spoken}.{name}", one, other)
+                    count += 1
+        return count
+
+    assert asyncio.run(run()) > 200
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_each_function_has_its_asynchronous_form(name: str) -> None:
+    own = getattr(caliber.aio, name)
+    assert inspect.iscoroutinefunction(own)
+    compared(f"caliber.{name}", own, getattr(caliber, name))
+
+
+def test_functions_of_the_package_about_stores_are_all_there() -> None:
+    functions = {name for name in caliber.__all__ if inspect.isfunction(getattr(caliber, name))} - {"load_config"}
+    assert functions == set(FUNCTIONS)
+    assert dir(caliber.aio) == ["AsyncCaliber", *FUNCTIONS]
+
+
+def test_what_is_generated_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    import gen_aio
+
+    try:
+        assert [path.name for path in gen_aio.stale()] == [], "run make gen"
+    finally:
+        del sys.modules["gen_aio"]
+
+
+def test_a_closed_handle_refuses_each_call_of_each_facet(config: CaliberConfig) -> None:
+    memory: AsyncCaliber | None = None
+
+    def calls(own: Any, sync: Any) -> Iterator[Callable[[], Awaitable[Any]]]:
+        for name in members(type(sync)):
+            method = inspect.getattr_static(type(own), name)
+            if name == "all":
+                yield lambda: anext(own.all())
+            elif inspect.iscoroutinefunction(method) and (name, own) != ("close", memory):
+                needed = inspect.signature(method).parameters.values()
+                given = dict.fromkeys(
+                    each.name for each in needed if each.default is each.empty and each.kind in (1, 3)
+                )
+                yield functools.partial(method, own, **{name: None for name in given if name != "self"})
+
+    async def run() -> int:
+        nonlocal memory
+        memory = await caliber.aio.open(config)
+        waiting = [call for pair in facets(memory) for call in calls(*pair)]
+        waiting.append(lambda turns=memory.storage.turns: turns.list_by_scope(None))
+        await memory.close()
+        for call in waiting:
+            with pytest.raises(Unavailable) as caught:
+                await call()
+            assert (caught.value.reason, caught.value.retryable) == ("closed", False)
+        return len(waiting)
+
+    assert asyncio.run(run()) > 150
+
+
+def test_calls_under_way_when_the_handle_closes_end_or_are_refused(config: CaliberConfig) -> None:
+    async def run() -> list[Any]:
+        memory = await caliber.aio.open(config)
+        notes = memory.storage.notes
+        async with asyncio.timeout(60):
+            return await asyncio.gather(
+                *(notes.count() for _ in range(50)),
+                memory.close(),
+                *(notes.count() for _ in range(50)),
+                return_exceptions=True,
+            )
+
+    outcomes = asyncio.run(run())
+    assert {0 if outcome in (0, None) else type(outcome) for outcome in outcomes} <= {0, Unavailable}
+
+
+def test_a_stream_is_read_by_pages_and_fails_where_its_source_does(config: CaliberConfig) -> None:
+    async def run() -> None:
+        async with await caliber.aio.open(config) as memory:
+            made = await memory.memory("call").insert_many({"number": at} for at in range(3_000))
+            read = [each async for each in memory.storage.call.all()]
+            assert read == made == list(memory.sync.storage.call.all())
+            before: list[Any] = []
+
+            async def closing_after_the_first() -> None:
+                async for each in memory.storage.call.all():
+                    before.append(each)
+                    memory.sync.close()
+
+            with pytest.raises(Unavailable):
+                await closing_after_the_first()
+            assert before == read[:1_000]  # a page of the database, and a part of one of the stream
+
+    asyncio.run(run())
+
+
+def test_a_field_may_be_called_as_a_parameter_of_the_face_is(config: CaliberConfig) -> None:
+    async def run() -> None:
+        async with await caliber.aio.open(config) as memory:
+            calls = memory.memory("call")
+            made = await calls.insert(number=1, method="POST")
+            assert (await calls.find(method="POST")) == [made]
+            assert (await memory.storage.call.update(made.record_id, method="GET")).method == "GET"
+
+    asyncio.run(run())
+
+
+def test_a_subscriber_is_called_in_the_event_loop_or_refused(config: CaliberConfig) -> None:
+    async def run() -> None:
+        async with await caliber.aio.open(config) as memory:
+            heard: list[Any] = []
+            for subscribe in (memory.on_event, memory.events.subscribe):
+                stop = subscribe(lambda event: heard.append((event, asyncio.get_running_loop())))
+                await memory.agents.reap()
+                await memory.start_trajectory("Listen", initiator=caliber.EntityRef.user("maria"))
+                while not heard:
+                    await asyncio.sleep(0)
+                assert heard[0][1] is asyncio.get_running_loop()
+                stop()
+                heard.clear()
+                for wrong in (run, None, 5):
+                    with pytest.raises(caliber.model.errors.DTypeError):
+                        subscribe(wrong)
+
+    asyncio.run(run())
