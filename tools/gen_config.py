@@ -15,6 +15,8 @@ from pathlib import Path
 
 from config_readers import ROOT, readers
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from wrapping import item, wrapped
 
 from caliber.config import CaliberConfig, profiles
 from caliber.config.manual import explaining
@@ -91,7 +93,7 @@ def configuration(found: dict[str, tuple[str, ...]]) -> str:
         field = CaliberConfig.model_fields[name]
         (section,) = explaining.sections_in(field.annotation)
         lines += ["", f"## One of {name}", "", f"`[[{name}]]` in TOML, as often as there are definitions.", ""]
-        lines += ["| knob | meaning | accepts | asked for by |", "|---|---|---|---|", *_definition("", section)]
+        lines += _definition("", section)
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
@@ -101,8 +103,7 @@ def _section(
     yield from ("", f"## {path}" if path else "## At the top", "")
     meaning, optional = _meaning(path)
     if meaning:
-        yield from (f"{meaning}{' *Optional.*' if optional else ''}", "")
-    yield from ("| knob | meaning | accepts | asked for by | reference | acts in |", "|---|---|---|---|---|---|")
+        yield from (*wrapped(f"{meaning}{' *Optional.*' if optional else ''}"), "")
     seen: set[str] = set()
     for one in knobs:
         if one.path in seen:
@@ -113,31 +114,35 @@ def _section(
         kinds = {other.section.__name__ for other in knobs if other.path == one.path}
         stores = {other.section.__name__ for other in knobs}
         only = f" ({'SQLite' if kinds <= {'StorageConfig', 'SqliteSource', 'SqliteDirectory'} else 'PostgreSQL'})"
-        seed = f", has {_cell(explaining.shown(facts['seed'], facts['unit']))}" if facts["seed"] is not None else ""
+        seed = f", has {explaining.shown(facts['seed'], facts['unit'])}" if facts["seed"] is not None else ""
         value = profiles.value_at(base, one.path)
-        modules = "<br>".join(module.removeprefix("caliber.") for module in found.get(one.path, ()))
-        cells = [
+        modules = ", ".join(module.removeprefix("caliber.") for module in found.get(one.path, ()))
+        shown = value is not None and name != "policies"
+        yield from _knob(
             f"`{name}`{only if len(stores) > len(kinds) else ''}",
-            _cell(str(one.field.description)) + ("" if one.field.is_required() else " *Optional.*"),
-            _cell(limits_of(one.field)),
-            f"{facts['source']}{seed}",
-            f"`{_cell(explaining.shown(value, facts['unit']))}`" if value is not None and name != "policies" else "",
-            modules if not facts["later"] else "*Nothing reads it yet.*",
-        ]
-        yield f"| {' | '.join(cells)} |"
+            one.field,
+            [
+                _accepts(one.field),
+                f"Asked for by {facts['source']}{seed}.",
+                f"Reference: `{explaining.shown(value, facts['unit'])}`." if shown else "",
+                f"Acts in {modules}." if not facts["later"] else "*Nothing reads it yet.*",
+            ],
+        )
+
+
+def _knob(name: str, field: FieldInfo, facts: list[str]) -> Iterator[str]:
+    """Yield a knob as a list item: its meaning, then on lines of its own what is accepted and where it acts."""
+    optional = "" if field.is_required() else " *Optional.*"
+    yield from item(f"{name}: {_line(str(field.description))}{optional}")
+    yield from wrapped(" ".join(_line(fact) for fact in facts if fact), "  ", "  ")
 
 
 def _definition(above: str, section: type[BaseModel]) -> Iterator[str]:
     for name, field in section.model_fields.items():
         inner = list(explaining.sections_in(field.annotation))
         several = "[]" if inner and "tuple" in str(field.annotation) else ""
-        cells = [
-            f"`{above}{name}{several}`",
-            _cell(str(field.description)) + ("" if field.is_required() else " *Optional.*"),
-            "" if inner else _cell(limits_of(field)),
-            str(about(field)["source"]),
-        ]
-        yield f"| {' | '.join(cells)} |"
+        limits = "" if inner else _accepts(field)
+        yield from _knob(f"`{above}{name}{several}`", field, [limits, f"Asked for by {about(field)['source']}."])
         for one in inner:
             yield from _definition(f"{above}{name}{several}.", one)
 
@@ -158,25 +163,26 @@ def _profiles() -> Iterator[str]:
     names = list(AGENT_PROFILES)
     yield from ("## Profiles", "")
     yield "`caliber init --profile NAME` writes one of these: the reference but for what is listed, with the reasons."
-    yield from (
-        "",
-        "| profile | for |",
-        "|---|---|",
-        "| `reference` | where to start: the sources' numbers, and what was measured |",
-    )
+    yield from ("", "- `reference`: where to start: the sources' numbers, and what was measured")
     for name in names:
-        yield f"| `{name}` | {AGENT_PROFILES[name].about} |"
+        yield from item(f"`{name}`: {AGENT_PROFILES[name].about}")
     for name in names:
-        yield from ("", f"### {name}", "", "| knob | value | why |", "|---|---|---|")
+        yield from ("", f"### {name}", "")
         for path, change in AGENT_PROFILES[name].changes.items():
             duration = path.endswith(("_ms", "lock_timeout"))
             value = explaining.shown(change.value, "ms" if duration else "")
             value = "see the file it writes" if path == "policies" else f"`{value}`"
-            yield f"| `{path}` | {value} | {change.why}{' (Where texts are embedded.)' if change.vectors else ''} |"
+            embedded = " (Where texts are embedded.)" if change.vectors else ""
+            yield from item(f"`{path}` = {value}: {change.why}{embedded}")
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", "\\n")
+def _accepts(field: FieldInfo) -> str:
+    limits = limits_of(field)
+    return f"Accepts: {limits[0].lower()}{limits[1:]}" if limits else ""
+
+
+def _line(text: str) -> str:
+    return text.replace("\n", "\\n")
 
 
 # --- docs/dsl.md ---------------------------------------------------------------------------------
@@ -201,13 +207,16 @@ def language() -> str:
     lines += ["| adapter | option | knob |", "|---|---|---|"]
     for kind, options in adapters.OPTIONS.items():
         lines += [f"| `{kind}` | `{name}` | `{knob}` |" for name, knob in options.items()]
-    lines += ["", f"A provider is used when {_words(compiler.PROVIDERS, 'or')} in `config` is set to its name.", ""]
+    used = f"A provider is used when {_words(compiler.PROVIDERS, 'or')} in `config` is set to its name."
+    lines += ["", *wrapped(used), ""]
     lines += [
         "## Policies",
         "",
-        f'Triggers: {_words(item.value for item in Trigger)}; `schedule("0 3 * * *")` takes five cron fields.',
-        "A schedule does `prune` and `notify`, which need no trajectory; `prune` reaches over the whole store then.",
-        "[What happens by itself](policies.md): when each fires, what its actions reach, what failures and kills do.",
+        *wrapped(
+            f'Triggers: {_words(one.value for one in Trigger)}; `schedule("0 3 * * *")` takes five cron fields. '
+            "A schedule does `prune` and `notify`, which need no trajectory; `prune` then reaches the whole store. "
+            "[Policies](policies.md): when each trigger fires, what its actions reach, what failures and kills do."
+        ),
         "",
     ]
     lines += ["| action | what it may be done to |", "|---|---|"]
@@ -255,9 +264,11 @@ def _memories() -> Iterator[str]:
     yield from (
         "## Memories",
         "",
-        "A memory is bound by its name to what every store has, or it is one of your own, with a relation of its own:",
-        f"{_words(BUILT_IN)} are there already. What is declared of those must be what they are: a field they do not",
-        "have, or of another type, is a fault; of an enum, fewer values may be declared.",
+        *wrapped(
+            "A memory is bound by its name to what every store has, or it is one of your own, with a relation of its "
+            f"own: {_words(BUILT_IN)} are there already. What is declared of those must be what they are: a field they "
+            "do not have, or of another type, is a fault; of an enum, fewer values may be declared."
+        ),
         "",
         "```",
         "memory decision {",
@@ -275,8 +286,6 @@ def _memories() -> Iterator[str]:
         "}",
         "```",
         "",
-        "| setting | what it takes |",
-        "|---|---|",
     )
     fields = [memories._SAMPLE_ENUM if kind is FieldType.ENUM else kind.value for kind in FieldType]
     about = {
@@ -290,15 +299,14 @@ def _memories() -> Iterator[str]:
         "inject_on": "triggers at which its records enter a window by themselves",
     }
     assert tuple(about) == memories.SETTINGS, "a setting of memories has no line here"
-    yield from (f"| `{name}` | {what} |" for name, what in about.items())
-    yield from (
-        "",
-        f"`type` and `schema` are needed. {_words(SYSTEM)} are in every memory, and can be indexed undeclared.",
-        "",
-        "| index | for fields of type | in a memory of your own |",
-        "|---|---|---|",
-    )
-    yield from (f"| `{kind}` | {_words(types)} | {_words(OWN_INDEXES[kind])} |" for kind, types in INDEXES.items())
+    for name, what in about.items():
+        yield from item(f"`{name}`: {what}")
+    needed = f"`type` and `schema` are needed. {_words(SYSTEM)} are in every memory, and can be indexed undeclared."
+    yield from ("", *wrapped(needed), "", "Indexes are for fields of these types:", "")
+    for kind, types in INDEXES.items():
+        own = _words(OWN_INDEXES[kind]) or "none"
+        less = "" if own == _words(types) else f"; in a memory of your own {own}"
+        yield from item(f"`{kind}`: {_words(types)}{less}")
     yield ""
 
 

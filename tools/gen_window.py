@@ -15,6 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from wrapping import item as entry
+
 import caliber
 from caliber.cli.show import label, peek, shortened
 from caliber.model.knowledge import Note
@@ -119,20 +121,18 @@ def example() -> str:
     used, query_from = explained["budget"]["used"], explained["inputs"]["query_from"]
     lines = [f"`explain`: budget {BUDGET}, used {used}, query_from `{query_from}`. The window:", "", "```text"]
     lines += [*window.text.split("\n"), "```", "", "Each record in it:", ""]
-    lines += _table(memory, explained["inclusions"], "tokens")
+    lines += _list(memory, explained["inclusions"], "tokens")
     lines += ["", "Each record that was considered and left out:", ""]
-    lines += _table(memory, explained["exclusions"], "would_have_tokens")
+    lines += _list(memory, explained["exclusions"], "would_have_tokens")
     lines += ["", "Two that never came up (`memory.explain(window_id, exclusion=id)`):", ""]
-    lines += ["| record | verdict | why |", "|---|---|---|"]
     for record in (others[0].turn_id, old.note_id):
         found = memory.explain(window.window_id, exclusion=record)
-        name = _cell(_name(peek(memory, record)))
-        lines.append(f"| {name} | {found['verdict']} | {_cell(found['reason'])} |")
+        lines += entry(f"{_short(_name(peek(memory, record)))}: {found['verdict']}, {_short(found['reason'])}")
     return "\n".join(lines) + "\n"
 
 
-def _table(memory: caliber.Caliber, items: list[dict[str, Any]], tokens: str) -> list[str]:
-    """Return decisions as a table; turns of the conversation that follow one another for one reason are one row."""
+def _list(memory: caliber.Caliber, items: list[dict[str, Any]], tokens: str) -> list[str]:
+    """Return decisions as a list; turns of the conversation that follow one another for one reason are one item."""
     rows: list[tuple[str, list[dict[str, Any]], str]] = []
     for item in items:
         reason = re.sub(
@@ -145,16 +145,16 @@ def _table(memory: caliber.Caliber, items: list[dict[str, Any]], tokens: str) ->
             rows[-1][1].append(item)
         else:
             rows.append((item["section"], [item], reason))
-    out = ["| section | record | relevance | tokens | why |", "|---|---|---|---|---|"]
+    out: list[str] = []
     for section, some, reason in rows:
         records = [peek(memory, uuid.UUID(item["id"])) for item in some]
         name = _name(records[0])
         if len(some) > 1:
             numbers = sorted(record.turn_number for record in records)
             name = f"turns {numbers[0]} to {numbers[-1]} of this task"
-        relevance = "" if section in ("user", "current", "history") else f"{some[0]['relevance']:.2f}"
+        relevance = "" if section in ("user", "current", "history") else f", relevance {some[0]['relevance']:.2f}"
         count = sum(item[tokens] for item in some)
-        out.append(f"| {section} | {_cell(name)} | {relevance} | {count} | {_cell(reason)} |")
+        out += entry(f"*{section}*: {_short(name)} ({count} tokens{relevance}): {_short(reason)}")
     return out
 
 
@@ -162,9 +162,9 @@ def _name(record: Any) -> str:
     return f"note: {record.content}" if isinstance(record, Note) else label(record)
 
 
-def _cell(text: str) -> str:
+def _short(text: str) -> str:
     text = re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "…", text)
-    return shortened(text, 110).replace("|", "\\|")
+    return shortened(text, 110)
 
 
 def main() -> int:

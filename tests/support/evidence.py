@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,15 @@ def kernels() -> dict[str, Any]:
     }
 
 
+def page(title: str, figures: dict[str, Any]) -> str:
+    """Return a record as Markdown: one list item a figure, no line longer than 120 columns."""
+    lines = [f"# {title}", "", "Recorded by `make soak`.", ""]
+    for key, value in figures.items():
+        text = f"{key}: {value}"
+        lines += textwrap.wrap(text, 120, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
+    return "\n".join(lines) + "\n"
+
+
 def record(name: str, title: str, figures: dict[str, Any]) -> None:
     """Write what a full run saw to ``docs/evidence/NAME.md`` and ``.json``; a small run records nothing."""
     if not soaking():
@@ -70,8 +80,6 @@ def record(name: str, title: str, figures: dict[str, Any]) -> None:
         "system": f"{platform.system()} {platform.machine()}",
         "processors": os.cpu_count(),
     }
-    lines = [f"# {title}", "", "Recorded by `make soak`.", "", "| what | figure |", "|---|---|"]
-    lines += [f"| {key} | {value} |" for key, value in {**figures, **machine}.items()]
-    (FOLDER / f"{name}.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (FOLDER / f"{name}.md").write_text(page(title, {**figures, **machine}), encoding="utf-8")
     body = json.dumps({"title": title, "figures": figures, "machine": machine}, indent=2)
     (FOLDER / f"{name}.json").write_text(body + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Links between pages and files of the repository, and the numbers of decisions that files name."""
+"""Pages of the repository: links, numbers of decisions that files name, and the length of lines."""
 
 from __future__ import annotations
 
@@ -76,3 +76,27 @@ def test_decision_pages_are_few_short_and_indexed_once() -> None:
     ]
     long = [page.name for page in pages if len(page.read_text(encoding="utf-8").splitlines()) > 40]
     assert long == []
+
+
+DOCUMENTS = sorted(
+    {*PAGES, *(path for folder in ("bench", "tests", "tools") for path in (REPOSITORY / folder).rglob("*.md"))}
+)
+
+
+def long_lines(path: Path) -> list[int]:
+    """Return the numbers of a document's lines that are longer than 120 columns."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [number for number, line in enumerate(lines, start=1) if len(line) > 120]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=[str(path.relative_to(REPOSITORY)) for path in DOCUMENTS])
+def test_lines_of_a_document_have_at_most_120_columns(path: Path) -> None:
+    assert long_lines(path) == []
+
+
+def test_a_long_line_would_be_seen(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("\n".join(["é" * 120, "| " + "a" * 117 + " |", "```", "    " + "b" * 120, "```"]), encoding="utf-8")
+    assert long_lines(page) == [2, 4]
+    with pytest.raises(AssertionError, match=re.escape("[2, 4]")):
+        test_lines_of_a_document_have_at_most_120_columns(page)
