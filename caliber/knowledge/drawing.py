@@ -26,8 +26,10 @@ from caliber.model.providers import ExtractedArtifact, GeneratedNote, Trajectory
 from caliber.model.references import EntityType
 from caliber.model.trajectory import Artifact, Scope, Trajectory, Turn, TurnRole
 from caliber.model.trust import TrustLabel
+from caliber.resident.predicates import mask
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.in_force import is_active
+from caliber.schema.predicate import All, Comparison, Operator
 from caliber.schema.relations import ARTIFACT, NOTE
 from caliber.search.opening import SearchEngine
 from caliber.storage.compile.derived import derived_value
@@ -150,19 +152,14 @@ class NoteMaker:
         What is trusted less than a note neither changes what it says, nor draws it down to its own label.
         """
         notes = snapshot[NOTE.name]
-        wanted = {"entity": made.entity, "entity_type": made.entity_type}
-        mask = notes.live_mask & (notes.column("superseded_by") == 0)
-        for column, value in wanted.items():
-            values = notes.interned(column)
-            if value not in values:
-                return None
-            mask = mask & (notes.column(column) == values.index(value))
-        mask = mask & (notes.column("note_type") == notes.enum_code("note_type", made.note_type.value))
-        mask = mask & (notes.column("trust") == notes.enum_code("trust", trust.value))
+        same = {"entity": made.entity, "entity_type": made.entity_type, "note_type": made.note_type, "trust": trust}
+        wanted = [Comparison(name, Operator.EQUAL, value) for name, value in same.items()]
+        wanted += [Comparison(name, Operator.EQUAL, None) for name in NOTE.active]
+        found = mask(All(tuple(wanted)), notes, {}, self._engine.memory.texts)
         ownership = self._engine.config.access.ownership
-        for row in np.flatnonzero(mask).tolist():
+        for row in np.flatnonzero(found).tolist():
             note: Note = self._engine.memory.entity(notes, row)
-            if is_active(NOTE, note) and may_change(note, self._principal, ownership=ownership):
+            if may_change(note, self._principal, ownership=ownership):
                 return note
         return None
 

@@ -69,7 +69,7 @@ class Mirrors:
         self._segment_rows = segment_rows
         self._budget = resident_bytes
         self._compact_dead_ratio = compact_dead_ratio
-        self._evicted_in_order = tuple(evicted_in_order)
+        self.evicted_in_order = tuple(evicted_in_order)
         self._stats = stats
 
     def load(self, session: StatementSession, store: Store, *, embeddings: bool) -> None:
@@ -223,7 +223,7 @@ class Mirrors:
             return  # far below the limit: the exact sum can wait
         fixed = self.column_bytes
         excess = fixed + texts - self._budget
-        for name in self._evicted_in_order:
+        for name in self.evicted_in_order:
             if excess <= 0:
                 break
             excess -= self.generations[name].evict_texts(excess)

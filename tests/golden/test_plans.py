@@ -15,7 +15,8 @@ from support.plans import DIALECTS, regular, rendered
 from caliber.backends.sqlite.dialect import DIALECT as SQLITE
 from caliber.schema.relation import AccessPath, Relation, Unique, enum, integer, text, uuid_, version
 from caliber.schema.relations import ARTIFACT, CHANGE, CHECKPOINT, EMBEDDING, NOTE, RELATIONS, TURN
-from caliber.storage.compile.plan import compile_relation, quote
+from caliber.storage.compile.plan import compile_relation
+from caliber.storage.compile.spelling import quote
 
 FOLDER = Path(__file__).parent
 

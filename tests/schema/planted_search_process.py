@@ -172,6 +172,8 @@ def exported(memory: Any) -> None:
 
 def searched(memory: Any) -> None:
     assert found(memory) == {"plain", "secret"}
+    assert found(memory, filter='about = "harbour" and weight = null') == {"plain", "secret"}
+    assert found(memory, filter='about != "harbour"') == set()
     assert found(memory, as_of=NOW - 2 * DAY) == {"plain", "secret", "old"}
     assert found(memory, as_of=NOW + 2 * DAY) == {"plain", "secret", "coming"}
     assert {hit.kind for hit in memory.search("ferry harbour", limit=9).hits} == {"tip"}

@@ -16,7 +16,8 @@ from caliber.model.errors import InvalidValue
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.schema.relations import CHANGE
 from caliber.schema.relations.memory import is_declared
-from caliber.storage.compile.plan import enum_check, literal, quote
+from caliber.storage.compile.plan import enum_check
+from caliber.storage.compile.spelling import literal, quote
 
 NAME_PATTERN: Final = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,62}\Z")
 """What a schema may be called: no name that PostgreSQL would fold, cut short or keep for itself."""

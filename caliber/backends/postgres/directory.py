@@ -16,7 +16,8 @@ from caliber.backends.postgres.schema import check_server
 from caliber.backends.postgres.statements import ADVISORY_CLASS
 from caliber.model.errors import SchemaMismatch, Unavailable
 from caliber.schema.relations import DIRECTORY, SCHEMA_MIGRATION, TENANT
-from caliber.storage.compile.plan import RelationPlans, compile_relation, quote
+from caliber.storage.compile.plan import RelationPlans, compile_relation
+from caliber.storage.compile.spelling import quote
 from caliber.storage.migrate.migrations import DIRECTORY_VERSION, baseline_of, check_versions
 from caliber.storage.write.unit_of_work import UnitOfWork
 

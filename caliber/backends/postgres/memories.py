@@ -17,7 +17,7 @@ from caliber.model.time import from_us
 from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relations import MEMORY_TYPE
 from caliber.schema.relations.memory import StoredMemory
-from caliber.storage.compile.plan import quote
+from caliber.storage.compile.spelling import quote
 from caliber.storage.migrate.memory_steps import MigrationPlan, Wanted, left_alone, memory_steps, next_step
 from caliber.storage.migrate.migrations import missing_versions
 from caliber.storage.migrate.text_steps import TextSteps

@@ -22,7 +22,7 @@ from caliber.backends.postgres.statements import ADVISORY_CLASS
 from caliber.backends.postgres.store import shared_for
 from caliber.config.storage import PostgresConfig
 from caliber.model.errors import CaliberError, Conflict, InternalError, Unavailable
-from caliber.storage.compile.plan import quote
+from caliber.storage.compile.spelling import quote
 
 Connection = psycopg.Connection[Any]
 

@@ -17,7 +17,8 @@ from caliber.schema.catalog import BUILT_IN
 from caliber.schema.memory_types import MemoryType
 from caliber.schema.relations import MEMORY_TYPE, RELATIONS, SCHEMA_MIGRATION, TENANT
 from caliber.schema.relations.storage import Migration
-from caliber.storage.compile.plan import RelationPlans, compile_relation, plans_of, quote
+from caliber.storage.compile.plan import RelationPlans, compile_relation, plans_of
+from caliber.storage.compile.spelling import quote
 from caliber.storage.migrate.migrations import (
     baseline_of,
     check_migratable,

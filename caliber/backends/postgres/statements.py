@@ -12,7 +12,8 @@ from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.schema.catalog import Catalog
 from caliber.schema.relations import BY_NAME
 from caliber.storage.compile.codec import codec_of
-from caliber.storage.compile.plan import Plan, quote
+from caliber.storage.compile.plan import Plan
+from caliber.storage.compile.spelling import quote
 from caliber.storage.compile.statements import IRREGULAR, TRUST_CASES, TRUST_ORDER
 from caliber.storage.sql.embedding_statements import embedding_statements
 

@@ -37,8 +37,9 @@ from caliber.schema.relation import Column, Relation
 from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting, Progress
 from caliber.storage.compile.conditions import StoredFilter, compile_stored
 from caliber.storage.compile.listing import Listing
-from caliber.storage.compile.plan import Plan, plans_of, quote
+from caliber.storage.compile.plan import Plan, plans_of
 from caliber.storage.compile.session import StatementSession, store_closed
+from caliber.storage.compile.spelling import quote
 from caliber.storage.maintain.moved import elsewhere
 from caliber.storage.migrate.memory_steps import MigrationPlan, Wanted
 from caliber.storage.protocol import ConnectionPool, Ear, Follower

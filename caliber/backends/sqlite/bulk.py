@@ -20,8 +20,9 @@ from caliber.storage.bulk.load import ChangeRecords, Tally, row_of_loaded
 from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting, Progress
 from caliber.storage.compile.codec import Row
 from caliber.storage.compile.paging import pages
-from caliber.storage.compile.plan import Plan, RelationPlans, quote
+from caliber.storage.compile.plan import Plan, RelationPlans
 from caliber.storage.compile.session import StatementSession
+from caliber.storage.compile.spelling import quote
 from caliber.storage.write.changes import UPSERT
 from caliber.storage.write.following import LOWERS
 from caliber.storage.write.unit_of_work import RowChange

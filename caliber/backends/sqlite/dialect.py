@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from caliber.schema.relation import Column, ColumnType, Relation
-from caliber.storage.compile.plan import enum_check, literal, quote
+from caliber.storage.compile.plan import enum_check
+from caliber.storage.compile.spelling import literal, quote
 
 _CONTAINS = {
     ColumnType.TEXT: "instr({0}, {1}) > 0",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from caliber.backends.sqlite.dialect import DIALECT
 from caliber.schema.relations import BY_NAME
 from caliber.storage.compile.codec import codec_of
-from caliber.storage.compile.plan import Plan, quote
+from caliber.storage.compile.plan import Plan
+from caliber.storage.compile.spelling import quote
 from caliber.storage.compile.statements import IRREGULAR, TRUST_CASES, TRUST_ORDER
 from caliber.storage.sql.embedding_statements import embedding_statements
 

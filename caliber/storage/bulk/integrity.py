@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from caliber.schema.relation import ForeignKey, Relation
-from caliber.storage.compile.plan import quote
+from caliber.storage.compile.spelling import quote
 
 _COUNTERS = "load its {} with the counters it will have, or append turns one by one"
 

@@ -22,8 +22,9 @@ from caliber.model.time import EPOCH, to_us
 from caliber.schema.predicate import All, Comparison, Operator, Predicate, Variable, holds
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.storage.compile.codec import Row, codec_of, decoder_of
-from caliber.storage.compile.plan import Dialect, Plan, quote
+from caliber.storage.compile.plan import Dialect, Plan
 from caliber.storage.compile.session import StatementSession
+from caliber.storage.compile.spelling import quote
 
 MOST_VALUES: Final = 30_000
 """SQLite binds at most 32,766 values, PostgreSQL 65,535."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from caliber.schema.relation import Relation
+from caliber.storage.compile.spelling import quote
 
 
 def active_condition(relation: Relation, row: str = "") -> str:
@@ -22,4 +23,4 @@ def in_force_condition(relation: Relation, row: str, at: str) -> str:
 
 
 def _column(row: str, name: str) -> str:
-    return f'{row}."{name}"' if row else f'"{name}"'
+    return f"{row}.{quote(name)}" if row else quote(name)

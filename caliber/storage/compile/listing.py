@@ -17,8 +17,9 @@ from caliber.schema.predicate import Predicate, Variable
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.storage.compile.codec import Row, codec_of
 from caliber.storage.compile.conditions import MOST_VALUES, PAGE_ROWS, Words, bound_value, digest_of, meets
-from caliber.storage.compile.plan import Dialect, Plan, quote
+from caliber.storage.compile.plan import Dialect, Plan
 from caliber.storage.compile.session import StatementSession
+from caliber.storage.compile.spelling import quote
 
 ORDERED: Final = (ColumnType.INT, ColumnType.FLOAT, ColumnType.INSTANT)
 """Types that records can be put in order by: those that the language compares by ``<``."""

@@ -18,6 +18,7 @@ from caliber.schema.relation import AccessPath, Column, ForeignKey, Relation, Un
 from caliber.schema.traits import Pruned
 from caliber.storage.compile.codec import Codec, codec_of
 from caliber.storage.compile.in_force import active_condition
+from caliber.storage.compile.spelling import literal, quote
 
 
 class Dialect(Protocol):
@@ -127,11 +128,6 @@ class RelationPlans:
     """Keys of records that are not among the newest so many of their trajectory."""
 
 
-def quote(name: str) -> str:
-    """Return an identifier in double quotes; names come from declarations, never from callers."""
-    return '"' + name.replace('"', '""') + '"'
-
-
 def index_names(plans: RelationPlans) -> list[str]:
     """Return the names of the indexes that a relation is created with."""
     return indexes_made_by(plans.create)
@@ -180,11 +176,6 @@ def enum_check(column: Column) -> str:
     if column.enum is None or column.open:
         return ""
     return f"{quote(column.name)} IN ({', '.join(literal(member.value) for member in column.enum)})"
-
-
-def literal(text: str) -> str:
-    """Return a text as a SQL literal."""
-    return "'" + text.replace("'", "''") + "'"
 
 
 def _foreign_key(key: ForeignKey, dialect: Dialect) -> str:

@@ -27,8 +27,9 @@ from caliber.schema.relations import (
 )
 from caliber.storage.bulk.integrity import other_owner
 from caliber.storage.compile.damage import key_text
-from caliber.storage.compile.plan import Plan, quote
+from caliber.storage.compile.plan import Plan
 from caliber.storage.compile.session import StatementSession
+from caliber.storage.compile.spelling import quote
 
 EXAMPLES: Final = 5
 

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 from caliber.schema.relation import Column, ColumnType
 from caliber.schema.relations import BY_NAME
 from caliber.schema.views import Shown, View
-from caliber.storage.compile.plan import quote
+from caliber.storage.compile.spelling import quote
 
 MARK: Final = "For people only: no code reads this view."
 """The beginning of the comment of every view of ours; a view that lacks it is somebody else's."""

@@ -14,7 +14,8 @@ from typing import Any, cast
 
 from caliber.model.errors import InternalError
 from caliber.schema.relation import EnumClass, Relation, Unique
-from caliber.storage.compile.plan import Dialect, added_column, create_statements, enum_check, indexes_made_by, quote
+from caliber.storage.compile.plan import Dialect, added_column, create_statements, enum_check, indexes_made_by
+from caliber.storage.compile.spelling import quote
 
 Relations = tuple[Relation, ...]
 

@@ -13,7 +13,8 @@ from caliber.schema.relation import Relation
 from caliber.schema.relations import EMBEDDING, RELATIONS
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.in_force import active_condition
-from caliber.storage.compile.plan import Dialect, Plan, quote
+from caliber.storage.compile.plan import Dialect, Plan
+from caliber.storage.compile.spelling import quote
 from caliber.storage.compile.statements import of_embedded
 
 

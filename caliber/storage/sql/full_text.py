@@ -21,8 +21,9 @@ from caliber.schema.relations import RELATIONS
 from caliber.schema.relations.memory import is_declared
 from caliber.schema.traits import Text
 from caliber.storage.compile.codec import Row, dump_json
-from caliber.storage.compile.plan import Plan, quote
+from caliber.storage.compile.plan import Plan
 from caliber.storage.compile.session import StatementSession
+from caliber.storage.compile.spelling import quote
 from caliber.storage.compile.statements import Irregular
 
 TEXTS: Final[tuple[Relation, ...]] = tuple(

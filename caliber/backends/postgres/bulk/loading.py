@@ -28,7 +28,7 @@ from caliber.storage.bulk.integrity import questions
 from caliber.storage.bulk.load import KEYS_A_RECORD, Tally, ahead
 from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting, Progress
 from caliber.storage.compile.codec import codec_of
-from caliber.storage.compile.plan import quote
+from caliber.storage.compile.spelling import quote
 from caliber.storage.write.changes import pack_upserts
 from caliber.storage.write.following import LOWERS
 

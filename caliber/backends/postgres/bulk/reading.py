@@ -10,7 +10,7 @@ from caliber.backends.postgres.bulk.texts import from_server
 from caliber.kernels.copy.rows import CopyReader
 from caliber.schema.relation import Relation
 from caliber.storage.bulk import arrow
-from caliber.storage.compile.plan import quote
+from caliber.storage.compile.spelling import quote
 
 _READ_BYTES: Final = 1 << 20
 

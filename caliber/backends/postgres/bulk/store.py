@@ -21,7 +21,7 @@ from caliber.model.errors import CaliberError
 from caliber.model.time import from_us
 from caliber.schema.relation import Relation
 from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting, Progress
-from caliber.storage.compile.plan import quote
+from caliber.storage.compile.spelling import quote
 
 
 class PostgresBulk:

@@ -16,8 +16,9 @@ from caliber.backends.postgres.maintaining import views
 from caliber.backends.postgres.memories import catalog_in
 from caliber.model.errors import InternalError
 from caliber.schema.relation import Relation
-from caliber.storage.compile.plan import RelationPlans, index_names, quote
+from caliber.storage.compile.plan import RelationPlans, index_names
 from caliber.storage.compile.session import StatementSession
+from caliber.storage.compile.spelling import quote
 from caliber.storage.dump.whole import BATCH_ROWS
 from caliber.storage.maintain.care import (
     FollowerStatus,

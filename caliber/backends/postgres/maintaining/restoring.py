@@ -27,7 +27,8 @@ from caliber.schema.catalog import Catalog
 from caliber.schema.relation import Relation
 from caliber.schema.relations import MEMORY_TYPE
 from caliber.storage.bulk.load import ahead
-from caliber.storage.compile.plan import compile_relation, quote
+from caliber.storage.compile.plan import compile_relation
+from caliber.storage.compile.spelling import quote
 from caliber.storage.dump.archive import Archive
 from caliber.storage.dump.whole import RowsDigest, columns_of, emptying_of, records_of, whole_of
 from caliber.storage.maintain.care import Stages

@@ -11,7 +11,7 @@ from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.model.errors import Conflict
 from caliber.schema.relation import Column, ColumnType
 from caliber.schema.views import VIEWS
-from caliber.storage.compile.plan import quote
+from caliber.storage.compile.spelling import quote
 from caliber.storage.maintain.views import MARK, comment_of, select_of
 
 _ANY: Final = "[89ab][0-9a-f]"

@@ -20,7 +20,7 @@ from caliber.backends.postgres.statements import ADVISORY_CLASS, MOVED
 from caliber.backends.postgres.writing.telling import channel_of
 from caliber.model.errors import Unavailable
 from caliber.schema.relations import MEMORY_TYPE
-from caliber.storage.compile.plan import quote
+from caliber.storage.compile.spelling import quote
 from caliber.storage.maintain.moved import FenceState
 
 CODES: Final = {FenceState.MOVING: "CBM01", FenceState.MOVED: "CBM02"}

@@ -36,7 +36,8 @@ from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.schema.relations import BY_NAME, CHANGE, MEMORY_TYPE, RELATIONS, SCHEMA_MIGRATION
 from caliber.schema.relations.memory import TABLE_PREFIX
 from caliber.storage.bulk import arrow
-from caliber.storage.compile.plan import compile_relation, plans_of, quote
+from caliber.storage.compile.plan import compile_relation, plans_of
+from caliber.storage.compile.spelling import quote
 from caliber.storage.maintain.moved import FenceState
 from caliber.storage.maintain.moving import Key, no_store
 from caliber.storage.migrate.migrations import baseline_of, checksum_of

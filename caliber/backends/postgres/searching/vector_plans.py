@@ -19,7 +19,8 @@ from caliber.backends.postgres.searching.full_text_statements import filters, in
 from caliber.model.embedding import DistanceMetric, EmbeddingSpace
 from caliber.model.errors import InternalError
 from caliber.schema.relation import Relation
-from caliber.storage.compile.plan import Plan, quote
+from caliber.storage.compile.plan import Plan
+from caliber.storage.compile.spelling import quote
 from caliber.storage.sql.full_text import filter_names, text_table
 
 VECTOR_MAX: Final = 2_000

@@ -26,7 +26,7 @@ from caliber.backends.postgres.writing.telling import head_of, read
 from caliber.model.errors import CaliberError, InvalidConfigValue
 from caliber.model.events import Event
 from caliber.storage import waiting
-from caliber.storage.compile.plan import quote
+from caliber.storage.compile.spelling import quote
 from caliber.storage.protocol import Ear
 
 _FIRST_WAIT_S: Final = 0.1

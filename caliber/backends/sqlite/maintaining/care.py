@@ -20,8 +20,9 @@ from caliber.model.errors import StorageError
 from caliber.schema.relation import Relation
 from caliber.storage.bulk import arrow
 from caliber.storage.compile.codec import Row
-from caliber.storage.compile.plan import RelationPlans, index_names, quote
+from caliber.storage.compile.plan import RelationPlans, index_names
 from caliber.storage.compile.session import StatementSession
+from caliber.storage.compile.spelling import quote
 from caliber.storage.dump.whole import BATCH_BYTES, BATCH_ROWS
 from caliber.storage.maintain.care import IndexStatus, RelationStatus, Steps, StoreStatus, Vacuumed
 from caliber.storage.stored_memories import catalog_of

@@ -16,7 +16,8 @@ from typing import Final
 from caliber.backends.sqlite.connecting.connection import OpenOptions, SqliteConnection
 from caliber.backends.sqlite.schema import sync_folder
 from caliber.model.errors import StorageError, Unavailable
-from caliber.storage.compile.plan import Plan, quote
+from caliber.storage.compile.plan import Plan
+from caliber.storage.compile.spelling import quote
 from caliber.storage.maintain.erasing import Place
 
 _PIECE_BYTES: Final = 4 << 20

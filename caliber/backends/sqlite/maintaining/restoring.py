@@ -38,8 +38,9 @@ from caliber.backends.sqlite.schema import (
 )
 from caliber.model.errors import Conflict, InvalidValue, Unavailable
 from caliber.storage.bulk.columns import rows_of
-from caliber.storage.compile.plan import Plan, compile_relation, plans_of, quote
+from caliber.storage.compile.plan import Plan, compile_relation, plans_of
 from caliber.storage.compile.session import Counter
+from caliber.storage.compile.spelling import quote
 from caliber.storage.dump.archive import Archive, only_one
 from caliber.storage.dump.whole import RowsDigest, columns_of, records_of, whole_of
 from caliber.storage.maintain.care import Stages, Steps

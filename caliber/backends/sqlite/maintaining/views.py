@@ -9,7 +9,7 @@ from caliber.backends.sqlite.dialect import DIALECT
 from caliber.model.errors import Conflict
 from caliber.schema.relation import Column, ColumnType
 from caliber.schema.views import VIEWS
-from caliber.storage.compile.plan import quote
+from caliber.storage.compile.spelling import quote
 from caliber.storage.maintain.views import MARK, comment_of, select_of
 
 

@@ -13,7 +13,7 @@ from typing import Final
 from caliber.backends.sqlite.connecting.connection import SqliteConnection
 from caliber.backends.sqlite.schema import PLANS
 from caliber.schema.catalog import Catalog
-from caliber.storage.compile.plan import quote
+from caliber.storage.compile.spelling import quote
 from caliber.storage.maintain.moved import FenceState
 from caliber.storage.stored_memories import catalog_of
 

@@ -30,8 +30,9 @@ from caliber.storage.bulk import arrow
 from caliber.storage.bulk.columns import values_of
 from caliber.storage.compile.codec import dump_json
 from caliber.storage.compile.paging import pages
-from caliber.storage.compile.plan import compile_relation, plans_of, quote
+from caliber.storage.compile.plan import compile_relation, plans_of
 from caliber.storage.compile.session import Counter
+from caliber.storage.compile.spelling import quote
 from caliber.storage.maintain.moved import FenceState
 from caliber.storage.maintain.moving import Key, no_store
 from caliber.storage.migrate.migrations import baseline_of, checksum_of

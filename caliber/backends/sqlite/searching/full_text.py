@@ -22,8 +22,9 @@ from caliber.model.errors import StorageError
 from caliber.schema.relation import Relation
 from caliber.storage.compile.codec import Row
 from caliber.storage.compile.damage import last_of
-from caliber.storage.compile.plan import Plan, RelationPlans, quote
+from caliber.storage.compile.plan import Plan, RelationPlans
 from caliber.storage.compile.session import StatementSession
+from caliber.storage.compile.spelling import quote
 from caliber.storage.migrate.text_steps import TextStep
 from caliber.storage.sql.full_text import (
     FullTextState,

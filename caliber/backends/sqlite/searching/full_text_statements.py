@@ -15,7 +15,8 @@ from caliber.schema.relations import BY_NAME
 from caliber.schema.relations.memory import is_declared
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.in_force import in_force_condition
-from caliber.storage.compile.plan import Plan, quote
+from caliber.storage.compile.plan import Plan
+from caliber.storage.compile.spelling import quote
 from caliber.storage.sql.full_text import (
     TEXTS,
     contracts_of,
