@@ -2,7 +2,7 @@
 
 What a model cannot read in one piece is cut at the ends of sentences, or refused.
 
-Source: M-014, M-015, K-116; docs/decisions/0013-static-embeddings.md.
+Source: M-014, M-015, K-116; docs/decisions/0013-local-embeddings.md.
 """
 
 from __future__ import annotations

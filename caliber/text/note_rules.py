@@ -3,7 +3,7 @@
 Decisions become conventions or strategies, constraints conventions, preferences preferences, facts facts, an error
 with the change that followed it a gotcha; goal and outcome together say how such a task went.
 
-Source: C-233, C-234, K-111; docs/decisions/0014-extractive-summaries.md.
+Source: C-233, C-234, K-111; docs/decisions/0014-rules-without-a-language-model.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Fenced code and diffs become code patches, stack traces and error lines error logs, what tools returned tool results;
 sentences with cue words become decisions, preferences, constraints and facts. Deterministic, and linear in the text.
 
-Source: issue 2 (providers), C-497; docs/decisions/0014-extractive-summaries.md.
+Source: issue 2 (providers), C-497; docs/decisions/0014-rules-without-a-language-model.md.
 """
 
 from __future__ import annotations

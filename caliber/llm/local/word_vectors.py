@@ -3,7 +3,7 @@
 A word's vector depends on the model and the language only, never on what a store holds: what is hidden leaves no
 trace in it, and every rebuild gives the same one.
 
-Source: docs/search.md; the model: docs/decisions/0013-static-embeddings.md.
+Source: docs/search.md; the model: docs/decisions/0013-local-embeddings.md.
 """
 
 from __future__ import annotations
