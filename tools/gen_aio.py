@@ -19,6 +19,7 @@ import ast
 import builtins
 import dataclasses
 import enum
+import functools
 import importlib
 import inspect
 import pkgutil
@@ -91,6 +92,7 @@ class Member:
         return named(self.module, self.node.returns.id) if isinstance(self.node.returns, ast.Name) else None
 
 
+@functools.cache
 def sources(module: ModuleType) -> dict[str, tuple[str, str | None]]:
     """Return where each imported name of a module comes from: a module, and a name in it unless it is the module."""
     found: dict[str, tuple[str, str | None]] = {}

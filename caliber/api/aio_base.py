@@ -196,7 +196,22 @@ class AsyncSubscribing(AsyncFace):
 
 
 async def opened(kind: type[F], call: Callable[[], Caliber]) -> F:
-    """Open a store on a thread of the event loop; return its asynchronous handle."""
-    memory = await asyncio.to_thread(call)
+    """Open a store on a thread; return its asynchronous handle. Cancelled, it closes the handle that still comes."""
+    made: list[Caliber] = []
+    cancelled = False
+
+    def work() -> Caliber:
+        made.append(call())
+        if cancelled:
+            made[0].close()
+        return made[0]
+
+    try:
+        memory = await asyncio.to_thread(work)
+    except asyncio.CancelledError:
+        cancelled = True
+        if made:  # the thread may have looked too early; closing again changes nothing
+            asyncio.get_running_loop().run_in_executor(None, made[0].close)
+        raise
     settings = memory.config.aio
     return kind(memory, CallThreads(settings.workers, settings.queue))

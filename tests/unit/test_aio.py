@@ -14,6 +14,7 @@ from caliber import EntityRef, EntityType, LockToken, testing
 from caliber.config import CaliberConfig
 from caliber.model.access import Principal, PrincipalKind
 from caliber.model.errors import InputError, LockAcquisitionFailed, NotFound, PermissionDenied, Unavailable
+from caliber.model.time import SystemClock
 
 ME = EntityRef(EntityType.AGENT, uuid.UUID(int=7))
 
@@ -191,3 +192,29 @@ def test_every_call_on_a_closed_handle_is_refused_as_the_synchronous_handle_refu
             assert (caught.value.reason, caught.value.retryable) == ("closed", False)
 
     asyncio.run(run())
+
+
+class SlowClock(SystemClock):
+    """The machine's clock, whose first reading waits until it is released."""
+
+    def __init__(self) -> None:
+        self.asked, self.released = threading.Event(), threading.Event()
+
+    def now_us(self) -> int:
+        self.asked.set()
+        self.released.wait(30)
+        return super().now_us()
+
+
+def test_an_opening_that_is_cancelled_leaves_no_store_open(config: CaliberConfig) -> None:
+    async def run() -> None:
+        clock = SlowClock()
+        opening = asyncio.ensure_future(caliber.aio.open(config, clock=clock))
+        await asyncio.to_thread(clock.asked.wait)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        clock.released.set()
+
+    asyncio.run(run())  # ends when the threads of the loop have ended
+    caliber.purge(config)  # refuses a store that is open

@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FUNCTIONS = ("create", "migrate", "open", "purge", "restore")
 AT_ONCE = {"acting_as", "memory", "table_of", "Tables.get", "on_event", "subscribe", "deliver"}
 """Methods that wait for nothing: they return a facet, or belong to the event loop."""
+NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 CALL: dict[str, Any] = {
     "name": "call",
     "type": "procedural",
