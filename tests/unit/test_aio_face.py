@@ -7,6 +7,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,10 @@ from support.configs import HASH_PROVIDER
 
 import caliber
 import caliber.aio
-from caliber.admin.table import Table
+from caliber.admin.tables import Tables
 from caliber.aio import AsyncCaliber
-from caliber.api.aio_base import face_of
+from caliber.api.aio_base import AsyncFace, face_of
 from caliber.config import CaliberConfig
-from caliber.engine.leases import LockService
-from caliber.memories.memories import Memory
 from caliber.model.errors import Unavailable
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,18 +44,23 @@ def config(tmp_path: Path) -> CaliberConfig:
     return settings
 
 
-def facets(memory: AsyncCaliber) -> Iterator[tuple[Any, Any]]:
-    """Yield each object of the asynchronous face beside its synchronous one."""
-    sync = memory.sync
-    yield memory, sync
-    yield memory.agents, sync.agents
-    yield memory.events, sync.events
-    for name in ("note", "turn_buffer", "call"):
-        yield memory.memory(name), sync.memory(name)
-    yield memory.storage, sync.storage
-    assert list(memory.storage) == list(sync.storage)
-    for name in sync.storage:
-        yield getattr(memory.storage, name), sync.storage.get(name)
+def facets(own: Any, sync: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield an object of the asynchronous face beside its synchronous one, and those that it gives likewise."""
+    yield own, sync
+    for name in members(type(sync)):
+        if isinstance(inspect.getattr_static(type(sync), name), property):
+            one, other = getattr(own, name), getattr(sync, name)
+            if isinstance(one, AsyncFace):
+                yield from facets(one, other)
+            else:
+                assert one == other, f"{type(sync).__name__}.{name}"
+    if isinstance(sync, caliber.Caliber):
+        for name in ("note", "turn_buffer", "call"):
+            yield from facets(own.memory(name), sync.memory(name))
+    if isinstance(sync, Tables):
+        assert list(own) == list(sync)
+        for name in sync:
+            yield from facets(getattr(own, name), sync.get(name))
 
 
 def members(kind: type) -> list[str]:
@@ -65,13 +69,12 @@ def members(kind: type) -> list[str]:
     return [name for name, value in there if inspect.isfunction(value) or isinstance(value, property)]
 
 
-def returned(declared: Any) -> Any:
+def returned(declared: Any) -> str:
     """Return what an asynchronous member returns for what its namesake does."""
-    if isinstance(declared, type) and issubclass(declared, (caliber.Caliber, LockService, Memory, Table)):
-        return face_of(declared).__name__
-    if isinstance(declared, type) and declared.__name__ in ("Tables", "Subscriptions"):
-        return f"Async{declared.__name__}"
-    return str(declared).replace("collections.abc.Iterator", "collections.abc.AsyncIterator")
+    if isinstance(declared, type):
+        with suppress(StopIteration):
+            return face_of(declared).__name__
+    return as_text(declared).replace("collections.abc.Iterator", "collections.abc.AsyncIterator")
 
 
 def as_text(declared: Any) -> str:
@@ -92,7 +95,7 @@ def test_each_member_has_its_asynchronous_form(config: CaliberConfig) -> None:
     async def run() -> int:
         count = 0
         async with await caliber.aio.open(config) as memory:
-            for own, sync in facets(memory):
+            for own, sync in facets(memory, memory.sync):
                 for name in members(type(sync)):
                     one, other = (inspect.getattr_static(type(each), name) for each in (own, sync))
                     label = f"{type(sync).__name__}.{name}"
@@ -151,7 +154,7 @@ def test_a_closed_handle_refuses_each_call_of_each_facet(config: CaliberConfig) 
     async def run() -> int:
         nonlocal memory
         memory = await caliber.aio.open(config)
-        waiting = [call for pair in facets(memory) for call in calls(*pair)]
+        waiting = [call for pair in facets(memory, memory.sync) for call in calls(*pair)]
         waiting.append(lambda turns=memory.storage.turns: turns.list_by_scope(None))
         await memory.close()
         for call in waiting:
@@ -195,6 +198,18 @@ def test_a_stream_is_read_by_pages_and_fails_where_its_source_does(config: Calib
             with pytest.raises(Unavailable):
                 await closing_after_the_first()
             assert before == read[:1_000]  # a page of the database, and a part of one of the stream
+
+    asyncio.run(run())
+
+
+def test_what_a_bulk_read_returns_is_read_on_another_thread(config: CaliberConfig) -> None:
+    async def run() -> None:
+        async with await caliber.aio.open(config) as memory:
+            await memory.memory("call").insert_many({"number": at} for at in range(50))
+            reader = await memory.storage.bulk_read("call", batch_rows=20)
+            table = await asyncio.to_thread(reader.read_all)
+            assert table.column("number").to_pylist() == list(range(50))
+            assert (await memory.storage.bulk_load("call", table, on_existing="skip")).loaded == 0
 
     asyncio.run(run())
 
