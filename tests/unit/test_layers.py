@@ -261,6 +261,10 @@ def test_no_circle_among_rooms() -> None:
     assert circles(graph_of(), room_of) == []
 
 
+def test_no_circle_among_modules() -> None:
+    assert circles(graph_of(), str) == []
+
+
 def test_no_circle_among_folders_of_rooms() -> None:
     assert folder_circles() == []
 
@@ -380,6 +384,11 @@ CIRCLES: dict[str, tuple[Callable[[Path], list[str]], dict[str, str], str]] = {
             "policies/d.py": "from ..search import a\n",
         },
         "context <-> policies <-> search",
+    ),
+    "two modules": (
+        lambda package: circles(graph_of(package), str),
+        {"storage/x.py": "from caliber.storage import y\n", "storage/y.py": "import caliber.storage.x\n"},
+        "caliber.storage.x <-> caliber.storage.y",
     ),
     "two folders of a room": (
         folder_circles,

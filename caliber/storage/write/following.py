@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final, Protocol
 
 from caliber.model.errors import ConstraintViolation, NotFound
 from caliber.model.trust import TrustLabel
@@ -21,8 +21,40 @@ from caliber.storage.compile.codec import Row, codec_of
 from caliber.storage.compile.kept_content import pack_content
 from caliber.storage.compile.plan import RelationPlans
 
-if TYPE_CHECKING:
-    from caliber.storage.write.unit_of_work import UnitOfWork
+
+class Writing(Protocol):
+    """The transaction that a row is written in: ``UnitOfWork``, as far as consequences need it."""
+
+    now_us: int
+    keeps_content: bool
+
+    def lock(self, relation: Relation, *key: Any) -> None:
+        """Keep others from changing a row."""
+        ...
+
+    def referring(self, relation: Relation, column: str, target: Any) -> list[Row]:
+        """Return the rows whose foreign key refers to a row."""
+        ...
+
+    def select_entities(self, relation: Relation, statement: str, *parameters: Any) -> list[Any]:
+        """Return whole records by an irregular statement."""
+        ...
+
+    def insert_row(self, relation: Relation, row: Row) -> None:
+        """Insert a row unless it is there."""
+        ...
+
+    def change(self, relation: Relation, statement: str, *parameters: Any) -> list[Row]:
+        """Update rows by an irregular statement."""
+        ...
+
+    def remove(self, relation: Relation, statement: str, *parameters: Any) -> int:
+        """Delete rows by an irregular statement."""
+        ...
+
+    def delete(self, relation: Relation, entity: Any) -> None:
+        """Delete a record that was read before."""
+        ...
 
 
 # --- labels ---------------------------------------------------------------------------------------
@@ -80,14 +112,14 @@ LOWERS: Final = {floor.parts.name: floor for floor in _FLOORS}
 _RAISES: Final = {floor.owner.name: floor for floor in _FLOORS}
 
 
-def lower(uow: UnitOfWork, relation: Relation, part: Row) -> None:
+def lower(uow: Writing, relation: Relation, part: Row) -> None:
     """Lower the label of the owner of a part that was written, if it has one that falls with it."""
     floor = LOWERS.get(relation.name)
     if floor is not None:
         uow.change(floor.owner, floor.lower, *floor.lowering(part))
 
 
-def relabelled(uow: UnitOfWork, relation: Relation, old: Row, new: Row) -> None:
+def relabelled(uow: Writing, relation: Relation, old: Row, new: Row) -> None:
     """Lower the label of the owner of a part that is about to change.
 
     Raises: ConstraintViolation for an owner that would be trusted more than a part of it.
@@ -118,7 +150,7 @@ for _relation in RELATIONS:
         _BLOCKS.setdefault(_relation.block.relation, []).append((_relation, _relation.block))
 
 
-def _drop_summaries(uow: UnitOfWork, relation: Relation, old: Row, new: Row | None) -> None:
+def _drop_summaries(uow: Writing, relation: Relation, old: Row, new: Row | None) -> None:
     """Delete the summaries of blocks that no longer say what a changed or deleted row says, keeping them for replay."""
     for summaries, block in _BLOCKS.get(relation.name, ()):
         label = () if relation.trust is None else (relation.trust.column,)
@@ -138,7 +170,7 @@ def _owners(relation: Relation) -> list[str]:
 # --- vectors, and content that is kept ------------------------------------------------------------
 
 
-def changed(uow: UnitOfWork, plans: RelationPlans, old: Row, new: Row | None) -> None:
+def changed(uow: Writing, plans: RelationPlans, old: Row, new: Row | None) -> None:
     """Do what follows from a row that was changed, or deleted: ``new`` None."""
     relation = plans.relation
     if not relation.content_columns and relation.name not in _BLOCKS:
@@ -147,7 +179,7 @@ def changed(uow: UnitOfWork, plans: RelationPlans, old: Row, new: Row | None) ->
     _drop_summaries(uow, relation, old, new)
 
 
-def _replaced(uow: UnitOfWork, plans: RelationPlans, old: Row, new: Row | None) -> None:
+def _replaced(uow: Writing, plans: RelationPlans, old: Row, new: Row | None) -> None:
     """When content changes or goes, keep what it said, and drop the vectors that no longer say it."""
     relation = plans.relation
     if not relation.content_columns or not _differ(relation, relation.content_columns, old, new):
