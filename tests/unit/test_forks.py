@@ -17,9 +17,9 @@ from caliber.resident import kept_masks as masks
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_locks_that_other_threads_hold_are_free_in_a_child() -> None:
     locks = [
-        (evaluator, "_opening"),
+        (evaluator, "OPENING"),
         (compiled, "_compiling"),
-        (conversation, "_lock"),
+        (conversation, "LOCK"),
         (masks, "_lock"),
         (service, "_one_at_a_time"),
     ]
