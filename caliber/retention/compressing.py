@@ -34,9 +34,7 @@ from caliber.schema.relations import SCOPE
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.damage import last_of
 from caliber.storage.compile.derived import completed
-from caliber.storage.compile.plan import Plan, RelationPlans
-from caliber.storage.compile.session import StatementSession
-from caliber.storage.protocol import Store
+from caliber.storage.compile.plan import RelationPlans
 from caliber.storage.write.ending import archive, prune
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory.summing import ArtifactSums
@@ -140,7 +138,7 @@ class Compressor:
         """Return the records in use in the range of a trigger."""
         store = self._engine.store
         with store.read() as session:
-            reading = _Reading(session, store)
+            reading = UnitOfWork(session, store.plans, store.statements, 0, keep_content=False, catalog=store.catalog)
             scope_id = None if scope is None else scope.scope_id
             found = in_range(reading, relation, trigger, trajectory.trajectory_id, scope_id)
         return [record for record in found if _in_use(relation, record)]
@@ -274,28 +272,6 @@ class RecordSums:
         uow.insert(relation, dataclasses.replace(new, **stamps))
         attach(uow, relation.name, getattr(new, relation.key[0]), _embedded(relation, new), vector)
         return new
-
-
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    """A session, as ``records_of`` reads."""
-
-    session: StatementSession
-    store: Store
-
-    @property
-    def catalog(self) -> Catalog:
-        return self.store.catalog
-
-    def select_path(self, relation: Relation, path: str, *key: Any) -> list[Any]:
-        return self._run(relation, self.store.plans[relation.name].lists[path], key)
-
-    def drawn_from(self, relation: Relation, trajectory: bytes) -> list[Any]:
-        return self._run(relation, self.store.plans[relation.name].drawn_from, (trajectory,))
-
-    def _run(self, relation: Relation, plan: Plan | None, key: tuple[Any, ...]) -> list[Any]:
-        assert plan is not None  # asked of relations that have it
-        return [codec_of(relation).decode(row) for row in self.session.run(plan, key)]
 
 
 # --- what a record says -----------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 from caliber.config.policies import ActionConfig, PolicyTarget
 from caliber.model.policies import Trigger
@@ -27,39 +27,30 @@ BY_SCOPE = (Trigger.SCOPE_CLOSE, Trigger.TURN)
 # --- which records -------------------------------------------------------------------------------
 
 
-class Reading(Protocol):
-    """Reads records of a store: a unit of work, or a session."""
-
-    @property
-    def catalog(self) -> Catalog: ...
-    def select_path(self, relation: Relation, path: str, *key: Any) -> list[Any]: ...
-    def drawn_from(self, relation: Relation, trajectory: bytes) -> list[Any]: ...
-
-
-def records_of(reading: Reading, relation: Relation, owner: Relation, key: uuid.UUID) -> list[Any]:
+def records_of(uow: UnitOfWork, relation: Relation, owner: Relation, key: uuid.UUID) -> list[Any]:
     """Return the records that belong to a scope, trajectory or session: by themselves, or with what they belong to."""
     name = f"list_by_{owner.name}"
-    if (own := _listed(reading, relation, name, key)) is not None:
+    if (own := _listed(uow, relation, name, key)) is not None:
         return own
     if relation.erase is not None and relation.erase.sources is not None:
-        return reading.drawn_from(relation, key.bytes)
+        return uow.drawn_from(relation, key.bytes)
     for foreign in relation.foreign_keys:
-        between = reading.catalog.by_name[foreign.relation]
-        if (above := _listed(reading, between, name, key)) is not None:
+        between = uow.catalog.by_name[foreign.relation]
+        if (above := _listed(uow, between, name, key)) is not None:
             keys = [getattr(each, foreign.target) for each in above]
-            return [record for each in keys for record in records_of(reading, relation, between, each)]
+            return [record for each in keys for record in records_of(uow, relation, between, each)]
     return []
 
 
-def _listed(reading: Reading, relation: Relation, name: str, key: uuid.UUID) -> list[Any] | None:
+def _listed(uow: UnitOfWork, relation: Relation, name: str, key: uuid.UUID) -> list[Any] | None:
     path = next((path for path in relation.paths if path.name == name), None)
     if path is None:
         return None
-    return reading.select_path(relation, name, key.bytes, *((ALL_ROWS,) if path.limited else ()))
+    return uow.select_path(relation, name, key.bytes, *((ALL_ROWS,) if path.limited else ()))
 
 
 def in_range(
-    reading: Reading, relation: Relation, trigger: Trigger, trajectory_id: uuid.UUID, scope_id: uuid.UUID | None
+    uow: UnitOfWork, relation: Relation, trigger: Trigger, trajectory_id: uuid.UUID, scope_id: uuid.UUID | None
 ) -> list[Any]:
     """Return the records in the range of a trigger (C-228).
 
@@ -67,8 +58,8 @@ def in_range(
     belongs to no scope it is the trajectory always.
     """
     if trigger in BY_SCOPE and scope_id is not None and relation.has(SCOPE.key[0]):
-        return records_of(reading, relation, SCOPE, scope_id)
-    return records_of(reading, relation, TRAJECTORY, trajectory_id)
+        return records_of(uow, relation, SCOPE, scope_id)
+    return records_of(uow, relation, TRAJECTORY, trajectory_id)
 
 
 def own_relation(catalog: Catalog, action: ActionConfig) -> Relation | None:
