@@ -1,4 +1,4 @@
-"""What the floor of search leaves out, and what it costs: ``python bench/floor.py --data DIR``.
+"""Benchmark of the search floor, its omissions and its cost: ``python bench/floor.py --data DIR``.
 
 Every conversation in DIR (LoCoMo's, see bench/locomo.py) is asked its own questions, those of the others, and queries
 that no conversation answers; with the floor and without it. Figures: docs/search.md, "The floor".

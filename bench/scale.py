@@ -1,4 +1,4 @@
-"""What a tenant costs besides its records, and what a backup of one takes: the figures of ``docs/scale.md``.
+"""Cost of a tenant besides its records, and of a backup of one: the figures of ``docs/scale.md``.
 
 ``python bench/scale.py`` in a checkout, with the extras ``postgres`` and ``arrow``: some ten seconds, on a private
 PostgreSQL server without fsync. What it prints is for reading, and decides no goal. ``--quick`` shows that it runs.

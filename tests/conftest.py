@@ -1,4 +1,4 @@
-"""What holds for every test: how far Hypothesis searches, and what a run reports about its machine."""
+"""Settings of every test: the depth of Hypothesis's search, and a report about the machine."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the benchmarks share: interleaved measuring, the plain read they are held against, the report and its plot."""
+"""Common parts of the benchmarks: interleaved measuring, the plain read for comparison, the report and its plot."""

@@ -1,4 +1,4 @@
-"""What others search the same notes with. Each is opened, filled, and gives which notes it finds; None if its package
+"""Peer stores that search the same notes. Each is opened, filled, and returns the notes it finds; None if its package
 is not installed.
 
 Nobody embeds while being timed: vectors are looked up. Servers and libraries work with what they recommend: indexes are

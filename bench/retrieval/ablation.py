@@ -1,4 +1,4 @@
-"""Which part of search finds what: parts switched on one by one, and taken away one by one."""
+"""Ablation of search: parts switched on one by one, and taken away one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How good a ranking is, and how sure one can be of it.
+"""Quality measures of a ranking, with their confidence.
 
 Recall@k of a question is the share of its evidence among the first k; a question is a hit when any of it is there.
 Average precision counts the evidence that was retrieved at all, so it is cut off where retrieval is.

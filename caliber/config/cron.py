@@ -1,4 +1,4 @@
-"""When schedules come due: cron expressions of five fields, told in a time zone.
+"""Due times of schedules: cron expressions of five fields, read in a time zone.
 
 Fields that name an hour follow Debian's cron where clocks change: what falls into the hour that is left out is due
 right after it, what falls into the hour that comes twice is due once. Source: C-147, C-148.

@@ -1,4 +1,4 @@
-"""What every section of the configuration is made of: frozen sections, described knobs, shared types.
+"""Building blocks of every configuration section: frozen sections, described knobs, shared types.
 
 A knob carries its meaning, its unit, the requirement it comes from and, where one exists, the source's number;
 validation, the commented file of ``caliber init`` and the tests all read that one declaration.

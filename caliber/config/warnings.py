@@ -1,4 +1,4 @@
-"""What is doubtful in a configuration that is sound: it means something, but hardly what was meant.
+"""Warnings: valid settings that are probably mistakes.
 
 Warnings are values, and nothing prints them by itself: ``caliber check`` shows and ``caliber.dsl.check`` returns them.
 """

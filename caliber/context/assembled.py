@@ -1,4 +1,4 @@
-"""What an assembly comes to: a window, and what is kept of it. Source: design, section 5."""
+"""Result of an assembly: a window and the record kept of it. Source: design, section 5."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a window records of the inputs it is a pure function of."""
+"""Recorded inputs of a window, which is a pure function of them."""
 
 from __future__ import annotations
 

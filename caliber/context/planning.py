@@ -1,4 +1,4 @@
-"""What each rule of injection took of a window, and what became of it: for who writes rules.
+"""Report of what each injection rule selected for a window, and its fate: for authors of rules.
 
 Source: issue "The DSL and the policy engine", item 5.
 """

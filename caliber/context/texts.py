@@ -1,4 +1,4 @@
-"""How each kind of record reads inside a window, and as a message.
+"""Rendering of each kind of record inside a window, and as a message.
 
 Records come as drivers store them: from the mirror now, from kept content at a replay; so both give the same text.
 Bytes that are not UTF-8 are shown as replacement characters (C-451).

@@ -1,4 +1,4 @@
-"""Why each candidate is, or is not, in a window, in words and numbers.
+"""Trace of a window: the reason for each candidate's inclusion or exclusion, in words and numbers.
 
 Source: C-055 to C-057, C-457 to C-459, C-298.
 """

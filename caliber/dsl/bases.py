@@ -1,4 +1,4 @@
-"""What a program or file may leave out when it is said on what it stands: a configuration, or a profile by its name."""
+"""Bases of a program or file, which supply omitted settings: a configuration, or a profile by its name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What compiling fills: the nested data of a configuration, where each value stands, what is wrong or doubtful.
+"""Output of the compiler: nested configuration data, the position of each value, faults and warnings.
 
 Source: C-122, C-172, C-173.
 """

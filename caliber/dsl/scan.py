@@ -1,4 +1,4 @@
-"""What is done with a text before and beside the grammar: bounds, comments, brackets, and where a broken file goes on.
+"""Scan of a text before and beside the grammar: bounds, comments, brackets, and restart points in a broken file.
 
 The grammar stops at the first fault. To find all of them in one run, a text that does not parse is cut at its
 definitions, and a definition that does not parse at its entries; each piece is then parsed alone.

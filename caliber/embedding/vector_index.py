@@ -1,4 +1,4 @@
-"""When the database's own vector indexes are made: as a space comes into use that is searched there.
+"""Creation of the database's own vector indexes, as a space comes into use that is searched there.
 
 A store whose records are all in memory has none, and its writes pay nothing; what has an index once keeps one, also
 when the model changes. Source: design, section 3; docs/decisions/0121.

@@ -1,4 +1,4 @@
-"""Whom to forget: the names and ids that are looked for, and how they are recognised in texts and bytes.
+"""Subject of an erasure: its names and ids, and their recognition in texts and bytes.
 
 Texts are compared as people read them: whatever the case, the Unicode form, the white space between words, invisible
 characters inside; also under escapes of JSON, HTML and URLs (``notations``). A name counts only as a whole word:

@@ -1,4 +1,4 @@
-"""What must hold before a pointer into an array is taken.
+"""Checks before a pointer into an array is taken.
 
 cffi accepts a float64 array as ``float[]`` and would misread it, so every array goes through ``view``.
 

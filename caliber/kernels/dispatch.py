@@ -1,4 +1,4 @@
-"""Which implementation of the kernels runs, and what the status codes of C mean.
+"""Choice of the kernels' implementation, and the meaning of C status codes.
 
 Source: design section 6; O-7.
 """

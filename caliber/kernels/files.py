@@ -1,4 +1,4 @@
-"""What SQLite asks the system about files, answered in a forked child as if they were other files (caliber.h).
+"""File system calls of SQLite, answered in a forked child as if they concerned other files (caliber.h).
 
 This is no arithmetic and has no twin: it runs whatever ``CALIBER_NATIVE`` says.
 """

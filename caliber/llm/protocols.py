@@ -1,4 +1,4 @@
-"""What a provider of embeddings or summaries must offer: texts in, texts and vectors out.
+"""Protocols for providers of embeddings and summaries: texts in, texts and vectors out.
 
 Providers never see storage, ids or principals. Every provider names itself in ``model_id``, so that what it made
 can be recorded beside it.

@@ -1,4 +1,4 @@
-"""Which provider a configuration names. No name, no provider: nothing is assumed (C-102, C-103)."""
+"""Registry of the providers that a configuration names. No name, no provider: nothing is assumed (C-102, C-103)."""
 
 from __future__ import annotations
 

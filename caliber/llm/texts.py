@@ -1,4 +1,4 @@
-"""What every provider asks of a text before it works on it: that it says something, is Unicode, and fits.
+"""Checks of a provider's input text: it is not blank, is Unicode, and fits.
 
 What a model cannot read in one piece is cut at the ends of sentences, or refused.
 

@@ -1,4 +1,4 @@
-"""Who is acting: the principal that every call is made for."""
+"""Principal of a call: the identity that acts."""
 
 from __future__ import annotations
 

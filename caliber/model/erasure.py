@@ -1,4 +1,4 @@
-"""What ``forget`` and ``purge`` say of what they did. Source: design section 10; docs/forgetting.md."""
+"""Reports of ``forget`` and ``purge``. Source: design section 10; docs/forgetting.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was probably meant by a name that nothing has."""
+"""Suggestions for an unknown name."""
 
 from __future__ import annotations
 

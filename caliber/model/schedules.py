@@ -1,4 +1,4 @@
-"""What a rule on a schedule looks like from outside. Source: C-238."""
+"""Public view of a scheduled rule. Source: C-238."""
 
 from __future__ import annotations
 

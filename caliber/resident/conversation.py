@@ -1,4 +1,4 @@
-"""Which turn was said before and after which: the chain of each scope, beside the mirror of turns.
+"""Order of turns: the chain of each scope, beside the mirror of turns.
 
 Like postings it is made by the reader that first needs it, and grows with the mirror. A turn that changes takes the
 place of its older version; readers of an older boundary walk back to the row they know. A turn that is gone stands

@@ -1,4 +1,4 @@
-"""What a record says, as one text: what is indexed by word, whole and never a preview. Source: K-171, P-039."""
+"""Text of a record as it is indexed by word: whole, never a preview. Source: K-171, P-039."""
 
 from __future__ import annotations
 

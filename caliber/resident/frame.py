@@ -1,4 +1,4 @@
-"""What is in memory of a tenant whose records are not. Source: design, section 5; docs/decisions/0082."""
+"""Resident memory of a tenant whose records are not resident. Source: design, section 5; docs/decisions/0082."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What readers of resident memory hold: every mirror at one commit boundary. Source: design, section 5."""
+"""Snapshot that readers of resident memory hold: every mirror at one commit boundary. Source: design, section 5."""
 
 from __future__ import annotations
 

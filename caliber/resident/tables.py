@@ -1,4 +1,4 @@
-"""Which row a key stands for: open addressing over columns of a mirror, at a few bytes a row.
+"""Row number of a key: open addressing over columns of a mirror, at a few bytes a row.
 
 A dictionary of the same takes nearly 200 bytes a row, for objects that say again what the columns hold. Slots hold row
 numbers; whether a slot is the key's, the column at that row says. One thread writes. Others may look up meanwhile: a

@@ -1,4 +1,4 @@
-"""Which rows count: in use and holding at an instant, for searches and windows alike.
+"""Validity of rows: active and valid at an instant, for searches and windows alike.
 
 ``as_of`` is valid time: it moves the instant at which a record must hold where its relation says so, and brings back
 nothing that was archived, superseded, retired or rolled back since (design, section 7). Source: K-080, C-452, C-453.

@@ -1,4 +1,4 @@
-"""Which field a memory may be looked up by, and how: one rule for what is checked and for what becomes a table.
+"""Indexable fields of a memory: one rule for the checks and for the tables.
 
 Source: C-139 to C-141, K-058.
 """

@@ -1,4 +1,4 @@
-"""What a query asks for: words, phrases, beginnings, names, days. User text is never query syntax beyond that.
+"""Parsed query: words, phrases, prefixes, names, days. User text is never query syntax beyond that.
 
 Source: issue "Search in native memory", keyword leg and query side; P-041.
 """

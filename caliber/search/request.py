@@ -1,4 +1,4 @@
-"""What is asked of a search, and what it answers."""
+"""Request and result of a search."""
 
 from __future__ import annotations
 

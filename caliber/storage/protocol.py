@@ -1,4 +1,4 @@
-"""What storage asks of a database, and what others may ask of storage."""
+"""Protocols of storage: its demands on a database, and its interface to other packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a backend is to the suite: its module, how to get an empty store, and what it cannot do, with reasons."""
+"""Backend under test: its module, the way to an empty store, and its missing capabilities, with reasons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a principal may not read it does not hear of: subscribers, asyncio, the bus itself, the log of a trajectory.
+"""Events that a principal may not read: hidden from subscribers, asyncio, the bus itself, the log of a trajectory.
 
 Source: C-242 to C-244, M-118 to M-141; decision 0186.
 """

@@ -1,4 +1,4 @@
-"""What C §11 asks of single relations, through ``Caliber.storage``."""
+"""Requirements of C §11 on single relations, through ``Caliber.storage``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many Python functions one call runs, and in how many modules, on the thread that makes it: they may only fall.
+"""Number of Python functions that one call runs, and of their modules, on the calling thread: limits that only fall.
 
 No clock: the same on every machine. The figures are those of a store in a file, in its steady state, with vectors made
 behind. A change that lowers one lowers its limit here. Source: design, section 9.

@@ -1,4 +1,4 @@
-"""What callers see of providers: deadlines, texts that are too long, batches that fail in part."""
+"""Behaviour of providers as callers see it: deadlines, texts that are too long, batches that fail in part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a text is, the language reads it or says what is wrong with it, where, and nothing else happens.
+"""Fuzz target of the language: any text is read, or refused with the fault and its place, and nothing else happens.
 
 What is read is laid out once and for all and says the same; what compiles is printed, and that compiles to the same.
 The parser's shipped tables say of a text what tables made here say of it.

@@ -1,4 +1,4 @@
-"""What the plan compiler makes of declarations: six relations and the irregular statements, kept beside this test.
+"""Golden plans of the plan compiler: six relations and the irregular statements, kept beside this test.
 
 After a wanted change: ``CALIBER_GOLDEN=write pytest tests/golden`` and read the difference before committing it. The
 statements of all other relations are proven by running them: ``caliber.testing.suite``.

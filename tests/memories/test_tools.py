@@ -1,4 +1,4 @@
-"""What looks after a store knows its own memories: backup, restore, check, figures, bulk, moving."""
+"""Declared memories in maintenance tools: backup, restore, check, figures, bulk, moving."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens when a scope closes, a task ends or begins: policies as data, each action once, nothing half done.
+"""Policies at the start and end of tasks and scopes: policies as data, each action once, nothing half done.
 
 Source: C-205, C-211 to C-216, C-226 to C-229, K-093 to K-095, K-099.
 """

@@ -1,4 +1,4 @@
-"""What policies leave behind at every trigger: an event an action, in order, whole or not at all.
+"""Log of policies at every trigger: an event an action, in order, whole or not at all.
 
 Source: C-213, C-226 to C-229, K-063; issue: ordered, each run recorded, never half applied.
 """

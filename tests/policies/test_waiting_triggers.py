@@ -1,4 +1,4 @@
-"""What a task's start or a turn sets off survives who set it off: done once, as theirs, late or not at all.
+"""Triggers of a task's start or a turn after their process died: run once, as their principal, late or not at all.
 
 Source: C-229, C-235, C-238; decision 0172.
 """

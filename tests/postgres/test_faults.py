@@ -1,4 +1,4 @@
-"""What a server can do to us: each fault is a typed error that says what to do, leaves nothing half-written, and is
+"""Faults of a server: each is a typed error that says what to do, leaves nothing half-written, and is
 over when it is over, without opening again. Source: issue 5, Bad input and faults; design section 10.
 """
 

@@ -1,4 +1,4 @@
-"""What only PostgreSQL has to prove: names, rights, races between transactions, lost connections, its change feed.
+"""PostgreSQL alone: names, rights, races between transactions, lost connections, its change feed.
 
 Everything else about it is proven by the contract suite, of which it is one backend.
 """

@@ -1,4 +1,4 @@
-"""What holds for every window under rules: any rules, any records, any budget."""
+"""Invariants of every window under rules: any rules, any records, any budget."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for every window, whatever the contents, the budget and the configuration."""
+"""Invariants of every window, for all contents, budgets and configurations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a ``.caliber`` file holds: typed faults with their places, in bounded time and memory, and no secret shown.
+"""Bad ``.caliber`` files: typed faults with their places, in bounded time and memory, and no secret shown.
 
 Issue of the language, "Bad input"; design section 10.
 """

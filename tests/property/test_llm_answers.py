@@ -1,4 +1,4 @@
-"""Whatever a service answers, it is read, or it is an InvalidResponse that quotes nothing of it."""
+"""Answers of a service: each is read, or it is an InvalidResponse that quotes nothing of it."""
 
 from __future__ import annotations
 

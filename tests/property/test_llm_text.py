@@ -1,4 +1,4 @@
-"""Whatever the text: splitters lose nothing, rules and summaries hold their promises and end in time."""
+"""Text processing of any text: splitters lose nothing, rules and summaries hold their promises and end in time."""
 
 from __future__ import annotations
 

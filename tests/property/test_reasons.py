@@ -1,4 +1,4 @@
-"""What explain says of a window, against a plain twin that reads it off the finished window."""
+"""Reasons of ``explain``, against a plain twin that reads them off the finished window."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When schedules come due, against walking through all due times one by one. Source: C-148, C-238."""
+"""Due times of schedules, against walking through all due times one by one. Source: C-148, C-238."""
 
 from __future__ import annotations
 

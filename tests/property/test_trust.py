@@ -1,4 +1,4 @@
-"""Whatever is written in whatever order: nothing derived is trusted more than the least trusted it was made of.
+"""Trust labels under any order of writes: nothing derived is trusted more than its least trusted source.
 
 Source: design section 10 (trust labels); decision 0156.
 """

@@ -1,4 +1,4 @@
-"""What is kept of who sees what, from search to search, is what would be found anew. # M-046, design section 5"""
+"""Kept visibility masks equal masks that are computed anew. Source: M-046, design section 5."""
 
 from __future__ import annotations
 

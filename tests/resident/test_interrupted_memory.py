@@ -1,4 +1,4 @@
-"""Whatever interrupts a thread, at whatever line of it: memory holds what the store does. Source: design section 5."""
+"""Interrupted threads: at whatever line, memory holds what the store does. Source: design section 5."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long the records of declared memories stay, of every kind, for every memory. Source: C-136 to C-138, K-063."""
+"""Retention of the records of declared memories, of every kind, for every memory. Source: C-136 to C-138, K-063."""
 
 from __future__ import annotations
 

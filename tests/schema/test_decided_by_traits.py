@@ -1,4 +1,4 @@
-"""Where two copies of one rule disagreed, the trait decides (docs/decisions/0203): each difference is shown here."""
+"""Traits that replaced two copies of one rule (docs/decisions/0203): each former difference is shown here."""
 
 from __future__ import annotations
 

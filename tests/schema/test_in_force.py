@@ -1,4 +1,4 @@
-"""What is out of use is out of use for everybody: one rule, ``schema.in_force``, where there were several.
+"""Retired records are retired for everybody: one rule, ``schema.in_force``, replaced several.
 
 Before it was declared once, a superseded record was still given vectors, and was pruned a second time.
 Source: K-080, K-190, C-228, C-452; docs/decisions/0203.

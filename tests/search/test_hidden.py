@@ -1,4 +1,4 @@
-"""What a principal may not see leaves no trace in what a search tells it: hits, order, scores, or what was understood.
+"""Hidden records leave no trace in a search: not in hits, order, scores or the analysis of the query.
 
 Source: issue "Search in native memory", keyword leg; design section 7.
 """

@@ -1,4 +1,4 @@
-"""Who shares a commit: order, failures, interrupts, what travels together. Source: design section 4, issue: item 6."""
+"""Writers that share a commit: order, failures, interrupts, grouping. Source: design section 4, issue: item 6."""
 
 from __future__ import annotations
 

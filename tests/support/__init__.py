@@ -1,1 +1,1 @@
-"""What several test modules share: configurations, providers that count or fail, generated entities."""
+"""Helpers of several test modules: configurations, providers that count or fail, generated entities."""

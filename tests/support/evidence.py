@@ -1,4 +1,4 @@
-"""How far a long proof goes in this run, and where its full scale is recorded."""
+"""Extent of a long proof in this run, and the place where its full scale is recorded."""
 
 from __future__ import annotations
 

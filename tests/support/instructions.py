@@ -1,4 +1,4 @@
-"""How many instructions each hot kernel takes, counted by callgrind and compared with the committed counts.
+"""Instruction counts of each hot kernel, counted by callgrind and compared with the committed counts.
 
 A count is of user-space instructions, so it does not depend on how busy a machine is; it does depend on the compiler,
 so there is a file of counts for each compiler and architecture.

@@ -1,4 +1,4 @@
-"""What every store can be searched for."""
+"""Kinds that every store can search."""
 
 from caliber.storage.sql.full_text import TEXTS
 

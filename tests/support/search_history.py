@@ -1,4 +1,4 @@
-"""What a store held at each of its positions, from the changes it recorded; for stores that only grow."""
+"""Content of a store at each of its positions, from the changes it recorded; for stores that only grow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What texts and questions are understood as, in plain Python: the text side of the twin of search.
+"""Analysis of texts and questions in plain Python: the text side of the twin of search.
 
 Written from docs/search.md and csrc/include/caliber.h; nothing of ``caliber.search`` is used. Given from outside, as
 data: the table of letters, the stemmer, and a language's stop words and words of time.

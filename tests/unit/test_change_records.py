@@ -1,4 +1,4 @@
-"""What a transaction leaves for others: packed change records, packed content. Source: design section 5."""
+"""Records that a transaction leaves for others: packed change records, packed content. Source: design section 5."""
 
 from __future__ import annotations
 

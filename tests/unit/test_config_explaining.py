@@ -1,4 +1,4 @@
-"""What is said of knobs is true: the pages and the table of modules are what the code determines."""
+"""Documentation of knobs: the pages and the table of modules state what the code determines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What enters a window: sources, filters, limits of sources, relevance."""
+"""Content of a window: sources, filters, limits of sources, relevance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a budget is filled: shares and caps, cuts, tool calls, turns that leave in blocks, prefixes that stay."""
+"""Filling of a budget: shares and caps, cuts, tool calls, turns that leave in blocks, prefixes that stay."""
 
 from __future__ import annotations
 

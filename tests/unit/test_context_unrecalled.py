@@ -1,4 +1,4 @@
-"""Why a record of a declared memory was not recalled."""
+"""Reasons for unrecalled records of a declared memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is left of a call's deadline, and what waits only as long."""
+"""Remaining time of a call's deadline, and the waits that it bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program with faults is told: all of them in one run, each with line, column, the line itself and a caret."""
+"""Faults of a program: all of them in one run, each with line, column, the line itself and a caret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How relations declare erasing: what is refused, what packed bytes lose; erasing knows no relation by name."""
+"""Declarations of erasing by relations: refusals, and bytes lost when packed; erasing knows no relation by name."""
 
 from __future__ import annotations
 

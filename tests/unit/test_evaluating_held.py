@@ -1,4 +1,4 @@
-"""When a window holds a text, and what fits into a budget line by line."""
+"""Evidence held by a window, and the records that fit into a budget line by line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whom to forget: how names are recognised in texts and bytes, and taken out of a window's record."""
+"""Subject of an erasure: names recognised in texts and bytes, and removed from a window's record."""
 
 from __future__ import annotations
 

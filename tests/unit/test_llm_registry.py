@@ -1,4 +1,4 @@
-"""Which provider a configuration names, and what happens when it names none that exists."""
+"""Registry of providers: the one that a configuration names, and the error for an unknown name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs beside the calls: told of once an outage, and never ended by a fault."""
+"""Background work beside the calls: reported once an outage, and never ended by a fault."""
 
 from __future__ import annotations
 

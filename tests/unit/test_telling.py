@@ -1,4 +1,4 @@
-"""What notifications say, and what is made of those that others sent. Source: C-242, C-312; decision 0099."""
+"""Notifications: their content, and the handling of those that others sent. Source: C-242, C-312; decision 0099."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What threads wait on survives exceptions of signals' handlers, however many come. Source: design section 10."""
+"""Waits of threads survive exceptions of signal handlers, however many come. Source: design section 10."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why an expected record did not come: what ranked it where and what stood before it, or why it could not come."""
+"""Reasons for missed records: the ranks of a hit and of the records before it, or the cause of its absence."""
 
 from __future__ import annotations
 

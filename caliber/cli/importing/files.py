@@ -1,4 +1,4 @@
-"""Which files of a folder are worth remembering: text that people wrote, nothing built, hidden, huge or binary."""
+"""Selection of files worth remembering: text that people wrote; not built, hidden, huge or binary files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a record never became a candidate: which filter, or which limit, kept it out, or why it was not recalled.
+"""Reasons for records that never became candidates: the filter or limit that excluded them, or a failed recall.
 
 Judged by the record as it is now and the inputs of the window then; what changed in between is said to have changed.
 """

@@ -1,4 +1,4 @@
-"""Why a window holds what it holds, and why not something else, from its record.
+"""Explanations of a window's content and omissions, from its record.
 
 Source: C-298, design section 5 ("Why not this note?").
 """

@@ -1,1 +1,1 @@
-"""What enters of what may enter: the budget shared between sections, or spent strictly by priority."""
+"""Filling of a window: the budget is shared between sections, or spent strictly by priority."""

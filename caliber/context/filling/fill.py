@@ -1,4 +1,4 @@
-"""Which of the ranked candidates enter the window: by a shared budget, or strictly by priority.
+"""Selection of ranked candidates for the window: by a shared budget, or strictly by priority.
 
 Works on lengths alone, so that a replay decides from the recorded columns exactly as the assembly did. Every section
 pays for its header, one separator and what its own token count may round up by, so that where lengths add up the sum of

@@ -1,4 +1,4 @@
-"""What came of filling a budget, whichever way it was filled."""
+"""Result of filling a budget, common to both ways of filling."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What may enter a window: the conversation, what a search finds, and what rules take."""
+"""Candidates of a window: the conversation, the hits of a search, and the records that rules select."""

@@ -1,4 +1,4 @@
-"""What a window is asked for where the caller does not say: the last user turn, or the goal of the task.
+"""Default query of a window: the last user turn, or the goal of the task.
 
 Source: O-16, against C-448, C-449, C-453; docs/windows.md.
 """

@@ -1,1 +1,1 @@
-"""What is kept of a window, from which it is explained and replayed."""
+"""Record of a window, from which it is explained and replayed."""

@@ -1,4 +1,4 @@
-"""What a window's record says of limits and of rules, in plain data."""
+"""Limits and rules in a window's record, as plain data."""
 
 from __future__ import annotations
 

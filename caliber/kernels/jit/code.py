@@ -1,4 +1,4 @@
-"""What is known of compiled code without Numba. Source: decision 0042."""
+"""Facts about compiled code that need no Numba. Source: decision 0042."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is a word character, as inclusive ranges: 1 part of a word, 2 of a script without spaces.
+"""Word characters as inclusive ranges: 1 part of a word, 2 of a script without spaces.
 
 Made by tools/gen_words.py; not edited by hand.
 """

@@ -1,4 +1,4 @@
-"""What the calibrated estimator looks at: classes of bytes, and what a byte leaves behind for the one after it.
+"""Classes of bytes for the calibrated estimator, and the context that a byte leaves for the next one.
 
 A byte costs what a table says for its class and its context. Contexts know the byte before and how long its run is,
 up to 16 bytes back, so a text can be measured from anywhere after 32 bytes of looking on. The costs are in

@@ -1,4 +1,4 @@
-"""What a byte costs by context and class, fitted to each vocabulary: see ``classes``.
+"""Costs of a byte by context and class, fitted to each vocabulary: see ``classes``.
 
 Made by tools/fit_tokens.py --fit; not edited by hand.
 """

@@ -1,4 +1,4 @@
-"""What may say how many tokens a text has: its bytes, a calibrated table, or a vocabulary itself.
+"""Token estimators: by bytes, by a calibrated table, or by a vocabulary itself.
 
 Every estimator measures a text in a unit of its own, its length, and turns lengths into tokens by a fixed ratio,
 rounded up: bytes, 1/256 tokens, or tokens. Budgets are filled in lengths.

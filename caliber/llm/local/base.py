@@ -1,4 +1,4 @@
-"""What the embedding providers have in common that compute here, each text by itself."""
+"""Common base of embedding providers that compute locally, each text by itself."""
 
 from __future__ import annotations
 

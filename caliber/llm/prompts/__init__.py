@@ -1,4 +1,4 @@
-"""What language models are told: a text for each call, ours or from a folder that the configuration names.
+"""Prompts for language models: one text for each call, ours or from a folder that the configuration names.
 
 A set of prompts is part of the model: its hash is part of ``model_id``, so what one set made is never taken for the
 work of another.

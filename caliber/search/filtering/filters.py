@@ -1,4 +1,4 @@
-"""What may be searched, and by what it can be filtered: checks of a caller's wishes, and masks over rows.
+"""Searchable kinds and filters: checks of a caller's arguments, and masks over rows.
 
 Filters are masks, so k hits come back whenever k records match and count as found.
 

@@ -1,4 +1,4 @@
-"""What a principal may see of one kind of record at one boundary, kept from search to search.
+"""Rows of one kind that a principal may see at one boundary, kept from search to search.
 
 A search asks for the same mask over all rows as the one before it, so the mask is kept with what is counted over it.
 It is used again only where it must be the same: for the same boundary, the same verdicts on who may see what, and an

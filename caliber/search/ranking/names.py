@@ -1,4 +1,4 @@
-"""Who a query names: speakers of turns, and what notes are about."""
+"""Names in a query: speakers of turns, and subjects of notes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an empty query asks for: what is recent and important. Source: M-043, K-120."""
+"""Results of an empty query: recent and important records. Source: M-043, K-120."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold of a record batch before any of its rows is written: the rules of its relation, row by row.
+"""Checks of a record batch before any of its rows is written: the rules of its relation, row by row.
 
 The database checks most of it too, but would name a constraint, not a row; and memory would trip over what a database
 lets through. Source: design section 3; C-041, C-195.

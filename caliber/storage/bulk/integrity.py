@@ -1,4 +1,4 @@
-"""What must hold of loaded rows and others, asked of the database once all are there: references, and places of turns.
+"""Integrity of loaded rows, checked in the database once all are there: references, and places of turns.
 
 Each question is one statement that both databases understand. It takes the last ordinal before the load and gives the
 first loaded row that is wrong, or nothing.

@@ -1,4 +1,4 @@
-"""What a load is asked for and what it reports. Light: stores and their callers import this, not what loads."""
+"""Request and report of a bulk load. Light: stores and their callers import this, not the loader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a backend says of itself: nothing mandatory is lacking, and what is said to be lacking really is."""
+"""Declared capabilities of a backend: no mandatory one is missing, and those declared missing really are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What fails: the class of each error, whether it is worth another try, and that no value is in it.
+"""Errors: the class of each failure, whether a retry can help, and that no message contains a value.
 
 Source: design sections 10 and 11; C-058 to C-093.
 """

@@ -1,4 +1,4 @@
-"""What a case of a knob is, and where it runs."""
+"""Case of a knob, and the context in which it runs."""
 
 from __future__ import annotations
 
