@@ -43,7 +43,10 @@ class PolicyTarget(StrEnum):
     NOTE = "note"
 
 
-_BUILT_IN: Final[dict[str, str]] = {name: name for name in (*PolicyTarget, *(BUILT_IN.keys() - set(PolicyTarget)))}
+_BUILT_IN: Final[dict[str, str]] = {
+    **{target.value: target for target in PolicyTarget},
+    **{name: name for name in BUILT_IN if name not in tuple(PolicyTarget)},
+}
 """The memories that every store has; a member where there is one, so that it can be told by identity."""
 _TEXTS: Final = (PolicyTarget.TURN_BUFFER, PolicyTarget.SCOPE, PolicyTarget.TRAJECTORY)
 TARGETS: Final[dict[PolicyAction, tuple[str, ...]]] = {

@@ -230,8 +230,8 @@ def passage_lead(line: str, speaker: str, day: int) -> str:
 
 
 def text_of_content(relation: Relation, content: Mapping[str, Any]) -> str:
-    """Return the text of a record from its content columns."""
-    return said_of(relation, [[content[name]] for name in relation.in_windows.shown])[0]
+    """Return the text of a record from its content columns; a field that is gone by now says nothing."""
+    return said_of(relation, [[content.get(name)] for name in relation.in_windows.shown])[0]
 
 
 def turn_of_content(content: Mapping[str, Any]) -> TurnText:

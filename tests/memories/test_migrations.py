@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.configs import USER
 from support.memories import AT, FACT, STEP, record
 
 import caliber
 from caliber.api.opening import plan_migration
 from caliber.embedding.service import Embeddings
-from caliber.model.errors import InvalidValue, SchemaMismatch, StorageError
+from caliber.model.errors import InvalidValue, NotFound, SchemaMismatch, StorageError
 from caliber.schema.relations import MEMORY_TYPE
 from caliber.schema.relations.memory import StoredMemory
 from caliber.testing import inspect, session_of
@@ -359,3 +360,25 @@ def command(self, text):
 schema.SqliteConnection.command = command
 schema.migrate(CaliberConfig.from_json(Path(sys.argv[1]).read_text()), clock_us=SystemClock().now_us)
 """
+
+
+def test_a_window_is_replayed_without_a_field_that_is_gone_if_it_was_empty(backend: Any) -> None:
+    # a replay reads what is stored now of what was not changed since
+    backend.needs("reopen")
+    text = {"type": "text", "optional": True}
+    fields = [{"name": "body", "type": "text"}, {"name": "extra", **text}]
+    whole = {"name": "one", "type": "episodic", "fields": fields, "retention": {"kind": "persistent"}, "indexes": []}
+    rules = [{"memory": "one", "mode": {"kind": "full"}, "priority": 50}]
+    windows = {}
+    with backend.open(memories=[whole], injection_rules=rules) as memory:
+        for extra in (None, "more"):
+            memory.memory("one").insert(body="the ferry leaves", extra=extra)
+            task = memory.start_trajectory("cross the water", initiator=USER)
+            windows[extra] = memory.assemble_context(task.trajectory_id)
+        memory.flush()
+    settings = backend.config(memories=[{**whole, "fields": fields[:1]}], injection_rules=rules)
+    caliber.migrate(settings, drop=["one.extra"])
+    with backend.open(settings) as memory:
+        assert memory.replay(windows[None].window_id).text == windows[None].text
+        with pytest.raises(NotFound, match="what it said then was not kept"):
+            memory.replay(windows["more"].window_id)

@@ -67,7 +67,7 @@ class Filling:
 
     def admit(self, place: int, limit: int | None = None) -> bool:
         """Let a candidate enter if it fits, and its section stays within ``limit``, if given; return whether it did."""
-        # As ``fits`` with a limit, without its calls: a window asks this of every candidate.
+        # As ``fits`` with a limit, without its calls: a window asks this of every candidate. No price is below a cost.
         price, section = self.cost[place], self.section[place]
         left = self.total - self.used
         if price > left:

@@ -1,4 +1,4 @@
-"""Trajectories above a trajectory, and which of their artifacts stay when there are too many.
+"""Trajectories above a trajectory, and which of their records stay when there are too many.
 
 Source: C-251, K-097.
 """
@@ -33,7 +33,7 @@ def ancestors_of(trajectories: RelationSnapshot, key: bytes, max_depth: int) -> 
 
 def keep_of_ancestors(
     snapshot: ResidentSnapshot,
-    artifacts: RelationSnapshot,
+    owners: RelationSnapshot,
     rows: NDArray[np.int64],
     relevance: NDArray[np.float32],
     depth: NDArray[np.int64],
@@ -47,13 +47,13 @@ def keep_of_ancestors(
     """
     if room <= 0:
         return np.empty(0, np.int64)
-    created = artifacts.column("created_at")[rows]
-    tie = artifacts.ties().take(rows, axis=0)
+    created = owners.column(owners.relation.age)[rows]
+    tie = owners.ties().take(rows, axis=0)
     last = (tie[:, 1], tie[:, 0], -created, depth)
     by_use: NDArray[np.int64] = np.zeros(len(rows), np.int64)
     by_score: NDArray[np.int64] = np.zeros(len(rows), np.int64)
     if strategy is not PruneStrategy.RELEVANCE:
-        by_use[np.lexsort((*last, -_last_used(snapshot, artifacts, rows)))] = np.arange(len(rows))
+        by_use[np.lexsort((*last, -_last_used(snapshot, owners, rows)))] = np.arange(len(rows))
     if strategy is not PruneStrategy.LRU:
         by_score[np.lexsort((*last, -relevance))] = np.arange(len(rows))
     if strategy is PruneStrategy.LRU:
@@ -63,13 +63,13 @@ def keep_of_ancestors(
     return np.lexsort((*last, (by_use + 1) * (by_score + 1)))[:room]
 
 
-def _last_used(snapshot: ResidentSnapshot, artifacts: RelationSnapshot, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+def _last_used(snapshot: ResidentSnapshot, owners: RelationSnapshot, rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return when each row was last used, or was made if it never was."""
-    used = artifacts.column("created_at")[rows].copy()
+    used = owners.column(owners.relation.age)[rows].copy()
     usage = snapshot["usage"]
     if not usage.count():
         return used
-    keys = artifacts.ties().take(rows, axis=0).astype(">u8").tobytes()
+    keys = owners.ties().take(rows, axis=0).astype(">u8").tobytes()
     at = usage.column("last_accessed_at")
     for place in range(len(rows)):
         found = usage.find(keys[16 * place : 16 * place + 16])

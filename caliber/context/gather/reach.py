@@ -5,7 +5,6 @@ Source: design section 5 (What a window is for).
 
 from __future__ import annotations
 
-import uuid
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -23,26 +22,25 @@ _TASK: Final = "trajectory_id"
 
 def conditions_of(
     relation: Relation, tasks: Sequence[bytes] | None, own: bytes, least: TrustLabel
-) -> list[dict[str, object]]:
+) -> list[dict[str, Sequence[object]]]:
     """Return conditions of which a record meets exactly one if a window may recall it, and none if not.
 
-    A condition names columns with the values that each may have. ``tasks`` are those in reach, None for every task;
-    ``own`` is the window's. What is not the task's own is trusted ``least`` or more.
+    A condition names columns with the values that each may have, as they are stored. ``tasks`` are those in reach, None
+    for every task; ``own`` is the window's. What is not the task's own is trusted ``least`` or more.
     """
     if not relation.has(_TASK):  # knowledge belongs to no task
         return [{}]
-    whose: dict[str, object] = {}
+    whose: dict[str, Sequence[object]] = {}
     if tasks is not None:
-        keys: list[uuid.UUID | None] = [uuid.UUID(bytes=key) for key in tasks]
         # A record that may belong to no task, and does not, is everybody's.
-        whose[_TASK] = [*keys, None] if relation.column(_TASK).nullable else keys
+        whose[_TASK] = [*tasks, None] if relation.column(_TASK).nullable else tasks
     labels = list(TrustLabel)
     trusted = labels[: labels.index(least) + 1]
     if relation.trust is None or trusted == labels:
         return [whose]
     column = relation.trust.column
-    mine: dict[str, object] = {
-        _TASK: [uuid.UUID(bytes=own)],
+    mine: dict[str, Sequence[object]] = {
+        _TASK: [own],
         column: [label for label in labels if label not in trusted],
     }
     return [{**whose, column: trusted}, mine]
@@ -63,16 +61,14 @@ _CODES: Final[weakref.WeakKeyDictionary[Generation, dict[str, dict[Any, int]]]] 
 
 
 def having(owners: RelationSnapshot, column: str, values: Sequence[Any]) -> Bools:
-    """Return which rows have one of some ids or members of an enum in a column. Shapes: ``bool[owners.length]``"""
+    """Return which rows have one of some ids, as stored, or members of an enum. Shapes: ``bool[owners.length]``"""
     known: dict[Any, int] = owners.layout.enum_codes.get(column) or {}
     if not known:
         known = _CODES.setdefault(owners.generation, {}).setdefault(column, {})
         interned = owners.interned(column)
-        known.update(zip(interned[len(known) :], range(len(known), len(interned)), strict=True))
+        for code in range(len(known), len(interned)):
+            known[interned[code]] = code
     wanted = np.zeros(len(known) + 1, np.bool_)
-    for value in values:
-        code = known.get(value.bytes if isinstance(value, uuid.UUID) else value)
-        if code is not None:
-            wanted[code] = True
+    wanted[[code for code in map(known.get, values) if code is not None]] = True
     mask: Bools = wanted[owners.column(column)]
     return mask

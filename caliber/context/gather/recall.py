@@ -130,7 +130,7 @@ def pools_of_recall(
             allowed = allowed.copy()
             allowed[hidden] = False
         elif source == SUMMARY:
-            allowed = allowed & ~having(snapshot[kind], "trajectory_id", [inputs.trajectory_id])
+            allowed = allowed & ~having(snapshot[kind], "trajectory_id", [inputs.trajectory_id.bytes])
         counts[source] = int(np.count_nonzero(allowed)) + unseen
         if counts[source]:
             pools.append((source, Pool(kind, allowed, limit, silent=hidden if source == PASSAGE else None)))

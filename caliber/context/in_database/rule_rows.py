@@ -54,7 +54,7 @@ class RuleRows:
         assert rule is not None
         relation = store.catalog.by_name[self._plan.records[source].name]
         listing = store.listing(
-            relation, joined(in_force(relation), rule.predicate), relation.column("created_at"), descending=True
+            relation, joined(in_force(relation), rule.predicate), relation.column(relation.age), descending=True
         )
         most = self.limit(rule)
         rows = listing.rows(session, self._variables(source), page_rows=max(1, min(PAGE_ROWS, most)))

@@ -39,6 +39,11 @@ from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store
 
 
+def _given(value: object) -> object:
+    """Return a stored value as searches take it."""
+    return uuid.UUID(bytes=value) if isinstance(value, bytes) else value
+
+
 @dataclass(frozen=True, slots=True)
 class WindowAsked:
     """The request for a window. ``query`` None: the question of the last user turn, or the goal.
@@ -277,7 +282,11 @@ class WindowRows:
         """Conditions of which a record meets one if a window may recall it, by kind."""
         tasks = None if self._tasks is None else list(self._tasks)
         trust, relations = self._plan.config.recall.trust, self._store.catalog.by_name
-        return {kind: conditions_of(relations[kind], tasks, self._key, trust) for kind in self._search.kinds}
+        stored = {kind: conditions_of(relations[kind], tasks, self._key, trust) for kind in self._search.kinds}
+        return {
+            kind: [{column: list(map(_given, values)) for column, values in one.items()} for one in conditions]
+            for kind, conditions in stored.items()
+        }
 
     def _owners(self, found: Iterable[Rows]) -> list[Row]:
         """Return the tasks in reach that records belong to: what they may be recalled by."""

@@ -19,13 +19,14 @@ from caliber.resident.partial import PartialMirrors
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.resident.vectors import VectorSnapshot
 from caliber.schema.relations import MIRRORED
-from caliber.schema.traits import Mirror
+from caliber.schema.traits import Enters, Mirror
 from caliber.search.in_database.stored import StoredSearch
 from caliber.storage.compile.codec import Codec, Row, dump_json
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store
 from caliber.storage.sql.full_text import texts_of
 
+_OF_TASK = "list_by_trajectory"
 _EMPTY = tuple(relation.name for relation in MIRRORED if relation.mirror is Mirror.ROWS)
 
 
@@ -88,9 +89,10 @@ class StoredRecords:
         wanted = scopes if scopes is not None else [] if newest is None else [newest]
         rows["turn"] = [row for key in wanted for row in self._list(session, "turn", "list_by_scope", key)]
         rows["turn_summary"] = self._list(session, "turn_summary", "list_by_trajectory", trajectory_id.bytes)
-        rows["artifact"] = [
-            row for owner in lineage for row in self._list(session, "artifact", "list_by_trajectory", owner[1])
-        ]
+        for relation in self._store.catalog.mirrored:
+            if relation.window is not None and relation.window.enters is Enters.TASK:
+                name = relation.name
+                rows[name] = [row for owner in lineage for row in self._list(session, name, _OF_TASK, owner[1])]
         return rows
 
     def snapshot(
