@@ -221,7 +221,7 @@ def language() -> str:
     ]
     lines += ["| action | what it may be done to |", "|---|---|"]
     for action in PolicyAction:
-        targets = _words(target.value for target in TARGETS[action])
+        targets = _words(TARGETS[action])
         own = " and declared memories" if action in OWN_TARGETS else ""
         lines.append(f"| `{_call(action)}` | {targets or 'a channel, as text'}{own} |")
     lines += [
