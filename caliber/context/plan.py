@@ -178,6 +178,10 @@ class AssemblyPlan:
         """Return the sources of records that something brings into windows without rules."""
         return [source for source, relation in self.records.items() if relation.in_windows.enters is enters]
 
+    def stands(self, source: int) -> bool:
+        """Return whether records have a section without rules: strictly by priority nothing is recalled."""
+        return self.stable_first or self.records[source].in_windows.section is not SectionType.RECALL
+
     @property
     def history_index(self) -> int:
         """The section of summaries of the task itself."""
@@ -188,8 +192,8 @@ class AssemblyPlan:
         """The sections of the conversation: one where priorities are strict, else two."""
         return (self.user,) if self.current is self.user else (self.user, self.current)
 
-    def section_of_recalled(self, source: int) -> int:
-        """Return where what a search found stands: in a section of its kind, or with all else that is recalled."""
+    def section_of_record(self, source: int) -> int:
+        """Return where a record stands without rules: in a section of its kind, or with all else that is recalled."""
         kind = self.records[source].in_windows.section
         own = PASSAGE if source == SUMMARY else _STANDING[kind]
         return int(self.section_of_source[own])

@@ -16,7 +16,9 @@ HERE = Path(__file__).parent
 pytestmark = pytest.mark.usefixtures("bulk")
 
 
-@pytest.mark.parametrize("child", ["planted_traits_process.py", "planted_search_process.py"])
+@pytest.mark.parametrize(
+    "child", ["planted_traits_process.py", "planted_search_process.py", "planted_windows_process.py"]
+)
 def test_a_planted_relation_is_what_it_declares(child: str, backend: Any, tmp_path: Path) -> None:
     # "a relation is the whole declaration": one with bytes of each kind and unique keys, one with a text and readers
     kept = "kept" if backend.has("reopen") else "memory"

@@ -245,7 +245,8 @@ def task_records(
     inputs: AssemblyInputs, plan: AssemblyPlan, scorer: Scorer, members: Members, cut_offs: list[CutOff]
 ) -> list[Part]:
     """Return the records of the task, of those above it too, as many as a window considers of each kind."""
-    return [_of_task(inputs, plan, scorer, source, item, cut_offs) for source, item in members.of_task.items()]
+    mine = [(source, item) for source, item in members.of_task.items() if plan.stands(source)]
+    return [_of_task(inputs, plan, scorer, source, item, cut_offs) for source, item in mine]
 
 
 def _of_task(
@@ -276,14 +277,15 @@ def _of_task(
         kept = np.concatenate((kept, places))
     if len(kept) < len(rows):
         rows, scored = rows[kept], scored.at(kept)
-    return made_part(source, int(plan.section_of_source[source]), owners, rows, scored)
+    return made_part(source, plan.section_of_record(source), owners, rows, scored)
 
 
 def knowledge_records(
     inputs: AssemblyInputs, plan: AssemblyPlan, scorer: Scorer, members: Members, cut_offs: list[CutOff]
 ) -> list[Part]:
     """Return what belongs to no task: what fits the query best, else the newest of each kind."""
-    return [_known(inputs, plan, scorer, source, seen, cut_offs) for source, seen in members.knowledge.items()]
+    open_to = [(source, seen) for source, seen in members.knowledge.items() if plan.stands(source)]
+    return [_known(inputs, plan, scorer, source, seen, cut_offs) for source, seen in open_to]
 
 
 def _known(
@@ -304,7 +306,7 @@ def _known(
             rows = owners.evaluator.newest(seen.visible, age, owners.ties(), limit)
             cut_offs.append(newest_cut(source, age, rows, limit, considered))
         scored = scorer.score(owners.relation.name, owners, rows)
-    return made_part(source, int(plan.section_of_source[source]), owners, rows, scored)
+    return made_part(source, plan.section_of_record(source), owners, rows, scored)
 
 
 def made_part(source: int, section: int, owners: RelationSnapshot, rows: NDArray[np.int64], scored: Scored) -> Part:

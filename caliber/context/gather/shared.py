@@ -182,7 +182,7 @@ def _valued(part: Part, weight: float) -> Part:
 
 
 def _recalled(inputs: AssemblyInputs, plan: AssemblyPlan, texts: TextSource, item: Recalled) -> Part:
-    section = plan.section_of_recalled(item.source)
+    section = plan.section_of_record(item.source)
     part = made_part(item.source, section, item.owners, item.rows, item.scored)
     part = Part(
         part.source, part.section, part.rows, part.created_us, part.stored_tokens, part.scored, {TWIN: item.twins}
@@ -242,7 +242,7 @@ def _of_task(
             rows = rows[~np.isin(rows, item.rows)]
         rows = rows[kept_by_limit(source, owners.column(owners.relation.age), owners, rows, None, limit, cut_offs)]
         nothing = Scored(np.zeros(len(rows), np.float32))
-        yield made_part(source, int(plan.section_of_source[source]), owners, rows, nothing)
+        yield made_part(source, plan.section_of_record(source), owners, rows, nothing)
 
 
 def _taken(inputs: AssemblyInputs, plan: AssemblyPlan, texts: TextSource, take: Take) -> Part:

@@ -1,0 +1,162 @@
+"""A process in which every store has two relations more: one belongs to tasks, the other is knowledge of all of them.
+
+Told by its arguments where the store is; it raises AssertionError for what does not hold.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import uuid
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from caliber.model.trust import TrustLabel
+from caliber.schema import relations  # first of all: other modules take the relations from it
+from caliber.schema.derived import Tokens
+from caliber.schema.erase import Erase
+from caliber.schema.relation import AccessPath, ForeignKey, Relation, Residence, enum, instant, integer, text, uuid_
+from caliber.schema.relation import version as version_
+from caliber.schema.traits import Dates, Ends, Enters, Exported, Links, Memory, Pruned, Text, Trust, Window
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Step:
+    step_id: uuid.UUID
+    trajectory_id: uuid.UUID
+    words: str
+    written_at: datetime
+    tokens: int
+    trust: TrustLabel = TrustLabel.USER
+    version: int = 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Law:
+    law_id: uuid.UUID
+    words: str
+    created_at: datetime
+    tokens: int
+    trust: TrustLabel = TrustLabel.USER
+    version: int = 1
+
+
+_COLUMN = Residence.COLUMN
+SHARED: dict[str, Any] = {
+    "comment": "Planted.",
+    "text": Text(("words",), embedded="words"),
+    "derived": (Tokens("tokens", ("words",)),),
+    "erase": Erase(),
+    "links": Links(edges=False),
+    "trust": Trust("trust"),
+    "exported": Exported.RECORDS,
+    "ends": Ends(Pruned.DELETED),
+    "by_id": True,
+    "ordinal": True,
+    "versioned": True,
+    "mirrored": True,
+}
+COLUMNS = (
+    text("words", residence=Residence.TEXT, content=True),
+    integer("tokens", check=(0, None), residence=_COLUMN),
+    enum("trust", TrustLabel, residence=_COLUMN),
+    version_(),
+)
+STEP = Relation(
+    name="step_taken",
+    plural="steps_taken",
+    entity=Step,
+    code=61,
+    key=("step_id",),
+    columns=(
+        uuid_("step_id"),
+        uuid_("trajectory_id", residence=Residence.INTERNED),
+        instant("written_at", residence=_COLUMN),
+        *COLUMNS,
+    ),
+    foreign_keys=(ForeignKey("trajectory_id", "trajectory", "trajectory_id", "cascade"),),
+    groups=("trajectory_id",),
+    paths=(AccessPath("list_by_trajectory", ("trajectory_id",), ("written_at", "ordinal")),),
+    dates=Dates(("written_at",), "written_at"),
+    memory=Memory("step_taken", written_by="storage.steps_taken.insert"),
+    window=Window(Enters.TASK, source=10, template="* {words}"),
+    **SHARED,
+)
+LAW = Relation(
+    name="law",
+    plural="laws",
+    entity=Law,
+    code=62,
+    key=("law_id",),
+    columns=(uuid_("law_id"), instant("created_at", residence=_COLUMN), *COLUMNS),
+    dates=Dates(("created_at",), "created_at"),
+    memory=Memory("law", written_by="storage.laws.insert"),
+    window=Window(Enters.KNOWLEDGE, source=11, template="§ {words}"),
+    **SHARED,
+)
+relations.RELATIONS = (*relations.RELATIONS, STEP, LAW)
+relations.MIRRORED = (*relations.MIRRORED, STEP, LAW)
+for planted in (STEP, LAW):
+    relations.BY_CODE[planted.code] = relations.BY_NAME[planted.name] = planted
+
+from support.configs import USER, config  # noqa: E402
+
+import caliber  # noqa: E402
+
+NOW = datetime.now(UTC) - timedelta(minutes=1)
+DONE, OTHERS, RULE, UNASKED = (
+    "the anchor is up",
+    "the anchor of another ship",
+    "ships give way to sail",
+    "crows are black",
+)
+
+
+def main(path: str, knobs: dict[str, Any], is_file: bool, folder: str) -> None:
+    del folder
+    for mode in ("resident", "backend") if is_file else ("resident",):
+        for order in ("stable_first", "priority"):
+            store(path, is_file, search__mode=mode, assembly__order=order, **knobs)
+        rules = [{"memory": name, "mode": {"kind": "full"}, "priority": 50} for name in ("step_taken", "law")]
+        store(path, is_file, search__mode=mode, injection_rules=rules, **knobs)
+
+
+def store(path: str, is_file: bool, **knobs: Any) -> None:
+    settings = config(path, **knobs)
+    if is_file:
+        caliber.create(settings)
+    try:
+        with caliber.open(settings) as memory:
+            in_windows(memory, knobs)
+    finally:
+        if is_file:
+            caliber.purge(settings)
+
+
+def in_windows(memory: Any, knobs: dict[str, Any]) -> None:
+    task, other = (memory.start_trajectory(goal, initiator=USER).trajectory_id for goal in ("set sail", "stay"))
+    for words, owner in ((DONE, task), (OTHERS, other)):
+        memory.storage.steps_taken.insert(Step(uuid.uuid4(), owner, words, NOW, 4))
+    for words in (RULE, UNASKED):
+        memory.storage.laws.insert(Law(uuid.uuid4(), words, NOW, 5))
+    ruled, strict = "injection_rules" in knobs, knobs.get("assembly__order") == "priority"
+    for query in ("", "which ships give way?"):
+        window = memory.assemble_context(task, query=query)
+        lines = set(window.text.splitlines())
+        assert (f"* {DONE}" in lines) == (ruled or not strict), (knobs, query, window.text)
+        assert (f"§ {RULE}" in lines) == (ruled or not strict), (knobs, query, window.text)
+        if ruled:
+            assert f"* {OTHERS}" not in lines, "it belongs to another task"
+            assert f"§ {UNASKED}" in lines
+            assert [section.name for section in window.sections] == ["step_taken", "law"], window.text
+        assert memory.replay(window.window_id).text == window.text
+        told = memory.explain(window.window_id)
+        assert len(told["inclusions"]) == len([line for line in lines if line[:1] in "*§" and line]), told
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], json.loads(sys.argv[2]), sys.argv[3] == "kept", sys.argv[4])
