@@ -358,7 +358,7 @@ class _Making:
             self._call(action.value, Piece('"done"', TEXT))
             return
         own = [name for name in self._fields if name not in _BUILT_IN] if action in OWN_TARGETS else []
-        targets = [target.value for target in TARGETS[action]]
+        targets = [str(target) for target in TARGETS[action]]
         if action is PolicyAction.INJECT:
             targets = [target for target in targets if target not in ("turn_buffer", "trajectory")]
         target = Piece(self._chance.choice([*targets, *own]), REFERENCE)
