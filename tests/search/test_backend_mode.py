@@ -52,6 +52,7 @@ pytestmark = pytest.mark.usefixtures("full_text")
 def words_only(backend: Any, mode: str, **options: Any) -> Any:
     """Open a handle that searches by words alone; exact stems, as vectors of words are not in a database."""
     overrides = {"search__weights": WORDS, "search__keyword__similar_words": "none", "embedding_provider": None}
+    overrides["write_behind__flush_interval_ms"] = 600_000  # no count of uses is written between two searches
     return backend.open(backend.config(search__mode=mode, **{**overrides, **options}), clock=FixedClock())
 
 
