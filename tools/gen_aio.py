@@ -30,6 +30,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from types import FunctionType, ModuleType
+from typing import get_overloads
 
 from pydantic import BaseModel
 
@@ -85,6 +86,11 @@ class Member:
         node = self.node
         assert node.returns is not None, f"{self.function.__qualname__} does not say what it returns"
         return f"{ast.unparse(node.args)} -> {ast.unparse(node.returns)}"
+
+    @property
+    def overloads(self) -> list[Member]:
+        """Its signatures for type checkers, where it has several."""
+        return [dataclasses.replace(self, function=each) for each in get_overloads(self.function)]
 
     @property
     def returned(self) -> object:
@@ -250,6 +256,15 @@ class Module:
         self._body.append("\n".join(lines))
 
     def _method(self, member: Member, spoken: str) -> list[str]:
+        return [*(line for each in member.overloads for line in self._overload(each)), *self._one(member, spoken)]
+
+    def _overload(self, member: Member) -> list[str]:
+        assert isinstance(member.returned, type)
+        parameters, result = self._parameters(member, member.node), self._face(member.returned)
+        noted = "  # type: ignore[overload-overlap]" if "type: ignore" in inspect.getsource(member.function) else ""
+        return [f"@{self.use('typing', 'overload')}", f"def {member.name}({parameters}) -> {result}: ...{noted}", ""]
+
+    def _one(self, member: Member, spoken: str) -> list[str]:
         node = member.node
         parameters = self._parameters(member, node)
         assert node.returns is not None

@@ -20,7 +20,7 @@ from caliber.api._aio_admin import AsyncTables
 from caliber.api._aio_engine import AsyncLockService
 from caliber.api._aio_events import AsyncSubscriptions
 from caliber.api._aio_knowledge import AsyncNoteMethods
-from caliber.api._aio_memories import AsyncMemory
+from caliber.api._aio_memories import AsyncRecordMethods
 from caliber.api._aio_trajectory import AsyncTaskMethods
 from caliber.api.aio_base import AsyncHandle, opened
 from caliber.api.caliber import Caliber
@@ -41,7 +41,7 @@ from caliber.storage.protocol import ConnectionPool
 from caliber.storage.sql.full_text import Progress
 
 
-class AsyncCaliber(AsyncHandle, AsyncTaskMethods, AsyncNoteMethods, of=Caliber):
+class AsyncCaliber(AsyncHandle, AsyncTaskMethods, AsyncNoteMethods, AsyncRecordMethods, of=Caliber):
     """``Caliber`` with ``async`` methods."""
 
     _sync: Caliber
@@ -49,13 +49,6 @@ class AsyncCaliber(AsyncHandle, AsyncTaskMethods, AsyncNoteMethods, of=Caliber):
     async def get(self, id: Id) -> Any:
         """Return the trajectory, scope, turn, artifact, note, session or edge under an id. See ``Caliber.get``."""
         return await self._run(self._sync.get, id)
-
-    def memory(self, name: str) -> AsyncMemory:
-        """Return the records of one memory, ``note`` or ``turn_buffer``, to find, count and search them by themselves.
-
-        See ``Caliber.memory``.
-        """
-        return self._face(AsyncMemory, self._sync.memory(name))
 
     async def assemble_context(
         self,

@@ -10,27 +10,109 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, overload
 
 from caliber.api.aio_base import AsyncFace
-from caliber.memories.memories import Memory
+from caliber.memories.facet import RecordMethods
+from caliber.memories.reading import RecordReader
 from caliber.memories.records import Records
-from caliber.memories.written import Written
 from caliber.model.agents import LockToken
 from caliber.model.trust import TrustLabel
 from caliber.model.windows import SearchResult
+from caliber.schema.memories import BuiltInName
 from caliber.schema.relation import Relation
 
 
-class AsyncWritten(AsyncFace, of=Written):
-    """``Written`` with ``async`` methods."""
+class AsyncRecordMethods(AsyncFace, of=RecordMethods):
+    """``Caliber`` with ``async`` methods."""
 
-    _sync: Written
+    _sync: RecordMethods
+
+    @overload
+    def records(self, name: BuiltInName) -> AsyncRecordReader: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def records(self, name: str) -> AsyncRecords: ...
+
+    def records(self, name: str) -> AsyncRecordReader:
+        """Return the records of one memory, to find, count and search them; those of a declared one also to write.
+
+        See ``Caliber.records``.
+        """
+        return self._face(AsyncRecordReader, self._sync.records(name))
+
+
+class AsyncRecordReader(AsyncFace, of=RecordReader):
+    """``RecordReader`` with ``async`` methods."""
+
+    _sync: RecordReader
 
     @property
     def name(self) -> str:
-        """The name of the memory. See ``Written.name``."""
+        """The name of the memory. See ``RecordReader.name``."""
         return self._sync.name
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields that filters and keywords may name. See ``RecordReader.fields``."""
+        return self._sync.fields
+
+    @property
+    def Record(self) -> type[Any]:
+        """The class of its records. See ``RecordReader.Record``."""
+        return self._sync.Record
+
+    async def get(self, id: uuid.UUID | str) -> Any:
+        """Return one record. See ``RecordReader.get``."""
+        return await self._run(self._sync.get, id)
+
+    async def find(
+        self,
+        filter: str | Mapping[str, Any] | None = None,
+        *,
+        order_by: str | None = None,
+        descending: bool = False,
+        limit: int | None = None,
+        after: Any = None,
+        in_force: bool = True,
+        **equal: Any,
+    ) -> list[Any]:
+        """Return the records that a filter holds for and whose fields have given values, in the order of their ids.
+
+        See ``RecordReader.find``.
+        """
+        return await self._run(
+            self._sync.find,
+            filter,
+            order_by=order_by,
+            descending=descending,
+            limit=limit,
+            after=after,
+            in_force=in_force,
+            **equal,
+        )
+
+    async def count(self, filter: str | Mapping[str, Any] | None = None, *, in_force: bool = True, **equal: Any) -> int:
+        """Return how many records ``find`` would return. See ``RecordReader.count``."""
+        return await self._run(self._sync.count, filter, in_force=in_force, **equal)
+
+    async def search(
+        self,
+        query: str,
+        filter: str | Mapping[str, Any] | None = None,
+        *,
+        limit: int | None = None,
+        as_of: datetime | None = None,
+        deadline_ms: int | None = None,
+    ) -> SearchResult:
+        """Search this memory alone, as ``Caliber.search`` does. See ``RecordReader.search``."""
+        return await self._run(self._sync.search, query, filter, limit=limit, as_of=as_of, deadline_ms=deadline_ms)
+
+
+class AsyncRecords(AsyncRecordReader, of=Records):
+    """``Records`` with ``async`` methods."""
+
+    _sync: Records
 
     async def insert(
         self,
@@ -49,7 +131,7 @@ class AsyncWritten(AsyncFace, of=Written):
     ) -> Any:
         """Store a record, given as a mapping, by keyword or both, and return it; durable when this returns.
 
-        See ``Written.insert``.
+        See ``Records.insert``.
         """
         return await self._run(
             self._sync.insert,
@@ -78,7 +160,7 @@ class AsyncWritten(AsyncFace, of=Written):
         guard: LockToken | None = None,
         deadline_ms: int | None = None,
     ) -> list[Any]:
-        """Store records in order, all or none. See ``Written.insert_many``."""
+        """Store records in order, all or none. See ``Records.insert_many``."""
         return await self._run(
             self._sync.insert_many,
             records,
@@ -103,7 +185,7 @@ class AsyncWritten(AsyncFace, of=Written):
     ) -> Any:
         """Change fields of a record and return it as stored; what it said is kept for replay.
 
-        See ``Written.update``.
+        See ``Records.update``.
         """
         return await self._run(
             self._sync.update, id, changes, version=version, guard=guard, deadline_ms=deadline_ms, **fields
@@ -117,7 +199,7 @@ class AsyncWritten(AsyncFace, of=Written):
         guard: LockToken | None = None,
         deadline_ms: int | None = None,
     ) -> Any:
-        """Take a record out of use, without deleting it, and return it. See ``Written.archive``."""
+        """Take a record out of use, without deleting it, and return it. See ``Records.archive``."""
         return await self._run(self._sync.archive, id, version=version, guard=guard, deadline_ms=deadline_ms)
 
     async def delete(
@@ -128,76 +210,8 @@ class AsyncWritten(AsyncFace, of=Written):
         guard: LockToken | None = None,
         deadline_ms: int | None = None,
     ) -> None:
-        """Delete a record and those that belong to it, keeping what they said for replay. See ``Written.delete``."""
+        """Delete a record and those that belong to it, keeping what they said for replay. See ``Records.delete``."""
         await self._run(self._sync.delete, id, version=version, guard=guard, deadline_ms=deadline_ms)
-
-
-class AsyncMemory(AsyncWritten, of=Memory):
-    """``Memory`` with ``async`` methods."""
-
-    _sync: Memory
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """The fields that filters and keywords may name. See ``Memory.fields``."""
-        return self._sync.fields
-
-    @property
-    def Record(self) -> type[Any]:
-        """The class of its records. See ``Memory.Record``."""
-        return self._sync.Record
-
-    async def get(self, id: uuid.UUID | str) -> Any:
-        """Return one record. See ``Memory.get``."""
-        return await self._run(self._sync.get, id)
-
-    async def find(
-        self,
-        filter: str | Mapping[str, Any] | None = None,
-        *,
-        order_by: str | None = None,
-        descending: bool = False,
-        limit: int | None = None,
-        after: Any = None,
-        in_force: bool = True,
-        **equal: Any,
-    ) -> list[Any]:
-        """Return the records that a filter holds for and whose fields have given values, in the order of their ids.
-
-        See ``Memory.find``.
-        """
-        return await self._run(
-            self._sync.find,
-            filter,
-            order_by=order_by,
-            descending=descending,
-            limit=limit,
-            after=after,
-            in_force=in_force,
-            **equal,
-        )
-
-    async def count(self, filter: str | Mapping[str, Any] | None = None, *, in_force: bool = True, **equal: Any) -> int:
-        """Return how many records ``find`` would return. See ``Memory.count``."""
-        return await self._run(self._sync.count, filter, in_force=in_force, **equal)
-
-    async def search(
-        self,
-        query: str,
-        filter: str | Mapping[str, Any] | None = None,
-        *,
-        limit: int | None = None,
-        as_of: datetime | None = None,
-        deadline_ms: int | None = None,
-    ) -> SearchResult:
-        """Search this memory alone, as ``Caliber.search`` does. See ``Memory.search``."""
-        return await self._run(self._sync.search, query, filter, limit=limit, as_of=as_of, deadline_ms=deadline_ms)
-
-
-class AsyncRecords(AsyncMemory, of=Records):
-    """``Records`` with ``async`` methods."""
-
-    _sync: Records
 
     @property
     def relation(self) -> Relation:

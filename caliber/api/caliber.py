@@ -17,8 +17,7 @@ from caliber.engine.engine import Engine
 from caliber.engine.leases import LockService, locks_for
 from caliber.events.bus import Subscriptions
 from caliber.knowledge.facet import NoteMethods
-from caliber.memories.memories import Memory
-from caliber.memories.names import memory
+from caliber.memories.facet import RecordMethods
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.erasure import ForgetReport
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from caliber.erasure.service import Forgetting
 
 
-class Caliber(TaskMethods, NoteMethods, AbstractContextManager["Caliber"]):
+class Caliber(TaskMethods, NoteMethods, RecordMethods, AbstractContextManager["Caliber"]):
     """The memory of one tenant, used as one principal. Safe to share between threads.
 
     Every call raises Unavailable once the handle is closed, or in a child process after ``fork``.
@@ -57,13 +56,6 @@ class Caliber(TaskMethods, NoteMethods, AbstractContextManager["Caliber"]):
         Raises: NotFound, also for what the principal may not see.
         """
         return self._searching.get(arguments.as_uuid(id, "id"))
-
-    def memory(self, name: str) -> Memory:
-        """Return the records of one memory, ``note`` or ``turn_buffer``, to find, count and search them by themselves.
-
-        Raises: InvalidValue for a name that no memory has.
-        """
-        return memory(self._engine, self._principal, self._searching, name)
 
     def assemble_context(
         self,

@@ -19,7 +19,7 @@ from caliber.embedding.service import Embeddings
 from caliber.embedding.space_provider import Vectors, attach
 from caliber.kernels import uuid7
 from caliber.memories import checks as record_checks
-from caliber.memories.memories import Memory
+from caliber.memories.reading import RecordReader
 from caliber.model import arguments
 from caliber.model.agents import LockToken
 from caliber.model.errors import (
@@ -64,8 +64,8 @@ class _New:
     vectors: Vectors | None = None
 
 
-class Records(Memory):
-    """The records of one declared memory."""
+class Records(RecordReader):
+    """The records of one declared memory: read and written. Safe to share between threads."""
 
     def __init__(self, engine: Engine, principal: Principal, searching: Searching, own: MemoryBinding) -> None:
         super().__init__(engine, principal, searching, own)
@@ -89,7 +89,14 @@ class Records(Memory):
         deadline_ms: int | None = None,
         **fields: Any,
     ) -> Any:
-        """See ``Memory.insert``."""
+        """Store a record, given as a mapping, by keyword or both, and return it; durable when this returns.
+
+        ``trajectory``, ``scope``, ``session`` and ``parent`` are ids of what it belongs to; what is above says where
+        it is. The same idempotency key gives the same record. ``trust`` left out is ``trust.notes``.
+
+        Raises: InputError kinds, all that is wrong in one error; NotFound, ConstraintViolation (a scope or session that
+            has ended), Conflict (the key came with other content or another label), LockExpired.
+        """
         said = {
             "trajectory": trajectory,
             "scope": scope,
@@ -114,7 +121,13 @@ class Records(Memory):
         guard: LockToken | None = None,
         deadline_ms: int | None = None,
     ) -> list[Any]:
-        """See ``Memory.insert_many``."""
+        """Store records in order, all or none.
+
+        Where they differ in that, each may say itself where it belongs and when it was: ``scope_id``, ``parent_id``,
+        ``occurred_at``, ``idempotency_key`` and so on.
+
+        Raises: as ``insert``.
+        """
         each = arguments.as_items(records, "records", "a sequence of mappings")
         said = {"trajectory": trajectory, "scope": scope, "session": session, "parent": parent, "trust": trust}
         new: list[_New] = []
@@ -283,7 +296,7 @@ class Records(Memory):
 
     def update(
         self,
-        id: uuid.UUID | str,  # noqa: A002  (as ``Memory.get``)
+        id: uuid.UUID | str,  # noqa: A002  (as ``get``)
         changes: Mapping[str, Any] | None = None,
         *,
         version: int | None = None,
@@ -291,7 +304,12 @@ class Records(Memory):
         deadline_ms: int | None = None,
         **fields: Any,
     ) -> Any:
-        """See ``Memory.update``."""
+        """Change fields of a record and return it as stored; what it said is kept for replay.
+
+        Other words without ``trust`` are trusted no more than ``trust.notes``.
+
+        Raises: as ``insert``; NotFound; Conflict when ``version`` is no longer that of the record.
+        """
         key, expected = _which(id, version)
         merged = _merged(arguments.as_mapping(changes, "changes"), fields)
         values = record_checks.checked(self._own, merged, whole=False)
@@ -325,13 +343,13 @@ class Records(Memory):
 
     def archive(
         self,
-        id: uuid.UUID | str,  # noqa: A002  (as ``Memory.get``)
+        id: uuid.UUID | str,  # noqa: A002  (as ``get``)
         *,
         version: int | None = None,
         guard: LockToken | None = None,
         deadline_ms: int | None = None,
     ) -> Any:
-        """See ``Memory.archive``."""
+        """Take a record out of use, without deleting it, and return it. Raises: as ``update``."""
         key, expected = _which(id, version)
 
         def work(uow: UnitOfWork) -> Any:
@@ -347,13 +365,13 @@ class Records(Memory):
 
     def delete(
         self,
-        id: uuid.UUID | str,  # noqa: A002  (as ``Memory.get``)
+        id: uuid.UUID | str,  # noqa: A002  (as ``get``)
         *,
         version: int | None = None,
         guard: LockToken | None = None,
         deadline_ms: int | None = None,
     ) -> None:
-        """See ``Memory.delete``."""
+        """Delete a record and those that belong to it, keeping what they said for replay. Raises: as ``update``."""
         key, expected = _which(id, version)
 
         def work(uow: UnitOfWork) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from caliber.model.memories import MemoryCategory
 from caliber.schema.memory_types import FieldType, MemoryType, Retention, RetentionKind
@@ -75,6 +76,9 @@ BUILT_IN: dict[str, MemoryBinding] = {
     relation.memory.name: built_in(relation) for relation in RELATIONS if relation.memory is not None
 }
 """The memories that every store has, by name; a memory of another name is a relation of its own."""
+
+BuiltInName = Literal["trajectory", "scope", "turn_buffer", "artifact", "note"]
+"""The names of ``BUILT_IN`` for type checkers."""
 
 
 def window_of(memory: str) -> Window | None:

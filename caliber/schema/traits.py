@@ -144,12 +144,11 @@ class Memory:
     """The memory that every store has in a relation, as the language calls it.
 
     ``names`` are pairs of a field and the column that it is called otherwise than. ``vectors`` are fields that stand
-    for the record's vector. Records belong to a record of one of the memories ``parents``. ``written_by`` is the call
-    that writes them. ``stays`` says why no retention takes them.
+    for the record's vector. Records belong to a record of one of the memories ``parents``. ``stays`` says why
+    no retention takes them.
     """
 
     name: str
-    written_by: str
     category: MemoryCategory = MemoryCategory.EPISODIC
     names: tuple[tuple[str, str], ...] = ()
     vectors: tuple[str, ...] = ()

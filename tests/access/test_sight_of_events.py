@@ -86,8 +86,8 @@ def test_of_what_everybody_may_read_everybody_hears_also_when_it_is_gone(backend
     memory.acting_as(READER).on_event(lambda event: heard.append(event.event_type))
     agent = start(memory)
     agent.keep("kept")
-    record = memory.memory("step").insert(position=1)
-    memory.memory("step").delete(record.record_id)
+    record = memory.records("step").insert(position=1)
+    memory.records("step").delete(record.record_id)
     memory.close_scope(agent.scope_id)
     memory.complete_trajectory(agent.trajectory_id, status="success", summary="")
     wanted = ["trajectory_start", "scope_open", "artifact_create", "memory_insert", "memory_delete", "scope_close"]

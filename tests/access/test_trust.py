@@ -211,7 +211,7 @@ def test_a_summary_counts_turns_that_were_written_past_it(opened: Any) -> None:
 
 
 def test_a_record_of_a_declared_memory_that_says_other_words_is_trusted_no_more_than_a_new_one(backend: Any) -> None:
-    facts = backend.open(**LIGHT, memories=[FACT]).memory("fact")
+    facts = backend.open(**LIGHT, memories=[FACT]).records("fact")
     made = facts.insert(subject="Ada", kind="claim", trust="user")
     assert facts.insert(subject="Bob", kind="claim").trust is TOOL
     assert facts.update(made.record_id, kind="rumour").trust is USER, "these are no words"

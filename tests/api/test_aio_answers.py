@@ -82,7 +82,7 @@ def bound(handle: Any, operation: Operation, ids: dict[str, uuid.UUID]) -> Calla
     facet, name, given, options = operation
     part = handle
     if facet in ("step", "note"):
-        part = handle.memory(facet)
+        part = handle.records(facet)
     elif facet:
         for each in facet.split("."):
             part = getattr(part, each)

@@ -111,7 +111,7 @@ def test_texts_of_a_subclass_are_kept_as_they_read(text: Any, backend: Any) -> N
         assert (handle.get(kept.artifact_id).content, handle.get(kept.artifact_id).schema_version) == (b"decide", "v1")
         assert handle.get(task.trajectory_id).goal == "the goal"
         assert handle.verify() == []
-        assert len(handle.memory("note").find(entity=np.str_("Pixel"))) == 1
+        assert len(handle.records("note").find(entity=np.str_("Pixel"))) == 1
         window = handle.assemble_context(task.trajectory_id, query=text("Pixel dog"))
         assert "bob" in window.text
         assert "hello there" in window.text

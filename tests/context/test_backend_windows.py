@@ -135,7 +135,7 @@ class Tasks:
                 visible_to=NOBODY,
             )
         )  # fmt: skip
-        facts = self.memory.memory("fact")
+        facts = self.memory.records("fact")
         for at, task in enumerate((None, self.hidden[0].trajectory_id)):
             said = "SECRET fact of the dog" if task else "a fact of the dog and the boat"
             facts.insert(subject=f"s{at}", kind="claim", content=said, trajectory=task)

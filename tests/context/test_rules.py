@@ -300,7 +300,7 @@ def test_a_declared_memory_is_a_source_of_windows(backend: Any, start: Any) -> N
         injection_rules=[rule("decision", filter='status = "open"', max_tokens=200), rule("note", priority=10)],
     )
     task = start(memory).trajectory_id
-    decisions = memory.memory("decision")
+    decisions = memory.records("decision")
     made = decisions.insert(title="Use make", status="open", weight=0.5, body="It is there.\nAlways.")
     done = decisions.insert(title="Use tea", status="done")
     gone = decisions.insert(title="Use ink", status="open")
@@ -326,7 +326,7 @@ def test_a_declared_memory_is_a_source_of_windows(backend: Any, start: Any) -> N
 def test_windows_forget_what_a_declared_memory_said(file_backend: Any, start: Any) -> None:
     memory = file_backend.open(memories=[DECISION], injection_rules=[rule("decision")])
     task = start(memory).trajectory_id
-    memory.memory("decision").insert(title="Zebedee wants tea", status="open")
+    memory.records("decision").insert(title="Zebedee wants tea", status="open")
     window = memory.assemble_context(task)
     assert "Zebedee" in window.text
     memory.flush()
@@ -362,7 +362,7 @@ def test_rules_bring_the_same_where_records_are_not_in_memory(backend: Any, star
         note = {**NOTE, "entity": f"thing {at}", "confidence": 0.4 + 0.1 * at}
         author, readers = (other, ["agent:writer"]) if at == 5 else (memory, None)
         author.add_note(content=f"note {at}", visible_to=readers, **note)
-        memory.memory("decision").insert(title=f"decision {at}", status="open" if at % 2 else "done")
+        memory.records("decision").insert(title=f"decision {at}", status="open" if at % 2 else "done")
     window = memory.assemble_context(task)
     assert {section.name: len(section.sources) for section in window.sections} == {
         "notes": 2,
@@ -428,7 +428,7 @@ def test_records_of_a_declared_memory_are_taken_by_what_a_query_asks(backend: An
         search__keyword__similar_words="none",
     )
     task = start(memory).trajectory_id
-    lessons = memory.memory("lesson")
+    lessons = memory.records("lesson")
     wanted = lessons.insert(body="Backups are made at night.")
     newest = lessons.insert(body="Tea is made in the morning.")
     memory.flush()

@@ -63,10 +63,10 @@ def test_a_memory_whose_code_no_byte_holds(backend: Any, another: Any, tmp_path:
     caliber.migrate(settings)
     here, there = backend.open(settings), backend.open(backend.config(memories=[FACT]))
     assert inspect(here).store.catalog.memories["fact"].relation.code == 256
-    kept = here.memory("fact").insert(subject="Ada", content="wrote the first program", kind="claim")
-    removed = here.memory("fact").insert(subject="Bob", kind="claim")
+    kept = here.records("fact").insert(subject="Ada", content="wrote the first program", kind="claim")
+    removed = here.records("fact").insert(subject="Bob", kind="claim")
     assert there.search("", consistency="latest").position
-    here.memory("fact").delete(removed.record_id)
+    here.records("fact").delete(removed.record_id)
     assert [hit.id for hit in there.search("program", kinds=["fact"], consistency="latest").hits] == [kept.record_id]
     assert [hit.id for hit in here.search("program", kinds=["fact"]).hits] == [kept.record_id]
     assert there.verify() == here.storage.check() == []
@@ -76,7 +76,7 @@ def test_a_memory_whose_code_no_byte_holds(backend: Any, another: Any, tmp_path:
         into.create(into.config())
         caliber.restore(into.config(memories=[FACT]), tmp_path / "all.zip", replace=True)
         with into.open(into.config(memories=[FACT])) as memory:
-            assert memory.memory("fact").get(kept.record_id).subject == "Ada"
+            assert memory.records("fact").get(kept.record_id).subject == "Ada"
 
 
 def test_steps_are_told_first_and_then_taken(backend: Any) -> None:  # C-130, C-132, issue 6
@@ -238,12 +238,12 @@ def test_a_memory_that_took_the_name_of_another_is_not_taken_for_it(backend: Any
     backend.needs("sharing")
     settings = backend.config(memories=[IDEA])
     old = backend.open(settings)
-    agent, ideas = start(old), old.memory("idea")
+    agent, ideas = start(old), old.records("idea")
     first = ideas.insert(content="alpha")
     caliber.migrate(backend.config(), drop=["idea"])
     caliber.migrate(settings)
     new = backend.open(settings)
-    made = new.memory("idea").insert(content="beta")
+    made = new.records("idea").insert(content="beta")
     inspect(new).part(Embeddings).embedder.drain()
     for call in (
         lambda: ideas.insert(content="gamma"),
@@ -260,7 +260,7 @@ def test_a_memory_that_took_the_name_of_another_is_not_taken_for_it(backend: Any
     assert old.verify() == []
     with pytest.raises(SchemaMismatch, match="open it again"):
         ideas.find()
-    assert new.memory("idea").find() == [made]
+    assert new.records("idea").find() == [made]
     assert new.verify() == []
 
 
@@ -271,7 +271,7 @@ def test_vectors_of_a_memory_that_came_later_are_passed_over(backend: Any, start
     settings = backend.config(memories=[IDEA])
     caliber.migrate(settings)
     new = backend.open(settings)
-    new.memory("idea").insert(content="beta")
+    new.records("idea").insert(content="beta")
     inspect(new).part(Embeddings).embedder.drain()
     old.assemble_context(agent.trajectory_id, query="beta", consistency="latest")
     assert old.verify() == []
@@ -284,7 +284,7 @@ def test_a_field_that_took_the_place_of_another_is_not_taken_for_it(backend: Any
     backend.needs("sharing")
     old = backend.open(backend.config(memories=[IDEA]))
     asking = backend.open(backend.config(memories=[IDEA], search__mode="backend"))
-    ideas = old.memory("idea")
+    ideas = old.records("idea")
     first = ideas.insert(content="alpha", weight=0.5)
     less = _without(IDEA, "weight")
     caliber.migrate(backend.config(memories=[less]), drop=["idea.weight"])
@@ -293,12 +293,12 @@ def test_a_field_that_took_the_place_of_another_is_not_taken_for_it(backend: Any
         settings = backend.config(memories=[more])
         caliber.migrate(settings)
         new = backend.open(settings)
-        fresh = new.memory("idea").insert(content="beta", weight={"text": "light", "int": 7}[kind])
-        assert new.memory("idea").get(fresh.record_id) == fresh
+        fresh = new.records("idea").insert(content="beta", weight={"text": "light", "int": 7}[kind])
+        assert new.records("idea").get(fresh.record_id) == fresh
         with pytest.raises(SchemaMismatch):
             ideas.archive(fresh.record_id)
         stored = backend.open(backend.config(memories=[more], search__mode="backend"))
-        assert stored.memory("idea").get(fresh.record_id) == fresh
+        assert stored.records("idea").get(fresh.record_id) == fresh
     # Asked for a column that is not there, SQLite may answer with the column's name.
     for call in (
         lambda: ideas.update(first.record_id, content="gamma"),
@@ -306,11 +306,11 @@ def test_a_field_that_took_the_place_of_another_is_not_taken_for_it(backend: Any
     ):
         with pytest.raises(StorageError):  # SchemaMismatch, or what the database itself says of the column
             call()
-    for read in (old.storage.idea.get, asking.get, asking.memory("idea").get):
+    for read in (old.storage.idea.get, asking.get, asking.records("idea").get):
         with pytest.raises(SchemaMismatch):
             read(first.record_id)
     if kind is not None:
-        assert new.memory("idea").get(fresh.record_id) == fresh
+        assert new.records("idea").get(fresh.record_id) == fresh
         assert new.verify() == []
 
 
@@ -372,7 +372,7 @@ def test_a_window_is_replayed_without_a_field_that_is_gone_if_it_was_empty(backe
     windows = {}
     with backend.open(memories=[whole], injection_rules=rules) as memory:
         for extra in (None, "more"):
-            memory.memory("one").insert(body="the ferry leaves", extra=extra)
+            memory.records("one").insert(body="the ferry leaves", extra=extra)
             task = memory.start_trajectory("cross the water", initiator=USER)
             windows[extra] = memory.assemble_context(task.trajectory_id)
         memory.flush()

@@ -117,7 +117,7 @@ def test_filters_over_values_that_are_missing(backend: Any) -> None:  # K-064
 def test_members_of_an_enum_are_called_as_their_values(backend: Any) -> None:
     values = ["open", "in progress", "in-progress", "in_progress_2", "1st", "§", "größe"]
     task = {"name": "task", "type": "semantic", "fields": [{"name": "state", "type": "enum", "values": values}]}
-    tasks = backend.open(memories=[task]).memory("task")
+    tasks = backend.open(memories=[task]).records("task")
     made = tasks.insert(state="in-progress")
     names = [member.name for member in type(made.state)]
     assert names == ["OPEN", "IN_PROGRESS", "IN_PROGRESS_2", "IN_PROGRESS_2_2", "VALUE_1ST", "VALUE", "GRÖSSE"]
@@ -128,7 +128,7 @@ def test_members_of_an_enum_are_called_as_their_values(backend: Any) -> None:
 
 def test_a_record_shows_what_people_read_of_it(backend: Any, start: Any) -> None:
     agent = start(backend.open(memories=[FACT]))
-    fact = agent.memory.memory("fact").insert(subject="Ada", content="x", kind="claim")
+    fact = agent.memory.records("fact").insert(subject="Ada", content="x", kind="claim")
     shown = [repr(item) for item in (fact, agent.note("Ada likes tea"), agent.keep("a patch"))]
     assert all("content_hash" not in text for text in shown), shown
     assert "CLAIM" in shown[0]
@@ -175,7 +175,7 @@ def test_stores_of_one_process_have_memories_of_one_name_with_other_types(backen
         shape = {"type": "meta", "retention": {"kind": "persistent"}, "fields": [{"name": "said", "type": kind}]}
         store = another(backend.name)
         memory = store.open(store.config(memories=[{"name": "saying", **shape}]))
-        made.append((memory, memory.memory("saying").insert(said=value)))
+        made.append((memory, memory.records("saying").insert(said=value)))
     for memory, one in made:
         assert list(memory.storage.saying.all()) == [one]
         assert memory.verify() == []

@@ -77,9 +77,9 @@ def fill(agent: Any) -> None:
             "title": f"{place} {at}", "story": text if at % 2 else None, "rank": at % 4, "importance": at / 2,
             "sure": at % 3 == 0, "occurred_at": MAY if at % 4 == 0 else None,
         })  # fmt: skip
-    memory.memory("fact").insert_many(facts[:8], scope=agent.scope_id)
-    memory.memory("fact").insert_many(facts[8:])
-    memory.memory("place").insert_many([*places, {"title": "東京 l'lake \x00 end", "importance": 1e23}])
+    memory.records("fact").insert_many(facts[:8], scope=agent.scope_id)
+    memory.records("fact").insert_many(facts[8:])
+    memory.records("place").insert_many([*places, {"title": "東京 l'lake \x00 end", "importance": 1e23}])
     for thing in ("boat", "lake"):
         agent.note(f"a note of the {thing}", entity="Ines")
     memory.flush()
@@ -140,10 +140,10 @@ def test_same_hits_scores_and_reasons_as_from_memory_whatever_is_changed(backend
     with pytest.raises(InvalidValue, match=r"filter\.sure.*true or false"):
         resident.search("", kinds=["place"], filter={"sure": "yes"})
     for kind in ("fact", "place"):
-        assert {hit.kind for hit in stored.memory(kind).search("boat").hits} == {kind}
-        found = stored.memory(kind).search("boats near Oslo", "count > 3" if kind == "fact" else {"rank": 3}, limit=4)
+        assert {hit.kind for hit in stored.records(kind).search("boat").hits} == {kind}
+        found = stored.records(kind).search("boats near Oslo", "count > 3" if kind == "fact" else {"rank": 3}, limit=4)
         assert 0 < len(found.hits) <= 4
-    assert "vector" in {leg for hit in stored.memory("fact").search("something else").hits for leg in hit.found_by}
+    assert "vector" in {leg for hit in stored.records("fact").search("something else").hits for leg in hit.found_by}
     one, two = stored.acting_as(READER), resident.acting_as(READER)
     assert same(one, two, "boats on the lake", kinds=["fact"]).hits
     many = stored.search_many(QUERIES[:3], kinds=["fact"])
@@ -154,7 +154,7 @@ def test_same_hits_scores_and_reasons_as_from_memory_whatever_is_changed(backend
 
 def _changed(agent: Any, resident: Any) -> None:
     """Change records in every way, and compare what is found then."""
-    memory, facts, places = agent.memory, agent.memory.memory("fact"), agent.memory.memory("place")
+    memory, facts, places = agent.memory, agent.memory.records("fact"), agent.memory.records("place")
     made = facts.insert_many(
         [{"subject": f"s{at}", "kind": "claim", "content": f"walrus number {at}"} for at in range(5)]
     )
@@ -167,7 +167,7 @@ def _changed(agent: Any, resident: Any) -> None:
     ids = {hit.id for hit in memory.search("walrus", kinds=["fact", "place"]).hits if "keyword" in hit.found_by}
     assert ids == {made[1].record_id, made[4].record_id}
     assert {hit.id for hit in places.search("otter").hits} == {said.record_id}
-    drafts = memory.memory("draft")
+    drafts = memory.records("draft")
     drafts.insert(words="a walrus that goes with its scope", scope=agent.scope_id)
     assert len(drafts.search("walrus").hits) == 1
     memory.close_scope(agent.scope_id)
@@ -203,7 +203,7 @@ def test_migrations_take_the_index_along(backend: Any) -> None:  # C-130
     caliber.migrate(settings(title_only))
     with backend.open(settings(title_only)) as memory:
         assert sound(memory)
-        memory.memory("place").insert(title="a bay", story="full of walrus")
+        memory.records("place").insert(title="a bay", story="full of walrus")
         assert [hit.kind for hit in memory.search("walrus").hits] == ["note"]
     told: list[tuple[int, int]] = []
     module = backend_module(settings(PLACE).storage.adapter)
@@ -214,21 +214,21 @@ def test_migrations_take_the_index_along(backend: Any) -> None:  # C-130
     assert told[-1] == (2, 2), "a text becomes searchable: what is there is indexed by it"
     with backend.open(settings(PLACE)) as memory:
         assert sound(memory)
-        assert [hit.kind for hit in memory.memory("place").search("walrus").hits] == ["place"]
+        assert [hit.kind for hit in memory.records("place").search("walrus").hits] == ["place"]
     less = {**without(PLACE, "story"), "indexes": PLACE["indexes"][:1]}
     caliber.migrate(settings(less), drop=["place.story"])
     with backend.open(settings(less)) as memory:
         assert sound(memory)
-        assert memory.memory("place").search("walrus").hits == ()
-        assert len(memory.memory("place").search("bay").hits) == 1
+        assert memory.records("place").search("walrus").hits == ()
+        assert len(memory.records("place").search("bay").hits) == 1
     caliber.migrate(settings(), drop=["place"])
     with backend.open(settings()) as memory:
         assert sound(memory)
         assert len(memory.search("walrus").hits) == 1
     caliber.migrate(settings(PLACE))  # a namesake, with a number of its own
     with backend.open(settings(PLACE)) as memory:
-        made = memory.memory("place").insert(title="another walrus bay")
-        assert [hit.id for hit in memory.memory("place").search("walrus bay").hits] == [made.record_id]
+        made = memory.records("place").insert(title="another walrus bay")
+        assert [hit.id for hit in memory.records("place").search("walrus bay").hits] == [made.record_id]
         assert sound(memory)
         assert inspect(memory).store.full_text.state().memories == {65: ("title", "story")}
         assert inspect(memory).store.full_text.drop()
@@ -245,22 +245,22 @@ def test_who_has_the_store_open_keeps_the_index_as_it_is_now(backend: Any) -> No
     oldest = backend.open(memories=[plain], **knobs)
     caliber.migrate(backend.config(memories=[title_only], **knobs))
     old = backend.open(memories=[title_only], **knobs)
-    old.memory("place").insert(title="a bay", story="walrus")
+    old.records("place").insert(title="a bay", story="walrus")
     caliber.migrate(backend.config(memories=[PLACE], **knobs))
     new = backend.open(memories=[PLACE], **knobs)
     assert len(new.search("walrus").hits) == 1
     with pytest.raises(SchemaMismatch, match="open it again"):
-        old.memory("place").search("bay")
+        old.records("place").search("bay")
     assert old.search("bay", kinds=["note"]).hits == ()
-    old.memory("place").insert(title="another bay", story="seals")
-    oldest.memory("place").insert(title="one more bay", story="seals")  # it knows of no words that are searched
+    old.records("place").insert(title="another bay", story="seals")
+    oldest.records("place").insert(title="one more bay", story="seals")  # it knows of no words that are searched
     assert len(new.search("seals").hits) == 2
     assert sound(new)
     assert old.verify() == oldest.verify() == []
     caliber.migrate(backend.config(memories=[more], **knobs))
     newer = backend.open(memories=[more], **knobs)
     assert len(newer.search("seals").hits) == 2
-    new.memory("place").insert(title="the last bay")  # it knows nothing of another field, and says so
+    new.records("place").insert(title="the last bay")  # it knows nothing of another field, and says so
     with pytest.raises(SchemaMismatch, match=r"not complete.*rebuild-search"):
         newer.search("bay")
     with pytest.raises(SchemaMismatch, match="open it again"):
@@ -268,12 +268,12 @@ def test_who_has_the_store_open_keeps_the_index_as_it_is_now(backend: Any) -> No
     newer.storage.rebuild_search()
     assert len(newer.search("bay").hits) == 4
     caliber.migrate(backend.config(memories=[plain | {"fields": more["fields"]}], **knobs))
-    newer.memory("place").insert(title="an unsearched bay")
+    newer.records("place").insert(title="an unsearched bay")
     assert inspect(newer).store.full_text.state().memories == {}
     assert inspect(newer).store.full_text.state().complete
     caliber.migrate(backend.config(), drop=["place"])
     with pytest.raises(SchemaMismatch, match="open it again"):
-        newer.memory("place").search("seals")
+        newer.records("place").search("seals")
     assert newer.search("seals", kinds=["note"]).hits == ()
 
 
@@ -289,15 +289,15 @@ def test_rules_choose_by_relevance_where_records_are_not_in_memory(backend: Any,
     clock = FixedClock()
     with opened(backend, "backend", clock, **options) as memory:
         task = start(memory).trajectory_id
-        memory.memory("place").insert(title="a walrus on the quay", rank=1)
-        memory.memory("place").insert(title="a walrus in the bay", rank=3)
-        memory.memory("fact").insert(subject="walrus", kind="claim", content="a walrus has tusks")
+        memory.records("place").insert(title="a walrus on the quay", rank=1)
+        memory.records("place").insert(title="a walrus in the bay", rank=3)
+        memory.records("fact").insert(subject="walrus", kind="claim", content="a walrus has tusks")
         for many in (28, 1, 1):
             clock.advance(ms=1_000)
             place = [{"title": f"nothing of note {many} {at}", "rank": at % 3} for at in range(many)]
             fact = {"subject": "s", "kind": "claim", "content": f"the weather was fair on day {many}"}
-            memory.memory("place").insert_many(place)
-            memory.memory("fact").insert_many([fact] * many)
+            memory.records("place").insert_many(place)
+            memory.records("fact").insert_many([fact] * many)
         memory.flush()
         windows = [memory.assemble_context(task, query=query) for query in ("walrus", "fair weather", None)]
         assert "a walrus on the quay" in windows[0].text
@@ -316,12 +316,12 @@ def test_words_and_vectors_come_back_from_a_backup_and_with_a_load(backend: Any,
     backend.needs("bulk")
     backend.needs("reopen")
     memory = opened(backend, "backend", vector__index_type="hnsw")
-    memory.memory("place").insert(title="walrus bay")
-    memory.memory("fact").insert(subject="walrus", kind="claim", content="tusks")
+    memory.records("place").insert(title="walrus bay")
+    memory.records("fact").insert(subject="walrus", kind="claim", content="tusks")
     memory.storage.backup(tmp_path / "all.zip")
     loaded = memory.storage.bulk_read("memory_place").read_all().select(["title"])
     memory.storage.bulk_load("place", loaded)
-    assert len(memory.memory("place").search("walrus").hits) == 2
+    assert len(memory.records("place").search("walrus").hits) == 2
     assert sound(memory)
     target = another("sqlite")
     knobs = {"memories": ALL, "search__mode": "backend", "search__keyword__similar_words": "none"}
@@ -329,8 +329,8 @@ def test_words_and_vectors_come_back_from_a_backup_and_with_a_load(backend: Any,
     caliber.restore(settings, tmp_path / "all.zip")
     target.created.add(target.store_of(settings))
     with target.open(settings, embedding_provider=CountingEmbeddings(32)) as restored:
-        assert [hit.content for hit in restored.memory("place").search("walrus").hits] == ["walrus bay"]
-        found = restored.memory("fact").search("tusks").hits[0]
+        assert [hit.content for hit in restored.records("place").search("walrus").hits] == ["walrus bay"]
+        found = restored.records("fact").search("tusks").hits[0]
         assert set(found.found_by) >= {"keyword", "vector"}
         assert sound(restored)
 
@@ -354,7 +354,7 @@ def test_every_statement_of_a_memory_keeps_its_contract(backend: Any) -> None:
 def test_check_finds_planted_faults(backend: Any) -> None:
     backend.needs("reopen")
     memory = opened(backend, "backend", search__weights=WORDS)
-    memory.memory("place").insert(title="walrus bay")
+    memory.records("place").insert(title="walrus bay")
     table = text_table(inspect(memory).store.catalog.memories["place"].relation)
     for planted in (
         f"DELETE FROM {backend.qualified(table + '_entry')}",
@@ -366,7 +366,7 @@ def test_check_finds_planted_faults(backend: Any) -> None:
         assert not sound(memory)
         if "memories" in planted:
             with pytest.raises(SchemaMismatch, match="rebuild-search"):
-                memory.memory("place").search("walrus")
+                memory.records("place").search("walrus")
         memory.storage.rebuild_search()
     assert sound(memory)
-    assert memory.memory("place").search("walrus").hits
+    assert memory.records("place").search("walrus").hits

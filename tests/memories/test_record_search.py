@@ -58,10 +58,10 @@ def said(result: Any) -> list[tuple[str, str]]:
 def test_records_are_found_by_words_alone_and_among_others(backend: Any, start: Any, mode: str) -> None:
     memory = opened(backend, search__mode=mode)
     agent = start(memory)
-    places = memory.memory("place")
+    places = memory.records("place")
     harbour = places.insert(title="The old harbour", story="zebra crossings everywhere", rank=1)
     places.insert(title="A mill", story="where flour was ground", rank=2)
-    memory.memory("sort").insert(order="zebra first")
+    memory.records("sort").insert(order="zebra first")
     agent.note("a zebra was seen")
     found = places.search("zebra")
     assert said(found)[0] == ("place", "The old harbour\nzebra crossings everywhere")
@@ -87,7 +87,7 @@ def test_records_are_found_by_words_alone_and_among_others(backend: Any, start: 
     with pytest.raises(NotFound):
         memory.get(harbour.record_id)
     for call, message in (
-        (lambda: memory.memory("step").search("x"), "no embedding and no text"),
+        (lambda: memory.records("step").search("x"), "no embedding and no text"),
         (
             lambda: memory.search("x", kinds=["step"]),
             "unknown kind; there are note, artifact, turn, scope, fact, place",
@@ -100,7 +100,7 @@ def test_records_are_found_by_words_alone_and_among_others(backend: Any, start: 
 @pytest.mark.parametrize("mode", ["commit", "behind", "off"])
 def test_records_have_vectors_when_the_configuration_says(backend: Any, mode: str) -> None:  # C-135
     memory = opened(backend, mode)
-    facts = memory.memory("fact")
+    facts = memory.records("fact")
     made = facts.insert_many(
         [{"subject": f"s{at}", "kind": "claim", "content": f"the lakes of the north {at}"} for at in range(3)]
     )
@@ -134,7 +134,7 @@ def test_records_have_vectors_when_the_configuration_says(backend: Any, mode: st
 def test_what_lacks_a_vector_gets_one_after_reopening(backend: Any) -> None:
     backend.needs("reopen")
     with opened(backend, "off") as memory:
-        made = memory.memory("fact").insert(subject="Ada", kind="claim", content="the lakes")
+        made = memory.records("fact").insert(subject="Ada", kind="claim", content="the lakes")
         memory.flush()
         assert memory.storage.embeddings.count() == 0
     with opened(backend, "behind") as memory:
@@ -168,7 +168,7 @@ def test_a_declared_memory_is_searched_as_artifacts_are(backend: Any, start: Any
     agent = start(memory)
     for at, text in enumerate(TEXTS):
         agent.keep(text)
-        memory.memory("fact").insert(subject=f"s{at}", kind="claim", content=text)
+        memory.records("fact").insert(subject=f"s{at}", kind="claim", content=text)
     memory.flush()
 
     def told(kind: str, query: str, **options: Any) -> Any:
@@ -186,9 +186,9 @@ def test_a_declared_memory_is_searched_as_artifacts_are(backend: Any, start: Any
 def test_others_find_what_was_written_here(backend: Any) -> None:
     backend.needs("sharing")
     one, other = opened(backend), opened(backend)
-    made = one.memory("place").insert(title="quay", story="a quiet quay")
+    made = one.records("place").insert(title="quay", story="a quiet quay")
     assert [hit.id for hit in other.search("quay", consistency="latest").hits] == [made.record_id]
-    one.memory("place").delete(made.record_id)
+    one.records("place").delete(made.record_id)
     assert other.search("quay", consistency="latest").hits == ()
 
 
@@ -222,12 +222,12 @@ def test_another_model_embeds_declared_memories_too(backend: Any) -> None:  # K-
 
     with backend.open(settings(HASH_PROVIDER)) as memory:
         rows = [{"subject": f"s{at}", "kind": "claim", "content": f"what is known of {at}"} for at in range(5)]
-        made = memory.memory("fact").insert_many(rows)
+        made = memory.records("fact").insert_many(rows)
         memory.flush()
     with backend.open(settings(newer)) as memory:
         came = memory.storage.embedding_spaces.reembed()
         assert (came.made, came.done, came.total, came.in_use) == (5, 5, 5, True)
-        hit = memory.memory("fact").search("what is known of 3").hits[0]
+        hit = memory.records("fact").search("what is known of 3").hits[0]
         assert hit.id == made[3].record_id
         assert hit.breakdown["vector"] > 0
         memory.flush()  # the worker has looked for what lacks a vector: it will not find what is lost now

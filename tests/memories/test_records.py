@@ -57,7 +57,7 @@ def kept(backend: Any) -> Any:
 def test_a_record_is_stored_and_read_as_it_was_said(kept: Any) -> None:  # C-130, C-132
     told: list[Any] = []
     kept.on_event(lambda event: told.append((event.event_type, event.subject_id, event.payload["memory"])))
-    facts = kept.memory("fact")
+    facts = kept.records("fact")
     made = facts.insert(
         {"subject": "Ada", "kind": "claim", "about": {"a": (1, None, [True]), "é": -0.5}},
         content="wrote the first program",
@@ -101,7 +101,7 @@ def test_a_record_is_stored_and_read_as_it_was_said(kept: Any) -> None:  # C-130
 
 
 def test_all_that_is_wrong_with_a_record_is_said_at_once(kept: Any) -> None:
-    facts = kept.memory("fact")
+    facts = kept.records("fact")
     with pytest.raises(InvalidValue) as raised:
         facts.insert(
             kind="gossip", score=math.inf, count=2**63, certain=1, seen_at=MAY.replace(tzinfo=None), sbject="x"
@@ -161,9 +161,9 @@ def test_all_that_is_wrong_with_a_record_is_said_at_once(kept: Any) -> None:
 
 
 def test_an_id_is_that_of_one_record_of_any_kind(kept: Any, start: Any) -> None:
-    facts = kept.memory("fact")
+    facts = kept.records("fact")
     note = kept.add_note(entity="Ada", entity_type="person", note_type="fact", content="a note", confidence=1.0)
-    step = kept.memory("step").insert(position=1, parent=facts.insert(subject="Bob", kind="claim").record_id)
+    step = kept.records("step").insert(position=1, parent=facts.insert(subject="Bob", kind="claim").record_id)
     inspect(kept).part(Embeddings).embedder.drain()
     for taken in (note.note_id, step.record_id, step.parent_id, start(kept).trajectory_id):
         with pytest.raises(Conflict, match="a record with this id"):
@@ -175,7 +175,7 @@ def test_an_id_is_that_of_one_record_of_any_kind(kept: Any, start: Any) -> None:
 
 
 def test_numbers_are_those_that_databases_keep(kept: Any) -> None:
-    facts = kept.memory("fact")
+    facts = kept.records("fact")
     made = facts.insert(subject="Ada", kind="claim", score=-0.0, about={"x": [-0.0]})
     assert (math.copysign(1, made.score), math.copysign(1, made.about["x"][0])) == (1.0, 1.0)
     assert repr(kept.storage.fact.get(made.record_id)) == repr(made)
@@ -183,11 +183,11 @@ def test_numbers_are_those_that_databases_keep(kept: Any) -> None:
 
 
 def test_a_purged_task_takes_what_its_deleted_records_said(kept: Any, start: Any) -> None:
-    facts, agent, other = kept.memory("fact"), start(kept), start(kept)
+    facts, agent, other = kept.records("fact"), start(kept), start(kept)
     for each in (agent, other):
         made = facts.insert(subject="Ada", kind="claim", content="gone", trajectory=each.trajectory_id)
-        child = kept.memory("step").insert(position=1, parent=made.record_id)
-        kept.memory("step").update(child.record_id, position=2)
+        child = kept.records("step").insert(position=1, parent=made.record_id)
+        kept.records("step").update(child.record_id, position=2)
         facts.delete(made.record_id)
         kept.append_turn(each.scope_id, role="user", content="gone too")
         kept.storage.turns.delete_by_scope(each.scope_id)
@@ -199,7 +199,7 @@ def test_a_purged_task_takes_what_its_deleted_records_said(kept: Any, start: Any
 
 
 def test_several_records_are_stored_all_or_none(kept: Any) -> None:
-    facts, steps = kept.memory("fact"), kept.memory("step")
+    facts, steps = kept.records("fact"), kept.records("step")
     rows = [{"subject": f"s{at}", "kind": "claim", "idempotency_key": f"k{at}"} for at in range(5)]
     made = facts.insert_many(rows)
     assert [item.subject for item in made] == [f"s{at}" for at in range(5)]
@@ -222,7 +222,7 @@ def test_several_records_are_stored_all_or_none(kept: Any) -> None:
 
 def test_records_belong_to_others_and_are_where_those_are(backend: Any, kept: Any, start: Any) -> None:  # C-135
     agent = start(kept)
-    facts, steps, remarks = (kept.memory(name) for name in ("fact", "step", "remark"))
+    facts, steps, remarks = (kept.records(name) for name in ("fact", "step", "remark"))
     fact = facts.insert(subject="Ada", kind="claim", scope=agent.scope_id)
     assert (fact.scope_id, fact.trajectory_id) == (agent.scope_id, agent.trajectory_id)
     step = steps.insert(position=1, parent=fact.record_id)
@@ -242,12 +242,12 @@ def test_records_belong_to_others_and_are_where_those_are(backend: Any, kept: An
     stranger = kept.acting_as(caliber.Principal("agent", "else"))
     assert remarks.insert(text="mine", parent=hidden.note_id).parent_id == hidden.note_id
     with pytest.raises(NotFound):
-        stranger.memory("remark").insert(text="guessed", parent=hidden.note_id)
+        stranger.records("remark").insert(text="guessed", parent=hidden.note_id)
 
 
 def test_what_lives_as_long_as_a_scope_or_session_needs_one(kept: Any, start: Any) -> None:  # C-139
     agent = start(kept)
-    drafts, visits = kept.memory("draft"), kept.memory("visit")
+    drafts, visits = kept.records("draft"), kept.records("visit")
     with pytest.raises(RequiredFieldMissing, match="live as long as their scope"):
         drafts.insert(text="x", trajectory=agent.trajectory_id)
     made = drafts.insert(text="x", scope=agent.scope_id)
@@ -270,7 +270,7 @@ def test_what_lives_as_long_as_a_scope_or_session_needs_one(kept: Any, start: An
 def test_writes_take_a_fencing_token(kept: Any) -> None:
     lock = kept.agents.acquire("facts", holder="me", mode=LockMode.EXCLUSIVE)
     token = caliber.model.LockToken(lock.resource, lock.token)
-    facts = kept.memory("fact")
+    facts = kept.records("fact")
     made = facts.insert(subject="Ada", kind="claim", guard=token)
     kept.agents.release(token, holder="me")
     for call in (
@@ -285,7 +285,7 @@ def test_writes_take_a_fencing_token(kept: Any) -> None:
 
 
 def test_of_two_writers_with_one_key_one_writes(backend: Any, kept: Any) -> None:
-    facts = kept.memory("fact")
+    facts = kept.records("fact")
     results: list[Any] = []
 
     def insert(subject: str) -> None:
@@ -310,7 +310,7 @@ def test_filters_over_records(backend: Any) -> None:
     for mode in ("backend", "resident") if backend.has("full text") else ("resident",):
         settings_ = backend.config(memories=ALL, search__mode=mode)
         memory = backend.open(settings_)
-        facts = memory.memory("fact")
+        facts = memory.records("fact")
         facts.insert_many(
             [
                 {"subject": f"{mode}{at}", "kind": "claim" if at % 2 else "rumour", "score": at / 4 or None,
@@ -337,11 +337,11 @@ def test_filters_over_records(backend: Any) -> None:
 def test_what_others_wrote_is_seen(backend: Any) -> None:
     backend.needs("sharing")
     one, other = (backend.open(backend.config(memories=ALL)) for _ in range(2))
-    made = one.memory("fact").insert(subject="Ada", kind="claim")
+    made = one.records("fact").insert(subject="Ada", kind="claim")
     assert other.search("x", consistency="latest").hits == ()
-    assert other.memory("fact").find() == [made]
+    assert other.records("fact").find() == [made]
     with pytest.raises(Conflict):
-        other.memory("fact").update(made.record_id, version=2, score=1.0)
+        other.records("fact").update(made.record_id, version=2, score=1.0)
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("\x00\ufdd001"), max_size=6)
@@ -369,7 +369,7 @@ RECORDS = st.fixed_dictionaries(
 
 
 def test_any_record_comes_back_as_it_was(backend: Any, kept: Any) -> None:
-    facts = kept.memory("fact")
+    facts = kept.records("fact")
 
     @settings(max_examples=300 if os.environ.get("CALIBER_SOAK") else 12)
     @given(st.lists(RECORDS, min_size=1, max_size=4))
@@ -393,7 +393,7 @@ class Machine(RuleBasedStateMachine):
     @initialize()
     def open(self) -> None:
         self.memory = caliber.open(config(":memory:", memories=[FACT]), clock=FixedClock())
-        self.facts = self.memory.memory("fact")
+        self.facts = self.memory.records("fact")
         self.model: dict[uuid.UUID, tuple[str, float | None, bool]] = {}
         self.keys: dict[str, uuid.UUID] = {}
 

@@ -72,7 +72,7 @@ class Told:
                     confidence=confidence,
                 )  # fmt: skip
         for number in range(2):
-            memory.memory("finding").insert({"content": f"{number}"}, trajectory=task.trajectory_id)
+            memory.records("finding").insert({"content": f"{number}"}, trajectory=task.trajectory_id)
         memory.close()
 
     def _open(self) -> Any:

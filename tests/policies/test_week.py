@@ -149,12 +149,12 @@ def test_what_retention_took_is_still_found_by_forget(backends: dict[str, Any]) 
     task = memory.start_trajectory("forgotten later", initiator=USER)
     scope = memory.current_scope(task.trajectory_id)
     memory.append_turn(scope.scope_id, role="user", content="said by Trillian")
-    memory.memory("scratch").insert(
+    memory.records("scratch").insert(
         {"content": "noted of Trillian"}, trajectory=task.trajectory_id, scope=scope.scope_id
     )
     window = memory.assemble_context(task.trajectory_id)
     memory.close_scope(scope.scope_id)
-    assert memory.storage.turns.count() == memory.memory("scratch").count() == 0
+    assert memory.storage.turns.count() == memory.records("scratch").count() == 0
     assert memory.replay(window.window_id).text == window.text
     assert memory.forget(texts=["Trillian"]).proven
     with pytest.raises(NotFound, match="forgotten"):

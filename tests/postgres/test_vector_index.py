@@ -368,7 +368,7 @@ def test_a_declared_memory_has_an_index_of_its_own(pg: PostgresBackend) -> None:
     caliber.migrate(settings)
     memory = pg.open(settings, embedding_provider=provider)
     assert indexes() == ["artifact", "m64", "note", "scope", "turn"], "and none where nothing is embedded"
-    facts, indexed = memory.memory("fact"), inspect(memory).store.vector_index
+    facts, indexed = memory.records("fact"), inspect(memory).store.vector_index
     rows = [
         {"subject": "rare" if at % 60 == 7 else "often", "kind": "claim", "content": f"fact number {at}"}
         for at in range(300)

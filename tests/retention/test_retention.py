@@ -321,7 +321,7 @@ def test_what_stands_for_records_is_found_and_they_are_not(opened: Any, start: A
     )  # fmt: skip
     agent = start(memory)
     for text in ("ships sail", "boats float"):
-        memory.memory("scratch").insert({"content": text}, trajectory=agent.trajectory_id, scope=agent.scope_id)
+        memory.records("scratch").insert({"content": text}, trajectory=agent.trajectory_id, scope=agent.scope_id)
         agent.note(text, source_trajectory_ids=[agent.trajectory_id])
     memory.complete_trajectory(agent.trajectory_id, status="success", summary="")
     memory.flush()
@@ -338,11 +338,11 @@ def test_records_of_different_parents_are_not_summed_up_as_one(opened: Any, star
         summarization_provider=ScriptedSummarizer(),
     )  # fmt: skip
     agent = start(memory)
-    wholes = [memory.memory("scratch").insert({"content": text}, trajectory=agent.trajectory_id) for text in "ab"]
+    wholes = [memory.records("scratch").insert({"content": text}, trajectory=agent.trajectory_id) for text in "ab"]
     for number in range(4):
-        memory.memory("part").insert({"content": f"part {number}"}, parent=wholes[number % 2].record_id)
+        memory.records("part").insert({"content": f"part {number}"}, parent=wholes[number % 2].record_id)
     memory.complete_trajectory(agent.trajectory_id, status="success", summary="")
-    assert {(item.parent_id, item.content) for item in memory.memory("part").find()} == {
+    assert {(item.parent_id, item.content) for item in memory.records("part").find()} == {
         (wholes[0].record_id, "summary of part 0"),
         (wholes[1].record_id, "summary of part 1"),
     }

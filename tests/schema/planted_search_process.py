@@ -61,7 +61,7 @@ TIP = Relation(
     links=Links(edges=False),
     trust=Trust("trust"),
     exported=Exported.RECORDS,
-    memory=Memory("tip", written_by="storage.tips.insert"),
+    memory=Memory("tip"),
     window=Window(Enters.FOUND, source=9, template="- of the {about}: {said}"),
     by_id=True,
     ordinal=True,

@@ -82,7 +82,7 @@ STEP = Relation(
     groups=("trajectory_id",),
     paths=(AccessPath("list_by_trajectory", ("trajectory_id",), ("written_at", "ordinal")),),
     dates=Dates(("written_at",), "written_at"),
-    memory=Memory("step_taken", written_by="storage.steps_taken.insert"),
+    memory=Memory("step_taken"),
     window=Window(Enters.TASK, source=10, template="* {words}"),
     **SHARED,
 )
@@ -94,7 +94,7 @@ LAW = Relation(
     key=("law_id",),
     columns=(uuid_("law_id"), instant("created_at", residence=_COLUMN), *COLUMNS),
     dates=Dates(("created_at",), "created_at"),
-    memory=Memory("law", written_by="storage.laws.insert"),
+    memory=Memory("law"),
     window=Window(Enters.KNOWLEDGE, source=11, template="§ {words}"),
     **SHARED,
 )

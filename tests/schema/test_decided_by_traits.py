@@ -52,7 +52,7 @@ def test_a_note_is_counted_to_a_task_whose_id_stands_across_two_others_too(backe
 def test_a_load_makes_no_instant_that_a_declaration_asks_for(backend: Any) -> None:
     backend.needs("bulk")
     memory = backend.open(memories=[SEEN])
-    memory.memory("seen").insert(what="a heron", opened_at=WHEN)
+    memory.records("seen").insert(what="a heron", opened_at=WHEN)
     table = memory.storage.bulk_read("memory_seen").read_all()
     with pytest.raises(InvalidValue, match="memory_seen also needs opened_at"):
         memory.storage.bulk_load("seen", table.select(["what"]))
@@ -64,7 +64,7 @@ def test_a_load_refuses_a_record_in_a_scope_of_another_task(backend: Any, start:
     backend.needs("bulk")
     memory = backend.open(memories=[SEEN])
     agent, other = start(memory), start(memory)
-    memory.memory("seen").insert(what="a heron", opened_at=WHEN, scope=agent.scope_id)
+    memory.records("seen").insert(what="a heron", opened_at=WHEN, scope=agent.scope_id)
     table = memory.storage.bulk_read("memory_seen").read_all()
     place = table.schema.get_field_index("trajectory_id")
     keep = ["trajectory_id", "scope_id", "what", "opened_at"]

@@ -40,8 +40,8 @@ def test_what_is_out_of_use_is_nowhere_in_use(relation: Any, column: str, memory
     key = getattr(gone, relation.key[0])
     end(memory, relation, gone, column, other)
     assert key not in {hit.id for hit in memory.search("ferry", kinds=[relation.name], limit=9).hits}
-    assert key not in {getattr(item, relation.key[0]) for item in memory.memory(relation.name).find()}
-    assert key in {getattr(item, relation.key[0]) for item in memory.memory(relation.name).find(in_force=False)}
+    assert key not in {getattr(item, relation.key[0]) for item in memory.records(relation.name).find()}
+    assert key in {getattr(item, relation.key[0]) for item in memory.records(relation.name).find(in_force=False)}
     (space,) = memory.storage.embedding_spaces.all()
     with inspect(memory).store.read() as session:
         progress = inspect(memory).store.statements[f"embedding.progress_{relation.name}"]

@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import typing
 import uuid
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -31,7 +32,7 @@ from caliber.model import FixedClock, Principal, PrincipalKind
 from caliber.model.errors import DTypeError, InvalidValue, NotFound, Unavailable
 from caliber.model.time import to_us
 from caliber.schema.in_force import in_force
-from caliber.schema.memories import BUILT_IN
+from caliber.schema.memories import BUILT_IN, BuiltInName
 from caliber.schema.predicate import All, Comparison, Operator, Predicate, Variable, holds
 from caliber.search.opening import SearchEngine
 from caliber.testing import inspect
@@ -99,7 +100,7 @@ class World(Filled):
         meant = {key for key, item in seen.items() if holds(predicate, item, known, matches)}
         condition = in_force(relation)
         counted = {key for key in meant if condition is None or holds(condition, seen[key], known, matches)}
-        found = memory.memory(name)
+        found = memory.records(name)
         try:
             found.count(text)
         except InvalidValue as error:
@@ -209,21 +210,21 @@ def test_nobody_finds_by_a_filter_what_they_may_not_see(told: Any) -> None:
     # M-118: not by search, find, count or an order
     admin, agent = told.memory.acting_as(ROOT), told.memory.acting_as(AGENT)
     for text in ('entity = "Secret"', "confidence > 0.9", 'content ~ "secret"', 'content contains "secret"'):
-        assert cities(admin.memory("note").find(text)) == [99]
-        assert agent.memory("note").find(text) == []
-        assert agent.memory("note").count(text) == 0
+        assert cities(admin.records("note").find(text)) == [99]
+        assert agent.records("note").find(text) == []
+        assert agent.records("note").count(text) == 0
         assert cities(agent.search("", filter=text, kinds=["note"])) == []
-    assert agent.memory("note").find(entity="Secret") == []
-    assert 99 not in cities(agent.memory("note").find(order_by="confidence", descending=True))
-    assert admin.memory("note").count() == agent.memory("note").count() + 1
+    assert agent.records("note").find(entity="Secret") == []
+    assert 99 not in cities(agent.records("note").find(order_by="confidence", descending=True))
+    assert admin.records("note").count() == agent.records("note").count() + 1
     with pytest.raises(NotFound):
-        agent.memory("note").find(order_by="confidence", after=told.hidden.note_id)
+        agent.records("note").find(order_by="confidence", after=told.hidden.note_id)
     with pytest.raises(NotFound):
-        agent.memory("note").get(told.hidden.note_id)
+        agent.records("note").get(told.hidden.note_id)
 
 
 def test_records_are_found_by_fields_in_an_order_and_by_pages(told: Any) -> None:
-    notes = told.memory.memory("note")
+    notes = told.memory.records("note")
     assert cities(notes.find(entity="Lisbon")) == [0, 3, 9]  # 6 held until March
     assert cities(notes.find({"entity": ["Lisbon", "Porto"]}, tags="old")) == [0, 1, 2, 3]
     assert cities(notes.find("confidence > 0.5", entity="Lisbon")) == [9]
@@ -232,10 +233,10 @@ def test_records_are_found_by_fields_in_an_order_and_by_pages(told: Any) -> None
     assert cities(notes.find(entity=[])) == []
     assert cities(notes.find(valid_until=None, importance=None)) == [3]
     assert notes.count(entity="Porto") == 7
-    assert told.memory.memory("turn_buffer").find(role="user")[0].content == b"a city in a turn"
-    assert [item.artifact_id for item in told.memory.memory("artifact").find("confidence >= 0.9")]
-    assert told.memory.memory("scope").count("closed_at = null") == 1
-    assert told.memory.memory("trajectory").find(status="active")[0].goal == "test the store"
+    assert told.memory.records("turn_buffer").find(role="user")[0].content == b"a city in a turn"
+    assert [item.artifact_id for item in told.memory.records("artifact").find("confidence >= 0.9")]
+    assert told.memory.records("scope").count("closed_at = null") == 1
+    assert told.memory.records("trajectory").find(status="active")[0].goal == "test the store"
     by_id = notes.find(in_force=False)
     assert [item.note_id for item in by_id] == sorted(item.note_id for item in by_id)
     for order, value in ((None, lambda item: 0), ("importance", lambda item: item.importance or 99)):
@@ -259,11 +260,14 @@ def test_records_are_found_by_fields_in_an_order_and_by_pages(told: Any) -> None
 
 
 def test_a_memory_says_what_it_cannot_do(told: Any) -> None:
-    notes = told.memory.memory("note")
+    notes = told.memory.records("note")
+    assert typing.get_args(BuiltInName) == tuple(BUILT_IN)
+    for name in BUILT_IN:
+        readers = told.memory.records(name)
+        assert not any(hasattr(readers, call) for call in ("insert", "insert_many", "update", "archive", "delete"))
     for call, said in (
-        (lambda: told.memory.memory("notes"), "did you mean note"),
-        (lambda: notes.insert(content="x"), "add_note"),
-        (lambda: told.memory.memory("trajectory").search("x"), "use find"),
+        (lambda: told.memory.records("notes"), "did you mean note"),
+        (lambda: told.memory.records("trajectory").search("x"), "use find"),
         (lambda: notes.find(entty="x"), "filter.entty: there is no such field; did you mean entity"),
         (lambda: notes.find(order_by="entity"), "entity has no order"),
         (lambda: notes.find(note_type="rumour"), "filter.note_type: must be one of"),
@@ -308,10 +312,10 @@ def test_the_parser_waits_for_the_first_text(tmp_path: Any) -> None:
 import sys, caliber
 from support.configs import config
 memory = caliber.open(config(":memory:", embedding_provider=None))
-memory.search("x", filter={"entity": "y"}); memory.memory("note").find(entity="y")
+memory.search("x", filter={"entity": "y"}); memory.records("note").find(entity="y")
 assert "lark" not in sys.modules
 assert not sys.modules.keys() & {"caliber.schema.own_memories", "caliber.memories.records"}
-assert memory.memory("note").find('entity = "y"') == [] and "lark" in sys.modules
+assert memory.records("note").find('entity = "y"') == [] and "lark" in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parent.parent, timeout=120)
 
@@ -327,12 +331,11 @@ async def read(settings: Any) -> None:
         kept = await memory.add_note(
             entity="Lisbon", entity_type="city", note_type="fact", content="by the sea", confidence=0.5
         )
-        notes = memory.memory("note")
+        notes = memory.records("note")
         assert notes.name == "note"
         assert [item.note_id for item in await notes.find("confidence >= 0.5")] == [kept.note_id]
         assert await notes.count(entity="Lisbon") == 1
         assert (await notes.get(kept.note_id)).content == "by the sea"
         assert [hit.id for hit in (await notes.search("sea", "confidence < 1")).hits] == [kept.note_id]
         assert [hit.id for hit in (await memory.search("sea", filter="confidence < 1")).hits] == [kept.note_id]
-        with pytest.raises(InvalidValue, match="add_note"):
-            await notes.insert(content="x")
+        assert not hasattr(notes, "insert")

@@ -34,7 +34,7 @@ def test_texts_that_are_none_are_typed_errors(backend: Any, word: str) -> None:
         ),
         lambda: memory.storage.notes.update(note.note_id, entity=word),
         lambda: memory.storage.notes.find_by_entity(word),
-        lambda: memory.memory("note").find(entity=word),
+        lambda: memory.records("note").find(entity=word),
         lambda: memory.search(word, filter={"entity": word}),
         lambda: memory.agents.held(word),
         lambda: memory.agents.acquire(word, holder=word),

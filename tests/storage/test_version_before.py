@@ -62,19 +62,19 @@ def check_store(settings: Any, *, restored: bool = False) -> None:
         for key, content in EXPECTED["notes"].items():
             assert memory.get(uuid.UUID(key)).content == content
         for key, subject in EXPECTED["facts"].items():
-            assert memory.memory("fact").get(uuid.UUID(key)).subject == subject
+            assert memory.records("fact").get(uuid.UUID(key)).subject == subject
         for window in EXPECTED["windows"]:
             assert fingerprint(memory.replay(uuid.UUID(window["window_id"]))) == window
         hits = memory.search("tomatoes need", limit=5).hits
         assert [[hit.kind, str(hit.id), hit.content] for hit in hits] == [hit[:3] for hit in EXPECTED["hits"]]
         task = uuid.UUID(EXPECTED["trajectory_id"])
         assert "tomatoes need sun" in memory.assemble_context(task, query="tomatoes").text
-        added = memory.memory("fact").insert(subject="Ash", kind="claim", content="Ash is new")
+        added = memory.records("fact").insert(subject="Ash", kind="claim", content="Ash is new")
         note = memory.add_note(entity="e", entity_type="t", note_type="fact", content="written now", confidence=0.5)
         memory.flush()
     with caliber.open(settings, clock=clock) as memory:
         assert memory.get(note.note_id).content == "written now"
-        assert memory.memory("fact").get(added.record_id).subject == "Ash"
+        assert memory.records("fact").get(added.record_id).subject == "Ash"
         assert memory.verify() == []
 
 

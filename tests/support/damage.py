@@ -60,7 +60,7 @@ def filled(path: Path) -> uuid.UUID:
         now = datetime.now(UTC)
         memory.storage.edges.insert(Edge(EdgeId(uuid.uuid4()), ends[0], ends[1], EdgeRelation.SUPPORTS, 0.5, 0.5, now))
         memory.storage.usages.insert(Usage(EntityType.NOTE, made[1].note_id, 1, now))
-        memory.memory("fact").insert(
+        memory.records("fact").insert(
             subject="fault", content="a fault by nature", kind="claim", score=0.5, count=3, certain=True, seen_at=now,
             about={"a": [1]}, owner=uuid.uuid4(), trajectory=task.trajectory_id,
         )  # fmt: skip

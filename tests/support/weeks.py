@@ -130,7 +130,7 @@ class Week:
         fields: dict[str, Any] = {"content": content}
         if name == "finding" and content.endswith("1"):
             fields["confidence"] = 0.2
-        own = self._memory.memory(name)
+        own = self._memory.records(name)
         self._step(lambda: own.insert(fields, trajectory=task.trajectory_id, scope=scope.scope_id))
 
 

@@ -176,7 +176,7 @@ def test_closing_does_not_wait_for_a_full_pool(config: CaliberConfig) -> None:
 def test_every_call_on_a_closed_handle_is_refused_as_the_synchronous_handle_refuses_it(config: CaliberConfig) -> None:
     async def run() -> None:
         memory = await caliber.aio.open(config)
-        other, notes, locks = memory.acting_as(memory.sync.principal), memory.memory("note"), memory.agents
+        other, notes, locks = memory.acting_as(memory.sync.principal), memory.records("note"), memory.agents
         await memory.close()
         calls = (
             lambda: memory.get(uuid.uuid4()),

@@ -24,7 +24,7 @@ from caliber.model.errors import Unavailable
 
 ROOT = Path(__file__).resolve().parents[2]
 FUNCTIONS = ("create", "migrate", "open", "purge", "restore")
-AT_ONCE = {"acting_as", "memory", "table_of", "Tables.get", "on_event", "subscribe", "deliver"}
+AT_ONCE = {"acting_as", "records", "table_of", "Tables.get", "on_event", "subscribe", "deliver"}
 """Methods that wait for nothing: they return a facet, or belong to the event loop."""
 NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 CALL: dict[str, Any] = {
@@ -56,7 +56,7 @@ def facets(own: Any, sync: Any) -> Iterator[tuple[Any, Any]]:
                 assert one == other, f"{type(sync).__name__}.{name}"
     if isinstance(sync, caliber.Caliber):
         for name in ("note", "turn_buffer", "call"):
-            yield from facets(own.memory(name), sync.memory(name))
+            yield from facets(own.records(name), sync.records(name))
     if isinstance(sync, Tables):
         assert list(own) == list(sync)
         for name in sync:
@@ -185,7 +185,7 @@ def test_calls_under_way_when_the_handle_closes_end_or_are_refused(config: Calib
 def test_a_stream_is_read_by_pages_and_fails_where_its_source_does(config: CaliberConfig) -> None:
     async def run() -> None:
         async with await caliber.aio.open(config) as memory:
-            made = await memory.memory("call").insert_many({"number": at} for at in range(3_000))
+            made = await memory.records("call").insert_many({"number": at} for at in range(3_000))
             read = [each async for each in memory.storage.call.all()]
             assert read == made == list(memory.sync.storage.call.all())
             before: list[Any] = []
@@ -205,7 +205,7 @@ def test_a_stream_is_read_by_pages_and_fails_where_its_source_does(config: Calib
 def test_what_a_bulk_read_returns_is_read_on_another_thread(config: CaliberConfig) -> None:
     async def run() -> None:
         async with await caliber.aio.open(config) as memory:
-            await memory.memory("call").insert_many({"number": at} for at in range(50))
+            await memory.records("call").insert_many({"number": at} for at in range(50))
             reader = await memory.storage.bulk_read("call", batch_rows=20)
             table = await asyncio.to_thread(reader.read_all)
             assert table.column("number").to_pylist() == list(range(50))
@@ -217,7 +217,7 @@ def test_what_a_bulk_read_returns_is_read_on_another_thread(config: CaliberConfi
 def test_a_field_may_be_called_as_a_parameter_of_the_face_is(config: CaliberConfig) -> None:
     async def run() -> None:
         async with await caliber.aio.open(config) as memory:
-            calls = memory.memory("call")
+            calls = memory.records("call")
             made = await calls.insert(number=1, method="POST")
             assert (await calls.find(method="POST")) == [made]
             assert (await memory.storage.call.update(made.record_id, method="GET")).method == "GET"

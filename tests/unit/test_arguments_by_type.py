@@ -129,9 +129,9 @@ class World:
             ("agents.", memory.agents),
             ("events.", memory.events),
             ("storage.", memory.storage),
-            ("notes.", memory.memory("note")),
-            ("turn_buffer.", memory.memory("turn_buffer")),
-            ("fact.", memory.memory("fact")),
+            ("notes.", memory.records("note")),
+            ("turn_buffer.", memory.records("turn_buffer")),
+            ("fact.", memory.records("fact")),
         ):
             out += hostile.public(facet, prefix, sound, SKIPPED)
         plans = {relation.plural: relation.name for relation in testing.inspect(memory).store.catalog.relations}

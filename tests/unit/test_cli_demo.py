@@ -74,7 +74,7 @@ def test_the_demo_runs_from_its_program_and_another_rule_makes_another_window(pr
     # A memory that the program declares is filled, and a rule brings it into the window.
     assert found["remembered"]["contributors"] == 1
     with package.open(".demo/demo.caliber") as memory:
-        (author,) = memory.memory("contributor").find("commits > 1", order_by="commits")
+        (author,) = memory.records("contributor").find("commits > 1", order_by="commits")
     assert author.commits == 10
     assert "contributor" in [section["name"] for section in found["windows"][1]["sections"]]
     changed = found["changed"]

@@ -241,7 +241,7 @@ def test_a_kind_that_is_not_embedded_is_explained_by_the_entry_that_decides(tmp_
         folder.mkdir()
         world = World(folder, memories=[embedded], embedding__embed=modes)
         with caliber.open(world.settings) as memory:
-            world.ids["bay"] = memory.memory("place").insert(title="The bay in Oslo", rank=1).record_id
+            world.ids["bay"] = memory.records("place").insert(title="The bay in Oslo", rank=1).record_id
         places, notes = world.eval({"query": "zebra", "expected": "bay"}, {"query": "zebra", "expected": "sqlite"})[
             "misses"
         ]
@@ -253,12 +253,12 @@ def test_a_kind_that_is_not_embedded_is_explained_by_the_entry_that_decides(tmp_
 def test_declared_memories_are_asked_for_and_explained(tmp_path: Path) -> None:
     world = World(tmp_path, memories=[PLACE, UNSEARCHED])
     with caliber.open(world.settings) as memory:
-        places = memory.memory("place")
+        places = memory.records("place")
         for name in ("quay", "bay", "old"):
             made = places.insert(title=f"The {name} in Oslo", rank=1, sure=name == "bay", ticket_id="2023")
             world.ids[name] = made.record_id
         places.archive(world.ids["old"])
-        world.ids["parcel"] = memory.memory("parcel").insert(title="a box", rank=1).record_id
+        world.ids["parcel"] = memory.records("parcel").insert(title="a box", rank=1).record_id
     asked = {"query": "quay", "expected": ["quay", "the QUAY in"]}
     found = world.eval(asked, options=("--kind", "place", "--kind", "note"))
     assert found["missed"] == 0

@@ -31,8 +31,8 @@ def test_a_record_that_no_search_could_bring_says_so(declared: dict[str, Any], q
         task = memory.start_trajectory("a task", initiator=ME).trajectory_id
         scope = memory.open_scope(task).scope_id
         records = [
-            memory.memory("fact").insert(title="The lantern is green."),
-            memory.memory("fact").insert(title="The lantern is old.", scope=scope),
+            memory.records("fact").insert(title="The lantern is green."),
+            memory.records("fact").insert(title="The lantern is old.", scope=scope),
         ]
         memory.append_turn(scope, role="user", content="Hello.")
         window = memory.assemble_context(task, query=query)

@@ -42,7 +42,7 @@ def _handle(memory: caliber.Caliber, window: uuid.UUID, checked: list[Any]) -> I
     yield "replay", lambda: memory.replay(window)
     yield "search", lambda: memory.search("fault")
     for name in ("note", "turn_buffer", "fact", "artifact"):
-        yield f"find {name}", memory.memory(name).find
+        yield f"find {name}", memory.records(name).find
     yield "trajectories", lambda: list(memory.storage.trajectories.all())
     yield "events", lambda: list(memory.storage.events.all())
     yield "export", lambda: [memory.storage.bulk_read(name).read_all() for name in ("note", "turn", "embedding")]
@@ -51,10 +51,10 @@ def _handle(memory: caliber.Caliber, window: uuid.UUID, checked: list[Any]) -> I
 
 
 def _assembled(memory: caliber.Caliber) -> None:
-    for task in memory.memory("trajectory").find():
+    for task in memory.records("trajectory").find():
         memory.assemble_context(task.trajectory_id, query="fault")
         memory.trace(task.trajectory_id)
-    for scope in memory.memory("scope").find():
+    for scope in memory.records("scope").find():
         if scope.closed_at is None:
             memory.append_turn(scope.scope_id, role="user", content="again")
     memory.flush()

@@ -155,7 +155,7 @@ def remember_contributors(memory: Caliber, trajectory_id: uuid.UUID) -> int:
         about = f"{plural(len(turns), 'commit')}, lately: {'; '.join(reversed(subjects))}"
         latest = turns[-1].occurred_at
         records.append({"name": name, "commits": len(turns), "latest": latest, "about": about})
-    return len(memory.memory("contributor").insert_many(records))
+    return len(memory.records("contributor").insert_many(records))
 
 
 # --- changing a rule -----------------------------------------------------------------------------

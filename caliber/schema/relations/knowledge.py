@@ -96,7 +96,6 @@ NOTE = Relation(
     ),
     memory=Memory(
         "note",
-        "add_note",
         MemoryCategory.SEMANTIC,
         names=(("id", "note_id"),),
         vectors=("content_embedding",),

@@ -161,7 +161,6 @@ TRAJECTORY = Relation(
     evicted=7,
     memory=Memory(
         "trajectory",
-        "start_trajectory",
         names=(("id", "trajectory_id"), ("goal_summary", "goal")),
         stays="a task stays until it is purged; retention is for what it left behind (turn_buffer, artifact, note)",
     ),
@@ -224,7 +223,6 @@ SCOPE = Relation(
     evicted=6,
     memory=Memory(
         "scope",
-        "open_scope",
         names=(("id", "scope_id"), ("sequence", "sequence_number"), ("created_at", "opened_at")),
         vectors=("summary_embedding",),
         parents=("trajectory",),
@@ -293,7 +291,6 @@ TURN = Relation(
     neighbours=Neighbours(by="scope_id", order="sequence", speaker="role"),
     memory=Memory(
         "turn_buffer",
-        "append_turn",
         names=(("id", "turn_id"),),
         vectors=("content_embedding",),
         parents=("scope", "trajectory"),
@@ -412,7 +409,6 @@ ARTIFACT = Relation(
     evicted=1,
     memory=Memory(
         "artifact",
-        "create_artifact",
         names=(("id", "artifact_id"),),
         vectors=("content_embedding",),
         parents=("scope", "trajectory"),

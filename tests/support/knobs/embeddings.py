@@ -53,7 +53,7 @@ def one_of_each(kind: str) -> Callable[[CaliberConfig, Place], tuple[str, int]]:
             "notes": lambda: agent.note("a note"),
             "artifacts": lambda: agent.keep("an artifact"),
             "summaries": lambda: agent.memory.close_scope(agent.scope_id),
-            "memories": lambda: agent.memory.memory("fact").insert(subject="x", kind="claim", content="a fact"),
+            "memories": lambda: agent.memory.records("fact").insert(subject="x", kind="claim", content="a fact"),
         }
         provider.failure = outage
         outcome = "written"

@@ -1,7 +1,4 @@
-"""``Caliber.memory(name)``: the records of one memory, as one principal reads and writes them.
-
-Every store has the memories of ``schema.memories.BUILT_IN``, which are written by calls of their own; here they are
-read by fields, conditions and an order. While they are in memory no SQL runs.
+"""Records of one memory, read by fields, conditions and an order. While they are in memory no SQL runs.
 
 Source: design, section 7; docs/search.md.
 """
@@ -18,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.memories import conditions
-from caliber.memories.written import Written
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.errors import DTypeError, InvalidValue, NotFound
@@ -42,7 +38,7 @@ if TYPE_CHECKING:
     from caliber.search.service import Searching
 
 
-class Memory(Written):
+class RecordReader:
     """The records of one memory. Safe to share between threads."""
 
     def __init__(self, engine: Engine, principal: Principal, searching: Searching, bound: MemoryBinding) -> None:
@@ -51,6 +47,11 @@ class Memory(Written):
         self._shared = engine.part(SearchEngine)
         self._readers = searching.readers
         self._name = bound.type.name
+
+    @property
+    def name(self) -> str:
+        """The name of the memory."""
+        return self._name
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -218,7 +219,7 @@ class Memory(Written):
         return Behind(row[codec.key_places[0]], None if order is None else row[codec.index(order.name)])
 
     def __repr__(self) -> str:
-        return f"Memory({self._name})"
+        return f"{type(self).__name__}({self._name})"
 
 
 def _in_order(

@@ -1,0 +1,50 @@
+"""Method of the handle that opens a memory by name. Source: design, section 7."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, overload
+
+from caliber.engine.engine import Engine
+from caliber.memories.reading import RecordReader
+from caliber.model import arguments
+from caliber.model.access import Principal
+from caliber.model.errors import InvalidValue
+from caliber.model.hints import did_you_mean
+from caliber.schema.memories import BUILT_IN, BuiltInName
+from caliber.search.service import Searching
+
+if TYPE_CHECKING:
+    from caliber.memories.records import Records
+
+
+class RecordMethods:
+    """Methods of ``Caliber`` about the records of one memory."""
+
+    _engine: Engine
+    _principal: Principal
+    _searching: Searching
+
+    @overload
+    def records(self, name: BuiltInName) -> RecordReader: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def records(self, name: str) -> Records: ...
+
+    def records(self, name: str) -> RecordReader:
+        """Return the records of one memory, to find, count and search them; those of a declared one also to write.
+
+        Raises: InvalidValue for a name that no memory has.
+        """
+        arguments.as_text(name, "name")
+        catalog = self._engine.store.catalog
+        bound = catalog.named(name)
+        if bound is None:
+            names = (*BUILT_IN, *catalog.memories)
+            hint = did_you_mean(name, names, f"there are {', '.join(names)}", mark="")
+            raise InvalidValue(field="name", reason=f"no memory is called that; {hint}")
+        if name in BUILT_IN:
+            return RecordReader(self._engine, self._principal, self._searching, bound)
+        # Most stores have none, and opening one of them need not load what makes relations of them.
+        from caliber.memories.records import Records
+
+        return Records(self._engine, self._principal, self._searching, bound)
