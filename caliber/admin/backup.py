@@ -19,7 +19,7 @@ from caliber.embedding.vector_index import build_index_of
 from caliber.model.errors import CaliberError, InvalidValue, StorageError
 from caliber.model.time import SystemClock
 from caliber.schema.relations import ERASURE
-from caliber.storage.maintain.care import Stages
+from caliber.storage.maintain.maintenance import Stages
 from caliber.storage.migrate.migrations import SCHEMA_VERSION
 from caliber.storage.protocol import Store
 
@@ -69,10 +69,10 @@ def backup(store: Store, path: str | os.PathLike[str], *, replace: bool, progres
     from caliber.storage.dump.archive import check_target, only_one, write_archive
 
     check_target(target, replace=replace)
-    with only_one(target), store.care.whole() as whole:
+    with only_one(target), store.maintenance.snapshot() as snapshot:
         manifest = write_archive(
             target,
-            whole,
+            snapshot,
             adapter=store.adapter,
             schema_version=SCHEMA_VERSION,
             taken_at_us=SystemClock().now_us(),
@@ -85,13 +85,13 @@ def backup(store: Store, path: str | os.PathLike[str], *, replace: bool, progres
 def _copied(store: Store, target: Path, replace: bool, progress: Stages) -> BackupReport:
     from caliber.storage.dump.archive import check_target, finish, only_one, unfinished_of
 
-    if not store.care.copies_files:
+    if not store.maintenance.copies_files:
         raise InvalidValue(field="path", reason=f"{store.adapter} has no file to copy; name an archive, *{ARCHIVE}")
     check_target(target, replace=replace)
     with only_one(target):
         unfinished = unfinished_of(target)
         try:
-            epoch, sequence = store.care.copy_to(unfinished, lambda done, of: progress("copying", done, of))
+            epoch, sequence = store.maintenance.copy_to(unfinished, lambda done, of: progress("copying", done, of))
             finish(unfinished, target)
         finally:
             with suppress(OSError):  # whole, it is there no more

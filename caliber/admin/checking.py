@@ -21,10 +21,10 @@ from caliber.storage.compile.derived import hashed, wrong_hash
 from caliber.storage.compile.paging import pages
 from caliber.storage.compile.plan import RelationPlans
 from caliber.storage.compile.session import StatementSession
-from caliber.storage.maintain.care import Stages
-from caliber.storage.maintain.soundness import EXAMPLES, Finding, FindingKind, Question, ask, out_of_numbers, questions
+from caliber.storage.maintain.integrity import EXAMPLES, Finding, FindingKind, Question, ask, out_of_numbers, questions
+from caliber.storage.maintain.maintenance import Stages
 from caliber.storage.protocol import Store
-from caliber.storage.write.outdated import check_current
+from caliber.storage.write.catalog_guard import check_current
 
 _PAGE: Final = 100
 """Rows read at once: contents may be large."""
@@ -51,7 +51,7 @@ def check_store(store: Store, config: CaliberConfig, progress: Stages) -> list[F
     found += _asked(store, [("", functools.partial(_schema, store, missing))])
     if any(finding.what.startswith("column") for finding in missing):
         return found  # nothing can be asked of what is not there
-    every, asked = list(store.plans.values()), list(questions(store.care, store.catalog))
+    every, asked = list(store.plans.values()), list(questions(store.maintenance, store.catalog))
     steps = len(every) + len(asked)
     found += _asked(
         store,
@@ -66,7 +66,12 @@ def check_store(store: Store, config: CaliberConfig, progress: Stages) -> list[F
         for number, question in enumerate(asked, len(every))
     ]
     parts += [
-        ("", lambda session: out_of_numbers(session, store.care.table, store.care.ordinals(session), store.catalog)),
+        (
+            "",
+            lambda session: out_of_numbers(
+                session, store.maintenance.table, store.maintenance.ordinals(session), store.catalog
+            ),
+        ),
         (EMBEDDING.name, functools.partial(_strays, store)),
         ("", functools.partial(_hashes, store, progress, damaged)),
     ]
@@ -126,7 +131,7 @@ def _schema(store: Store, missing: list[Finding], session: StatementSession) -> 
     check_current(session, store.statements, store.catalog)
     missing += [
         Finding(FindingKind.SCHEMA, "", 1, f"{what} is missing", "run `caliber db migrate`, else restore a backup")
-        for what in store.care.missing(session)
+        for what in store.maintenance.missing(session)
     ]
     return missing
 
@@ -135,7 +140,7 @@ def _answer(
     store: Store, progress: Stages, question: Question, number: int, total: int, session: StatementSession
 ) -> list[Finding]:
     progress("checking rules", number, total)
-    finding = ask(session, question, store.care.table, number)
+    finding = ask(session, question, store.maintenance.table, number)
     return [] if finding is None else [finding]
 
 

@@ -43,8 +43,8 @@ from caliber.schema.relations import (
 from caliber.schema.traits import Exported
 from caliber.search.filtering.filters import check_vector
 from caliber.storage.bulk.protocol import BATCH_ROWS, BulkReport, OnExisting, Progress
-from caliber.storage.maintain.care import Care, Stages, Steps, StoreStatus, Vacuumed
-from caliber.storage.maintain.soundness import Finding
+from caliber.storage.maintain.integrity import Finding
+from caliber.storage.maintain.maintenance import Maintenance, Stages, Steps, StoreStatus, Vacuumed
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory import lifecycle
 from caliber.trajectory.triggers import SCOPE_CLOSED
@@ -294,7 +294,7 @@ class Tables:
 
     def status(self) -> StoreStatus:
         """Return the state of the store: sizes, rows, indexes, position, connections, standby servers."""
-        return self._care.status()
+        return self._maintenance.status()
 
     def vacuum(self, *, full: bool = False, progress: Steps | None = None) -> Vacuumed:
         """Give room back to the disk, and renew the statistics of the planner.
@@ -305,7 +305,7 @@ class Tables:
         Raises: Unavailable
         """
         told = arguments.as_callback(progress, "progress") or _unheard
-        return self._care.vacuum(full=arguments.as_flag(full, "full"), progress=told)
+        return self._maintenance.vacuum(full=arguments.as_flag(full, "full"), progress=told)
 
     def backup(
         self, path: str | os.PathLike[str], *, replace: bool = False, progress: Stages | None = None
@@ -333,16 +333,16 @@ class Tables:
 
     def create_views(self) -> list[str]:
         """Make the views for people anew, under the names of the sources; no code reads them. Raises: Conflict."""
-        return self._care.create_views(self._engine.config.debug.view_limit)
+        return self._maintenance.create_views(self._engine.config.debug.view_limit)
 
     def drop_views(self) -> list[str]:
         """Remove the views for people; return their names."""
-        return self._care.drop_views()
+        return self._maintenance.drop_views()
 
     @property
-    def _care(self) -> Care:
+    def _maintenance(self) -> Maintenance:
         self._engine.check_open()
-        return self._engine.store.care
+        return self._engine.store.maintenance
 
     def bulk_load(
         self,

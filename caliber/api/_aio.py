@@ -36,7 +36,7 @@ from caliber.model.schedules import ScheduledRule
 from caliber.model.search import ReadConsistency
 from caliber.model.time import Clock
 from caliber.model.windows import ContextWindow, SearchResult
-from caliber.storage.maintain.care import Stages
+from caliber.storage.maintain.maintenance import Stages
 from caliber.storage.protocol import ConnectionPool
 from caliber.storage.sql.full_text import Progress
 

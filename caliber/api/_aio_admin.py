@@ -31,8 +31,8 @@ from caliber.model.embedding import EmbeddingSpace
 from caliber.model.pcp import Checkpoint
 from caliber.model.trajectory import Artifact, Scope
 from caliber.storage.bulk.protocol import BATCH_ROWS, BulkReport, OnExisting, Progress
-from caliber.storage.maintain.care import Stages, Steps, StoreStatus, Vacuumed
-from caliber.storage.maintain.soundness import Finding
+from caliber.storage.maintain.integrity import Finding
+from caliber.storage.maintain.maintenance import Stages, Steps, StoreStatus, Vacuumed
 
 
 class AsyncTables(AsyncFace, of=Tables):

@@ -202,7 +202,7 @@ class Caliber(TaskMethods, NoteMethods, RecordMethods, AbstractContextManager["C
     @property
     def events(self) -> Subscriptions:
         """The event bus of this process, as the principal hears it."""
-        return Subscriptions(self._engine.bus, self._reader.hearing)
+        return Subscriptions(self._engine.bus, self._reader.event_filter)
 
     @property
     def storage(self) -> Tables:
@@ -307,7 +307,7 @@ class Caliber(TaskMethods, NoteMethods, RecordMethods, AbstractContextManager["C
         if not callable(subscriber):
             raise DTypeError(field="subscriber", expected="a callable", got=type(subscriber).__name__)
         if elsewhere:
-            self._engine.store.check_hears()
+            self._engine.store.require_remote_events()
         return self.events.subscribe(subscriber, event_type=event_type, elsewhere=elsewhere)
 
     def flush(self) -> None:

@@ -28,7 +28,7 @@ from caliber.model.errors import DTypeError
 from caliber.model.time import Clock, SystemClock
 from caliber.policies.schedules import Scheduler
 from caliber.search.opening import SearchEngine
-from caliber.storage.maintain.care import Stages
+from caliber.storage.maintain.maintenance import Stages
 from caliber.storage.protocol import ConnectionPool, Store
 from caliber.storage.sql.full_text import Progress
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.access.hearing import hearing_of
+from caliber.access.event_filter import event_filter
 from caliber.config import CaliberConfig
 from caliber.context.assembled import Assembled
 from caliber.context.assembler import assemble
@@ -73,7 +73,7 @@ class Reader:
         self._windows = engine.part(WindowLog)
         self.searching = searching
         self._readers = searching.readers
-        self.hearing = hearing_of(principal, searching.sees)
+        self.event_filter = event_filter(principal, searching.sees)
 
     # --- windows ---------------------------------------------------------------------------------
 
@@ -346,8 +346,8 @@ class Reader:
             with engine.store.read() as session:
                 rows = session.run(plans.lists[path], (*by, asked))
             events = [plans.codec.decode(row) for row in rows]
-            if self.hearing is not None:
-                events = [heard for event in events if (heard := self.hearing(event)) is not None]
+            if self.event_filter is not None:
+                events = [shown for event in events if (shown := self.event_filter(event)) is not None]
             if len(events) >= count or len(rows) < asked:
                 return events[:count]
             asked *= _MORE  # what may not be heard of takes no place

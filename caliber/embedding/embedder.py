@@ -313,7 +313,7 @@ class Embedder:
             return sum(self._still_says(uow, item) and lane.add(uow, item, rows) for item, rows in in_order)
 
         # Apart: with a record locked it must not wait for a task that somebody deletes, who waits for that record.
-        return (self._store.write(work, apart=True) if ready else 0), left, outage
+        return (self._store.write(work, exclusive=True) if ready else 0), left, outage
 
     def _still_says(self, uow: UnitOfWork, item: Lacking) -> bool:
         """Return whether a record is still there with the content its vector was made from."""

@@ -1,4 +1,4 @@
-"""Events of other processes, as an open tenant takes them in. Source: C-242 to C-244; decision 0099."""
+"""Delivery of other processes' events to the subscribers of an open tenant. Source: C-242 to C-244; decision 0099."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from caliber.model.events import Event, EventType
 
 
 class RemoteEvents:
-    """Brings memory up to date first, then tells subscribers: what they are told of is there when they look."""
+    """Listener that updates memory first, then delivers events: subscribers find the records of an event."""
 
     def __init__(
         self,
@@ -25,20 +25,20 @@ class RemoteEvents:
         self._failed = failed
         self._is_blind = False
 
-    def heard(self) -> None:
+    def on_change(self) -> None:
         was_blind, self._is_blind = self._is_blind, True
         self._follow()
         self._is_blind = False
         if was_blind:
-            self.missed("memory could not be brought up to date", None)
+            self.on_gap("memory could not be brought up to date", None)
 
-    def told(self, event: Event) -> None:
-        # What may be heard is read from memory: while that is behind, only who may hear all is told.
+    def on_event(self, event: Event) -> None:
+        # Access is decided from memory: while memory is behind, only subscribers who may see all get the event.
         self._bus.publish_from_elsewhere(event, to_all=not self._is_blind)
 
-    def missed(self, reason: str, last: Event | None) -> None:
+    def on_gap(self, reason: str, last: Event | None) -> None:
         payload: dict[str, Any] = {"reason": reason, "last_event_id": None if last is None else str(last.event_id)}
         self._bus.publish_from_elsewhere(self._event(EventType.EVENTS_MISSED, payload=payload))
 
-    def failed(self, where: str, error: BaseException) -> None:
+    def on_failure(self, where: str, error: BaseException) -> None:
         self._failed(where, error)

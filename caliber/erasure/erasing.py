@@ -108,7 +108,7 @@ class Walk:
 
         Raises: AmbiguousSubject when what names the subject names others too.
         """
-        self._uow.keep_nothing()
+        self._uow.discard_history()
         for relation in self._relations:
             if _trait(relation).kind is not None and not self._wanted.even_if_shared:
                 self._refuse_shared(relation, _trait(relation))
@@ -223,7 +223,7 @@ class Walk:
 
     def _erase(self, relation: Relation, entity: Any) -> None:
         """Delete the record that is being looked at, and what is owned by it."""
-        self._uow.adopt(relation, self._row)
+        self._uow.track(relation, self._row)
         self._uow.delete(relation, entity)
         if not relation.mirrored:
             self.outcome.erased[relation.name] += 1
@@ -264,7 +264,7 @@ class Walk:
         if changed == entity:
             return
         if relation.versioned:
-            self._uow.adopt(relation, self._row)
+            self._uow.track(relation, self._row)
             self._uow.update(relation, changed)
             self._note_deleted()  # the summary of a turn
         else:

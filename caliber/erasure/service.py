@@ -176,13 +176,13 @@ class Forgetting:
             if found is None:
                 asked = {LOG_TO_SCRUB: 1} if scrub_log else {}
                 erasure = Erasure(erasure_id, kind, outcome.counts | asked, from_us(uow.now_us))
-                uow.announce(ERASURE, erasure, uow.insert(ERASURE, erasure))
+                uow.record_change(ERASURE, erasure, uow.insert(ERASURE, erasure))
                 event_log.audit(uow, self._event(erasure, wanted.subject))
             elif not outcome.is_empty:
                 counts = dict(found.counts)
                 for name, count in outcome.counts.items():
                     counts[name] = counts.get(name, 0) + count
-                uow.announce(ERASURE, uow.update(ERASURE, dataclasses.replace(found, counts=counts)), None)
+                uow.record_change(ERASURE, uow.update(ERASURE, dataclasses.replace(found, counts=counts)), None)
             return outcome
 
         return engine.write(work)

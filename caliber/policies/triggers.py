@@ -62,7 +62,7 @@ def take(uow: UnitOfWork, waiting: PendingTrigger) -> int:
     Raises: Overtaken.
     """
     # Who tries again locks what its actions read: of two that share the task, neither would get it alone.
-    uow.hold(TRAJECTORY, waiting.trajectory_id.bytes)
+    uow.lock_row(TRAJECTORY, waiting.trajectory_id.bytes)
     rows = uow.select("trigger.take", waiting.trigger_id.bytes, waiting.version, waiting.trajectory_id.bytes)
     if not rows:
         raise Overtaken

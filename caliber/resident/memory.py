@@ -41,9 +41,9 @@ from caliber.storage.migrate.migrations import epoch_of
 from caliber.storage.protocol import Store
 from caliber.storage.reading import reading
 from caliber.storage.waiting import is_of_handler, managed
+from caliber.storage.write.catalog_guard import dropped_memories
 from caliber.storage.write.changes import DELETE, RELOAD_RECORD, UPSERT, unpack_changes
-from caliber.storage.write.feed import News
-from caliber.storage.write.outdated import gone_memories
+from caliber.storage.write.feed import ChangeBatch
 from caliber.storage.write.unit_of_work import RowChange
 
 _PENDING_ROWS = 4_096
@@ -128,7 +128,7 @@ class ResidentMemory:
     def _let_go(self, session: StatementSession) -> None:
         """Hold nothing of memories that another process removed, or took a field from: they cannot be read any more."""
         store = self._store
-        gone = gone_memories(session, store.plans, store.catalog) if store.catalog.memories else frozenset()
+        gone = dropped_memories(session, store.plans, store.catalog) if store.catalog.memories else frozenset()
         self._gone |= gone
         self._held -= gone
         for name in gone:
@@ -218,7 +218,7 @@ class ResidentMemory:
             self._stale = False
             self._whole()
 
-    def _news(self, session: StatementSession) -> News | None:
+    def _news(self, session: StatementSession) -> ChangeBatch | None:
         self._torn = True  # once the feed has told something it does not tell it again, applied or not
         try:
             return self._store.feed.since(session, self._sequence)
@@ -226,7 +226,7 @@ class ResidentMemory:
             self._torn = False  # it told nothing
             raise
 
-    def _apply_foreign(self, session: StatementSession, news: News) -> bool:
+    def _apply_foreign(self, session: StatementSession, news: ChangeBatch) -> bool:
         """Apply news; return whether something was forgotten, of which rows that are gone must not stay in memory."""
         erased = False
         wanted: dict[int, dict[int, int]] = {}

@@ -14,7 +14,7 @@ from caliber.resident.indexes import IndexKey
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.vectors import VectorSnapshot
 from caliber.schema.relations import MIRRORED
-from caliber.storage.write.outdated import outdated
+from caliber.storage.write.catalog_guard import stale_catalog
 
 ENTITY_RELATIONS = tuple(
     relation.name
@@ -45,7 +45,7 @@ class ResidentSnapshot:
     def __getitem__(self, relation: str) -> RelationSnapshot:
         found = self.relations.get(relation)
         if found is None:
-            raise outdated() if relation in self.gone else not_resident(relation)
+            raise stale_catalog() if relation in self.gone else not_resident(relation)
         return found
 
     def locate(self, key: bytes) -> tuple[RelationSnapshot, int] | None:

@@ -15,8 +15,8 @@ from caliber.storage.compile.conditions import StoredFilter
 from caliber.storage.compile.listing import Listing
 from caliber.storage.compile.plan import Plan, RelationPlans
 from caliber.storage.compile.session import StatementSession
-from caliber.storage.maintain.care import Care, Stages
 from caliber.storage.maintain.erasing import Eraser
+from caliber.storage.maintain.maintenance import Maintenance, Stages
 from caliber.storage.sql.full_text import FullText
 from caliber.storage.sql.vector_index import VectorIndexes
 from caliber.storage.write.feed import Feed
@@ -74,23 +74,23 @@ class Follower(Protocol):
         ...
 
 
-class Ear(Protocol):
-    """Who hears of other processes' commits; called on a thread of the store's."""
+class RemoteEventListener(Protocol):
+    """Callbacks for the commits of other processes; a thread of the store calls them."""
 
-    def heard(self) -> None:
-        """Called soon after another process committed; what it wrote is in the feed."""
+    def on_change(self) -> None:
+        """Called soon after another process committed; its changes are in the feed."""
         ...
 
-    def told(self, event: Event) -> None:
-        """Called for each event of another process's commits, once and in the order of commits, after ``heard``."""
+    def on_event(self, event: Event) -> None:
+        """Called once for each event of other processes, in the order of commits, after ``on_change``."""
         ...
 
-    def missed(self, reason: str, last: Event | None) -> None:
-        """Called when events after ``last`` may have been missed, before the first one that was heard again."""
+    def on_gap(self, reason: str, last: Event | None) -> None:
+        """Called when events after ``last`` may be missing, before the first event after the gap."""
         ...
 
-    def failed(self, where: str, error: BaseException) -> None:
-        """Called when hearing went wrong, once an outage."""
+    def on_failure(self, where: str, error: BaseException) -> None:
+        """Called once an outage, when listening failed."""
         ...
 
 
@@ -113,15 +113,15 @@ class Store(BulkStore, Protocol):
     eraser: Eraser
 
     @property
-    def care(self) -> Care:
+    def maintenance(self) -> Maintenance:
         """What looks after the store."""
         ...
 
-    def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None, apart: bool = False) -> T:
+    def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None, exclusive: bool = False) -> T:
         """Run ``work`` in a write transaction and return its result once it is durable.
 
-        ``apart``: it shares the transaction with nobody where a row stays locked until the commit; else who waits for
-        that row waits for whatever its companions wait for.
+        ``exclusive``: share the transaction with no other request where row locks last until the commit. A request
+        that waits for the row would else also wait for everything that the batch waits for.
         """
         ...
 
@@ -156,12 +156,12 @@ class Store(BulkStore, Protocol):
         """Let the follower apply what other processes committed, now."""
         ...
 
-    def check_hears(self) -> None:
-        """Raise MissingRequired or IncompatibleOptions where other processes' events are not heard."""
+    def require_remote_events(self) -> None:
+        """Raise MissingRequired or IncompatibleOptions where events of other processes do not arrive."""
         ...
 
-    def listen(self, ear: Ear) -> None:
-        """Let ``ear`` know soon after another process committed, where the database tells of it; else do nothing.
+    def listen(self, handler: RemoteEventListener) -> None:
+        """Call ``handler`` soon after another process commits. Do nothing on a database without notifications.
 
         Raises: InvalidConfigValue.
         """

@@ -9,7 +9,7 @@ from caliber.schema.relation import Relation
 from caliber.schema.relations.memory import is_declared
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store
-from caliber.storage.write.outdated import check_present
+from caliber.storage.write.catalog_guard import check_present
 
 
 @contextmanager

@@ -35,7 +35,7 @@ from caliber.model.trajectory import (
     TurnRole,
 )
 from caliber.model.trust import TrustLabel
-from caliber.storage.write.steps import Steps, in_steps
+from caliber.storage.write.pipelined import Pipelined, pipelined
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory import artifacts as artifact_ops
 from caliber.trajectory import lifecycle
@@ -220,7 +220,7 @@ class TaskMethods:
             texts = [embedded_text(turn.name, turn.content.decode("utf-8", "replace")) for turn in new]
             vectors = embedder.prepare("turn", texts)
 
-        def work(uow: UnitOfWork) -> Steps[tuple[list[Turn], bool, PendingTrigger | None]]:
+        def work(uow: UnitOfWork) -> Pipelined[tuple[list[Turn], bool, PendingTrigger | None]]:
             uow.guard(guard)
             stored = yield from turn_ops.append_turns(uow, scope_id, new)
             appended = bool(uow.changes)  # turns that were there already change nothing
@@ -232,7 +232,7 @@ class TaskMethods:
             # Of several, the first may have been there already, in another scope.
             return stored, True, self._tasks.appended(uow, stored[0].trajectory_id, ScopeId(scope_id))
 
-        stored, appended, waiting = engine.write(in_steps(work), deadline_ms=deadline_ms)
+        stored, appended, waiting = engine.write(pipelined(work), deadline_ms=deadline_ms)
         if appended:
             self._tasks.after_append(stored[0], waiting)
         return stored

@@ -256,7 +256,7 @@ class TurnSummarizer:
                 uow.insert_new(TURN_SUMMARY, summary)
             return True
 
-        if not self._store.write(work, apart=True):
+        if not self._store.write(work, exclusive=True):
             self._look(task.trajectory, _REWRITTEN)
 
     def _drop(self, task: _Task) -> None:
@@ -269,7 +269,7 @@ class TurnSummarizer:
                 if Block(summary.first_turn, summary.last_turn) == task.block and set(summary.source_turns) != turns:
                     uow.delete(TURN_SUMMARY, summary)
 
-        self._store.write(work, apart=True)
+        self._store.write(work, exclusive=True)
 
     # --- the worker ------------------------------------------------------------------------------
 

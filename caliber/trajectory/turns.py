@@ -19,8 +19,8 @@ from caliber.model.trust import TrustLabel, least_trusted
 from caliber.schema.relations import SCOPE, TRAJECTORY, TURN
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.damage import damaged
-from caliber.storage.write.steps import Steps
-from caliber.storage.write.unit_of_work import Ask, UnitOfWork
+from caliber.storage.write.pipelined import Pipelined
+from caliber.storage.write.unit_of_work import Query, UnitOfWork
 
 LabelOf = Callable[[TurnRole, str | None], TrustLabel]
 """Gives the label of a turn that states none, by its role and name."""
@@ -136,7 +136,7 @@ _KEYWORDS = {
 }
 
 
-def append_turns(uow: UnitOfWork, scope_id: uuid.UUID, new: Sequence[NewTurn]) -> Steps[list[Turn]]:
+def append_turns(uow: UnitOfWork, scope_id: uuid.UUID, new: Sequence[NewTurn]) -> Pipelined[list[Turn]]:
     """Append turns to an open scope, in order, all or none; return them as stored.
 
     A turn whose idempotency key was seen before is returned as it is.
@@ -153,8 +153,8 @@ def append_turns(uow: UnitOfWork, scope_id: uuid.UUID, new: Sequence[NewTurn]) -
         # The trajectory before its scope, as everybody locks them. Rows, not entities: four fields of two records are
         # asked for, on the path taken most often.
         trajectories, scopes = yield (
-            Ask(TRAJECTORY, "append.trajectory", counted, scope_id.bytes),
-            Ask(SCOPE, "append.scope", counted, scope_id.bytes),
+            Query(TRAJECTORY, "append.trajectory", counted, scope_id.bytes),
+            Query(SCOPE, "append.scope", counted, scope_id.bytes),
         )
         if not scopes:
             scope: Scope = uow.get(SCOPE, scope_id.bytes)
@@ -194,12 +194,12 @@ def append_turns(uow: UnitOfWork, scope_id: uuid.UUID, new: Sequence[NewTurn]) -
                 idempotency_key=turn.idempotency_key,
                 trust=trust,
             )
-            uow.insert(TURN, stored, keeps_label=True)  # the answer above has the scope's
+            uow.insert(TURN, stored, trust_handled=True)  # the answer above has the scope's
             out.append(stored)
             sequence += 1
             number += 1
         if least is not before:
-            yield (Ask(SCOPE, "scope.distrust", (least.value, scope_id.bytes), scope_id.bytes),)
+            yield (Query(SCOPE, "scope.distrust", (least.value, scope_id.bytes), scope_id.bytes),)
     if not known:
         return out
     stored_turns = iter(out)

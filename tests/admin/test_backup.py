@@ -26,7 +26,7 @@ from caliber.model.erasure import Erasure, ErasureKind
 from caliber.model.errors import CaliberError, Conflict, InvalidValue, StorageError, Unavailable
 from caliber.schema.relations import RELATIONS
 from caliber.storage.dump.archive import Archive, only_one
-from caliber.storage.dump.whole import WHOLE
+from caliber.storage.dump.dumped_relations import DUMP_RELATIONS
 from caliber.storage.maintain.moved import FenceState
 from caliber.testing import inspect
 
@@ -68,15 +68,16 @@ def names(folder: Path) -> list[str]:
 def rows_of(memory: caliber.Caliber) -> dict[str, list[Any]]:
     """Return every row of every relation that a backup carries, as stored, ordinals among them."""
     store = inspect(memory).store
-    with store.care.whole() as whole:
+    with store.maintenance.snapshot() as snapshot:
         return {
-            relation.name: [row for batch in whole.read(relation) for row in batch.to_pylist()] for relation in WHOLE
+            relation.name: [row for batch in snapshot.read(relation) for row in batch.to_pylist()]
+            for relation in DUMP_RELATIONS
         }
 
 
 def ordinals(memory: caliber.Caliber) -> dict[str, int]:
     """Return the last ordinal that was given out, by relation."""
-    with inspect(memory).store.care.whole() as whole:
+    with inspect(memory).store.maintenance.snapshot() as whole:
         return whole.ordinals()
 
 
@@ -163,7 +164,7 @@ def test_a_backup_is_of_one_boundary_while_others_write(backend: Any, agent: Any
         thread.join()
     archive = Archive(made.path)
     try:
-        whole = {each.name: each for each in WHOLE}
+        whole = {each.name: each for each in DUMP_RELATIONS}
         scopes = {row["scope_id"]: row for batch in archive.batches(whole["scope"]) for row in batch.to_pylist()}
         turns = [row for batch in archive.batches(whole["turn"]) for row in batch.to_pylist()]
         notes = [row for batch in archive.batches(whole["note"]) for row in batch.to_pylist()]
@@ -567,7 +568,10 @@ def test_a_full_disk_leaves_no_half_backup(backend: Any, filled: caliber.Caliber
 
 
 def test_every_relation_is_carried_or_belongs_to_the_database() -> None:
-    assert {relation.name for relation in RELATIONS} - {each.name for each in WHOLE} == {"change", "schema_migration"}
+    assert {relation.name for relation in RELATIONS} - {each.name for each in DUMP_RELATIONS} == {
+        "change",
+        "schema_migration",
+    }
 
 
 def test_a_file_system_without_links_is_restored_on_too(

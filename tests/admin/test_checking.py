@@ -12,7 +12,7 @@ import caliber
 from caliber.model.ids import EdgeId
 from caliber.model.knowledge import Edge, EdgeRelation, Usage
 from caliber.model.references import EntityRef, EntityType
-from caliber.storage.maintain.soundness import EXAMPLES, Finding
+from caliber.storage.maintain.integrity import EXAMPLES, Finding
 from caliber.testing import inspect
 
 AT_ONCE = {"embedding__embed": {"default": "commit"}}

@@ -14,7 +14,7 @@ from support.crowds import until
 from support.databases import DSN, PostgresBackend, admin, note
 
 import caliber
-from caliber.backends.postgres.writing.telling import channel_of, prefix_of, read
+from caliber.backends.postgres.writing.notify import channel_of, prefix_of, read
 from caliber.cli.output import Output
 from caliber.cli.stats import print_stats
 from caliber.model.errors import InvalidConfigValue, MissingRequired, MultipleErrors
@@ -65,8 +65,8 @@ def test_own_commits_wake_nobody_here(pg: PostgresBackend) -> None:
     for at in range(5):
         note(one, f"own {at}")
     until(lambda: len(contents(other)) == 5, "it never heard")
-    assert feed(one)["heard"] == 0
-    assert feed(other)["heard"] >= 1
+    assert feed(one)["notifications"] == 0
+    assert feed(other)["notifications"] >= 1
 
 
 def test_nothing_is_told_where_nobody_is_to_hear(pg: PostgresBackend) -> None:
@@ -129,7 +129,7 @@ def test_store_opens_and_polls_where_nobody_answers(
     memory = listening(pg, resident__feed_poll_ms=20)
     facts = feed(memory)
     assert facts.pop("channels") == prefix_of(pg.config().storage.schema_name) + "*"
-    assert facts == {"mode": "polling", "heard": 0, "connections": 0, "fault": "cannot connect"}
+    assert facts == {"mode": "polling", "notifications": 0, "connections": 0, "fault": "cannot connect"}
     print_stats(Output(json=False), memory.stats())
     assert "heard of by polling (no connection to listen on: cannot connect)" in capsys.readouterr().out
     note(pg.open(), "polled")

@@ -552,7 +552,7 @@ def test_two_who_delete_turns_of_one_block_both_succeed(backend: Any, start: Any
         inside.set()
         go.wait(30)
 
-    slow = threading.Thread(target=lambda: inspect(talk.memory).store.write(slowly, apart=True))
+    slow = threading.Thread(target=lambda: inspect(talk.memory).store.write(slowly, exclusive=True))
     slow.start()
     assert inside.wait(30)
     other = threading.Thread(target=lambda: talk.memory.storage.turns.delete(second.turn_id))

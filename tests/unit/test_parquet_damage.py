@@ -11,10 +11,10 @@ import pyarrow.parquet as parquet
 import pytest
 
 from caliber.model.errors import InvalidValue
+from caliber.storage.dump.dumped_relations import DUMP_RELATIONS
 from caliber.storage.dump.parquet import open_parquet, parquet_batches
-from caliber.storage.dump.whole import WHOLE
 
-CONFIG_DOCUMENT = next(relation for relation in WHOLE if relation.name == "config_document")
+CONFIG_DOCUMENT = next(relation for relation in DUMP_RELATIONS if relation.name == "config_document")
 
 
 def written(table: Any) -> bytes:

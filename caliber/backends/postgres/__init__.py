@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from caliber.config.storage import PostgresConfig
     from caliber.config.tenancy import PostgresDirectory
     from caliber.storage.dump.archive import Archive
-    from caliber.storage.maintain.care import Stages
+    from caliber.storage.maintain.maintenance import Stages
     from caliber.storage.migrate.memory_steps import MigrationPlan
     from caliber.storage.protocol import ConnectionPool
 

@@ -16,18 +16,18 @@ from caliber.backends.postgres import schema as schemas
 from caliber.backends.postgres.bulk.store import PostgresBulk
 from caliber.backends.postgres.connecting.connection import BEGIN, COMMIT, PgConnection, Shared
 from caliber.backends.postgres.connecting.dialling import connect
-from caliber.backends.postgres.connecting.lent import LentPool
+from caliber.backends.postgres.connecting.external_pool import ExternalPool
 from caliber.backends.postgres.connecting.logins import dsn_of
 from caliber.backends.postgres.connecting.pool import Pool
 from caliber.backends.postgres.dialect import PostgresDialect
-from caliber.backends.postgres.maintaining.care import PostgresCare
 from caliber.backends.postgres.maintaining.erasing import PostgresEraser
+from caliber.backends.postgres.maintaining.maintenance import PostgresMaintenance
 from caliber.backends.postgres.searching.full_text import FullTextWriter, PostgresFullText
 from caliber.backends.postgres.searching.vector_index import PostgresVectorIndex
 from caliber.backends.postgres.statements import holding, irregular, own, reserving
 from caliber.backends.postgres.writing.feed import SnapshotFeed
 from caliber.backends.postgres.writing.listener import Listener, place_of
-from caliber.backends.postgres.writing.telling import Teller, channel_of, prefix_of
+from caliber.backends.postgres.writing.notify import CommitNotifier, channel_of, prefix_of
 from caliber.backends.postgres.writing.writer import Limits, PostgresWriter
 from caliber.model.context import ContextPersistence
 from caliber.model.errors import InternalError, InvalidConfigValue, MissingRequired, TransactionFailed
@@ -42,7 +42,7 @@ from caliber.storage.compile.session import StatementSession, store_closed
 from caliber.storage.compile.spelling import quote
 from caliber.storage.maintain.moved import elsewhere
 from caliber.storage.migrate.memory_steps import MigrationPlan, Wanted
-from caliber.storage.protocol import ConnectionPool, Ear, Follower
+from caliber.storage.protocol import ConnectionPool, Follower, RemoteEventListener
 from caliber.storage.sql.embedding_statements import with_memories
 from caliber.storage.sql.full_text import FullText, contracts_of, may_be_indexed, texts_of
 from caliber.storage.sql.vector_index import VectorIndexes
@@ -138,11 +138,11 @@ class PostgresStore:
         self._identity = identity = os.urandom(16)
         self._own: dict[str, Plan] = {}
         self._server: str | None = None
-        self._pool: Pool | LentPool
+        self._pool: Pool | ExternalPool
         if connection_pool is None:
             self._pool = Pool(self._connect, size=settings.pool_max, timeout_ms=settings.pool_timeout_ms)
         else:
-            self._pool = LentPool(connection_pool, self._arrived, timeout_ms=settings.pool_timeout_ms)
+            self._pool = ExternalPool(connection_pool, self._arrived, timeout_ms=settings.pool_timeout_ms)
         try:
             self._dialect = dialect = self._open(settings, declared_in(config))
             self.feed = SnapshotFeed(self._own, identity)
@@ -168,7 +168,7 @@ class PostgresStore:
             self._bulk.connection,
             self._limits.lock_timeout_ms,
         )
-        self.care = PostgresCare(self._bulk, dialect, self.plans, self._shared.store)
+        self.maintenance = PostgresMaintenance(self._bulk, dialect, self.plans, self._shared.store)
         self.eraser = PostgresEraser(
             self._bulk.connection, self._schema, holding(dialect, self.catalog), self._limits.lock_timeout_ms
         )
@@ -189,7 +189,7 @@ class PostgresStore:
             catch_up=self.catch_up,
             clock_us=clock_us,
             full_text=keeper,
-            teller=None if settings.feed_dsn is None else Teller(self._schema, identity),
+            notifier=None if settings.feed_dsn is None else CommitNotifier(self._schema, identity),
         )
 
     def _open(self, settings: PostgresConfig, declared: Sequence[MemoryType]) -> PostgresDialect:
@@ -246,9 +246,9 @@ class PostgresStore:
             self._shared.ordinals.forget()
         self._server = server
 
-    def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None, apart: bool = False) -> T:
+    def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None, exclusive: bool = False) -> T:
         self._check_open()
-        return self._writer.write(work, deadline_ms=deadline_ms, apart=apart)
+        return self._writer.write(work, deadline_ms=deadline_ms, exclusive=exclusive)
 
     def filter(self, predicate: Predicate, relation: Relation) -> StoredFilter:
         return compile_stored(predicate, relation, self._dialect)
@@ -306,7 +306,7 @@ class PostgresStore:
             self.feed.distrust()  # it may have taken note of news that then could not be applied
             raise
 
-    def check_hears(self) -> None:
+    def require_remote_events(self) -> None:
         if self._feed_dsn is None:
             raise MissingRequired(
                 "storage.feed_dsn is required to hear other processes' events: name a variable with a DSN that leads to"
@@ -314,13 +314,13 @@ class PostgresStore:
                 field="storage.feed_dsn",
             )
 
-    def listen(self, ear: Ear) -> None:
+    def listen(self, handler: RemoteEventListener) -> None:
         if self._feed_dsn is None:
             return
         with self._pool.connection(ask=True) as connection:
             place = place_of(connection)
         shared = dataclasses.replace(self._shared, dsn=self._feed_dsn, setting="storage.feed_dsn")
-        self._listener = Listener(shared, own=self._identity.hex(), place=place, ear=ear)
+        self._listener = Listener(shared, own=self._identity.hex(), place=place, handler=handler)
         self._listener.start()
 
     def bulk_load(
@@ -328,7 +328,7 @@ class PostgresStore:
     ) -> BulkReport:
         self._check_open()
         report = self._bulk.load(relation, batches, on_existing, progress)
-        self._writer.hear_of_others()
+        self._writer.apply_foreign_changes()
         return report
 
     def bulk_read(self, relation: Relation, batch_rows: int) -> Iterator[Any]:
@@ -372,7 +372,7 @@ class PostgresStore:
             return {"mode": mode}
         return {
             "mode": "listening" if listener.listening else mode,
-            "heard": listener.heard,
+            "notifications": listener.notifications,
             "connections": listener.connections,
             "fault": listener.fault,
             "channels": prefix_of(self._schema) + "*",

@@ -24,7 +24,7 @@ from caliber.storage.compile.plan import Plan, RelationPlans
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.compile.spelling import quote
 from caliber.storage.write.changes import UPSERT
-from caliber.storage.write.following import LOWERS
+from caliber.storage.write.consequences import LOWERS
 from caliber.storage.write.unit_of_work import RowChange
 
 """Less than every value of the types that keys have, or equal where no key is."""

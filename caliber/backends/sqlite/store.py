@@ -42,7 +42,7 @@ from caliber.storage.compile.listing import Listing
 from caliber.storage.compile.plan import plans_of
 from caliber.storage.compile.session import Counter, StatementSession, store_closed
 from caliber.storage.maintain.moved import elsewhere
-from caliber.storage.protocol import Ear, Follower
+from caliber.storage.protocol import Follower, RemoteEventListener
 from caliber.storage.sql.embedding_statements import with_memories
 from caliber.storage.sql.full_text import texts_of
 from caliber.storage.sql.vector_index import VectorIndexes
@@ -52,7 +52,7 @@ from caliber.storage.write.feed import SequenceFeed
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 if TYPE_CHECKING:
-    from caliber.backends.sqlite.maintaining.care import SqliteCare
+    from caliber.backends.sqlite.maintaining.maintenance import SqliteMaintenance
     from caliber.config import CaliberConfig
 
 T = TypeVar("T")
@@ -117,15 +117,15 @@ class SqliteStore:
         self._closed = self._released = False
 
     @functools.cached_property
-    def care(self) -> SqliteCare:
+    def maintenance(self) -> SqliteMaintenance:
         """What looks after the store."""
-        from caliber.backends.sqlite.maintaining.care import SqliteCare
+        from caliber.backends.sqlite.maintaining.maintenance import SqliteMaintenance
 
-        return SqliteCare(self._options, self.plans, self._reading, self._transaction, self._outside)
+        return SqliteMaintenance(self._options, self.plans, self._reading, self._transaction, self._outside)
 
-    def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None, apart: bool = False) -> T:
+    def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None, exclusive: bool = False) -> T:
         self._check_open()
-        del apart  # one writes at a time, and locks the file
+        del exclusive  # one writes at a time, and locks the file
         return self._writer.write(work, deadline_ms=deadline_ms)
 
     def bulk_load(
@@ -243,15 +243,15 @@ class SqliteStore:
             # Only now: had applying failed, the next question must still be answered with yes.
             self._data_version = version
 
-    def check_hears(self) -> None:
+    def require_remote_events(self) -> None:
         raise IncompatibleOptions(
             option_a="on_event(elsewhere=True)",
             option_b="storage.adapter = sqlite",
             reason="a file tells no other process; use PostgreSQL with storage.feed_dsn, or elsewhere=False",
         )
 
-    def listen(self, ear: Ear) -> None:
-        """A file tells nobody: it is polled."""
+    def listen(self, handler: RemoteEventListener) -> None:
+        """Do nothing: a file sends no notifications, so it is polled."""
 
     def _ask_data_version(self) -> int:
         return int(self._connection.pragma("data_version"))

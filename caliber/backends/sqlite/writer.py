@@ -28,7 +28,7 @@ from caliber.storage.sql.full_text import may_be_indexed
 from caliber.storage.waiting import is_of_handler
 from caliber.storage.write.changes import pack_changes
 from caliber.storage.write.group import Batch, GroupWriter, Request, copy_for
-from caliber.storage.write.steps import finish
+from caliber.storage.write.pipelined import finish
 from caliber.storage.write.unit_of_work import RowChange, UnitOfWork
 
 T = TypeVar("T")

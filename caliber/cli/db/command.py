@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 
 from caliber.cli import show
-from caliber.cli.db.care import COMMANDS as CARE
+from caliber.cli.db.maintenance import COMMANDS as MAINTENANCE
 from caliber.cli.db.spaces import COMMANDS
 from caliber.cli.db.tenants import COMMANDS as TENANTS
 from caliber.cli.failures import LISTED
@@ -102,7 +102,7 @@ def maintain(settings: Settings) -> None:
     settings.out.result({"removed": removed}, human)
 
 
-for _command in (purge, *CARE, *COMMANDS, *TENANTS):
+for _command in (purge, *MAINTENANCE, *COMMANDS, *TENANTS):
     db.add_command(_command)
 
 

@@ -29,9 +29,9 @@ from caliber.schema.relation import Column, Relation
 from caliber.schema.relations import MEMORY_TYPE
 from caliber.schema.relations.memory import StoredMemory
 from caliber.storage.compile.damage import UNREADABLE
+from caliber.storage.dump.dumped_relations import BATCH_ROWS, RowsDigest, dump_relations
 from caliber.storage.dump.parquet import parquet_batches, parquet_names, parquet_writer
-from caliber.storage.dump.whole import BATCH_ROWS, RowsDigest, whole_of
-from caliber.storage.maintain.care import Stages, WholeStore
+from caliber.storage.maintain.maintenance import Stages, StoreSnapshot
 from caliber.storage.migrate.migrations import BASELINE_VERSION, SCHEMA_VERSION, before_baseline
 
 FORMAT: Final = "caliber-archive-1"
@@ -175,7 +175,7 @@ def finish(unfinished: Path, path: Path) -> None:
 
 
 def write_archive(
-    path: Path, store: WholeStore, *, adapter: str, schema_version: int, taken_at_us: int, progress: Stages
+    path: Path, store: StoreSnapshot, *, adapter: str, schema_version: int, taken_at_us: int, progress: Stages
 ) -> Manifest:
     """Write everything of one boundary to a file that is not there yet, or is replaced.
 
@@ -186,7 +186,7 @@ def write_archive(
         # Memories are nobody else's business, whatever the folder allows.
         handle = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "w+b") as raw, zipfile.ZipFile(raw, "w", zipfile.ZIP_STORED) as file:
-            relations = whole_of(store.catalog)
+            relations = dump_relations(store.catalog)
             total = sum(store.count(relation) for relation in relations)
             last = store.ordinals()
             members = []
@@ -218,7 +218,7 @@ def _told(progress: Stages, before: int, total: int, rows: int) -> None:
 def _write_member(
     file: zipfile.ZipFile,
     relation: Relation,
-    store: WholeStore,
+    store: StoreSnapshot,
     last: dict[str, int],
     progress: Callable[[int], None],
 ) -> Member:
@@ -352,7 +352,7 @@ class Archive:
             for batch in self.batches(MEMORY_TYPE):
                 rows += [StoredMemory(**row) for row in batch.to_pylist()]
         catalog = BUILT_IN.with_memories(rows)
-        known = {relation.name for relation in whole_of(catalog)}
+        known = {relation.name for relation in dump_relations(catalog)}
         for each in self.manifest.relations:
             if each.relation not in known:
                 raise InvalidValue(field=str(self.path), reason=f"holds {each.relation}, which this version lacks")
@@ -408,7 +408,7 @@ class Archive:
         return tuple(column for column in relation.columns if column.name in names)
 
     def batches(self, relation: Relation) -> Iterator[Any]:
-        """Yield the rows of a relation of ``caliber.storage.dump.whole`` as record batches."""
+        """Yield the rows of a relation of ``caliber.storage.dump.dumped_relations`` as record batches."""
         member = self.member(relation)
         if member is not None:
             yield from parquet_batches(io.BufferedReader(self._open(member), _PIECE), relation, BATCH_ROWS)

@@ -1,1 +1,1 @@
-"""Maintenance of a store: care, integrity, erasing, moving, views for people."""
+"""Maintenance of a store: vacuum, views, integrity, erasing, moving, views for people."""

@@ -11,7 +11,7 @@ from caliber.storage.compile.session import StatementSession
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class ChangeBatch:
     """Change records that were not known yet, oldest first, and the position once they are applied."""
 
     sequence: int
@@ -25,7 +25,7 @@ class Feed(Protocol):
         """Return the position of what ``session`` sees; from now on only what came after it is news."""
         ...
 
-    def since(self, session: StatementSession, sequence: int) -> News | None:
+    def since(self, session: StatementSession, sequence: int) -> ChangeBatch | None:
         """Return what ``session`` sees beyond the last boundary, or None when the feed does not reach back to it."""
         ...
 
@@ -45,14 +45,14 @@ class SequenceFeed:
         self._followed = session.run(self._statements["change.bounds"], ())[0][1]
         return self._followed
 
-    def since(self, session: StatementSession, sequence: int) -> News | None:
+    def since(self, session: StatementSession, sequence: int) -> ChangeBatch | None:
         records: Sequence[tuple[int, bytes, bytes]] = session.run(self._statements["change.since"], (sequence,))
         if not records:
-            return News(sequence, ())
+            return ChangeBatch(sequence, ())
         if records[0][0] != sequence + 1:
             return None
         self._followed = records[-1][0]
-        return News(self._followed, tuple(entries for _, _, entries in records))
+        return ChangeBatch(self._followed, tuple(entries for _, _, entries in records))
 
     def covers(self, sequence: int) -> bool:
         return sequence <= self._followed

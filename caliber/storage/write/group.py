@@ -41,28 +41,28 @@ class Request:
 
     __slots__ = (
         "alone",
-        "apart",
+        "cancelled",
         "cut",
         "deadline",
         "done",
         "error",
-        "gate",
-        "given_up",
-        "passed_over",
+        "exclusive",
         "result",
+        "skipped",
         "unit",
+        "wakeup",
         "work",
     )
 
     def __init__(
-        self, work: Callable[[UnitOfWork], Any], *, apart: bool = False, deadline: float | None = None
+        self, work: Callable[[UnitOfWork], Any], *, exclusive: bool = False, deadline: float | None = None
     ) -> None:
         self.work = work
         self.deadline = deadline
         """When, on the monotonic clock, its thread no longer waits."""
         self.cut: Any = None
         """The way for its thread to find out its outcome, where the leader had no time left to do so."""
-        self.apart = apart
+        self.exclusive = exclusive
         """True when it shares with nobody."""
         self.unit: UnitOfWork | None = None
         self.result: Any = None
@@ -70,12 +70,12 @@ class Request:
         self.done = False
         self.alone = False
         """True when it is to run in a transaction of its own, on its own thread."""
-        self.given_up = False
+        self.cancelled = False
         """True when its thread waits only to learn its outcome, or not even that."""
-        self.passed_over = False
+        self.skipped = False
         """True when it was given up, and nothing came of it."""
-        self.gate = threading.Lock()
-        self.gate.acquire()
+        self.wakeup = threading.Lock()
+        self.wakeup.acquire()
 
     @property
     def late(self) -> bool:
@@ -85,12 +85,12 @@ class Request:
     @property
     def over(self) -> bool:
         """True when its thread has nothing to wait for any more."""
-        return self.done or self.alone or self.passed_over
+        return self.done or self.alone or self.skipped
 
     def wake(self) -> None:
         """Let its thread look what became of it; again, or for nothing, does no harm."""
-        if self.gate.locked():
-            self.gate.release()
+        if self.wakeup.locked():
+            self.wakeup.release()
 
 
 class Batch:
@@ -128,7 +128,7 @@ class GroupWriter:
         self._mutex = threading.Lock()
         self._leader: Request | None = None
         self._waiting: deque[Request] = deque()
-        self._company = 1
+        self._expected_writers = 1
         """The number that wrote lately, or stood in line: those mostly come again at once."""
         self._took_s = 0.0
         """The time that their transaction took."""
@@ -164,7 +164,7 @@ class GroupWriter:
 
     def write_alone(self, request: Request, deadline: float | None) -> None:
         """Run a request that shares with nobody."""
-        request.apart, request.alone = True, False
+        request.exclusive, request.alone = True, False
         self._in_line(request, deadline)
 
     def _in_line(self, request: Request, deadline: float | None) -> None:
@@ -172,7 +172,7 @@ class GroupWriter:
         batch = Batch(request)
         try:
             self._enter(request, deadline)
-            if self._leader is request and self._grouped and not request.apart:
+            if self._leader is request and self._grouped and not request.exclusive:
                 self._share(batch, request, deadline)
             if self._leader is request:
                 self._check_usable()
@@ -180,7 +180,7 @@ class GroupWriter:
                 began = time.perf_counter()
                 self._transaction(batch, request, deadline)
                 self._took_s = time.perf_counter() - began
-                self._company = min(len(batch.requests) + len(self._waiting), self._group_max_batch)
+                self._expected_writers = min(len(batch.requests) + len(self._waiting), self._group_max_batch)
             else:
                 batch.left = True
         finally:
@@ -197,7 +197,7 @@ class GroupWriter:
 
         Raises: Unavailable when the calling thread's deadline passed before the line was free.
         """
-        request = Request(_nothing, apart=True)
+        request = Request(_nothing, exclusive=True)
         batch = Batch(request)
         left_s = remaining_s()
         try:
@@ -220,7 +220,7 @@ class GroupWriter:
                 return
             self._waiting.append(request)
             full = self._full
-            if full is not None and len(self._waiting) + 1 >= self._company:
+            if full is not None and len(self._waiting) + 1 >= self._expected_writers:
                 self._full = None
                 full.release()
         self._wait(request, deadline)
@@ -228,17 +228,17 @@ class GroupWriter:
     def _wait(self, request: Request, deadline: float | None) -> None:
         """As ``_enter``, of a request that is in line."""
         while not request.over and self._leader is not request:
-            if deadline is None or (request.given_up and not self._may_fall_silent):
-                request.gate.acquire()
-            elif request.given_up:
-                if not request.gate.acquire(timeout=_patience_s(deadline + _COMPANION_S)) and not request.over:
+            if deadline is None or (request.cancelled and not self._may_fall_silent):
+                request.wakeup.acquire()
+            elif request.cancelled:
+                if not request.wakeup.acquire(timeout=_patience_s(deadline + _COMPANION_S)) and not request.over:
                     raise _unanswered()
-            elif not request.gate.acquire(timeout=_patience_s(deadline)) and self._withdraw(request):
+            elif not request.wakeup.acquire(timeout=_patience_s(deadline)) and self._withdraw(request):
                 raise _too_late()
             # Else somebody took it into a transaction meanwhile: it is too late to give up, its end decides.
         if request.done or request.alone:
             return
-        if request.passed_over:
+        if request.skipped:
             raise _too_late()
         with self._mutex:
             if request in self._waiting:  # who handed it the lead was interrupted before taking it out
@@ -252,18 +252,18 @@ class GroupWriter:
             if request in self._waiting:
                 self._waiting.remove(request)
                 return True
-            request.given_up = True
+            request.cancelled = True
         return False
 
     def _share(self, batch: Batch, request: Request, deadline: float | None) -> None:
         """Take those that wait into a batch, or have this request taken into that of another thread."""
         if self._group_wait_s and len(self._waiting) < self._group_max_batch - 1:
             time.sleep(self._group_wait_s)
-        self._gather()
+        self._wait_for_batch()
         if not may_be_interrupted():
             with self._mutex:
                 # Who is in the line and in the batch when this is interrupted stays in the line.
-                while self._waiting and not self._waiting[0].apart and len(batch.requests) < self._group_max_batch:
+                while self._waiting and not self._waiting[0].exclusive and len(batch.requests) < self._group_max_batch:
                     batch.requests.append(self._waiting[0])
                     self._waiting.popleft()
         elif self._hand_over(request):
@@ -272,26 +272,26 @@ class GroupWriter:
     def _hand_over(self, request: Request) -> bool:
         """Let the first that waits lead, and this request be the first of its company; return whether one does."""
         with self._mutex:
-            if not self._waiting or self._waiting[0].apart or self._group_max_batch < _LEAST_BATCH:
+            if not self._waiting or self._waiting[0].exclusive or self._group_max_batch < _LEAST_BATCH:
                 return False
-            heir = self._waiting[0]
+            successor = self._waiting[0]
             self._waiting.insert(1, request)
-            self._leader = heir
+            self._leader = successor
             self._waiting.popleft()
-            heir.wake()
+            successor.wake()
         return True
 
-    def _gather(self) -> None:
+    def _wait_for_batch(self) -> None:
         """Wait until as many stand in line as came together last, for half as long as their transaction took at most.
 
         Those who were woken a moment ago are on their way back: whoever is first would else commit alone each time.
         """
-        if len(self._waiting) + 1 >= self._company:
+        if len(self._waiting) + 1 >= self._expected_writers:
             return
         full = threading.Lock()
         full.acquire()
         with self._mutex:
-            if len(self._waiting) + 1 >= self._company:
+            if len(self._waiting) + 1 >= self._expected_writers:
                 return
             self._full = full
         full.acquire(timeout=self._took_s / 2)
@@ -307,21 +307,21 @@ class GroupWriter:
                 for request in batch.trying:
                     request.done = not request.alone
             for request in batch.requests[1:]:
-                if request.given_up and not request.done:
-                    request.passed_over = True
+                if request.cancelled and not request.done:
+                    request.skipped = True
             if own in self._waiting:
                 self._waiting.remove(own)
-            own.given_up = not own.over
+            own.cancelled = not own.over
             if self._leader is own:
                 for request in reversed(batch.requests[1:]):
                     if not request.over and request not in self._waiting:
                         self._waiting.appendleft(request)
                 self._leader = self._waiting[0] if self._waiting else None
-            heir = self._leader
-            if heir is not None:
-                if self._waiting and self._waiting[0] is heir:
+            successor = self._leader
+            if successor is not None:
+                if self._waiting and self._waiting[0] is successor:
                     self._waiting.popleft()
-                heir.wake()
+                successor.wake()
             for request in batch.requests[1:]:
                 if request.over:
                     request.wake()

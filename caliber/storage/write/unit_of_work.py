@@ -21,9 +21,9 @@ from caliber.storage.compile.codec import Row
 from caliber.storage.compile.paging import pages
 from caliber.storage.compile.plan import Plan, RelationPlans
 from caliber.storage.compile.session import StatementSession
+from caliber.storage.write.catalog_guard import check_present, stale_catalog
 from caliber.storage.write.changes import DELETE, UPSERT
-from caliber.storage.write.following import LOWERS, changed, lower, relabelled
-from caliber.storage.write.outdated import check_present, outdated
+from caliber.storage.write.consequences import LOWERS, changed, lower, lower_owner_trust
 from caliber.storage.write.twins import has_twin
 
 
@@ -35,7 +35,7 @@ class RowChange(NamedTuple):
     row: Row
 
 
-class Ask(NamedTuple):
+class Query(NamedTuple):
     """An irregular statement that updates rows of ``relation`` and returns them whole, as ``UnitOfWork.change``."""
 
     relation: Relation
@@ -120,7 +120,7 @@ class UnitOfWork:
         first = [each for each in plans.relation.foreign_keys if each.locked_first]
         for row in self._session.run(plans.get, key) if first else ():
             for each in first:
-                self.hold(self._plans[each.relation].relation, row[plans.codec.index(each.column)])
+                self.lock_row(self._plans[each.relation].relation, row[plans.codec.index(each.column)])
 
     def get(self, relation: Relation, *key: Any) -> Any:
         """Return the entity under ``key``.
@@ -191,16 +191,16 @@ class UnitOfWork:
         """Return a row that was read by page as this unit of work has it by now."""
         return self._held.get((relation.name, self._plans[relation.name].codec.key_of(row)), row)
 
-    def adopt(self, relation: Relation, row: Row) -> None:
+    def track(self, relation: Relation, row: Row) -> None:
         """Take a row that was read by page for one that may be changed; rows that are only looked at are not kept."""
         self._held.setdefault((relation.name, self._plans[relation.name].codec.key_of(row)), row)
 
     # --- writing ---------------------------------------------------------------------------------
 
-    def insert(self, relation: Relation, entity: Any, *, keeps_label: bool = False) -> int | None:
+    def insert(self, relation: Relation, entity: Any, *, trust_handled: bool = False) -> int | None:
         """Insert an entity and return its ordinal.
 
-        ``keeps_label``: the caller lowers the label of its owner itself, with what it asks for anyway.
+        ``trust_handled``: the caller lowers the label of its owner itself, with what it asks for anyway.
 
         Raises: InsertFailed or Conflict when a key or a uniqueness rule is broken; on some databases only with the
             next statement, or the commit.
@@ -209,7 +209,7 @@ class UnitOfWork:
         row = plans.codec.encode(entity)
         returned = self._session.insert(plans.insert, row)
         ordinal = self._inserted(plans, row, returned)
-        if not keeps_label and relation.name in LOWERS:
+        if not trust_handled and relation.name in LOWERS:
             lower(self, relation, row)
         return ordinal
 
@@ -254,7 +254,7 @@ class UnitOfWork:
         place = plans.codec.version_place
         row[place] = old[place] + 1
         new = tuple(row)
-        relabelled(self, relation, old, new)
+        lower_owner_trust(self, relation, old, new)
         values = [new[plans.codec.index(name)] for name in plans.update.binds[: -len(key) - 1]]
         if self._session.changed(plans.update, (*values, *key, old[place])) != 1:
             raise Conflict(
@@ -293,11 +293,11 @@ class UnitOfWork:
         self.changes.extend(RowChange(relation, UPSERT, row) for row in rows)
         return rows
 
-    def answers(self, asked: Sequence[Ask]) -> list[list[Row]]:
+    def run_batch(self, asked: Sequence[Query]) -> list[list[Row]]:
         """Run the statements of a step, one after the other, and return the rows of each."""
         return [self.change(ask.relation, ask.statement, *ask.parameters) for ask in asked]
 
-    def answered(self, ask: Ask, rows: list[Row]) -> None:
+    def record_results(self, ask: Query, rows: list[Row]) -> None:
         """Take note of what a statement changed that somebody else ran for this unit of work."""
         self.changes.extend(RowChange(ask.relation, UPSERT, row) for row in rows)
 
@@ -314,7 +314,7 @@ class UnitOfWork:
 
     # --- around ----------------------------------------------------------------------------------
 
-    def keep_nothing(self) -> None:
+    def discard_history(self) -> None:
         """From now on, do not keep what replaced content said: it is to be gone. Raises: as ``check_catalog``."""
         self.check_catalog()
         self.keeps_content = False
@@ -325,7 +325,7 @@ class UnitOfWork:
         Raises: SchemaMismatch.
         """
         if not self._knows_all and tuple(self.select("memory.revision")[0]) != self._catalog.revision:
-            raise outdated()
+            raise stale_catalog()
         self._knows_all = True
 
     def _check_live(self, relation: Relation) -> None:
@@ -370,7 +370,7 @@ class UnitOfWork:
         """
         self._locks_reads = True
 
-    def hold(self, relation: Relation, *key: Any) -> None:
+    def lock_row(self, relation: Relation, *key: Any) -> None:
         """Lock this row now, where rows that are read are locked, before others that are locked after it elsewhere."""
         if self._locks_reads:
             self.lock(relation, *key)
@@ -388,7 +388,7 @@ class UnitOfWork:
         """
         self.select("lock.serialize", resource)
 
-    def announce(self, relation: Relation, entity: Any, ordinal: int | None) -> None:
+    def record_change(self, relation: Relation, entity: Any, ordinal: int | None) -> None:
         """Name a row in the change record that followers do not hold: what they make of it is up to them."""
         plans = self._plans[relation.name]
         if ordinal is None:

@@ -160,7 +160,7 @@ def test_scopes_are_trusted_as_the_least_of_loaded_turns(contract_dataset: Fille
     def load(uow: UnitOfWork, number: int, trust: TrustLabel) -> int:
         owner = {"trajectory_id": T1, "scope_id": S1, "sequence": number, "turn_number": number}
         turn = plain(TURN, turn_id=uid(number), trust=trust, **owner)
-        ordinal = uow.insert(TURN, turn, keeps_label=True)  # a load passes no unit of work
+        ordinal = uow.insert(TURN, turn, trust_handled=True)  # a load passes no unit of work
         assert ordinal is not None
         return ordinal
 

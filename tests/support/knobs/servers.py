@@ -101,7 +101,7 @@ def asked(statement: str) -> Seen:
 
 def hears(config: CaliberConfig, place: Place) -> str:
     """Whether one can subscribe to what other processes commit."""
-    return works(store_of(config, place).check_hears)
+    return works(store_of(config, place).require_remote_events)
 
 
 def opens(config: CaliberConfig, place: Place) -> str:

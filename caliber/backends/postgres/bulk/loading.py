@@ -30,7 +30,7 @@ from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting, Progres
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.spelling import quote
 from caliber.storage.write.changes import pack_upserts
-from caliber.storage.write.following import LOWERS
+from caliber.storage.write.consequences import LOWERS
 
 _CHUNK_BYTES: Final = 1 << 18
 _RECORDS_AT_ONCE: Final = 200

@@ -18,7 +18,7 @@ DOUBT_S: Final = 1.0
 """How long after one connection broke the others are asked before they are used: mostly they break together."""
 
 
-class Lending:
+class BasePool:
     """What whoever lends connections knows of them: how many there were, and whether they are to be trusted now."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Lending:
         self._doubted_until = monotonic() + DOUBT_S
 
 
-class Pool(Lending):
+class Pool(BasePool):
     """At most ``size`` connections. They are made by the thread that needs one, so it hears why one cannot be."""
 
     def __init__(self, make: Callable[[float | None], PgConnection], *, size: int, timeout_ms: int) -> None:

@@ -19,7 +19,7 @@ from caliber.backends.postgres.bulk.texts import for_server
 from caliber.backends.postgres.connecting.connection import PgConnection, Shared
 from caliber.backends.postgres.connecting.dialling import connect
 from caliber.backends.postgres.dialect import PostgresDialect
-from caliber.backends.postgres.maintaining.care import PostgresWhole
+from caliber.backends.postgres.maintaining.maintenance import PostgresSnapshot
 from caliber.backends.postgres.memories import catalog_in
 from caliber.kernels.copy.rows import COPY_HEADER, COPY_TRAILER, CopyRows, copy_tuples
 from caliber.model.errors import Conflict, InternalError
@@ -30,8 +30,14 @@ from caliber.storage.bulk.load import ahead
 from caliber.storage.compile.plan import compile_relation
 from caliber.storage.compile.spelling import quote
 from caliber.storage.dump.archive import Archive
-from caliber.storage.dump.whole import RowsDigest, columns_of, emptying_of, records_of, whole_of
-from caliber.storage.maintain.care import Stages
+from caliber.storage.dump.dumped_relations import (
+    RowsDigest,
+    columns_of,
+    dump_relations,
+    record_relations,
+    relations_to_empty,
+)
+from caliber.storage.maintain.maintenance import Stages
 from caliber.storage.write.changes import RELOAD_RECORD
 
 _CHUNK_BYTES: Final = 1 << 18
@@ -100,11 +106,11 @@ class _Restoring:
         self._connection.execute(f"LOCK TABLE {tables} IN EXCLUSIVE MODE")
         if not replace and self._holds_records(there):
             raise Conflict(entity_type="store", id=store, reason="it holds records; --force replaces all of them")
-        for name in (*self._derived(), *(relation.name for relation in emptying_of(there))):
+        for name in (*self._derived(), *(relation.name for relation in relations_to_empty(there))):
             self._connection.execute(f"DELETE FROM {self._dialect.table(name)}")
         self._make_memories(there)
         done = 0
-        for relation in whole_of(self._archive.catalog):
+        for relation in dump_relations(self._archive.catalog):
             done = self._load(relation, done)
         self._verify()
         return self._renew()
@@ -126,7 +132,7 @@ class _Restoring:
                 self._connection.execute(statement.encode())
 
     def _holds_records(self, there: Catalog) -> bool:
-        records = records_of(there)
+        records = record_relations(there)
         parts = " OR ".join(f"EXISTS (SELECT 1 FROM {self._dialect.table(each.name)})" for each in records)
         return bool(self._one(f"SELECT {parts}"))
 
@@ -168,9 +174,9 @@ class _Restoring:
             yield CopyRows(sent, batch.num_rows)
 
     def _verify(self) -> None:
-        whole = PostgresWhole(self._connection, self._bulk)
+        whole = PostgresSnapshot(self._connection, self._bulk)
         done = 0
-        for relation in whole_of(self._archive.catalog):
+        for relation in dump_relations(self._archive.catalog):
             digest = RowsDigest(relation, self._archive.columns_of(relation))
             for batch in whole.read(relation):
                 digest.add_batch(batch)

@@ -17,7 +17,7 @@ import psycopg
 from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.backends.postgres.memories import catalog_in
 from caliber.backends.postgres.statements import ADVISORY_CLASS, MOVED
-from caliber.backends.postgres.writing.telling import channel_of
+from caliber.backends.postgres.writing.notify import channel_of
 from caliber.model.errors import Unavailable
 from caliber.schema.relations import MEMORY_TYPE
 from caliber.storage.compile.spelling import quote

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from typing import Final, TypeVar
 
 from caliber.backends.postgres.connecting.connection import PgConnection, simple
-from caliber.backends.postgres.connecting.patience import Transaction, patiently
+from caliber.backends.postgres.connecting.lock_retry import Transaction, with_lock_retry
 from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.backends.postgres.searching.full_text_plans import FullTextPlans, drop_texts, full_text_plans, kind_plans
 from caliber.backends.postgres.searching.full_text_statements import full_text_statements
@@ -40,8 +40,8 @@ from caliber.storage.sql.full_text import (
     unindexed,
     unpacked_memories,
 )
+from caliber.storage.write.catalog_guard import check_indexed, indexed_now
 from caliber.storage.write.changes import DELETE
-from caliber.storage.write.outdated import check_indexed, indexed_now
 from caliber.storage.write.unit_of_work import RowChange
 
 T = TypeVar("T")
@@ -290,4 +290,4 @@ class PostgresFullText:
         connection.flush()
 
     def _patiently(self, work: Callable[[PgConnection], T]) -> T:
-        return patiently(self._transaction, work, self._lock_timeout_ms)
+        return with_lock_retry(self._transaction, work, self._lock_timeout_ms)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from caliber.backends.postgres.connecting.cancelling import cancel_soon
 from caliber.backends.postgres.connecting.connection import PgConnection
-from caliber.backends.postgres.connecting.patience import Transaction, patiently
+from caliber.backends.postgres.connecting.lock_retry import Transaction, with_lock_retry
 from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.backends.postgres.searching.vector_plans import (
     HALFVEC_MAX,
@@ -112,7 +112,7 @@ class PostgresVectorIndex:
             for text in texts:
                 connection.command(text)
 
-        patiently(self._transaction, work, self._lock_timeout_ms)
+        with_lock_retry(self._transaction, work, self._lock_timeout_ms)
         self._known_until = 0.0
         return not found or self._is_usable(found)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from caliber.storage.compile.plan import Plan
 from caliber.storage.compile.session import StatementSession
-from caliber.storage.write.feed import News
+from caliber.storage.write.feed import ChangeBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class SnapshotFeed:
         self._distrusted = False
         return sequence
 
-    def since(self, session: StatementSession, sequence: int) -> News | None:
+    def since(self, session: StatementSession, sequence: int) -> ChangeBatch | None:
         last = self._last
         if last is None or self._distrusted:
             return None
@@ -99,14 +99,14 @@ class SnapshotFeed:
         if snapshot.high < last.high or started != self._started:
             return None  # transactions that we know of may not have begun there: an earlier state was restored
         if snapshot == last:
-            return News(sequence, ())
+            return ChangeBatch(sequence, ())
         if session.run(self._statements["feed.reach"], (last.text,))[0][0]:
             return None
         rows = session.run(self._statements["feed.since"], (last.text,))
         with self._lock:
             unknown = [row for row in rows if row[1] != self._writer or int(row[3]) not in self._told]
         self._advance(snapshot)
-        return News(max(sequence, newest), tuple(row[2] for row in unknown))
+        return ChangeBatch(max(sequence, newest), tuple(row[2] for row in unknown))
 
     def covers(self, sequence: int) -> bool:
         with self._lock:

@@ -22,12 +22,12 @@ from psycopg.pq import ConnStatus
 from caliber.backends.postgres.connecting.connection import PgConnection, Shared
 from caliber.backends.postgres.connecting.dialling import connect
 from caliber.backends.postgres.connecting.errors import lost
-from caliber.backends.postgres.writing.telling import head_of, read
+from caliber.backends.postgres.writing.notify import head_of, read
 from caliber.model.errors import CaliberError, InvalidConfigValue
 from caliber.model.events import Event
 from caliber.storage import waiting
 from caliber.storage.compile.spelling import quote
-from caliber.storage.protocol import Ear
+from caliber.storage.protocol import RemoteEventListener
 
 _FIRST_WAIT_S: Final = 0.1
 _LONGEST_WAIT_S: Final = 10.0
@@ -42,7 +42,7 @@ def place_of(connection: PgConnection) -> str:
 
 
 class Listener:
-    """Tells its ear, on a thread of its own, what others committed."""
+    """Thread that reports the commits of other processes to a handler."""
 
     def __init__(
         self,
@@ -50,21 +50,21 @@ class Listener:
         *,
         own: str,
         place: str,
-        ear: Ear,
+        handler: RemoteEventListener,
     ) -> None:
         assert shared.channel is not None
         self._shared = shared
         self._channel = shared.channel
         self._own = head_of(own).encode()
         self._place = place
-        self._ear = ear
+        self._handler = handler
         self._last: Event | None = None
         self._stop = waiting.Event()
         self._woken, self._waker = socket.socketpair()
         self._thread = threading.Thread(target=self._run, name="caliber-listener", daemon=True)
         self._connection: PgConnection | None = None
         self.listening = False
-        self.heard = 0
+        self.notifications = 0
         self.connections = 0
         self.fault: str | None = None
 
@@ -146,20 +146,20 @@ class Listener:
         for event in events:
             if self._stop.is_set():
                 return
-            self._ear.told(event)
+            self._handler.on_event(event)
             self._last = event
 
     def _missed(self, reason: str) -> None:
         if not self._stop.is_set():
-            self._ear.missed(reason, self._last)
+            self._handler.on_gap(reason, self._last)
 
     def _look(self) -> None:
-        self.heard += 1
+        self.notifications += 1
         try:
-            self._ear.heard()
+            self._handler.on_change()
         except Exception as error:  # the poller meets it too; here it must not end the listening
             if not self._stop.is_set():
-                self._ear.failed("feed", error)
+                self._handler.on_failure("feed", error)
 
     # --- the connection --------------------------------------------------------------------------
 
@@ -182,7 +182,7 @@ class Listener:
         self.fault = str(error.context.get("reason", error.kind))
         self._close()
         if first and not self._stop.is_set():  # one report an outage
-            self._ear.failed("listener", error)
+            self._handler.on_failure("listener", error)
 
     def _close(self) -> None:
         self.listening = False

@@ -16,11 +16,11 @@ from caliber.storage.compile.session import GRACE_S
 class Ticket:
     """The place of one transaction among those that go on in order."""
 
-    __slots__ = ("gate",)
+    __slots__ = ("wakeup",)
 
     def __init__(self) -> None:
-        self.gate = threading.Lock()
-        self.gate.acquire()
+        self.wakeup = threading.Lock()
+        self.wakeup.acquire()
 
 
 class CommitSequencer:
@@ -42,7 +42,7 @@ class CommitSequencer:
                 if self._line[0] is ticket:
                     return True
             patience_s = -1.0 if until is None else max(0.0, until - time.monotonic()) + GRACE_S
-            if not ticket.gate.acquire(timeout=min(patience_s, threading.TIMEOUT_MAX)):
+            if not ticket.wakeup.acquire(timeout=min(patience_s, threading.TIMEOUT_MAX)):
                 return False
 
     def leave(self, ticket: Ticket) -> None:
@@ -50,5 +50,5 @@ class CommitSequencer:
         with self._mutex:
             if ticket in self._line:
                 self._line.remove(ticket)
-            if self._line and self._line[0].gate.locked():
-                self._line[0].gate.release()
+            if self._line and self._line[0].wakeup.locked():
+                self._line[0].wakeup.release()

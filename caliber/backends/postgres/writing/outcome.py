@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from caliber.backends.postgres.connecting.lent import LentPool
+from caliber.backends.postgres.connecting.external_pool import ExternalPool
 from caliber.backends.postgres.connecting.pool import Pool
 from caliber.model.deadline import earliest
 from caliber.model.errors import StorageError, Unavailable
@@ -22,7 +22,7 @@ UNKNOWN_OUTCOME: Final = (
 
 
 def was_committed(
-    pool: Pool | LentPool, plans: Mapping[str, Plan], xid: int, record: tuple[Any, ...] | None
+    pool: Pool | ExternalPool, plans: Mapping[str, Plan], xid: int, record: tuple[Any, ...] | None
 ) -> bool | None:
     """Return whether a transaction was committed; None if nobody can say, or not within the call's deadline.
 

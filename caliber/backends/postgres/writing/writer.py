@@ -18,13 +18,13 @@ from typing import Any, Final, TypeVar
 
 from caliber.backends.postgres.connecting.connection import BEGIN, COMMIT, Command, PgConnection
 from caliber.backends.postgres.connecting.errors import is_tried_once, may_pass
-from caliber.backends.postgres.connecting.lent import LentPool
+from caliber.backends.postgres.connecting.external_pool import ExternalPool
 from caliber.backends.postgres.connecting.pool import Pool
 from caliber.backends.postgres.searching.full_text import FullTextWriter
 from caliber.backends.postgres.writing.feed import SnapshotFeed
+from caliber.backends.postgres.writing.notify import CommitNotifier
 from caliber.backends.postgres.writing.order import CommitSequencer, Ticket
 from caliber.backends.postgres.writing.outcome import UNKNOWN_OUTCOME, was_committed
-from caliber.backends.postgres.writing.telling import Teller
 from caliber.model.deadline import at_least, deadline_passed, earliest, within
 from caliber.model.errors import CaliberError, Conflict, TransactionFailed, Unavailable
 from caliber.model.storage import Durability
@@ -36,8 +36,8 @@ from caliber.storage.protocol import Follower
 from caliber.storage.waiting import is_of_handler
 from caliber.storage.write.changes import pack_changes
 from caliber.storage.write.group import Batch, GroupWriter, Request, copy_for, result_of
-from caliber.storage.write.steps import Steps, started
-from caliber.storage.write.unit_of_work import Ask, RowChange, UnitOfWork
+from caliber.storage.write.pipelined import Pipelined, started
+from caliber.storage.write.unit_of_work import Query, RowChange, UnitOfWork
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ _FOLLOWING_S: Final = GRACE_S / 2
 _BACKOFF_S: Final = 0.002
 _SHARED_LOCK_MS: Final = 50
 """How long those who share a transaction wait for a row: whoever needs it longer goes on alone."""
-_CULPRITS_MAX: Final = 2
+_FAILED_REQUESTS_MAX: Final = 2
 """How often a shared transaction is begun again without the one that failed, before each goes on alone."""
 _LEAST_MS: Final = 50
 """What a statement may take even if the deadline is now: it bounds waiting, and what waits for nobody may finish."""
@@ -105,17 +105,17 @@ class Limits:
         return str(self.statement_timeout_ms), str(min(self.lock_timeout_ms or _SHARED_LOCK_MS, _SHARED_LOCK_MS))
 
 
-class _Going:
+class _Step:
     """A piece of work that goes on in steps."""
 
     __slots__ = ("_steps", "request", "unit")
 
-    def __init__(self, request: Request, unit: UnitOfWork, steps: Steps[Any]) -> None:
+    def __init__(self, request: Request, unit: UnitOfWork, steps: Pipelined[Any]) -> None:
         self.request = request
         self.unit = unit
         self._steps = steps
 
-    def go_on(self, rows: list[list[Row]] | None) -> tuple[Ask, ...] | None:
+    def resume(self, rows: list[list[Row]] | None) -> tuple[Query, ...] | None:
         """Return what is asked next, or None at the end."""
         try:
             return next(self._steps) if rows is None else self._steps.send(rows)
@@ -131,7 +131,7 @@ class PostgresWriter(GroupWriter):
 
     def __init__(
         self,
-        pool: Pool | LentPool,
+        pool: Pool | ExternalPool,
         plans: dict[str, RelationPlans],
         statements: dict[str, Plan],
         own: dict[str, Plan],
@@ -148,7 +148,7 @@ class PostgresWriter(GroupWriter):
         catch_up: Callable[[], None],
         clock_us: Callable[[], int],
         full_text: FullTextWriter,
-        teller: Teller | None,
+        notifier: CommitNotifier | None,
     ) -> None:
         super().__init__(grouped=durability is Durability.GROUP, max_batch=group_max_batch, wait_us=group_wait_us)
         self._pool = pool
@@ -164,24 +164,24 @@ class PostgresWriter(GroupWriter):
         self._catch_up = catch_up
         self._clock_us = clock_us
         self.full_text = full_text
-        self._teller = teller
+        self._notifier = notifier
         self._order = CommitSequencer()
         self._random = random.Random(os.urandom(8))  # noqa: S311  (spreads retries; no secret)
         self.follower: Follower | None = None
         self.commits = 0
         self.retried = 0
 
-    def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None, apart: bool = False) -> T:
+    def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None, exclusive: bool = False) -> T:
         with within(None if deadline_ms is None else deadline_ms / 1_000):  # also what follows the commit
-            return self._write(work, deadline_ms, apart)
+            return self._write(work, deadline_ms, exclusive)
 
-    def _write(self, work: Callable[[UnitOfWork], T], deadline_ms: int | None, apart: bool) -> T:
+    def _write(self, work: Callable[[UnitOfWork], T], deadline_ms: int | None, exclusive: bool) -> T:
         deadline = None if deadline_ms is None else time.monotonic() + deadline_ms / 1_000
         attempt = 0
         doing = work
         while True:
             try:
-                if self._grouped and not apart and not attempt:
+                if self._grouped and not exclusive and not attempt:
                     return super().write(doing, deadline_ms=deadline_ms)
                 request = Request(doing, deadline=deadline)
                 self.write_alone(request, deadline)
@@ -191,7 +191,7 @@ class PostgresWriter(GroupWriter):
                 late = deadline is not None and time.monotonic() >= deadline
                 if not may_pass(error) or attempt >= most or late:
                     if isinstance(error, Conflict):
-                        self.hear_of_others()  # who lost has the winner's news before trying again
+                        self.apply_foreign_changes()  # who lost has the winner's news before trying again
                     raise
             attempt += 1
             self.retried += 1
@@ -211,7 +211,7 @@ class PostgresWriter(GroupWriter):
             try:
                 others = self._run(batch, deadline) if len(batch.requests) == 1 else self._together(batch, deadline)
                 if others or self._feed.due:
-                    self.hear_of_others()
+                    self.apply_foreign_changes()
             except BaseException as error:
                 if batch.ending and not isinstance(error, CaliberError):
                     self._doubt(error)
@@ -260,15 +260,15 @@ class PostgresWriter(GroupWriter):
 
     def _together(self, batch: Batch, deadline: float | None) -> bool:
         """Run a batch in one transaction; whoever fails there is left to do it alone, where nobody fails with it."""
-        for _ in range(_CULPRITS_MAX):
+        for _ in range(_FAILED_REQUESTS_MAX):
             try:
                 return self._run(batch, deadline)
             except Exception as error:
-                culprit = batch.at
-                if batch.committed or batch.silent or culprit is None or error.args[:1] == (UNKNOWN_OUTCOME,):
+                failed_request = batch.at
+                if batch.committed or batch.silent or failed_request is None or error.args[:1] == (UNKNOWN_OUTCOME,):
                     raise
-                culprit.alone = True
-                batch.trying = [request for request in batch.trying if request is not culprit]
+                failed_request.alone = True
+                batch.trying = [request for request in batch.trying if request is not failed_request]
             if not batch.trying:
                 return False
         return self._run(batch, deadline)
@@ -329,7 +329,7 @@ class PostgresWriter(GroupWriter):
 
     def _work(self, connection: PgConnection, batch: Batch) -> list[RowChange]:
         """Run each request; return what they changed, in the order in which they did: of a row the last state stays."""
-        going: list[_Going] = []
+        going: list[_Step] = []
         changes: list[RowChange] = []
         for request in batch.trying:
             batch.at = connection.owner = request
@@ -338,13 +338,13 @@ class PostgresWriter(GroupWriter):
             request.result = request.work(request.unit)
             steps = started(request.result)
             if steps is not None:
-                going.append(_Going(request, request.unit, steps))
+                going.append(_Step(request, request.unit, steps))
         answers: list[list[list[Row]] | None] = [None] * len(going)
         while going:
             asked = []
             for each, rows in zip(going, answers, strict=True):
                 batch.at = connection.owner = each.request
-                asked.append(each.go_on(rows))
+                asked.append(each.resume(rows))
             batch.at = None
             going = [each for each, asks in zip(going, asked, strict=True) if asks is not None]
             answers = self._ask(connection, going, [asks for asks in asked if asks is not None])
@@ -354,7 +354,7 @@ class PostgresWriter(GroupWriter):
         return changes
 
     def _ask(
-        self, connection: PgConnection, going: list[_Going], asked: list[tuple[Ask, ...]]
+        self, connection: PgConnection, going: list[_Step], asked: list[tuple[Query, ...]]
     ) -> list[list[list[Row]] | None]:
         """Send the statements of a step for all in one go; return the rows of each.
 
@@ -378,7 +378,7 @@ class PostgresWriter(GroupWriter):
         for (place, _, at), end in zip(places, ends, strict=True):
             ask = asked[at][place]
             rows = connection.rows(self._statements[ask.statement], results[end])
-            going[at].unit.answered(ask, rows)
+            going[at].unit.record_results(ask, rows)
             answers[at][place] = rows
         return answers
 
@@ -390,11 +390,11 @@ class PostgresWriter(GroupWriter):
 
     def _messages(self, batch: Batch, changed: bool) -> tuple[str, str] | None:
         """Return what a batch tells others as it commits, if somebody may hear it."""
-        if self._teller is None:
+        if self._notifier is None:
             return None
         units = [request.unit for request in batch.trying if request.unit is not None]
         events = [event for unit in units for event in (*unit.events, *unit.logged)]
-        return self._teller.messages(events) if changed or events else None
+        return self._notifier.messages(events) if changed or events else None
 
     def _commit(
         self, connection: PgConnection, record: tuple[Any, ...] | None, messages: tuple[str, str] | None
@@ -463,7 +463,7 @@ class PostgresWriter(GroupWriter):
             if not _timed_out(error):  # by a server that is silent to somebody else
                 raise
 
-    def hear_of_others(self) -> None:
+    def apply_foreign_changes(self) -> None:
         """Let the follower read what others, or loads of ours, have written."""
         if self.follower is None:
             return

@@ -21,7 +21,7 @@ from caliber.backends.sqlite.connecting.connection import OpenOptions, SqliteCon
 from caliber.backends.sqlite.connecting.errors import translate
 from caliber.backends.sqlite.connecting.forks import Calls
 from caliber.backends.sqlite.dialect import DIALECT
-from caliber.backends.sqlite.maintaining.care import SqliteWhole, check_file, copy_pages, pour
+from caliber.backends.sqlite.maintaining.maintenance import SqliteSnapshot, check_file, copy_pages, pour
 from caliber.backends.sqlite.moving.fence import has_moved, lift, token_of
 from caliber.backends.sqlite.schema import (
     PLANS,
@@ -42,8 +42,8 @@ from caliber.storage.compile.plan import Plan, compile_relation, plans_of
 from caliber.storage.compile.session import Counter
 from caliber.storage.compile.spelling import quote
 from caliber.storage.dump.archive import Archive, only_one
-from caliber.storage.dump.whole import RowsDigest, columns_of, records_of, whole_of
-from caliber.storage.maintain.care import Stages, Steps
+from caliber.storage.dump.dumped_relations import RowsDigest, columns_of, dump_relations, record_relations
+from caliber.storage.maintain.maintenance import Stages, Steps
 from caliber.storage.maintain.moved import MOVED, MOVING
 from caliber.storage.stored_memories import catalog_of
 from caliber.storage.write.changes import RELOAD_RECORD
@@ -154,7 +154,7 @@ def _check_replaceable(options: OpenOptions, target: Path, replace: bool) -> Non
             raise Unavailable(f"{target} is unavailable ({reason}): {advice}", reason=reason, retryable=retryable)
         catalog = catalog_of(connection, PLANS)
         plans = plans_of(catalog, PLANS, DIALECT)
-        filled = any(connection.run(plans[each.name].count, ())[0][0] for each in records_of(catalog))
+        filled = any(connection.run(plans[each.name].count, ())[0][0] for each in record_relations(catalog))
         if filled and not replace:
             raise Conflict(
                 entity_type="store", id=options.shown, reason="it holds records; --force replaces all of them"
@@ -191,7 +191,7 @@ def _load(made: OpenOptions, archive: Archive, clock_us: Callable[[], int], prog
                     connection.command(statement)
             connection.command("PRAGMA defer_foreign_keys = ON")
             done = 0
-            for relation in whole_of(archive.catalog):
+            for relation in dump_relations(archive.catalog):
                 insert = compile_relation(relation, DIALECT).insert.sql
                 for batch in archive.batches(relation):
                     columns = columns_of(relation.columns, batch, 0)
@@ -208,9 +208,9 @@ def _load(made: OpenOptions, archive: Archive, clock_us: Callable[[], int], prog
 
 def _verify(connection: SqliteConnection, archive: Archive, progress: Stages) -> None:
     """Raise StorageError unless what stands there now is what was backed up."""
-    whole = SqliteWhole(connection, "the restored store")
+    whole = SqliteSnapshot(connection, "the restored store")
     done = 0
-    for relation in whole_of(archive.catalog):
+    for relation in dump_relations(archive.catalog):
         digest = RowsDigest(relation, archive.columns_of(relation))
         for batch in whole.read(relation):
             digest.add_batch(batch)

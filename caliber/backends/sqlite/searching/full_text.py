@@ -41,8 +41,8 @@ from caliber.storage.sql.full_text import (
     unindexed,
     unpacked_memories,
 )
+from caliber.storage.write.catalog_guard import check_indexed, indexed_now
 from caliber.storage.write.changes import DELETE
-from caliber.storage.write.outdated import check_indexed, indexed_now
 from caliber.storage.write.unit_of_work import RowChange
 
 _BATCH_ROWS: Final = 1_000

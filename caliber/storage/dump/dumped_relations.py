@@ -24,7 +24,7 @@ BATCH_BYTES: Final = 4 << 20
 _CHUNK_BYTES: Final = 1 << 18
 
 
-def whole(relation: Relation) -> Relation:
+def dumped(relation: Relation) -> Relation:
     """Return a relation whose ordinal is a column, and its key."""
     if not relation.ordinal:
         return relation
@@ -33,26 +33,26 @@ def whole(relation: Relation) -> Relation:
     )
 
 
-def whole_of(catalog: Catalog) -> tuple[Relation, ...]:
+def dump_relations(catalog: Catalog) -> tuple[Relation, ...]:
     """Return what makes a store, in the order of references, which memories it has first.
 
     Change records belong to a position, migrations to the database.
     """
     kept = (relation for relation in catalog.relations if relation.place is not Place.DATABASE)
-    return tuple(map(whole, sorted(kept, key=lambda relation: relation.place is not Place.DECLARATIONS)))
+    return tuple(map(dumped, sorted(kept, key=lambda relation: relation.place is not Place.DECLARATIONS)))
 
 
-def emptying_of(catalog: Catalog) -> tuple[Relation, ...]:
+def relations_to_empty(catalog: Catalog) -> tuple[Relation, ...]:
     """Return the same, as they can be emptied."""
-    return tuple(catalog.by_name[relation.name] for relation in reversed(whole_of(catalog)))
+    return tuple(catalog.by_name[relation.name] for relation in reversed(dump_relations(catalog)))
 
 
-def records_of(catalog: Catalog) -> tuple[Relation, ...]:
+def record_relations(catalog: Catalog) -> tuple[Relation, ...]:
     """Return what makes a store worth keeping: the others are there as soon as one is made and opened."""
-    return tuple(relation for relation in emptying_of(catalog) if relation.place is Place.RECORDS)
+    return tuple(relation for relation in relations_to_empty(catalog) if relation.place is Place.RECORDS)
 
 
-WHOLE: Final[tuple[Relation, ...]] = whole_of(BUILT_IN)
+DUMP_RELATIONS: Final[tuple[Relation, ...]] = dump_relations(BUILT_IN)
 """The statements that make a store without memories of its own."""
 
 

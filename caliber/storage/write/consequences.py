@@ -74,7 +74,7 @@ class Floor:
 
     @property
     def lower(self) -> str:
-        """The statement that lowers the label of an owner, if it is higher; its parameters are ``lowering``."""
+        """The statement that lowers the label of an owner, if it is higher; its parameters are ``trust_floor``."""
         return f"{self.owner.name}.distrust"
 
     @property
@@ -82,7 +82,7 @@ class Floor:
         """The statement that lowers the labels of all owners of parts with ordinals above a mark."""
         return f"{self.owner.name}.distrust_loaded"
 
-    def lowering(self, part: Row) -> tuple[str, bytes]:
+    def trust_floor(self, part: Row) -> tuple[str, bytes]:
         """Return the label of a part, and the id of the owner that is trusted no more."""
         return part[self.part_trust], part[self.part_owner]
 
@@ -116,18 +116,18 @@ def lower(uow: Writing, relation: Relation, part: Row) -> None:
     """Lower the label of the owner of a part that was written, if it has one that falls with it."""
     floor = LOWERS.get(relation.name)
     if floor is not None:
-        uow.change(floor.owner, floor.lower, *floor.lowering(part))
+        uow.change(floor.owner, floor.lower, *floor.trust_floor(part))
 
 
-def relabelled(uow: Writing, relation: Relation, old: Row, new: Row) -> None:
+def lower_owner_trust(uow: Writing, relation: Relation, old: Row, new: Row) -> None:
     """Lower the label of the owner of a part that is about to change.
 
     Raises: ConstraintViolation for an owner that would be trusted more than a part of it.
     """
     floor = LOWERS.get(relation.name)
-    if floor is not None and floor.lowering(new) != floor.lowering(old):
+    if floor is not None and floor.trust_floor(new) != floor.trust_floor(old):
         uow.lock(floor.owner, new[floor.part_owner])
-        uow.change(floor.owner, floor.lower, *floor.lowering(new))
+        uow.change(floor.owner, floor.lower, *floor.trust_floor(new))
     floor = _RAISES.get(relation.name)
     if floor is None:
         return

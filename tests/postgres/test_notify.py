@@ -16,7 +16,7 @@ from support.crowds import until
 from support.databases import DSN, PostgresBackend, note
 
 import caliber
-from caliber.backends.postgres.writing.telling import named_channel, prefix_of
+from caliber.backends.postgres.writing.notify import named_channel, prefix_of
 from caliber.model.access import Principal, PrincipalKind
 from caliber.model.agents import AgentRole, LockToken
 from caliber.model.errors import DTypeError, IncompatibleOptions, LockExpired, MissingRequired

@@ -12,20 +12,20 @@ from types import GeneratorType
 from typing import Any, TypeVar, cast
 
 from caliber.storage.compile.codec import Row
-from caliber.storage.write.unit_of_work import Ask, UnitOfWork
+from caliber.storage.write.unit_of_work import Query, UnitOfWork
 
 T = TypeVar("T")
 
 
-Steps = Generator[tuple[Ask, ...], list[list[Row]], T]
+Pipelined = Generator[tuple[Query, ...], list[list[Row]], T]
 
 
-def in_steps(work: Callable[[UnitOfWork], Steps[T]]) -> Callable[[UnitOfWork], T]:
+def pipelined(work: Callable[[UnitOfWork], Pipelined[T]]) -> Callable[[UnitOfWork], T]:
     """Return work as stores take it: whoever runs it goes through its steps and gives its result."""
     return cast("Callable[[UnitOfWork], T]", work)
 
 
-def started(outcome: Any) -> Steps[Any] | None:
+def started(outcome: Any) -> Pipelined[Any] | None:
     """Return the steps that work turned out to consist of, or None when ``outcome`` is its result."""
     return outcome if isinstance(outcome, GeneratorType) else None
 
@@ -38,6 +38,6 @@ def finish(uow: UnitOfWork, outcome: Any) -> Any:
     try:
         asked = next(steps)
         while True:
-            asked = steps.send(uow.answers(asked))
+            asked = steps.send(uow.run_batch(asked))
     except StopIteration as end:
         return end.value

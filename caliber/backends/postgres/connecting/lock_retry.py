@@ -21,7 +21,7 @@ _PAUSE_S: Final = 0.05
 _RACES_MAX: Final = 10
 
 
-def patiently(transaction: Transaction, work: Callable[[PgConnection], T], lock_timeout_ms: int) -> T:
+def with_lock_retry(transaction: Transaction, work: Callable[[PgConnection], T], lock_timeout_ms: int) -> T:
     """Run work in a transaction of its own, again and again while others hold what it locks; 0 ms: for ever.
 
     Raises: Unavailable, reason ``locked``, and whatever ``work`` raises

@@ -91,7 +91,7 @@ class Vacuumed:
     skipped: tuple[str, ...] = ()
 
 
-class WholeStore(Protocol):
+class StoreSnapshot(Protocol):
     """Everything in a store, at one commit boundary."""
 
     epoch: str
@@ -113,7 +113,7 @@ class WholeStore(Protocol):
         ...
 
 
-class Care(Protocol):
+class Maintenance(Protocol):
     """Maintenance of one open store."""
 
     copies_files: bool
@@ -141,7 +141,7 @@ class Care(Protocol):
         """
         ...
 
-    def whole(self) -> AbstractContextManager[WholeStore]:
+    def snapshot(self) -> AbstractContextManager[StoreSnapshot]:
         """Return everything at one boundary; others may go on writing."""
         ...
 

@@ -85,7 +85,7 @@ def _owner(table: Callable[[str], str], relation: Relation, column: str, also: s
 
 
 class Spelling(Protocol):
-    """The spelling of a database where statements differ; see ``caliber.storage.maintain.care.Care``."""
+    """The spelling of a database where statements differ; see ``caliber.storage.maintain.maintenance.Maintenance``."""
 
     def table(self, name: str) -> str: ...
     def dimensions(self, expression: str) -> str: ...

@@ -1,4 +1,4 @@
-"""Events that a principal may hear of: of what it may not read, none.
+"""Filter of events for one principal: hides events about records that the principal may not read.
 
 Source: M-118 to M-141; docs/decisions/0186.
 """
@@ -15,30 +15,30 @@ from caliber.schema.relation import Relation
 from caliber.schema.relations import BY_NAME
 
 
-def hearing_of(
+def event_filter(
     principal: Principal, sees: Callable[[Relation, uuid.UUID], bool]
 ) -> Callable[[Event], Event | None] | None:
-    """Return what gives of an event what ``principal`` may hear, or None for an admin, who hears all.
+    """Return a filter that redacts events for ``principal``; None for an admin, who sees everything.
 
-    ``sees`` says of a record of a relation that it is there and may be read.
+    ``sees`` returns whether a record of a relation exists and the principal may read it.
     """
     if principal.admin:
         return None
     label = principal.label
 
-    def heard(event: Event) -> Event | None:
+    def filtered(event: Event) -> Event | None:
         if event.family is EventFamily.AUDIT:
             return None
         subject = None if event.subject_type is None else BY_NAME.get(event.subject_type)
         if subject is not None and subject.readers is not None:
-            # Who could read a record that is gone is not known any more: nobody is told of it.
+            # The readers of a deleted record are no longer known: nobody gets the event.
             if event.subject_id is None or not sees(subject, event.subject_id):
                 return None
         elif subject is not None and subject.private and event.principal != label:
             return None
-        if "message" in event.payload:  # of an error, and an error names what it is about
-            told = {name: value for name, value in event.payload.items() if name != "message"}
-            return dataclasses.replace(event, payload=told)
+        if "message" in event.payload:  # the message of an error may name a record
+            payload = {name: value for name, value in event.payload.items() if name != "message"}
+            return dataclasses.replace(event, payload=payload)
         return event
 
-    return heard
+    return filtered

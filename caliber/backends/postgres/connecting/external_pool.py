@@ -11,7 +11,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from caliber.backends.postgres.connecting.connection import PgConnection
-from caliber.backends.postgres.connecting.pool import Lending
+from caliber.backends.postgres.connecting.pool import BasePool
 from caliber.model.deadline import earliest
 from caliber.model.errors import CaliberError, DTypeError, InvalidValue, Unavailable
 from caliber.storage.protocol import ConnectionPool
@@ -31,7 +31,7 @@ _OURS: Final[dict[str, Any]] = {
 """How the driver itself is to behave where it is used directly; put back before others use the connection."""
 
 
-class LentPool(Lending):
+class ExternalPool(BasePool):
     """Lends what another pool lends, in the state that this room's code expects. As ``Pool``."""
 
     def __init__(

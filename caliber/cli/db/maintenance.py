@@ -16,19 +16,19 @@ from caliber.cli.settings import Settings, with_settings
 
 if TYPE_CHECKING:
     from caliber.cli.output import Output
-    from caliber.storage.maintain.care import Care, StoreStatus
+    from caliber.storage.maintain.maintenance import Maintenance, StoreStatus
 
 _LARGE: Final = 0.25
 _LONG_S: Final = 300
 
 
 @contextmanager
-def _care(settings: Settings) -> Iterator[Care]:
+def _maintenance(settings: Settings) -> Iterator[Maintenance]:
     """Open the store without reading it into memory."""
     from caliber.api.opening import bare_store
 
     with bare_store(settings.load()) as store:
-        yield store.care
+        yield store.maintenance
 
 
 def steps(advance: Callable[[int], None]) -> Callable[[int, int], None]:
@@ -53,8 +53,8 @@ def views(settings: Settings, drop: bool) -> None:
     holds on to the columns it shows: drop them before a migration that removes one.
     """
     limit = settings.load().debug.view_limit
-    with _care(settings) as care:
-        names = care.drop_views() if drop else care.create_views(limit)
+    with _maintenance(settings) as maintenance:
+        names = maintenance.drop_views() if drop else maintenance.create_views(limit)
     document = {"dropped" if drop else "created": names}
 
     def human() -> None:
@@ -71,8 +71,8 @@ def views(settings: Settings, drop: bool) -> None:
 @with_settings
 def status(settings: Settings) -> None:
     """Show the state of the store as its database tells it: sizes, rows, indexes, position, connections, standbys."""
-    with _care(settings) as care:
-        found = care.status()
+    with _maintenance(settings) as maintenance:
+        found = maintenance.status()
     settings.out.result(dataclasses.asdict(found), lambda: _print_status(settings.out, found))
 
 
@@ -119,8 +119,8 @@ def vacuum(settings: Settings, full: bool) -> None:
     SQLite rewrites the file, needs as much free disk meanwhile, and lets nobody write. PostgreSQL makes room within its
     tables while others go on; with --full it gives it back to the disk.
     """
-    with _care(settings) as care, settings.out.progress("vacuum", None, "steps") as advance:
-        done = care.vacuum(full=full, progress=steps(advance))
+    with _maintenance(settings) as maintenance, settings.out.progress("vacuum", None, "steps") as advance:
+        done = maintenance.vacuum(full=full, progress=steps(advance))
 
     def human() -> None:
         settings.out.say(f"{bytes_text(done.bytes_before)} before, {bytes_text(done.bytes_after)} now")

@@ -19,8 +19,8 @@ from caliber.schema.relation import Relation
 from caliber.storage.compile.plan import RelationPlans, index_names
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.compile.spelling import quote
-from caliber.storage.dump.whole import BATCH_ROWS
-from caliber.storage.maintain.care import (
+from caliber.storage.dump.dumped_relations import BATCH_ROWS
+from caliber.storage.maintain.maintenance import (
     FollowerStatus,
     IndexStatus,
     RelationStatus,
@@ -61,8 +61,8 @@ _WAL_ALLOWED: Final = "SELECT has_function_privilege('pg_catalog.pg_ls_waldir()'
 _WAL: Final = "SELECT coalesce(sum(size), 0)::bigint FROM pg_catalog.pg_ls_waldir()"
 
 
-class PostgresCare:
-    """See ``caliber.storage.maintain.care.Care``."""
+class PostgresMaintenance:
+    """See ``caliber.storage.maintain.maintenance.Maintenance``."""
 
     copies_files = False
 
@@ -94,7 +94,7 @@ class PostgresCare:
         schema = self._dialect.schema
         with self._bulk.connection() as connection, connection.transaction():
             connection.execute(_SNAPSHOT)
-            whole = PostgresWhole(connection, self._bulk)
+            whole = PostgresSnapshot(connection, self._bulk)
             relations = whole.catalog.relations
             rows = {relation.name: whole.count(relation) for relation in relations}
             tables = connection.execute(_TABLES, (schema,)).fetchall()
@@ -155,12 +155,12 @@ class PostgresCare:
     # --- all of it -------------------------------------------------------------------------------
 
     @contextmanager
-    def whole(self) -> Iterator[PostgresWhole]:
+    def snapshot(self) -> Iterator[PostgresSnapshot]:
         with self._bulk.connection() as connection, connection.transaction():
             connection.execute(_SNAPSHOT)
             # A process that does not know the newest schema would leave out what is new.
             limit(connection, self._bulk.target(), "schema_version")
-            yield PostgresWhole(connection, self._bulk)
+            yield PostgresSnapshot(connection, self._bulk)
 
     def copy_to(self, path: Path, progress: Steps) -> tuple[str, int]:  # noqa: ARG002  (there is nothing to copy)
         raise InternalError("PostgreSQL has no file of a tenant to copy")
@@ -208,8 +208,8 @@ class PostgresCare:
         return found
 
 
-class PostgresWhole:
-    """See ``caliber.storage.maintain.care.WholeStore``; inside a transaction of the connection."""
+class PostgresSnapshot:
+    """See ``caliber.storage.maintain.maintenance.StoreSnapshot``; inside a transaction of the connection."""
 
     def __init__(self, connection: Connection, bulk: PostgresBulk) -> None:
         self._connection = connection

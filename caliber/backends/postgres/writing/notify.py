@@ -68,14 +68,14 @@ def _hash(text: str, digits: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Notification:
     """One notification, as it was read: who committed, and which events."""
 
     writer: str
     events: tuple[Event, ...]
 
 
-class Teller:
+class CommitNotifier:
     """Makes the notifications of one open store."""
 
     def __init__(self, schema: str, writer: bytes) -> None:
@@ -121,13 +121,13 @@ class Teller:
         return self._named[event_type]
 
 
-def read(payload: str) -> Told:
+def read(payload: str) -> Notification:
     """Return what a notification says. Whoever may connect can send one: what is not ours only says "look"."""
     try:
         body = json.loads(payload)
-        return Told(str(body["writer"]), tuple(_unpacked(item) for item in body["events"]))
+        return Notification(str(body["writer"]), tuple(_unpacked(item) for item in body["events"]))
     except (ValueError, TypeError, KeyError, LookupError, AttributeError, OverflowError):
-        return Told(payload, ())
+        return Notification(payload, ())
 
 
 def _checked(payload: str) -> str:

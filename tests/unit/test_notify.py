@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caliber.backends.postgres.writing.telling import (
+from caliber.backends.postgres.writing.notify import (
     PAYLOAD_MAX_BYTES,
-    Teller,
+    CommitNotifier,
     channel_of,
     named_channel,
     prefix_of,
@@ -24,7 +24,7 @@ from caliber.model.references import EntityType
 from caliber.model.time import from_us
 
 WRITER = bytes(range(16))
-TELLER = Teller("tenant", WRITER)
+NOTIFIER = CommitNotifier("tenant", WRITER)
 
 
 def event(event_type: str, *, whole: bool = True) -> Event:
@@ -47,7 +47,7 @@ def event(event_type: str, *, whole: bool = True) -> Event:
 )
 def test_every_event_is_told_once_in_order_within_the_limit(kinds: list[tuple[str, bool]]) -> None:
     events = [event(kind, whole=whole) for kind, whole in kinds]
-    channels, payloads = (json.loads(part) for part in TELLER.messages(events))
+    channels, payloads = (json.loads(part) for part in NOTIFIER.messages(events))
     assert all(len(payload.encode()) <= PAYLOAD_MAX_BYTES < 8_000 for payload in payloads)
     assert all(len(channel.encode()) <= 63 and channel.startswith("caliber_") for channel in channels)
     told = [
@@ -70,7 +70,7 @@ def test_every_event_is_told_once_in_order_within_the_limit(kinds: list[tuple[st
 
 def test_what_no_payload_has_room_for_is_refused_before_it_is_sent() -> None:
     with pytest.raises(InvalidValue, match="7999 bytes"):
-        TELLER.messages([event("x" * 8_000)])
+        NOTIFIER.messages([event("x" * 8_000)])
 
 
 def test_tenants_of_one_database_have_channels_of_their_own() -> None:
@@ -92,7 +92,7 @@ def test_what_is_not_ours_is_no_event(payload: str) -> None:
     )
 )
 def test_damaged_events_are_no_events(value: object) -> None:
-    _, payloads = TELLER.messages([event("artifact_create")])
+    _, payloads = NOTIFIER.messages([event("artifact_create")])
     body = json.loads(json.loads(payloads)[0])
     for name in ("id", "family", "subject", "at_us"):
         damaged = {**body["events"][0], name: value}

@@ -13,7 +13,7 @@ from caliber.storage.sql.full_text import Memories, memories_of, texts_of
 from caliber.storage.stored_memories import catalog_of
 
 
-def outdated() -> SchemaMismatch:
+def stale_catalog() -> SchemaMismatch:
     """Return the error of what needs to know every memory, in a process that does not."""
     return SchemaMismatch(
         store="the store",
@@ -21,7 +21,7 @@ def outdated() -> SchemaMismatch:
     )
 
 
-def gone_memories(session: StatementSession, plans: Mapping[str, RelationPlans], catalog: Catalog) -> frozenset[str]:
+def dropped_memories(session: StatementSession, plans: Mapping[str, RelationPlans], catalog: Catalog) -> frozenset[str]:
     """Return the relations of memories that others removed, or took a field from, since the store was opened.
 
     Another one may have the name by now, and another field the place of one that went.
@@ -57,7 +57,7 @@ def check_indexed(session: StatementSession, plans: Mapping[str, RelationPlans],
     """Refuse to make an index that would not hold what others declared. Raises: SchemaMismatch."""
     memories, known = indexed_now(session, plans, texts)
     if len(known) < len(texts) or memories != memories_of(texts):
-        raise outdated()
+        raise stale_catalog()
 
 
 def _columns(relation: Relation) -> set[tuple[str, ColumnType]]:
@@ -76,11 +76,11 @@ def check_present(
     Raises: SchemaMismatch.
     """
     revision = tuple(session.run(statements["memory.revision"], ())[0])
-    if revision != catalog.revision and relation.name in gone_memories(session, plans, catalog):
-        raise outdated()
+    if revision != catalog.revision and relation.name in dropped_memories(session, plans, catalog):
+        raise stale_catalog()
 
 
 def check_current(session: StatementSession, statements: Mapping[str, Plan], catalog: Catalog) -> None:
     """Refuse to go on with memories that others have changed. Raises: SchemaMismatch."""
     if tuple(session.run(statements["memory.revision"], ())[0]) != catalog.revision:
-        raise outdated()
+        raise stale_catalog()

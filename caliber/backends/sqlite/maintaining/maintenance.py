@@ -23,8 +23,8 @@ from caliber.storage.compile.codec import Row
 from caliber.storage.compile.plan import RelationPlans, index_names
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.compile.spelling import quote
-from caliber.storage.dump.whole import BATCH_BYTES, BATCH_ROWS
-from caliber.storage.maintain.care import IndexStatus, RelationStatus, Steps, StoreStatus, Vacuumed
+from caliber.storage.dump.dumped_relations import BATCH_BYTES, BATCH_ROWS
+from caliber.storage.maintain.maintenance import IndexStatus, RelationStatus, Steps, StoreStatus, Vacuumed
 from caliber.storage.stored_memories import catalog_of
 
 _PAGES: Final = 100
@@ -33,8 +33,8 @@ _PAGES: Final = 100
 Opened = Callable[[], AbstractContextManager[SqliteConnection]]
 
 
-class SqliteCare:
-    """See ``caliber.storage.maintain.care.Care``."""
+class SqliteMaintenance:
+    """See ``caliber.storage.maintain.maintenance.Maintenance``."""
 
     copies_files = True
 
@@ -106,7 +106,7 @@ class SqliteCare:
     # --- room ------------------------------------------------------------------------------------
 
     def vacuum(self, *, full: bool, progress: Steps) -> Vacuumed:  # noqa: ARG002  (it always is)
-        """See ``Care.vacuum``; SQLite always rewrites the whole file, and needs as much room again meanwhile."""
+        """See ``Maintenance.vacuum``; SQLite always rewrites the whole file, and needs as much room again meanwhile."""
         steps = ("PRAGMA wal_checkpoint(TRUNCATE)", "VACUUM", "PRAGMA optimize", "PRAGMA wal_checkpoint(TRUNCATE)")
         before = self._bytes(), self._wal_bytes()
         with self._alone() as connection:
@@ -124,17 +124,17 @@ class SqliteCare:
     # --- all of it -------------------------------------------------------------------------------
 
     @contextmanager
-    def whole(self) -> Iterator[SqliteWhole]:
+    def snapshot(self) -> Iterator[SqliteSnapshot]:
         with self._reading() as connection:
             # A process that does not know the newest schema would leave out what is new.
             check_allowed(connection, self._options.shown, "schema_version")
-            yield SqliteWhole(connection, self._options.shown)
+            yield SqliteSnapshot(connection, self._options.shown)
 
     def copy_to(self, path: Path, progress: Steps) -> tuple[str, int]:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         with self._reading() as connection:
             # A transaction that has read keeps its boundary while pages are copied, whoever writes meanwhile.
-            whole = SqliteWhole(connection, self._options.shown)
+            whole = SqliteSnapshot(connection, self._options.shown)
             copy_pages(connection.raw, path, progress, self._options.fork_wait_ms)
         check_file(path, self._options.fork_wait_ms)
         return whole.epoch, whole.sequence
@@ -168,8 +168,8 @@ class SqliteCare:
         return found
 
 
-class SqliteWhole:
-    """See ``caliber.storage.maintain.care.WholeStore``."""
+class SqliteSnapshot:
+    """See ``caliber.storage.maintain.maintenance.StoreSnapshot``."""
 
     def __init__(self, connection: SqliteConnection, shown: str) -> None:
         self._connection = connection

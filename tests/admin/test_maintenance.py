@@ -262,10 +262,12 @@ def test_vacuum_says_which_tables_it_has_no_right_to(backend: Any, filled: calib
         backend.tamper(filled, f"GRANT USAGE ON SCHEMA {schema} TO {role}")
         backend.tamper(filled, f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role}")
         backend.tamper(filled, f"ALTER TABLE note OWNER TO {role}")
-        care = inspect(filled).store.care
+        maintenance = inspect(filled).store.maintenance
         with psycopg.connect(os.environ["CALIBER_TEST_DSN"], autocommit=True) as connection:
             connection.execute(f"SET ROLE {role}")
-            assert care.skipped(connection) == [relation.name for relation in RELATIONS if relation.name != "note"]
+            assert maintenance.skipped(connection) == [
+                relation.name for relation in RELATIONS if relation.name != "note"
+            ]
         assert filled.storage.vacuum().skipped == ()
     finally:
         backend.tamper(filled, f"REASSIGN OWNED BY {role} TO CURRENT_USER")

@@ -174,16 +174,16 @@ def test_of_others_commits_that_memory_does_not_know_yet_only_an_admin_hears(bac
 
     note = memory.add_note(content="for everybody, as far as memory knows", **NOTE).note_id
     event = engine.event(EventType.NOTE_UPDATE, subject=(EntityType.NOTE, note))
-    hearing = RemoteEvents(follow, engine.bus, engine.event, engine.record_error)
+    listener = RemoteEvents(follow, engine.bus, engine.event, engine.record_error)
     for names in heard.values():
         names.clear()
     with pytest.raises(Unavailable):
-        hearing.heard()
-    hearing.told(event)
+        listener.on_change()
+    listener.on_event(event)
     assert heard == {"admin": ["note_update"], "reader": []}
     away.clear()
     for _ in range(2):
-        hearing.heard()
-        hearing.told(event)
+        listener.on_change()
+        listener.on_event(event)
     assert heard["reader"] == ["events_missed", "note_update", "note_update"]
     assert heard["admin"] == ["note_update", *heard["reader"]]
