@@ -17,13 +17,14 @@ from typing import Any
 from caliber.admin.backup import RestoreReport
 from caliber.api import opening
 from caliber.api._aio_admin import AsyncTables
-from caliber.api._aio_engine import AsyncLockService
+from caliber.api._aio_agents import AsyncAgents
 from caliber.api._aio_events import AsyncSubscriptions
 from caliber.api._aio_knowledge import AsyncNoteMethods
 from caliber.api._aio_memories import AsyncRecordMethods
 from caliber.api._aio_trajectory import AsyncTaskMethods
-from caliber.api.aio_base import AsyncHandle, opened
+from caliber.api.aio_base import AsyncFace, AsyncHandle, opened
 from caliber.api.caliber import Caliber
+from caliber.api.subsystems import Facets
 from caliber.config import CaliberConfig
 from caliber.dsl.loading import ConfigSource
 from caliber.llm.protocols import EmbeddingProvider, SummarizationProvider
@@ -41,7 +42,18 @@ from caliber.storage.protocol import ConnectionPool
 from caliber.storage.sql.full_text import Progress
 
 
-class AsyncCaliber(AsyncHandle, AsyncTaskMethods, AsyncNoteMethods, AsyncRecordMethods, of=Caliber):
+class AsyncFacets(AsyncFace, of=Facets):
+    """``Caliber`` with ``async`` methods."""
+
+    _sync: Facets
+
+    @property
+    def agents(self) -> AsyncAgents:
+        """Several agents in one store: their locks. See ``Caliber.agents``."""
+        return self._face(AsyncAgents, self._sync.agents)
+
+
+class AsyncCaliber(AsyncHandle, AsyncTaskMethods, AsyncNoteMethods, AsyncRecordMethods, AsyncFacets, of=Caliber):
     """``Caliber`` with ``async`` methods."""
 
     _sync: Caliber
@@ -164,11 +176,6 @@ class AsyncCaliber(AsyncHandle, AsyncTaskMethods, AsyncNoteMethods, AsyncRecordM
     def config(self) -> CaliberConfig:
         """The configuration this tenant was opened with. See ``Caliber.config``."""
         return self._sync.config
-
-    @property
-    def agents(self) -> AsyncLockService:
-        """Locks between agents, as the principal acquires and sees them. See ``Caliber.agents``."""
-        return self._face(AsyncLockService, self._sync.agents)
 
     @property
     def events(self) -> AsyncSubscriptions:

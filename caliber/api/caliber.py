@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from caliber.admin import stats
 from caliber.admin.maintenance import maintain
 from caliber.admin.tables import Tables
+from caliber.api.subsystems import Facets
 from caliber.config import CaliberConfig
 from caliber.context.service import Reader
 from caliber.engine.engine import Engine
-from caliber.engine.leases import LockService, locks_for
 from caliber.events.bus import Subscriptions
 from caliber.knowledge.facet import NoteMethods
 from caliber.memories.facet import RecordMethods
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from caliber.erasure.service import Forgetting
 
 
-class Caliber(TaskMethods, NoteMethods, RecordMethods, AbstractContextManager["Caliber"]):
+class Caliber(TaskMethods, NoteMethods, RecordMethods, Facets, AbstractContextManager["Caliber"]):
     """The memory of one tenant, used as one principal. Safe to share between threads.
 
     Every call raises Unavailable once the handle is closed, or in a child process after ``fork``.
@@ -193,11 +193,6 @@ class Caliber(TaskMethods, NoteMethods, RecordMethods, AbstractContextManager["C
     def config(self) -> CaliberConfig:
         """The configuration this tenant was opened with."""
         return self._engine.config
-
-    @property
-    def agents(self) -> LockService:
-        """Locks between agents, as the principal acquires and sees them."""
-        return locks_for(self._engine.locks, self._principal)
 
     @property
     def events(self) -> Subscriptions:

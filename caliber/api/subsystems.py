@@ -1,16 +1,33 @@
-"""Wiring of subsystems: the parts that each keeps once a tenant, in the order in which they need each other."""
+"""Wiring of subsystems: their facets of the handle, and the parts that each keeps once a tenant."""
 
 from __future__ import annotations
 
+from caliber.agents.facet import Agents
 from caliber.context.service import open_windows
 from caliber.embedding.service import open_embeddings
 from caliber.engine.engine import Engine
+from caliber.model.access import Principal
 from caliber.search.opening import SearchEngine
 from caliber.trajectory.summarizer import open_summarizer
 
 
+class Facets:
+    """The facets of ``Caliber``: everything that is not the core which each agent uses."""
+
+    _engine: Engine
+    _principal: Principal
+
+    @property
+    def agents(self) -> Agents:
+        """Several agents in one store: their locks."""
+        return Agents(self._engine, self._principal)
+
+
 def add_parts(engine: Engine) -> None:
-    """Add every subsystem's part to an engine that was just opened. Raises: as ``caliber.open``."""
+    """Add every subsystem's part to an engine that was just opened, in the order in which they need each other.
+
+    Raises: as ``caliber.open``.
+    """
     engine.add(SearchEngine(engine))
     open_windows(engine)
     open_embeddings(engine)

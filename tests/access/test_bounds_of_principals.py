@@ -49,18 +49,18 @@ def test_figures_count_no_hidden_record(backend: Any) -> None:
 
 def test_a_lock_is_its_principals(backend: Any) -> None:
     memory = backend.open()
-    planner, other = memory.acting_as(PLANNER).agents, memory.acting_as(OTHER).agents
+    planner, other = memory.acting_as(PLANNER).agents.locks, memory.acting_as(OTHER).agents.locks
     lock = planner.acquire("file", holder="agent:planner", lease_ms=60_000)
     token = LockToken(lock.resource, lock.token)
     assert planner.held("file") == [lock]
-    assert memory.agents.held("file") == [lock]
+    assert memory.agents.locks.held("file") == [lock]
     assert other.held("file") == []
     with pytest.raises(LockAcquisitionFailed) as caught:
         other.acquire("file", holder="agent:other")
     assert caught.value.holder is None, "who is in the way is not told to others"
     assert "planner" not in f"{caught.value!r} {caught.value.context}"
     with pytest.raises(LockAcquisitionFailed) as caught:
-        memory.agents.acquire("file", holder="somebody")
+        memory.agents.locks.acquire("file", holder="somebody")
     assert caught.value.holder == "agent:planner"
     for call in (
         lambda: other.acquire("file", holder="agent:planner"),

@@ -53,8 +53,8 @@ def writes(worker: int) -> Iterator[Operation]:
                 ("step", "find", (), {"worker": worker, "limit": 5}),
                 ("step", "count", (f"worker = {worker}",), {}),
                 ("note", "find", (), {"entity": f"place {worker}"}),
-                ("agents", "acquire", (f"door {worker}",), {"holder": f"agent:{worker}"}),
-                ("agents", "held", (f"door {worker}",), {}),
+                ("agents.locks", "acquire", (f"door {worker}",), {"holder": f"agent:{worker}"}),
+                ("agents.locks", "held", (f"door {worker}",), {}),
                 ("storage.turns", "list_by_scope", ("$scope",), {}),
                 ("storage.turns", "count_by_scope", ("$scope",), {}),
             )

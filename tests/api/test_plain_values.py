@@ -147,15 +147,15 @@ def test_marks_that_pile_up_take_no_time(agent: Any) -> None:
 def test_locks_of_subclass_texts_exclude(backend: Any) -> None:
     memory = backend.open(backend.config(embedding_provider=None))
     holder = Principal(PrincipalKind.AGENT, np.str_("boss")).label
-    lock = memory.agents.acquire(np.str_("vault"), holder=np.str_(holder), lease_ms=Number.FIVE * 10_000)
-    assert memory.agents.held(np.str_("vault"))[0].holder == holder
-    assert memory.agents.release(LockToken(np.str_("vault"), lock.token), holder=np.str_(holder))
+    lock = memory.agents.locks.acquire(np.str_("vault"), holder=np.str_(holder), lease_ms=Number.FIVE * 10_000)
+    assert memory.agents.locks.held(np.str_("vault"))[0].holder == holder
+    assert memory.agents.locks.release(LockToken(np.str_("vault"), lock.token), holder=np.str_(holder))
 
 
 def test_who_has_locks_cannot_choose_who_they_are(backend: Any) -> None:
     memory = backend.open(backend.config(embedding_provider=None))
     boss, spy = (memory.acting_as(Principal("agent", name)) for name in ("boss", "spy"))
-    boss.agents.acquire("vault", holder="agent:boss")
-    public = [getattr(spy.agents, name) for name in dir(spy.agents) if not name.startswith("_")]
+    boss.agents.locks.acquire("vault", holder="agent:boss")
+    public = [getattr(spy.agents.locks, name) for name in dir(spy.agents.locks) if not name.startswith("_")]
     assert sorted(each.__name__ for each in public) == ["acquire", "held", "reap", "release", "renew"]
-    assert spy.agents.held("vault") == []
+    assert spy.agents.locks.held("vault") == []

@@ -100,7 +100,7 @@ class Writer:
 
     def _lock(self) -> None:
         with contextlib.suppress(LockAcquisitionFailed):
-            self.tokens.append(self.memory.agents.acquire("shared", holder=self.name, lease_ms=5).token)
+            self.tokens.append(self.memory.agents.locks.acquire("shared", holder=self.name, lease_ms=5).token)
 
     def done(self) -> dict[str, Any]:
         names = ("appended", "keys", "made", "kept", "deleted", "tokens", "counted", "lost_races", "windows")

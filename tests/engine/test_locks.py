@@ -30,7 +30,7 @@ def token_of(lock: Any) -> LockToken:
 
 
 def test_exclusive_lock_excludes(agent: Any, clock: FixedClock) -> None:
-    locks = agent.memory.agents
+    locks = agent.memory.agents.locks
     first = locks.acquire("file", holder="a", lease_ms=1_000)
     assert first.expires_at == from_us(clock.now_us() + 1_000_000)
     assert first.mode is LockMode.EXCLUSIVE
@@ -49,7 +49,7 @@ def test_exclusive_lock_excludes(agent: Any, clock: FixedClock) -> None:
 
 
 def test_shared_locks_share(agent: Any) -> None:
-    locks = agent.memory.agents
+    locks = agent.memory.agents.locks
     locks.acquire("file", holder="a", lease_ms=1_000, mode="shared")
     locks.acquire("file", holder="b", lease_ms=1_000, mode="shared")
     assert len(locks.held("file")) == 2
@@ -58,7 +58,7 @@ def test_shared_locks_share(agent: Any) -> None:
 
 
 def test_lease_ends_and_another_takes_over(agent: Any, clock: FixedClock) -> None:
-    locks = agent.memory.agents
+    locks = agent.memory.agents.locks
     first = locks.acquire("file", holder="a", lease_ms=1_000)
     clock.advance(ms=999)
     agent.say("still mine", guard=token_of(first))
@@ -76,7 +76,7 @@ def test_lease_ends_and_another_takes_over(agent: Any, clock: FixedClock) -> Non
 
 
 def test_same_holder_renews_under_a_new_token(agent: Any) -> None:
-    locks = agent.memory.agents
+    locks = agent.memory.agents.locks
     first = locks.acquire("file", holder="a", lease_ms=1_000)
     second = locks.acquire("file", holder="a", lease_ms=1_000)
     assert second.token > first.token
@@ -88,7 +88,7 @@ def test_same_holder_renews_under_a_new_token(agent: Any) -> None:
 
 def test_tokens_rise_also_after_old_rows_are_gone(agent: Any, clock: FixedClock) -> None:
     # K-037: a token that came twice would let a lost writer through
-    locks = agent.memory.agents
+    locks = agent.memory.agents.locks
     seen = []
     for _ in range(4):
         seen.append(locks.acquire("file", holder="a", lease_ms=10).token)
@@ -116,14 +116,14 @@ GUARDED: dict[str, Callable[[Any, LockToken], Any]] = {
 @pytest.mark.parametrize("name", GUARDED)
 def test_lost_lock_stops_the_write(name: str, agent: Any, clock: FixedClock) -> None:
     # design section 4: writes take ``guard``
-    lock = agent.memory.agents.acquire("r", holder="a", lease_ms=1_000)
+    lock = agent.memory.agents.locks.acquire("r", holder="a", lease_ms=1_000)
     clock.advance(ms=1_000)
     before = agent.memory.stats()["position"]
     for guard in (token_of(lock), LockToken("r", lock.token + 1), LockToken("unknown", 1)):
         with pytest.raises(LockExpired):
             GUARDED[name](agent, guard)
     assert agent.memory.stats()["position"] == before, "nothing was written"
-    again = agent.memory.agents.acquire("r", holder="a", lease_ms=60_000)
+    again = agent.memory.agents.locks.acquire("r", holder="a", lease_ms=60_000)
     GUARDED[name](agent, token_of(again))
     assert agent.memory.stats()["position"] != before
 
@@ -134,12 +134,12 @@ def test_one_of_many_gets_the_lock(backend: Any, start: Any) -> None:
     inside = []
 
     def work(holder: str) -> None:
-        lock = agent.memory.agents.acquire("r", holder=holder, lease_ms=60_000, wait_ms=30_000)
+        lock = agent.memory.agents.locks.acquire("r", holder=holder, lease_ms=60_000, wait_ms=30_000)
         inside.append(holder)
         assert len(inside) == 1, "two held an exclusive lock"
         won.append(holder)
         inside.remove(holder)
-        agent.memory.agents.release(token_of(lock), holder=holder)
+        agent.memory.agents.locks.release(token_of(lock), holder=holder)
 
     threads = [threading.Thread(target=work, args=(f"h{at}",)) for at in range(6)]
     for thread in threads:
@@ -152,10 +152,10 @@ def test_one_of_many_gets_the_lock(backend: Any, start: Any) -> None:
 def test_two_handles_exclude_each_other(backend: Any) -> None:
     backend.needs("sharing")
     first, second = backend.open(), backend.open()
-    lock = first.agents.acquire("r", holder="a", lease_ms=60_000)
+    lock = first.agents.locks.acquire("r", holder="a", lease_ms=60_000)
     with pytest.raises(LockAcquisitionFailed):
-        second.agents.acquire("r", holder="b", lease_ms=60_000)
-    assert [item.token for item in second.agents.held("r")] == [lock.token]
+        second.agents.locks.acquire("r", holder="b", lease_ms=60_000)
+    assert [item.token for item in second.agents.locks.held("r")] == [lock.token]
 
 
 @pytest.mark.parametrize(
@@ -176,23 +176,23 @@ def test_two_handles_exclude_each_other(backend: Any) -> None:
 def test_wrong_lock_is_refused(wrong: dict[str, Any], agent: Any) -> None:
     arguments = {"resource": "r", "holder": "a", "lease_ms": 1_000, **wrong}
     with pytest.raises(InputError):
-        agent.memory.agents.acquire(arguments.pop("resource"), **arguments)
+        agent.memory.agents.locks.acquire(arguments.pop("resource"), **arguments)
     assert agent.memory.storage.locks.count() == 0
 
 
 def test_a_lock_that_cannot_be_widened_is_kept(memory: caliber.Caliber) -> None:  # C-364
-    mine = memory.agents.acquire("file", holder="a", lease_ms=60_000, mode="shared")
-    memory.agents.acquire("file", holder="b", lease_ms=60_000, mode="shared")
+    mine = memory.agents.locks.acquire("file", holder="a", lease_ms=60_000, mode="shared")
+    memory.agents.locks.acquire("file", holder="b", lease_ms=60_000, mode="shared")
     with pytest.raises(LockAcquisitionFailed):
-        memory.agents.acquire("file", holder="a", lease_ms=60_000, mode="exclusive")
-    assert {lock.holder for lock in memory.agents.held("file")} == {"a", "b"}
-    assert mine.token in {lock.token for lock in memory.agents.held("file")}
+        memory.agents.locks.acquire("file", holder="a", lease_ms=60_000, mode="exclusive")
+    assert {lock.holder for lock in memory.agents.locks.held("file")} == {"a", "b"}
+    assert mine.token in {lock.token for lock in memory.agents.locks.held("file")}
 
 
 def test_a_lock_is_held_for_lock_timeout_unless_the_call_says_otherwise() -> None:
     # C-112
     with caliber.open(config(":memory:", lock_timeout="7s")) as memory:
-        lock = memory.agents.acquire("r", holder="me")
+        lock = memory.agents.locks.acquire("r", holder="me")
         assert (lock.expires_at - lock.acquired_at).total_seconds() == 7
-        shorter = memory.agents.acquire("r", holder="me", lease_ms=1_000)
+        shorter = memory.agents.locks.acquire("r", holder="me", lease_ms=1_000)
         assert (shorter.expires_at - shorter.acquired_at).total_seconds() == 1

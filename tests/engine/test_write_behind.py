@@ -127,7 +127,7 @@ def test_a_clock_that_fails_for_a_while_ends_no_thread(backend: Any, start: Any)
         lambda: agent.say("hello"),
         lambda: agent.note("hello"),
         lambda: memory.assemble_context(agent.trajectory_id),
-        lambda: memory.agents.acquire("vault", holder="agent:a"),
+        lambda: memory.agents.locks.acquire("vault", holder="agent:a"),
         lambda: memory.start_trajectory("goal", initiator=USER),
     ):
         with pytest.raises(InvalidValue, match="now_us"):

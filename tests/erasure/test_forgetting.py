@@ -672,7 +672,7 @@ def test_what_is_kept_of_an_erased_task_goes_with_it(backend: Any) -> None:
 
 def test_whatever_has_the_id_of_the_subject_goes(agent: Any) -> None:
     # Locks stayed, and checkpoints.
-    lock = agent.memory.agents.acquire("a resource", holder="somebody", lease_ms=60_000)
+    lock = agent.memory.agents.locks.acquire("a resource", holder="somebody", lease_ms=60_000)
     held = next(iter(agent.memory.storage.locks.all()))
     assert held.token == lock.token
     report = agent.memory.forget(entity=EntityRef(EntityType.USER, held.lock_id))

@@ -268,11 +268,11 @@ def test_what_lives_as_long_as_a_scope_or_session_needs_one(kept: Any, start: An
 
 
 def test_writes_take_a_fencing_token(kept: Any) -> None:
-    lock = kept.agents.acquire("facts", holder="me", mode=LockMode.EXCLUSIVE)
+    lock = kept.agents.locks.acquire("facts", holder="me", mode=LockMode.EXCLUSIVE)
     token = caliber.model.LockToken(lock.resource, lock.token)
     facts = kept.records("fact")
     made = facts.insert(subject="Ada", kind="claim", guard=token)
-    kept.agents.release(token, holder="me")
+    kept.agents.locks.release(token, holder="me")
     for call in (
         lambda: facts.insert(subject="Bo", kind="claim", guard=token),
         lambda: facts.update(made.record_id, subject="Bo", guard=token),

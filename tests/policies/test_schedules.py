@@ -194,7 +194,7 @@ def test_a_runner_whose_lease_lapsed_writes_nothing(backend: Any, start: Any, mo
     assert ran == [2]
     assert [run["outcome"] for run in log(memory)] == ["done", "done"]
     assert len(log(memory, "caliber_a")) == 1
-    assert memory.agents.held(LEASE) == []
+    assert memory.agents.locks.held(LEASE) == []
 
 
 @pytest.fixture

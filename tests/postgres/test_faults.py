@@ -456,10 +456,10 @@ def test_migration_waits_for_writers_under_way_and_no_longer_than_it_may(
 def test_plan_whose_result_has_another_shape_is_made_anew(pg: PostgresBackend) -> None:
     """A migration may change a column while statements on it are prepared."""
     memory = pg.open(pg.config(embedding_provider=None))
-    lock = memory.agents.acquire("resource", holder="one")
+    lock = memory.agents.locks.acquire("resource", holder="one")
     name = pg.config().storage.schema_name
     for kind in ('TEXT COLLATE "C"', 'TEXT COLLATE "default"'):
         admin(f"ALTER TABLE {name}.lock ALTER COLUMN holder TYPE {kind}")
         for _ in range(3):
-            lock = memory.agents.acquire("resource", holder="one")
+            lock = memory.agents.locks.acquire("resource", holder="one")
         assert lock.holder == "one"

@@ -86,10 +86,10 @@ def test_writers_readers_and_locks_share_fewer_connections_than_they_want(bounce
                     memory.add_note(
                         entity="e", entity_type="t", note_type="fact", content=f"note {at}.{number}", confidence=0.5
                     )
-                lock = memory.agents.acquire("resource", holder=str(at), wait_ms=20_000)
+                lock = memory.agents.locks.acquire("resource", holder=str(at), wait_ms=20_000)
                 token = LockToken(lock.resource, lock.token)
                 memory.append_turn(scope.scope_id, role="user", content=f"{at} held it", guard=token)
-                memory.agents.release(token, holder=str(at))
+                memory.agents.locks.release(token, holder=str(at))
             except BaseException as error:
                 failed.append(error)
 

@@ -463,7 +463,7 @@ def test_lease_that_runs_out_while_a_guarded_write_waits_lets_nothing_through(pg
     trajectory = memory.start_trajectory("goal", initiator=USER)
     scope = memory.current_scope(trajectory.trajectory_id)
     assert scope is not None
-    lock = memory.agents.acquire("file", holder="a", lease_ms=400)
+    lock = memory.agents.locks.acquire("file", holder="a", lease_ms=400)
     token = LockToken(lock.resource, lock.token)
     schema = pg.config().storage.schema_name
     ends: list[Any] = []

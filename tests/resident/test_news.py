@@ -23,7 +23,7 @@ def test_a_lock_brings_the_news_too(tmp_path: Path) -> None:
     caliber.create(config)
     with caliber.open(config) as first, caliber.open(config) as second:
         task = first.start_trajectory("shared", initiator=ME)
-        second.agents.acquire("import", holder="second", lease_ms=60_000)
+        second.agents.locks.acquire("import", holder="second", lease_ms=60_000)
         assert second.get(task.trajectory_id) == first.get(task.trajectory_id)
 
 

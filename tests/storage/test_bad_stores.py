@@ -132,12 +132,12 @@ def test_table_that_is_gone_is_said(backend: Any) -> None:
     backend.tamper(memory, "ALTER TABLE lock RENAME TO gone")
     try:
         with pytest.raises(SchemaMismatch, match="caliber db") as caught:
-            memory.agents.acquire("resource", holder="me")
+            memory.agents.locks.acquire("resource", holder="me")
         assert not caught.value.retryable
         memory.start_trajectory("what needs no locks goes on", initiator=USER)
     finally:
         backend.tamper(memory, "ALTER TABLE gone RENAME TO lock")
-    assert memory.agents.acquire("resource", holder="me").holder == "me"
+    assert memory.agents.locks.acquire("resource", holder="me").holder == "me"
 
 
 # --- paths -------------------------------------------------------------------------------------------

@@ -112,7 +112,7 @@ def test_old_and_new_use_a_store_that_is_migrated_under_them(backend: Any, newer
     assert newer[0].ask("contract") == [SCHEMA_VERSION + 2]
     for call in (
         lambda: old.append_turn(scope.scope_id, role="user", content="too late"),
-        lambda: old.agents.acquire("resource", holder="old"),
+        lambda: old.agents.locks.acquire("resource", holder="old"),
         lambda: old.storage.bulk_load("note", old.storage.bulk_read("note").read_all(), on_existing="skip"),
         lambda: caliber.open(backend.config(**QUIET)),
     ):

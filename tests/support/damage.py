@@ -64,7 +64,7 @@ def filled(path: Path) -> uuid.UUID:
             subject="fault", content="a fault by nature", kind="claim", score=0.5, count=3, certain=True, seen_at=now,
             about={"a": [1]}, owner=uuid.uuid4(), trajectory=task.trajectory_id,
         )  # fmt: skip
-        memory.agents.acquire("cellar", holder="me")
+        memory.agents.locks.acquire("cellar", holder="me")
         window = memory.assemble_context(task.trajectory_id, query="fault")
         memory.close_scope(scope.scope_id)
         memory.open_scope(task.trajectory_id)

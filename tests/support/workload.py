@@ -146,7 +146,7 @@ class Worker:
     def _lock(self) -> None:
         resource = f"resource {self.random.randrange(3)}"
         try:
-            lock = self.memory.agents.acquire(resource, holder=self.name, lease_ms=5)
+            lock = self.memory.agents.locks.acquire(resource, holder=self.name, lease_ms=5)
         except LockAcquisitionFailed:
             return
         self.report({"kind": "lock", "id": resource, "token": lock.token})

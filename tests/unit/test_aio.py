@@ -118,7 +118,7 @@ def test_locks_wait_in_the_loop_and_leave_the_threads_to_who_gives_them_back(con
 
     async def run() -> None:
         async with await caliber.aio.open(config) as memory:
-            locks = memory.agents
+            locks = memory.agents.locks
             first = await locks.acquire("file", holder="a", lease_ms=60_000)
             inside: list[str] = []
 
@@ -149,7 +149,7 @@ def test_locks_wait_in_the_loop_and_leave_the_threads_to_who_gives_them_back(con
 def test_locks_are_those_of_the_handles_principal(config: CaliberConfig) -> None:
     async def run() -> None:
         async with await caliber.aio.open(config) as memory:
-            await memory.agents.acquire("file", holder="agent:planner", lease_ms=60_000)
+            await memory.agents.locks.acquire("file", holder="agent:planner", lease_ms=60_000)
             other = memory.acting_as(Principal(PrincipalKind.AGENT, "other"))
             with pytest.raises(LockAcquisitionFailed) as caught:
                 await other.agents.acquire("file", holder="agent:other")
@@ -176,7 +176,7 @@ def test_closing_does_not_wait_for_a_full_pool(config: CaliberConfig) -> None:
 def test_every_call_on_a_closed_handle_is_refused_as_the_synchronous_handle_refuses_it(config: CaliberConfig) -> None:
     async def run() -> None:
         memory = await caliber.aio.open(config)
-        other, notes, locks = memory.acting_as(memory.sync.principal), memory.records("note"), memory.agents
+        other, notes, locks = memory.acting_as(memory.sync.principal), memory.records("note"), memory.agents.locks
         await memory.close()
         calls = (
             lambda: memory.get(uuid.uuid4()),

@@ -231,7 +231,7 @@ def test_a_subscriber_is_called_in_the_event_loop_or_refused(config: CaliberConf
             heard: list[Any] = []
             for subscribe in (memory.on_event, memory.events.subscribe):
                 stop = subscribe(lambda event: heard.append((event, asyncio.get_running_loop())))
-                await memory.agents.reap()
+                await memory.agents.locks.reap()
                 await memory.start_trajectory("Listen", initiator=caliber.EntityRef.user("maria"))
                 while not heard:
                     await asyncio.sleep(0)

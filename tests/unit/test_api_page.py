@@ -31,7 +31,7 @@ def test_every_public_call_has_an_example() -> None:
     for name in public(Caliber):
         assert re.search(rf"\bmemory\.{name}\b", CODE), name
     for name in set(public(LockService)) - {"of"}:
-        assert re.search(rf"\bagents\.{name}\(", CODE), name
+        assert re.search(rf"\bagents\.locks\.{name}\(", CODE), name
 
 
 def test_what_the_page_links_to_is_there() -> None:

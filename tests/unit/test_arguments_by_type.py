@@ -53,7 +53,7 @@ class World:
         self.passing = self.memory.add_note(
             entity="e", entity_type="t", note_type="fact", content="passing", confidence=0.5
         )
-        self.lock = self.memory.agents.acquire("cellar", holder="me", lease_ms=10**9)
+        self.lock = self.memory.agents.locks.acquire("cellar", holder="me", lease_ms=10**9)
 
     def unique(self) -> str:
         self.number += 1
@@ -126,7 +126,7 @@ class World:
         memory, sound = self.memory, self.sound()
         out = list(hostile.public(memory, "", sound, SKIPPED))
         for prefix, facet in (
-            ("agents.", memory.agents),
+            ("agents.locks.", memory.agents.locks),
             ("events.", memory.events),
             ("storage.", memory.storage),
             ("notes.", memory.records("note")),

@@ -112,7 +112,7 @@ def importing(memory: Caliber, identity: str) -> Iterator[None]:
     """
     resource = f"import:{_id(identity)}"
     holder = f"{socket.gethostname()}:{os.getpid()}"
-    lock = memory.agents.acquire(resource, holder=holder, lease_ms=_LEASE_MS, wait_ms=_WAIT_MS)
+    lock = memory.agents.locks.acquire(resource, holder=holder, lease_ms=_LEASE_MS, wait_ms=_WAIT_MS)
     from caliber.model.agents import LockToken
 
     try:
@@ -120,4 +120,4 @@ def importing(memory: Caliber, identity: str) -> Iterator[None]:
         memory._engine.store.catch_up()
         yield
     finally:
-        memory.agents.release(LockToken(lock.resource, lock.token), holder=holder)
+        memory.agents.locks.release(LockToken(lock.resource, lock.token), holder=holder)

@@ -78,7 +78,7 @@ def main() -> None:
         memory.storage.notes.update(notes[0].note_id, content="roses grow very slowly")
         facts = memory.records("fact")
         said = [facts.insert(subject=subject, kind="claim", content=f"{subject} is tall") for subject in ("Oak", "Elm")]
-        memory.agents.acquire("shed", holder="gardener")
+        memory.agents.locks.acquire("shed", holder="gardener")
         memory.add_note(entity="x", entity_type="y", note_type="fact", content="Zoë Brontë was here", confidence=0.5)
         memory.forget(texts=("Zoë Brontë",))
         windows = [

@@ -254,10 +254,10 @@ def lapsed(config: CaliberConfig, place: Place) -> str:
     """Whether a lock can be taken by another 8 seconds after it was."""
     clock = FixedClock()
     memory = place.open(config, clock=clock)
-    memory.agents.acquire("r", holder="one")
+    memory.agents.locks.acquire("r", holder="one")
     clock.advance(ms=8_000)
     try:
-        memory.agents.acquire("r", holder="other")
+        memory.agents.locks.acquire("r", holder="other")
     except LockAcquisitionFailed:
         return "held"
     return "lapsed"

@@ -1,0 +1,1 @@
+"""Agents that share one store: their locks."""
