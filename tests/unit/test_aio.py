@@ -152,12 +152,12 @@ def test_locks_are_those_of_the_handles_principal(config: CaliberConfig) -> None
             await memory.agents.locks.acquire("file", holder="agent:planner", lease_ms=60_000)
             other = memory.acting_as(Principal(PrincipalKind.AGENT, "other"))
             with pytest.raises(LockAcquisitionFailed) as caught:
-                await other.agents.acquire("file", holder="agent:other")
+                await other.agents.locks.acquire("file", holder="agent:other")
             assert caught.value.holder is None
             with pytest.raises(PermissionDenied):
-                await other.agents.acquire("file", holder="agent:planner")
+                await other.agents.locks.acquire("file", holder="agent:planner")
             with pytest.raises(InputError):
-                await other.agents.acquire("file", holder="agent:other", wait_ms=-1)
+                await other.agents.locks.acquire("file", holder="agent:other", wait_ms=-1)
 
     asyncio.run(run())
 
