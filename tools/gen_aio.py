@@ -38,14 +38,14 @@ import caliber
 from caliber.api import aio_base, opening
 from caliber.api.caliber import Caliber
 from caliber.engine.leases import LockService
-from caliber.events.bus import Subscriptions
+from caliber.events.facet import Events
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "caliber" / "api"
 BY_HAND: dict[type, type] = {
     Caliber: aio_base.AsyncHandle,
     LockService: aio_base.AsyncLocking,
-    Subscriptions: aio_base.AsyncSubscribing,
+    Events: aio_base.AsyncSubscribing,
 }
 """The classes with members that cannot be generated, and where those are."""
 SPECIAL = {"__getattr__", "__iter__"}
@@ -166,7 +166,7 @@ def classes() -> list[type]:
         for base in kind.__mro__:
             waiting += [member.returned for member in written_in(base) if is_facet(member.returned)]
     kinds = dict.fromkeys(base for kind in facets for base in reversed(kind.__mro__) if is_open(base))
-    return [kind for kind in kinds if any(own(kind))]
+    return [kind for kind in kinds if kind in BY_HAND or any(own(kind))]
 
 
 def bases(kind: type) -> list[type]:

@@ -18,7 +18,7 @@ from caliber.admin.backup import RestoreReport
 from caliber.api import opening
 from caliber.api._aio_admin import AsyncTables
 from caliber.api._aio_agents import AsyncAgents
-from caliber.api._aio_events import AsyncSubscriptions
+from caliber.api._aio_events import AsyncEvents
 from caliber.api._aio_knowledge import AsyncNoteMethods
 from caliber.api._aio_memories import AsyncRecordMethods
 from caliber.api._aio_trajectory import AsyncTaskMethods
@@ -51,6 +51,11 @@ class AsyncFacets(AsyncFace, of=Facets):
     def agents(self) -> AsyncAgents:
         """Several agents in one store: their locks. See ``Caliber.agents``."""
         return self._face(AsyncAgents, self._sync.agents)
+
+    @property
+    def events(self) -> AsyncEvents:
+        """The events of commits. See ``Caliber.events``."""
+        return self._face(AsyncEvents, self._sync.events)
 
 
 class AsyncCaliber(AsyncHandle, AsyncTaskMethods, AsyncNoteMethods, AsyncRecordMethods, AsyncFacets, of=Caliber):
@@ -176,11 +181,6 @@ class AsyncCaliber(AsyncHandle, AsyncTaskMethods, AsyncNoteMethods, AsyncRecordM
     def config(self) -> CaliberConfig:
         """The configuration this tenant was opened with. See ``Caliber.config``."""
         return self._sync.config
-
-    @property
-    def events(self) -> AsyncSubscriptions:
-        """The event bus of this process, as the principal hears it. See ``Caliber.events``."""
-        return self._face(AsyncSubscriptions, self._sync.events)
 
     @property
     def storage(self) -> AsyncTables:

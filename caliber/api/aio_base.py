@@ -21,7 +21,8 @@ from typing import Any, ClassVar, Final, ParamSpec, Self, TypeVar
 from caliber.api.aio_threads import CallThreads
 from caliber.api.caliber import Caliber
 from caliber.engine.leases import WAIT_STEP_S, LockService
-from caliber.events.bus import Subscriber, Subscriptions
+from caliber.events.bus import Subscriber
+from caliber.events.facet import Events
 from caliber.model import arguments
 from caliber.model.agents import Lock, LockMode
 from caliber.model.errors import DTypeError, LockAcquisitionFailed
@@ -101,7 +102,7 @@ def face_of(kind: type) -> type[AsyncFace]:
     return next(AsyncFace._faces[each] for each in kind.__mro__ if each in AsyncFace._faces)
 
 
-def in_loop(subscriber: Subscriber, events: Subscriptions) -> Subscriber:
+def in_loop(subscriber: Subscriber, events: Events) -> Subscriber:
     """Return a subscriber that has ``subscriber`` called in the running event loop. Raises: DTypeError."""
     if inspect.iscoroutinefunction(subscriber):
         raise DTypeError(field="subscriber", expected="a plain callable", got="a coroutine function")
@@ -110,7 +111,7 @@ def in_loop(subscriber: Subscriber, events: Subscriptions) -> Subscriber:
     loop = asyncio.get_running_loop()
 
     def hand_over(event: Event) -> None:
-        loop.call_soon_threadsafe(events.deliver, subscriber, event)
+        loop.call_soon_threadsafe(events._deliver, subscriber, event)
 
     return hand_over
 
@@ -124,12 +125,6 @@ class AsyncHandle(AsyncFace):
     def sync(self) -> Caliber:
         """The same handle for synchronous code."""
         return self._sync
-
-    def on_event(
-        self, subscriber: Callable[[Event], None], *, event_type: str | None = None, elsewhere: bool = False
-    ) -> Callable[[], None]:
-        """Call ``subscriber`` in the event loop after each commit; it must not wait. See ``Caliber.on_event``."""
-        return self._sync.on_event(in_loop(subscriber, self._sync.events), event_type=event_type, elsewhere=elsewhere)
 
     async def close(self) -> None:
         """Drain what is queued and release everything. See ``Caliber.close``."""
@@ -180,19 +175,15 @@ class AsyncLocking(AsyncFace):
 
 
 class AsyncSubscribing(AsyncFace):
-    """Subscriptions that are served in the event loop."""
+    """Subscriptions whose subscribers run in the event loop."""
 
-    _sync: Subscriptions
+    _sync: Events
 
     def subscribe(
-        self, subscriber: Subscriber, *, event_type: str | None = None, elsewhere: bool = False
+        self, subscriber: Subscriber, *, event_type: str | None = None, remote: bool = False
     ) -> Callable[[], None]:
-        """Call ``subscriber`` in the event loop for each event. See ``Subscriptions.subscribe``."""
-        return self._sync.subscribe(in_loop(subscriber, self._sync), event_type=event_type, elsewhere=elsewhere)
-
-    def deliver(self, subscriber: Subscriber, event: Event) -> None:
-        """Call one subscriber, here and now. See ``Subscriptions.deliver``."""
-        self._sync.deliver(subscriber, event)
+        """Call ``subscriber`` in the event loop after each commit; it must not wait. See ``Events.subscribe``."""
+        return self._sync.subscribe(in_loop(subscriber, self._sync), event_type=event_type, remote=remote)
 
 
 async def opened(kind: type[F], call: Callable[[], Caliber]) -> F:

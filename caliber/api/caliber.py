@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from types import TracebackType
@@ -15,13 +15,12 @@ from caliber.api.subsystems import Facets
 from caliber.config import CaliberConfig
 from caliber.context.service import Reader
 from caliber.engine.engine import Engine
-from caliber.events.bus import Subscriptions
 from caliber.knowledge.facet import NoteMethods
 from caliber.memories.facet import RecordMethods
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.erasure import ForgetReport
-from caliber.model.errors import DTypeError, PermissionDenied
+from caliber.model.errors import PermissionDenied
 from caliber.model.events import Event, EventType
 from caliber.model.ids import Id
 from caliber.model.references import EntityRef
@@ -195,11 +194,6 @@ class Caliber(TaskMethods, NoteMethods, RecordMethods, Facets, AbstractContextMa
         return self._engine.config
 
     @property
-    def events(self) -> Subscriptions:
-        """The event bus of this process, as the principal hears it."""
-        return Subscriptions(self._engine.bus, self._reader.event_filter)
-
-    @property
     def storage(self) -> Tables:
         """The relations themselves. Raises: PermissionDenied unless the principal is an admin."""
         self._administers("read", "storage")
@@ -283,27 +277,6 @@ class Caliber(TaskMethods, NoteMethods, RecordMethods, Facets, AbstractContextMa
         from caliber.erasure.service import Forgetting
 
         return Forgetting(self._engine, self._principal)
-
-    def on_event(
-        self, subscriber: Callable[[Event], None], *, event_type: str | None = None, elsewhere: bool = False
-    ) -> Callable[[], None]:
-        """Call ``subscriber`` after each commit that made an event true; return what ends it.
-
-        With ``elsewhere`` also for the commits of other processes, in their order, on another thread: such an event has
-        ids, not its payload. After an outage an event ``events_missed`` comes first, whatever ``event_type`` says.
-        Of what the principal may not read it hears nothing: notes, others' windows, audit events; an admin hears all.
-
-        Raises: DTypeError; with ``elsewhere`` MissingRequired (no ``storage.feed_dsn``), IncompatibleOptions (SQLite).
-        """
-        self._engine.check_open()
-        if event_type is not None:
-            arguments.as_text(event_type, "event_type")
-        arguments.as_flag(elsewhere, "elsewhere")
-        if not callable(subscriber):
-            raise DTypeError(field="subscriber", expected="a callable", got=type(subscriber).__name__)
-        if elsewhere:
-            self._engine.store.require_remote_events()
-        return self.events.subscribe(subscriber, event_type=event_type, elsewhere=elsewhere)
 
     def flush(self) -> None:
         """Return once nothing is behind: vectors made, usage counts, events and windows on disk."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from caliber.access.event_filter import event_filter
 from caliber.agents.facet import Agents
 from caliber.context.service import open_windows
 from caliber.embedding.service import open_embeddings
 from caliber.engine.engine import Engine
+from caliber.events.facet import Events
 from caliber.model.access import Principal
 from caliber.search.opening import SearchEngine
+from caliber.search.service import Searching
 from caliber.trajectory.summarizer import open_summarizer
 
 
@@ -21,6 +24,17 @@ class Facets:
     def agents(self) -> Agents:
         """Several agents in one store: their locks."""
         return Agents(self._engine, self._principal)
+
+    @property
+    def events(self) -> Events:
+        """The events of commits."""
+        engine, who = self._engine, self._principal
+        return Events(
+            engine.bus,
+            event_filter(who, Searching(engine, who).sees),
+            check_open=engine.check_open,
+            check_remote=engine.store.require_remote_events,
+        )
 
 
 def add_parts(engine: Engine) -> None:

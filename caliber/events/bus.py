@@ -6,8 +6,6 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from caliber.model import arguments
-from caliber.model.errors import DTypeError
 from caliber.model.events import Event, EventType
 from caliber.storage.waiting import is_of_handler
 
@@ -24,7 +22,7 @@ class FailureSink(Protocol):
 
 class _Entry(NamedTuple):
     event_type: str | None
-    elsewhere: bool
+    remote: bool
     subscriber: Subscriber
     sight: Sight | None
 
@@ -46,22 +44,14 @@ class EventBus:
         subscriber: Subscriber,
         *,
         event_type: str | None = None,
-        elsewhere: bool = False,
+        remote: bool = False,
         sight: Sight | None = None,
     ) -> Callable[[], None]:
         """Call ``subscriber`` for each event, or each of one type; return what ends the subscription.
 
-        ``elsewhere`` adds those of other processes, where the store hears of them. Without ``sight`` all is heard.
-
-        Raises: DTypeError.
+        ``remote`` adds those of other processes, where the store hears of them. Without ``sight`` all is heard.
         """
-        # Here, not when it is told: what fails then would fail the call of somebody who has written.
-        if not callable(subscriber):
-            raise DTypeError(field="subscriber", expected="a callable", got=type(subscriber).__name__)
-        if event_type is not None and not isinstance(event_type, str):
-            raise DTypeError(field="event_type", expected="str", got=type(event_type).__name__)
-        arguments.as_flag(elsewhere, "elsewhere")
-        entry = _Entry(event_type, elsewhere, subscriber, sight)
+        entry = _Entry(event_type, remote, subscriber, sight)
         with self._lock:
             self._subscribers = (*self._subscribers, entry)
 
@@ -86,7 +76,7 @@ class EventBus:
         for entry in self._subscribers:
             if not to_all and entry.sight is not None:
                 continue
-            if entry.elsewhere and (missed or entry.event_type in (None, event.event_type)):
+            if entry.remote and (missed or entry.event_type in (None, event.event_type)):
                 self._tell(entry, event)
 
     def _tell(self, entry: _Entry, event: Event) -> None:
@@ -116,28 +106,3 @@ class EventBus:
     def idle(self) -> bool:
         """Whether nobody listens."""
         return not self._subscribers
-
-
-class Subscriptions:
-    """The bus as one principal hears it."""
-
-    __slots__ = ("_bus", "_sight")
-
-    def __init__(self, bus: EventBus, sight: Sight | None) -> None:
-        self._bus = bus
-        self._sight = sight
-
-    def subscribe(
-        self, subscriber: Subscriber, *, event_type: str | None = None, elsewhere: bool = False
-    ) -> Callable[[], None]:
-        """Call ``subscriber`` for each event that the principal may hear; see ``EventBus.subscribe``."""
-        return self._bus.subscribe(subscriber, event_type=event_type, elsewhere=elsewhere, sight=self._sight)
-
-    def deliver(self, subscriber: Subscriber, event: Event) -> None:
-        """Call one subscriber; see ``EventBus.deliver``."""
-        self._bus.deliver(subscriber, event)
-
-    @property
-    def idle(self) -> bool:
-        """Whether nobody listens."""
-        return self._bus.idle

@@ -68,7 +68,7 @@ def test_subscriber_hears_only_what_was_committed(agent: Any) -> None:
             assert memory.storage.artifacts.get(event.subject_id) is not None
             assert memory.get(event.subject_id) is not None
 
-    stop = memory.on_event(listen)
+    stop = memory.events.subscribe(listen)
     agent.keep("kept")
     assert heard == ["artifact_create", "artifact_retrieve"]
     del heard[:]
@@ -90,7 +90,7 @@ def test_failed_commit_publishes_nothing(backend: Any, start: Any) -> None:
     memory = backend.open()
     agent = start(memory)
     heard: list[Any] = []
-    memory.on_event(heard.append)
+    memory.events.subscribe(heard.append)
     store = inspect(memory).store
     from caliber.storage.write.unit_of_work import UnitOfWork
 
@@ -111,8 +111,8 @@ def test_subscriber_that_raises_harms_nobody_and_is_recorded(agent: Any) -> None
     def broken(event: Any) -> None:
         raise RuntimeError("the subscriber's own fault")
 
-    memory.on_event(broken)
-    memory.on_event(lambda event: heard.append(event.event_type))
+    memory.events.subscribe(broken)
+    memory.events.subscribe(lambda event: heard.append(event.event_type))
     agent.keep("kept")
     assert heard == ["artifact_create"]
     memory.flush()
@@ -496,4 +496,4 @@ def test_retention_in_a_forked_child_is_refused_at_once(backend: Any, start: Any
 def test_a_closed_handle_takes_no_subscribers(memory: caliber.Caliber) -> None:
     memory.close()
     with pytest.raises(Unavailable):
-        memory.on_event(print)
+        memory.events.subscribe(print)

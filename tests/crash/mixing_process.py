@@ -135,8 +135,8 @@ def main() -> None:
     with caliber.open(settings_for(order["path"], resident__feed_poll_ms=20, **order["overrides"])) as memory:
         heard: list[str] = []
         listens = not order["threads"] and bool(order["overrides"].get("storage__feed_dsn"))
-        memory.on_event(
-            lambda event: heard.append(str(event.subject_id)), event_type="artifact_create", elsewhere=listens
+        memory.events.subscribe(
+            lambda event: heard.append(str(event.subject_id)), event_type="artifact_create", remote=listens
         )
         writers = [Writer(memory, order, f"process {order['name']}.{at}") for at in range(order["threads"])]
         print("ready", flush=True)

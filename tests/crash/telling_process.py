@@ -35,7 +35,7 @@ def main() -> None:
         task = memory.start_trajectory("of a process", initiator=USER)
         scope = memory.current_scope(task.trajectory_id)
         assert scope is not None
-        memory.on_event(hear, event_type="artifact_create", elsewhere=True)
+        memory.events.subscribe(hear, event_type="artifact_create", remote=True)
         print(json.dumps("ready"), flush=True)
         for line in sys.stdin:
             word, _, rest = line.strip().partition(" ")

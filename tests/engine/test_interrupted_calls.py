@@ -105,7 +105,7 @@ def test_a_write_that_stands_does_not_raise_as_the_handle_closes(backend: Any) -
     memory = backend.open(embedding_provider=None, embedding__embed__note="off")
     memory.add_note(entity="e", entity_type="t", note_type="fact", content="before", confidence=0.5)
     heard: list[str] = []
-    memory.on_event(lambda event: heard.append(event.event_type))
+    memory.events.subscribe(lambda event: heard.append(event.event_type))
     inspect(memory).behind.close(10_000)  # as ``close`` does first, while another thread writes
     note = memory.add_note(entity="e", entity_type="t", note_type="fact", content="beside", confidence=0.5)
     assert memory.storage.notes.get(note.note_id) is not None

@@ -56,7 +56,7 @@ def kept(backend: Any) -> Any:
 
 def test_a_record_is_stored_and_read_as_it_was_said(kept: Any) -> None:  # C-130, C-132
     told: list[Any] = []
-    kept.on_event(lambda event: told.append((event.event_type, event.subject_id, event.payload["memory"])))
+    kept.events.subscribe(lambda event: told.append((event.event_type, event.subject_id, event.payload["memory"])))
     facts = kept.records("fact")
     made = facts.insert(
         {"subject": "Ada", "kind": "claim", "about": {"a": (1, None, [True]), "é": -0.5}},

@@ -439,7 +439,7 @@ def test_rules_run_in_the_order_they_are_declared(opened: Any) -> None:
         policy("scope_close", {"action": "notify", "channel": "three"}, name="c"),
     )
     heard: list[str] = []
-    agent.memory.on_event(lambda event: heard.append(event.event_type))
+    agent.memory.events.subscribe(lambda event: heard.append(event.event_type))
     agent.memory.close_scope(agent.scope_id)
     assert [kind for kind in heard if kind.startswith("caliber_")] == ["caliber_one", "caliber_two", "caliber_three"]
 

@@ -308,7 +308,7 @@ def test_an_open_store_looks_by_itself(backend: Any) -> None:
     rule = scheduled("0 3 * * *", notify("night"))
     told = threading.Event()
     memory = backend.open(clock=clock, policies=[rule], embedding_provider=None, policy_engine__schedule_poll_ms=5)
-    memory.on_event(lambda _: told.set(), event_type="caliber_night")
+    memory.events.subscribe(lambda _: told.set(), event_type="caliber_night")
     memory.run_due()
     clock.at = MONDAY + 4 * HOUR
     assert told.wait(30)

@@ -552,7 +552,7 @@ def test_an_open_store_takes_up_what_was_left_by_itself(opened: Any, start: Any,
     clock.at += BOUND
     told = threading.Event()
     memory = opened(*ON_TURN, policy_engine__schedule_poll_ms=5)
-    memory.on_event(lambda _: told.set(), event_type="caliber_said")
+    memory.events.subscribe(lambda _: told.set(), event_type="caliber_said")
     assert log(memory, "caliber_said") or told.wait(30)
     assert left(memory) == []
 

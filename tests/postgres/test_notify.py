@@ -99,8 +99,8 @@ def test_events_from_elsewhere_are_true_when_heard(pg: PostgresBackend) -> None:
             assert event.subject_id is not None
             found.append(one.storage.artifacts.get(event.subject_id).text)
 
-    stop = one.on_event(hear, elsewhere=True)
-    one.on_event(own.append)
+    stop = one.events.subscribe(hear, remote=True)
+    one.events.subscribe(own.append)
     task, scope = started(other)
     made = keep(other, scope, "kept")
     until(lambda: found == ["kept"], "it never heard")
@@ -117,7 +117,7 @@ def test_events_from_elsewhere_are_true_when_heard(pg: PostgresBackend) -> None:
     until(lambda: len(heard) == 5, "it never heard")
     stop()
     with pytest.raises(MissingRequired, match="DSN that leads to the database"):
-        stranger.on_event(hear, elsewhere=True)
+        stranger.events.subscribe(hear, remote=True)
 
 
 def test_of_others_notes_a_subscriber_hears_what_its_principal_may_read(pg: PostgresBackend) -> None:
@@ -126,8 +126,10 @@ def test_of_others_notes_a_subscriber_hears_what_its_principal_may_read(pg: Post
     planner = other.acting_as(Principal(PrincipalKind.AGENT, "planner", AgentRole.ORCHESTRATOR))
     worker = one.acting_as(Principal(PrincipalKind.AGENT, "worker", AgentRole.EXECUTOR))
     heard: dict[str, list[Any]] = {"admin": [], "worker": []}
-    one.on_event(lambda event: heard["admin"].append(event.subject_id), event_type="note_create", elsewhere=True)
-    worker.on_event(lambda event: heard["worker"].append(event.subject_id), event_type="note_create", elsewhere=True)
+    one.events.subscribe(lambda event: heard["admin"].append(event.subject_id), event_type="note_create", remote=True)
+    worker.events.subscribe(
+        lambda event: heard["worker"].append(event.subject_id), event_type="note_create", remote=True
+    )
     made = {"entity": "e", "entity_type": "t", "note_type": "fact", "confidence": 0.5}
     hidden = planner.add_note(content="for orchestrators", **made).note_id
     shared = other.add_note(content="for everybody", **made).note_id
@@ -139,7 +141,7 @@ def test_a_transaction_of_many_events_is_told_in_parts(pg: PostgresBackend) -> N
     # C-312: no payload is longer than the server takes, and no event is left out
     one, other = listening(pg), listening(pg)
     heard: list[str] = []
-    one.on_event(lambda event: heard.append(event.payload["id"]), elsewhere=True)
+    one.events.subscribe(lambda event: heard.append(event.payload["id"]), remote=True)
     _, scope = started(other)
     events = [
         inspect(other).engine.event("note_create", scope_id=scope.scope_id, trajectory_id=scope.trajectory_id)
@@ -164,7 +166,7 @@ def test_a_transaction_of_many_events_is_told_in_parts(pg: PostgresBackend) -> N
 def test_an_outage_is_told_as_a_gap(pg: PostgresBackend) -> None:
     one, other = listening(pg), listening(pg)
     heard: list[Event] = []
-    one.on_event(heard.append, event_type="note_create", elsewhere=True)
+    one.events.subscribe(heard.append, event_type="note_create", remote=True)
     note(other, "before")
     until(lambda: heard, "it never heard")
     cut()
@@ -187,9 +189,11 @@ def test_the_loop_hears_too(pg: PostgresBackend) -> None:
         async def never(event: Event) -> None: ...
 
         async with await caliber.aio.open(settings) as memory:
-            memory.on_event(lambda event: arrived.put_nowait((event.event_type, threading.get_ident())), elsewhere=True)
+            memory.events.subscribe(
+                lambda event: arrived.put_nowait((event.event_type, threading.get_ident())), remote=True
+            )
             with pytest.raises(DTypeError):
-                memory.on_event(never)
+                memory.events.subscribe(never)
             await asyncio.to_thread(note, other, "told")
             assert await asyncio.wait_for(arrived.get(), 30) == ("note_create", threading.get_ident())
 
@@ -198,7 +202,7 @@ def test_the_loop_hears_too(pg: PostgresBackend) -> None:
 
 def test_a_file_tells_no_other_process(memory_store: caliber.Caliber) -> None:
     with pytest.raises(IncompatibleOptions, match=r"PostgreSQL with storage\.feed_dsn"):
-        memory_store.on_event(print, elsewhere=True)
+        memory_store.events.subscribe(print, remote=True)
 
 
 @pytest.fixture

@@ -324,7 +324,7 @@ def test_work_that_is_done_again_tells_of_its_events_once(pg: PostgresBackend) -
     memory = pg.open()
     writer = inspect(memory).writer
     heard: list[str] = []
-    memory.on_event(lambda event: heard.append(event.event_type))
+    memory.events.subscribe(lambda event: heard.append(event.event_type))
 
     def lose_once(*arguments: Any) -> Any:
         raise Conflict(entity_type="transaction", id="", reason="planted", retryable=True)

@@ -242,7 +242,7 @@ def test_an_open_store_looks_by_itself_also_without_a_schedule(opened: Any, star
         retention__sweep_every_ms="1m",
     )  # fmt: skip
     told = threading.Event()
-    memory.on_event(lambda _: told.set(), event_type="retention_apply")
+    memory.events.subscribe(lambda _: told.set(), event_type="retention_apply")
     start(memory).say("old")
     clock.at = MONDAY + 2 * HOUR
     assert told.wait(30)

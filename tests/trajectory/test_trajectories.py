@@ -403,7 +403,7 @@ def test_storage_refuses_what_does_not_fit(backend: Any) -> None:
 
 def test_ending_a_session_twice_is_one_event(memory: caliber.Caliber) -> None:
     heard = []
-    memory.on_event(lambda event: heard.append(event.event_type), event_type="session_end")
+    memory.events.subscribe(lambda event: heard.append(event.event_type), event_type="session_end")
     session = memory.start_session(initiator=USER)
     ended = memory.end_session(session.session_id)
     assert memory.end_session(session.session_id) == ended

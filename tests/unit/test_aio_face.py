@@ -24,7 +24,7 @@ from caliber.model.errors import Unavailable
 
 ROOT = Path(__file__).resolve().parents[2]
 FUNCTIONS = ("create", "migrate", "open", "purge", "restore")
-AT_ONCE = {"acting_as", "records", "table_of", "Tables.get", "on_event", "subscribe", "deliver"}
+AT_ONCE = {"acting_as", "records", "table_of", "Tables.get", "subscribe"}
 """Methods that wait for nothing: they return a facet, or belong to the event loop."""
 NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 CALL: dict[str, Any] = {
@@ -229,17 +229,15 @@ def test_a_subscriber_is_called_in_the_event_loop_or_refused(config: CaliberConf
     async def run() -> None:
         async with await caliber.aio.open(config) as memory:
             heard: list[Any] = []
-            for subscribe in (memory.on_event, memory.events.subscribe):
-                stop = subscribe(lambda event: heard.append((event, asyncio.get_running_loop())))
-                await memory.agents.locks.reap()
-                await memory.start_trajectory("Listen", initiator=caliber.EntityRef.user("maria"))
-                while not heard:
-                    await asyncio.sleep(0)
-                assert heard[0][1] is asyncio.get_running_loop()
-                stop()
-                heard.clear()
-                for wrong in (run, None, 5):
-                    with pytest.raises(caliber.model.errors.DTypeError):
-                        subscribe(wrong)
+            subscribe = memory.events.subscribe
+            stop = subscribe(lambda event: heard.append((event, asyncio.get_running_loop())))
+            await memory.start_trajectory("Listen", initiator=caliber.EntityRef.user("maria"))
+            while not heard:
+                await asyncio.sleep(0)
+            assert heard[0][1] is asyncio.get_running_loop()
+            stop()
+            for wrong in (run, None, 5):
+                with pytest.raises(caliber.model.errors.DTypeError):
+                    subscribe(wrong)
 
     asyncio.run(run())

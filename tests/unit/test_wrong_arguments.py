@@ -43,7 +43,7 @@ WRONG: dict[str, Callable[[Any, Any], object]] = {
     "acting_as(text)": lambda m, t: m.acting_as("bob"),
     "acting_as(kind)": lambda m, t: m.acting_as(Principal("robot", "bob")),
     "acting_as(role)": lambda m, t: m.acting_as(Principal("agent", "bob", "boss")),
-    "on_event(5)": lambda m, t: m.on_event(5),
+    "subscribe(5)": lambda m, t: m.events.subscribe(5),
     "release(text)": lambda m, t: m.agents.locks.release("r", holder="me"),
     "renew(text)": lambda m, t: m.agents.locks.renew("r", holder="me", lease_ms=5),
     "storage limit=text": lambda m, t: m.storage.trajectories.list_by_status("active", limit="a"),

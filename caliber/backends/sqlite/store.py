@@ -245,9 +245,9 @@ class SqliteStore:
 
     def require_remote_events(self) -> None:
         raise IncompatibleOptions(
-            option_a="on_event(elsewhere=True)",
+            option_a="events.subscribe(remote=True)",
             option_b="storage.adapter = sqlite",
-            reason="a file tells no other process; use PostgreSQL with storage.feed_dsn, or elsewhere=False",
+            reason="a file tells no other process; use PostgreSQL with storage.feed_dsn, or remote=False",
         )
 
     def listen(self, handler: RemoteEventListener) -> None:

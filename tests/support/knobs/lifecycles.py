@@ -157,7 +157,7 @@ def by_itself(config: CaliberConfig, place: Place) -> str:
     clock = clock_at(1)
     memory = place.open(config, clock=clock)
     heard = threading.Event()
-    memory.on_event(lambda _: heard.set(), event_type="caliber_told")
+    memory.events.subscribe(lambda _: heard.set(), event_type="caliber_told")
     memory.run_due()
     clock.advance(ms=3 * HOUR_MS)
     # What looks every millisecond is waited for as long as it may take; what never looks is given a moment.
