@@ -79,6 +79,6 @@ def _print(out: Output, found: WindowPlan) -> None:
         through = "" if item.filter is None else f", {item.through} pass the filter"
         taken = f"{item.considered} considered{through}, {item.taken} taken ({item.cost_tokens} tokens)"
         out.say(f"    {taken}; {item.included} included ({item.used_tokens} tokens)")
-        for reason, count in item.left_out.items():
+        for reason, count in item.excluded.items():
             out.say(f"    {plural(count, 'record')} left out: {reason}")
     out.say(f"{window.used_tokens} of {window.max_tokens} tokens used, {found.left_tokens} left")

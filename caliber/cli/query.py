@@ -185,7 +185,7 @@ def search(
             "reason": found.reason,
             "pending": found.pending,
             "position": found.position,
-            "understood": found.understood,
+            "analysis": found.analysis,
             "below_floor": found.below_floor,
             "hits": [
                 {
@@ -217,23 +217,23 @@ def search(
     return DONE
 
 
-def _print_understood(out: Output, understood: Any) -> None:
+def _print_analysis(out: Output, analysis: Any) -> None:
     """Say what was looked for, and what each leg counted for."""
     parts = {
-        "words": understood.words,
-        "left out": understood.left_out,
-        "phrases": understood.phrases,
-        "beginnings": understood.beginnings,
-        "names": understood.names,
-        "days": () if understood.days is None else (" to ".join(day.isoformat() for day in understood.days),),
-        "weights": [f"{leg} {weight:.2f}" for leg, weight in understood.weights.items() if weight],
+        "words": analysis.words,
+        "stop words": analysis.stop_words,
+        "phrases": analysis.phrases,
+        "prefixes": analysis.prefixes,
+        "names": analysis.names,
+        "days": () if analysis.days is None else (" to ".join(day.isoformat() for day in analysis.days),),
+        "weights": [f"{leg} {weight:.2f}" for leg, weight in analysis.weights.items() if weight],
     }
     for name, values in parts.items():
         if values:
             out.say(f"{name:<11}{printable(', '.join(values))}")
-    if understood.asks_time:
+    if analysis.asks_time:
         out.say("asks when")
-    if understood.cut:
+    if analysis.cut:
         out.say("the query was cut: only its first words were read (search.keyword.query_words_max)")
 
 
@@ -242,7 +242,7 @@ def _print_hits(out: Output, found: Any, hits: list[tuple[Any, str, str | None]]
 
     width = min(out.console.width, 100)
     if explained:
-        _print_understood(out, found.understood)
+        _print_analysis(out, found.analysis)
     for hit, name, trust in hits:
         line = Text()
         line.append(f"{hit.score:.2f} ", style="green")

@@ -1,6 +1,6 @@
-"""Configurations that earlier versions stored, in today's names: a window is replayed under the one it was made under.
+"""Configurations stored by earlier versions, in today's names: a window replays under its own configuration.
 
-Only what a store keeps is read so. A file that somebody wrote says what it means in the names of its version.
+Only stored configurations are translated. Files must use the names of the installed version.
 """
 
 from __future__ import annotations
@@ -18,9 +18,20 @@ _EMBED_KNOBS: Final = {
 }
 """Knobs of schema 2, each an entry of ``embedding.embed`` now."""
 
+_KEYWORD_KNOBS: Final = {
+    "lend_near": "neighbour_boost",
+    "lend_far": "far_neighbour_boost",
+    "lend_answer": "answer_boost",
+}
+"""Renamed knobs of ``search.keyword``."""
+
 
 def renamed(data: dict[str, Any]) -> dict[str, Any]:
     """Return a stored configuration in today's names."""
+    search = data.get("search")
+    if isinstance(search, dict) and isinstance(keyword := search.get("keyword"), dict):
+        keyword = {_KEYWORD_KNOBS.get(name, name): value for name, value in keyword.items()}
+        data = {**data, "search": {**search, "keyword": keyword}}
     embedding = data.get("embedding")
     if isinstance(embedding, dict) and _EMBED_KNOBS.keys() <= embedding.keys():
         modes = {kind: embedding[name] for name, kind in _EMBED_KNOBS.items()}

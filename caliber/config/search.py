@@ -65,7 +65,7 @@ class SearchWeights(Section):
 
 
 class KeywordConfig(Section):
-    """The keyword leg: BM25, and what turns of a conversation lend each other."""
+    """The keyword leg: BM25, and the share of its words' scores that a turn gives to its neighbours."""
 
     language: Language = knob("Language whose stems and stop words are used; none uses words as they are.", "ours")
     k1: Real = knob("How soon more of the same word stops counting.", "ours", ge=0, le=10)
@@ -73,9 +73,11 @@ class KeywordConfig(Section):
     saturate: Real = knob(
         "How soon the sum of a word's matches stops counting, in units of its rarity; 0 never.", "ours", ge=0, le=10
     )
-    lend_near: Real = knob("Share of a word's score that a turn borrows from either neighbour.", "ours", ge=0, le=1)
-    lend_far: Real = knob("Share that it borrows from their neighbours.", "ours", ge=0, le=1)
-    lend_answer: Real = knob("What it borrows more from the turn before, if that one asks.", "ours", ge=0, le=1)
+    neighbour_boost: Real = knob(
+        "Share of a word's score that a turn borrows from either neighbour.", "ours", ge=0, le=1
+    )
+    far_neighbour_boost: Real = knob("Share that it borrows from their neighbours.", "ours", ge=0, le=1)
+    answer_boost: Real = knob("What it borrows more from the turn before, if that one asks.", "ours", ge=0, le=1)
     similar_words: Literal["wordllama-l2-supercat", "none"] = knob(
         "Model whose word vectors tell similar words apart from others (extra embed); none: exact stems only.", "ours"
     )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from caliber.search.figures import StoredFigures
+    from caliber.search.stats import StoredStats
 
 
 class TextSource(Protocol):
@@ -86,7 +86,7 @@ class AssemblyInputs:
     extra_sections: Mapping[str, str | None] = field(default_factory=dict)
     totals: Mapping[str, int] = field(default_factory=dict)
     """How many records of a kind there are to choose from, where the snapshot holds only some of them."""
-    figures: StoredFigures | None = None
+    stats: StoredStats | None = None
     """Counts over the whole store, where the snapshot holds only a part of it."""
     degraded: tuple[str, ...] = ()
     """What the caller could not give it."""

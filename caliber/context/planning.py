@@ -27,7 +27,7 @@ class RuleOutcome:
 
     Units: ``considered`` records could have entered, of which the filter let ``through``, the rule took ``taken``, and
     the budget ``included``; ``cost_tokens`` would be all that it took, ``used_tokens`` is its finished section;
-    ``left_out`` counts what was taken and is not in the window, by reason.
+    ``excluded`` counts what was taken and is not in the window, by reason.
     """
 
     rule: str
@@ -43,7 +43,7 @@ class RuleOutcome:
     cost_tokens: int
     included: int
     used_tokens: int
-    left_out: dict[str, int]
+    excluded: dict[str, int]
     once: str | None = None
 
 
@@ -104,6 +104,6 @@ def _outcome(assembled: Assembled, sections: Sequence[SectionPlan], considered: 
         cost_tokens=sum(decided.tokens(place) for place in places.tolist()),
         included=included,
         used_tokens=sum(item.tokens for item in filled_sections(decided) if item.section in sections),
-        left_out=dict(sorted(reasons.items())),
+        excluded=dict(sorted(reasons.items())),
         once=rule.origin,
     )

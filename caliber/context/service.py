@@ -152,7 +152,7 @@ class Reader:
         now = engine.clock.now_us()
         degraded: tuple[str, ...] = ()
         totals: Mapping[str, int] = {}
-        figures, searcher = None, self._shared.searcher
+        stats, searcher = None, self._shared.searcher
         space = self._embeddings.searched(snapshot)
         shared = self._shared
         if shared.records is not None and shared.stored is not None:
@@ -163,7 +163,7 @@ class Reader:
 
             wanted = WindowAsked(plan, trajectory_id, max_tokens, query, asked, self._principal)
             read = read_window(engine.store, shared.stored, shared.records, engine.memory, snapshot, wanted)
-            snapshot, query, totals, figures = read.snapshot, read.query, read.totals, read.figures
+            snapshot, query, totals, stats = read.snapshot, read.query, read.totals, read.stats
             searcher = shared.stored.searcher()
         elif query is None:
             query = default_query(snapshot, engine.memory, trajectory_id, None if space is None else space.space_id)
@@ -187,7 +187,7 @@ class Reader:
                 space_id=None if space is None else space.space_id,
                 extra_sections=arguments.as_mapping(extra_sections, "extra_sections"),
                 totals=totals,
-                figures=figures,
+                stats=stats,
                 degraded=degraded,
                 once=once,
             ),

@@ -10,7 +10,7 @@ from caliber.model.events import Event, EventType
 from caliber.storage.waiting import is_of_handler
 
 Subscriber = Callable[[Event], None]
-Sight = Callable[[Event], Event | None]
+EventFilter = Callable[[Event], Event | None]
 """Gives of an event what a subscriber may hear; None of what it may not hear of at all."""
 
 
@@ -24,7 +24,7 @@ class _Entry(NamedTuple):
     event_type: str | None
     remote: bool
     subscriber: Subscriber
-    sight: Sight | None
+    event_filter: EventFilter | None
 
 
 class EventBus:
@@ -45,13 +45,13 @@ class EventBus:
         *,
         event_type: str | None = None,
         remote: bool = False,
-        sight: Sight | None = None,
+        event_filter: EventFilter | None = None,
     ) -> Callable[[], None]:
         """Call ``subscriber`` for each event, or each of one type; return what ends the subscription.
 
-        ``remote`` adds those of other processes, where the store hears of them. Without ``sight`` all is heard.
+        ``remote`` adds the events of other processes, where the store delivers them. ``event_filter`` None: all.
         """
-        entry = _Entry(event_type, remote, subscriber, sight)
+        entry = _Entry(event_type, remote, subscriber, event_filter)
         with self._lock:
             self._subscribers = (*self._subscribers, entry)
 
@@ -74,7 +74,7 @@ class EventBus:
         """
         missed = event.event_type == EventType.EVENTS_MISSED
         for entry in self._subscribers:
-            if not to_all and entry.sight is not None:
+            if not to_all and entry.event_filter is not None:
                 continue
             if entry.remote and (missed or entry.event_type in (None, event.event_type)):
                 self._tell(entry, event)
@@ -82,9 +82,9 @@ class EventBus:
     def _tell(self, entry: _Entry, event: Event) -> None:
         """Tell one subscriber what it may hear; where that cannot be found out, nothing."""
         heard: Event | None = event
-        if entry.sight is not None:
+        if entry.event_filter is not None:
             try:
-                heard = entry.sight(event)
+                heard = entry.event_filter(event)
             except Exception as error:
                 if is_of_handler(error):
                     raise

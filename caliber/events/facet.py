@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from caliber.events.bus import EventBus, Sight, Subscriber
+from caliber.events.bus import EventBus, EventFilter, Subscriber
 from caliber.model import arguments
 from caliber.model.errors import DTypeError
 from caliber.model.events import Event
@@ -14,10 +14,15 @@ class Events:
     """Subscriptions to events of this process, and of others."""
 
     def __init__(
-        self, bus: EventBus, sight: Sight | None, *, check_open: Callable[[], None], check_remote: Callable[[], None]
+        self,
+        bus: EventBus,
+        event_filter: EventFilter | None,
+        *,
+        check_open: Callable[[], None],
+        check_remote: Callable[[], None],
     ) -> None:
         self._bus = bus
-        self._sight = sight
+        self._event_filter = event_filter
         self._check_open = check_open
         self._check_remote = check_remote
 
@@ -40,7 +45,7 @@ class Events:
             raise DTypeError(field="subscriber", expected="a callable", got=type(subscriber).__name__)
         if remote:
             self._check_remote()
-        return self._bus.subscribe(subscriber, event_type=event_type, remote=remote, sight=self._sight)
+        return self._bus.subscribe(subscriber, event_type=event_type, remote=remote, event_filter=self._event_filter)
 
     def _deliver(self, subscriber: Subscriber, event: Event) -> None:
         """Call one subscriber; its error goes where those of the bus go."""

@@ -174,16 +174,16 @@ class SearchHit:
 
 
 @dataclass(frozen=True, slots=True)
-class Understood:
+class QueryAnalysis:
     """How a query was understood: words looked for and left out, phrases, names, days, and each leg's weight.
 
     ``cut`` says that the query was longer than what is read of one.
     """
 
     words: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()
+    stop_words: tuple[str, ...] = ()
     phrases: tuple[str, ...] = ()
-    beginnings: tuple[str, ...] = ()
+    prefixes: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     days: tuple[date, date] | None = None
     asks_time: bool = False
@@ -217,5 +217,5 @@ class SearchResult:
     reason: str | None
     position: Position
     pending: int = 0
-    understood: Understood = field(default_factory=Understood)
+    analysis: QueryAnalysis = field(default_factory=QueryAnalysis)
     below_floor: Evidence | None = None

@@ -28,34 +28,34 @@ _REMEMBERED_CHARS = 1_024
 CHARS_A_WORD = 64
 """Of a query, as many times these characters are looked at as words are read: a pasted log must not take seconds."""
 _STARRED = re.compile(r"(?<![\w.-])[\w.-]+\*")
-_BEGINNING = re.compile(r"(?<![\w*])\w[\w.-]+")
+_PREFIX = re.compile(r"(?<![\w*])\w[\w.-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query, understood. ``terms`` are stems and wholes, in the order of the text, without words that say nothing.
+    """A parsed query. ``terms`` are stems and whole words, in the order of the text, without stop words.
 
-    ``fillers`` are the terms that are no evidence; an ``idle`` query has words, and only such. ``saying`` has the parts
-    of a query of stop words alone.
+    ``fillers`` are the terms that are no evidence; a query that ``lacks_evidence`` has words, and all are fillers.
+    ``stop_word_phrase`` has the parts of a query of stop words alone.
     """
 
     text: str
     terms: tuple[str, ...]
-    left_out: tuple[str, ...]
+    stop_words: tuple[str, ...]
     surfaces: tuple[str, ...]
     phrases: tuple[tuple[str, ...], ...]
-    beginnings: tuple[str, ...]
+    prefixes: tuple[str, ...]
     parts: tuple[str, ...]
     when: Interval | None
     asks_time: bool
     cut: bool
     fillers: frozenset[str] = frozenset()
-    idle: bool = False
-    saying: tuple[str, ...] = ()
+    lacks_evidence: bool = False
+    stop_word_phrase: tuple[str, ...] = ()
 
 
 class QueryReader:
-    """Understands queries in one language."""
+    """Parser of queries in one language."""
 
     def __init__(self, analyzer: Analyzer, lexicon: Lexicon, *, max_words: int) -> None:
         self._analyzer = analyzer
@@ -74,9 +74,9 @@ class QueryReader:
         known = self._remembered.get(text) if short else None
         if known is not None:
             return known
-        read = text if len(text) <= self._max_chars else self._beginning(text)
+        read = text if len(text) <= self._max_chars else self._readable_part(text)
         dated = self._names_days(read)
-        found = self._understood(read, self._dates.find(read, clock()) if dated else None)
+        found = self._analyzed(read, self._dates.find(read, clock()) if dated else None)
         if len(read) < len(text):
             found = replace(found, text=text, cut=True)
         if short and not dated:
@@ -85,7 +85,7 @@ class QueryReader:
             self._remembered[text] = found
         return found
 
-    def _beginning(self, text: str) -> str:
+    def _readable_part(self, text: str) -> str:
         """Return as much of a text as is read, without a word of which only a part would be."""
         text = text.lstrip()
         read = text[: self._max_chars]
@@ -94,12 +94,12 @@ class QueryReader:
             return whole[0] if len(whole) == 2 and not read[-1].isspace() else read
         return read
 
-    def _understood(self, text: str, when: Interval | None) -> Query:
+    def _analyzed(self, text: str, when: Interval | None) -> Query:
         # The days are a leg of their own: as words they would find every text that names the month.
         rest = text if when is None else f"{text[: when.start]} {text[when.end :]}"
         raw = [word.decode("utf-8") for word in words_of(rest.encode("utf-8", "replace"))]
         terms: dict[str, bool] = {}
-        telling: set[str] = set()
+        evidence: set[str] = set()
         parts: list[str] = []
         phrases: dict[tuple[str, ...], None] = {}
         for word in raw[: self._max_words]:
@@ -107,11 +107,11 @@ class QueryReader:
             # Whose it is names somebody too; stems are cut already.
             parts.extend(_POSSESSIVE.sub("", part) if "'" in part or "’" in part else part for part in analysis.parts)
             alone = analysis.parts[0] if len(analysis.parts) == 1 else None
-            silent = alone in self._lexicon.stop_words
+            is_stop_word = alone in self._lexicon.stop_words
             for term in analysis.terms:
-                terms.setdefault(term, silent)
-            if not silent and alone not in self._lexicon.fillers:
-                telling.update(analysis.terms)
+                terms.setdefault(term, is_stop_word)
+            if not is_stop_word and alone not in self._lexicon.fillers:
+                evidence.update(analysis.terms)
             if len(analysis.parts) > 1:
                 phrases[analysis.parts[:PHRASE_MAX]] = None
         quotations = list(islice(_quotations(rest), self._max_words + 1))
@@ -119,26 +119,26 @@ class QueryReader:
             inside = self._parts_of(quoted)
             if inside:
                 phrases[inside[:PHRASE_MAX]] = None
-        beginnings = list(islice(_beginnings(rest), self._max_words + 1))
-        cut = max(len(raw), len(quotations), len(beginnings)) > self._max_words
-        kept = tuple(term for term, silent in terms.items() if not silent)
+        prefixes = list(islice(_prefixes(rest), self._max_words + 1))
+        cut = max(len(raw), len(quotations), len(prefixes)) > self._max_words
+        kept = tuple(term for term, is_stop_word in terms.items() if not is_stop_word)
         # Words that say nothing are looked for only where nothing else is asked: beside days ("in May") there is.
         enough = bool(kept) or when is not None
         return Query(
             text=text,
             terms=kept if enough else tuple(terms),
-            left_out=tuple(term for term, silent in terms.items() if silent) if enough else (),
+            stop_words=tuple(term for term, is_stop_word in terms.items() if is_stop_word) if enough else (),
             surfaces=tuple(dict.fromkeys(part for part in parts if part not in self._lexicon.stop_words))
             or tuple(parts),
             phrases=tuple(phrases),
-            beginnings=tuple(dict.fromkeys(found.casefold() for found in beginnings[: self._max_words])),
+            prefixes=tuple(dict.fromkeys(found.casefold() for found in prefixes[: self._max_words])),
             parts=tuple(parts),
             when=when,
             asks_time=self._lexicon.asks_time.search(text) is not None,
             cut=cut,
-            fillers=frozenset(terms).difference(telling),
-            idle=bool(terms) and not (telling or beginnings or when is not None),
-            saying=() if enough or beginnings else tuple(parts[:PHRASE_MAX]),
+            fillers=frozenset(terms).difference(evidence),
+            lacks_evidence=bool(terms) and not (evidence or prefixes or when is not None),
+            stop_word_phrase=() if enough or prefixes else tuple(parts[:PHRASE_MAX]),
         )
 
     def name(self, parts: tuple[str, ...]) -> tuple[str, ...]:
@@ -178,10 +178,10 @@ def _quotations(text: str) -> Iterator[str]:
             after = end + 1
 
 
-def _beginnings(text: str) -> Iterator[str]:
+def _prefixes(text: str) -> Iterator[str]:
     """Yield what stands before each ``*`` of the form ``back*``."""
     for run in _STARRED.finditer(text) if "*" in text else ():
-        found = _BEGINNING.search(text, run.start(), run.end() - 1)
+        found = _PREFIX.search(text, run.start(), run.end() - 1)
         if found is not None:
             yield found.group()
 

@@ -15,10 +15,10 @@ from caliber.model.embedding import EmbeddingSpace
 from caliber.model.windows import Evidence
 from caliber.resident.predicates import Texts
 from caliber.resident.snapshot import ResidentSnapshot
-from caliber.search.figures import StoredFigures
 from caliber.search.filtering.filters import Found, Seen
 from caliber.search.filtering.where import Where, held_texts
 from caliber.search.query import Query
+from caliber.search.stats import StoredStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Request:
     readers: Seen
     as_of_us: int
     now_us: int
-    figures: StoredFigures | None = None
+    stats: StoredStats | None = None
     """Counts over the whole store, where the snapshot holds only a part of it."""
     query: Query | None = None
     """The text as it was understood, where it was read already."""
@@ -89,17 +89,17 @@ class Outcome:
 class Pool:
     """Records of one kind whose relevance is asked for: given ``rows``, all of them allowed, or the best ``limit``.
 
-    ``allowed`` None: all that may be seen. ``silent`` rows are not allowed, lend their neighbours nothing, and lead to
-    nothing: what repeats the query would only find what stands beside it.
+    ``allowed`` None: all visible rows. ``excluded`` rows are not allowed, boost no neighbour and lead to nothing: a
+    row that repeats the query would only find its neighbours.
 
-    Shapes: ``bool[length of the mirror]``, rows and silent ``int64[n]``
+    Shapes: ``bool[length of the mirror]``, rows and excluded ``int64[n]``
     """
 
     kind: str
     allowed: NDArray[np.bool_] | None
     limit: int
     rows: NDArray[np.int64] | None = None
-    silent: NDArray[np.int64] | None = None
+    excluded: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, slots=True)

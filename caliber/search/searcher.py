@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.config.search import SearchConfig
-from caliber.kernels.joining.join import FLAGGED, Part, told
+from caliber.kernels.joining.join import FLAGGED, Part, contributions
 from caliber.llm.local.word_vectors import WordVectors
 from caliber.resident.keywords import ASKS, Keywords
 from caliber.resident.memory import ResidentMemory
@@ -29,7 +29,7 @@ from caliber.search.query import Query, QueryReader
 from caliber.search.ranking import fusion
 from caliber.search.ranking.diversity import diversified, likeness
 from caliber.search.ranking.floor import Floor, Floored, Thresholds
-from caliber.search.ranking.graph import GraphLeg, Reached, Web, edge_ids
+from caliber.search.ranking.graph import GraphLeg, LinkGraph, Reached, edge_ids
 from caliber.search.ranking.legs import Floats, Ints, Nearest, Searched, keyword_leg, padded, phrase_rows, vector_leg
 from caliber.search.ranking.names import Names
 from caliber.search.ranking.recent import recent_rows
@@ -42,7 +42,7 @@ _DIVERSE_POOL = 100
 
 
 @functools.cache
-def _silent_terms(language: str) -> frozenset[str]:
+def _stop_terms(language: str) -> frozenset[str]:
     """Return the terms of the stop words of a language, the same for every handle."""
     analyzer = Analyzer(language)
     return frozenset(term for word in analyzer.lexicon.stop_words for term in analyzer(word).terms)
@@ -65,12 +65,12 @@ class Searcher:
             self._similar = SimilarTerms(
                 WordVectors(analyzer.language, analyzer.stems),
                 self.keywords.dictionary,
-                _silent_terms(analyzer.language),
+                _stop_terms(analyzer.language),
                 least=settings.keyword.similar_min,
             )
         self._names = Names(self._spelt)
-        self._sights = VisibleCache()
-        self._graph = GraphLeg(settings.graph, self._sights, self.kinds)
+        self._visible_cache = VisibleCache()
+        self._graph = GraphLeg(settings.graph, self._visible_cache, self.kinds)
 
     def read(self, text: str, clock: Callable[[], date]) -> Query:
         """Return what a text asks for; ``clock`` tells the day that "last week" is meant from."""
@@ -78,16 +78,16 @@ class Searcher:
 
     def _spelt(self, names: Sequence[str]) -> list[tuple[str, ...]]:
         """Return names as queries would name them. Their words stand in the texts, so they are known already."""
-        spelt = self.keywords.dictionary.spelt([name.encode("utf-8", "replace") for name in names])
+        spelt = self.keywords.dictionary.spellings([name.encode("utf-8", "replace") for name in names])
         return [self._reader.name(parts) for parts in spelt]
 
     def terms_of(self, part: str) -> tuple[str, ...]:
         """Return the terms that a part of a word is found by."""
         return self.analyzer.cached(part).terms
 
-    def sight(self, owners: RelationSnapshot, readers: Seen, as_of_us: int, now_us: int) -> VisibleRows:
+    def visibility(self, owners: RelationSnapshot, readers: Seen, as_of_us: int, now_us: int) -> VisibleRows:
         """Return which rows are in force and may be seen: by valid time at ``as_of_us``, else at ``now_us``."""
-        return self._sights.of(owners, readers, as_of_us, now_us)
+        return self._visible_cache.of(owners, readers, as_of_us, now_us)
 
     def warm(self, snapshot: ResidentSnapshot, stopped: Callable[[], bool]) -> None:
         """Make what the first search would have to make: words of texts, vectors of words; a batch after another."""
@@ -104,16 +104,16 @@ class Searcher:
             owners = request.snapshot[kind]
             if not owners.length:
                 continue
-            sight = self._sights.of(owners, request.readers, request.as_of_us, request.now_us)
-            allowed = sight.visible
+            visibility = self._visible_cache.of(owners, request.readers, request.as_of_us, request.now_us)
+            allowed = visibility.visible
             if request.conditions:
-                meeting = sight.meeting(owners, request.conditions)
+                meeting = visibility.meeting(owners, request.conditions)
                 if meeting is None:
                     continue
                 allowed = meeting
             if request.where is not None:
-                allowed = sight.holding(owners, request.where, request.texts)
-            out.append(Searched(kind, owners, sight, allowed, self.keywords.of(owners)))
+                allowed = visibility.holding(owners, request.where, request.texts)
+            out.append(Searched(kind, owners, visibility, allowed, self.keywords.of(owners)))
         return out
 
     def search(self, request: Request) -> Outcome:
@@ -123,7 +123,7 @@ class Searcher:
             return Outcome(recent_rows(searched, request, self._settings), None, {}, None)
         query = self._understood(searched, request)
         if not searched:
-            weights, degraded = self._weights(request, self._web(request, searched))
+            weights, degraded = self._weights(request, self._link_graph(request, searched))
             return Outcome([], query, weights, degraded)
         scored = self._scored(searched, query, request)
         joined = scored.joined
@@ -151,12 +151,12 @@ class Searcher:
         searched = []
         for pool in pools:
             owners = request.snapshot[pool.kind]
-            sight = self.sight(owners, request.readers, request.as_of_us, request.now_us)
-            allowed = sight.visible if pool.allowed is None else pool.allowed
+            visibility = self.visibility(owners, request.readers, request.as_of_us, request.now_us)
+            allowed = visibility.visible if pool.allowed is None else pool.allowed
             words = self.keywords.of(owners)
-            searched.append(Searched(pool.kind, owners, sight, allowed, words, silent=pool.silent))
+            searched.append(Searched(pool.kind, owners, visibility, allowed, words, excluded=pool.excluded))
         query = self._understood(searched, _over(request, pools))
-        degraded = self._missing(request, self._web(request, searched))[1]
+        degraded = self._missing(request, self._link_graph(request, searched))[1]
         # Scores do not depend on the limit; given rows need nothing beyond the candidates.
         limits = [pool.limit if pool.rows is None else 1 for pool in pools]
         out: list[Relevance] = []
@@ -180,13 +180,13 @@ class Searcher:
         searched = []
         for pool in pools:
             owners = request.snapshot[pool.kind]
-            sight = self.sight(owners, request.readers, request.as_of_us, request.now_us)
-            allowed = sight.visible if pool.allowed is None else pool.allowed
+            visibility = self.visibility(owners, request.readers, request.as_of_us, request.now_us)
+            allowed = visibility.visible if pool.allowed is None else pool.allowed
             words = self.keywords.of(owners)
-            searched.append(Searched(pool.kind, owners, sight, allowed, words, silent=pool.silent))
+            searched.append(Searched(pool.kind, owners, visibility, allowed, words, excluded=pool.excluded))
         asked = replace(_over(request, pools), limit=limit)
         query = self._understood(searched, asked)
-        degraded = self._missing(request, self._web(request, searched))[1]
+        degraded = self._missing(request, self._link_graph(request, searched))[1]
         scored = self._scored(searched, query, asked, whole=True, beyond=False)
         rows = fusion.best_rows(searched, scored.joined, limit)
         return [
@@ -198,10 +198,8 @@ class Searcher:
         """Return what a request asks for; days are meant from the newest record of the kinds that are searched."""
         if request.query is not None:
             return request.query
-        figures, now_us = request.figures, request.now_us
-        return self.read(
-            request.text, lambda: fusion.today(searched, now_us) if figures is None else figures.today(now_us)
-        )
+        stats, now_us = request.stats, request.now_us
+        return self.read(request.text, lambda: fusion.today(searched, now_us) if stats is None else stats.today(now_us))
 
     def _relevance_of(self, pool: Pool, item: Searched, scored: _Scored, asked: Request) -> Relevance:
         joined, strength = scored.joined[0], scored.floored.strength
@@ -215,20 +213,20 @@ class Searcher:
         self, searched: Sequence[Searched], query: Query, request: Request, *, whole: bool = False, beyond: bool = True
     ) -> _Scored:
         """Score the candidates; ``whole`` asks for what is below the floor of all of them, not only of the best."""
-        web = self._web(request, searched)
-        weights, degraded = self._weights(request, web)
+        links = self._link_graph(request, searched)
+        weights, degraded = self._weights(request, links)
         nearest = self._nearest(searched, request, weights, beyond=beyond)
         linked = weights["graph"] > 0
         settings = self._settings
         coverage = keyword_leg(
-            searched, query, settings.keyword, self._similar, request.figures, settings.floor, linked=linked
+            searched, query, settings.keyword, self._similar, request.stats, settings.floor, linked=linked
         )
         names = self._names.named(searched, query.parts)
-        joined, reached = self._joined(searched, nearest, query, names, weights, request, web)
+        joined, reached = self._joined(searched, nearest, query, names, weights, request, links)
         floored = Floored(joined, nearest.beyond)
         if request.floor:
             thresholds = Thresholds.of(settings.floor, nearest, request.snapshot, request.space_id)
-            floor = Floor(settings.floor, query, coverage, thresholds, request.figures)
+            floor = Floor(settings.floor, query, coverage, thresholds, request.stats)
             floored = floor.judge(searched, joined, nearest, self._most(request), whole=whole)
         before = sum(map(len, nearest.similarities))
         return _Scored(floored, reached, weights, degraded, names, before)
@@ -237,21 +235,21 @@ class Searcher:
         """Return how many of the best of a kind are looked at."""
         return max(request.limit, _DIVERSE_POOL) if self._settings.diversity else request.limit
 
-    def _web(self, request: Request, searched: Sequence[Searched]) -> Web | None:
-        return self._graph.web(request, searched) if self._settings.weights.graph > 0 else None
+    def _link_graph(self, request: Request, searched: Sequence[Searched]) -> LinkGraph | None:
+        return self._graph.links(request, searched) if self._settings.weights.graph > 0 else None
 
-    def _weights(self, request: Request, web: Web | None) -> tuple[dict[str, float], str | None]:
+    def _weights(self, request: Request, links: LinkGraph | None) -> tuple[dict[str, float], str | None]:
         """Return what each leg counts for, and what to say of one that the configuration counts on."""
-        missing, degraded = self._missing(request, web)
+        missing, degraded = self._missing(request, links)
         return fusion.weights_in_force(self._settings.weights, missing), degraded
 
-    def _missing(self, request: Request, web: Web | None) -> tuple[list[str], str | None]:
+    def _missing(self, request: Request, links: LinkGraph | None) -> tuple[list[str], str | None]:
         """Return the legs that are not to be had, and what to say of it if the configuration counts on them."""
         counts = self._settings.weights.graph > 0
         linked = counts and (
-            self._graph.has_links(web)
-            if request.figures is None
-            else request.figures.linked or self._settings.graph.conversation
+            self._graph.has_links(links)
+            if request.stats is None
+            else request.stats.linked or self._settings.graph.conversation
         )
         missing = [] if linked else ["graph"]
         if request.vector is not None:
@@ -284,17 +282,17 @@ class Searcher:
         names: Sequence[tuple[str, ...]],
         weights: Mapping[str, float],
         request: Request,
-        web: Web | None,
+        links: LinkGraph | None,
     ) -> tuple[list[fusion.Joined], Reached]:
         settings = self._settings
-        if query.when is not None and not (query.terms or query.beginnings):
+        if query.when is not None and not (query.terms or query.prefixes):
             fusion.add_those_of(searched, query.when)
         by_word = fusion.keyword_parts(searched, settings)
-        own, lent = [part for part, _ in by_word], [part for _, part in by_word]
-        legs = fusion.Legs(own, lent, fusion.vector_parts(searched, nearest, settings), [None] * len(searched))
+        own, neighbours = [part for part, _ in by_word], [part for _, part in by_word]
+        legs = fusion.Legs(own, neighbours, fusion.vector_parts(searched, nearest, settings), [None] * len(searched))
         reached = Reached([])
         if weights["graph"]:
-            legs, reached = self._linked(searched, legs, weights, request, web)
+            legs, reached = self._linked(searched, legs, weights, request, links)
         found = legs
         if settings.fusion == "rrf":
             legs = fusion.ranked_legs(searched, legs, settings)
@@ -306,7 +304,7 @@ class Searcher:
         for place, item in enumerate(searched):
             parts = [
                 ("keyword", weights["keyword"], legs.own[place]),
-                ("lent", weights["keyword"], legs.lent[place]),
+                ("neighbour_boost", weights["keyword"], legs.neighbours[place]),
                 ("vector", weights["vector"], legs.vector[place]),
                 ("graph", weights["graph"], legs.graph[place]),
             ]
@@ -326,23 +324,23 @@ class Searcher:
         legs: fusion.Legs,
         weights: Mapping[str, float],
         request: Request,
-        web: Web | None,
+        links: LinkGraph | None,
     ) -> tuple[fusion.Legs, Reached]:
         """Follow links from the best of words and vectors, and make candidates of what they lead to."""
-        own, lent, vector = (fusion.dense_legs(searched, parts) for parts in legs[:3])
+        own, neighbours, vector = (fusion.dense_legs(searched, parts) for parts in legs[:3])
         graph = [np.zeros(len(scores)) for scores in own]
         reached = self._graph.reach(
-            request, searched, fusion.of_words_and_vectors(own, lent, vector, weights), weights["graph"], web
+            request, searched, fusion.of_words_and_vectors(own, neighbours, vector, weights), weights["graph"], links
         )
         for place, (item, (rows, scores)) in enumerate(zip(searched, reached.found, strict=True)):
             if len(rows):
                 places = item.add(rows)
                 count = len(item.rows)
-                own[place], lent[place] = padded(own[place], count), padded(lent[place], count)
+                own[place], neighbours[place] = padded(own[place], count), padded(neighbours[place], count)
                 vector[place], graph[place] = padded(vector[place], count), np.zeros(count)
                 # A seed that the filters leave out may say more than any hit: what it brings is 1 at the most.
                 graph[place][places] = np.minimum(scores, 1.0)
-        return fusion.Legs(*(list(map(fusion.values, scores)) for scores in (own, lent, vector, graph))), reached
+        return fusion.Legs(*(list(map(fusion.values, scores)) for scores in (own, neighbours, vector, graph))), reached
 
     def _boosts(
         self, searched: Sequence[Searched], query: Query, names: Sequence[tuple[str, ...]], now_us: int
@@ -394,7 +392,7 @@ class Searcher:
 def _over(request: Request, pools: Sequence[Pool]) -> Request:
     """Return a request for the kinds of some pools."""
     kinds = tuple(dict.fromkeys(pool.kind for pool in pools))
-    return replace(request, kinds=kinds, figures=None if request.figures is None else request.figures.of(kinds))
+    return replace(request, kinds=kinds, stats=None if request.stats is None else request.stats.of(kinds))
 
 
 class _Scored(NamedTuple):
@@ -462,7 +460,7 @@ def _relevance(
     places[score <= 0] = -1  # what is no hit has nothing of any part
     none = np.zeros(len(rest))
     near = np.array([value for _, _, value in rest], np.float64)
-    given = told(joined.parts, item.rows, item.owners.length, places)
+    given = contributions(joined.parts, item.rows, item.owners.length, places)
     parts = {
         name: np.concatenate((scores, near if name == "vector" else none)) if rest else scores
         for name, scores in zip(joined.names, given, strict=True)

@@ -38,7 +38,7 @@ from caliber.model.references import EntityType
 from caliber.model.search import ReadConsistency, ResultStatus
 from caliber.model.storage import ValidationMode
 from caliber.model.time import to_us
-from caliber.model.windows import Position, SearchHit, SearchResult, Understood
+from caliber.model.windows import Position, QueryAnalysis, SearchHit, SearchResult
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.derived import Sha256
@@ -365,15 +365,15 @@ def _text(raw: Any) -> str:
     return raw.decode("utf-8", "replace") if isinstance(raw, bytes) else (raw or "")
 
 
-def _understood(outcome: Outcome) -> Understood:
+def _understood(outcome: Outcome) -> QueryAnalysis:
     query = outcome.query
     if query is None:
-        return Understood()
-    return Understood(
+        return QueryAnalysis()
+    return QueryAnalysis(
         words=query.terms,
-        left_out=query.left_out,
+        stop_words=query.stop_words,
         phrases=tuple(" ".join(phrase) for phrase in query.phrases),
-        beginnings=query.beginnings,
+        prefixes=query.prefixes,
         names=outcome.names,
         days=None if query.when is None else (query.when.first, query.when.last),
         asks_time=query.asks_time,

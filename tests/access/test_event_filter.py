@@ -125,14 +125,14 @@ def test_the_log_of_a_trajectory_is_read_as_it_was_heard(backend: Any, start: An
     assert len(memory.trace(task, limit=5)) == 5
 
 
-def test_a_subscriber_whose_sight_cannot_be_found_out_hears_nothing(agent: Any) -> None:
+def test_a_subscriber_whose_filter_fails_gets_no_event(agent: Any) -> None:
     memory = agent.memory
     heard: list[Event] = []
 
     def broken(event: Event) -> Event | None:
-        raise RuntimeError("the sight's own fault")
+        raise RuntimeError("planted in the filter")
 
-    inspect(memory).engine.bus.subscribe(heard.append, sight=broken)
+    inspect(memory).engine.bus.subscribe(heard.append, event_filter=broken)
     agent.keep("kept")
     assert heard == []
     memory.flush()

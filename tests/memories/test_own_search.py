@@ -88,7 +88,7 @@ def fill(agent: Any) -> None:
 def told(result: Any) -> Any:
     """Return all that a result says, apart from being degraded."""
     hits = [(hit.id, hit.kind, hit.content, hit.score, hit.breakdown, hit.found_by, hit.snippet) for hit in result.hits]
-    return hits, result.understood, result.position
+    return hits, result.analysis, result.position
 
 
 def same(stored: Any, resident: Any, query: str, **options: Any) -> Any:

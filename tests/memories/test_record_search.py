@@ -174,7 +174,7 @@ def test_a_declared_memory_is_searched_as_artifacts_are(backend: Any, start: Any
     def told(kind: str, query: str, **options: Any) -> Any:
         result = memory.search(query, kinds=[kind], limit=9, **options)
         hits = [(hit.content, hit.score, hit.breakdown, hit.found_by, hit.snippet) for hit in result.hits]
-        return hits, result.status, result.understood
+        return hits, result.status, result.analysis
 
     for query in QUERIES:
         assert told("fact", query) == told("artifact", query), query

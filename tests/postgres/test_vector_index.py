@@ -31,7 +31,7 @@ from caliber.model.embedding import DistanceMetric, EmbeddingSpace, SpaceState
 from caliber.model.ids import SpaceId
 from caliber.schema.relations import EMBEDDING_SPACE, NOTE
 from caliber.search.filtering.filters import encoded_filter
-from caliber.search.in_database.candidates import Candidates, Sight, by_vector
+from caliber.search.in_database.candidates import Candidates, VisibleSet, by_vector
 from caliber.search.in_database.full_text import WordIndexer
 from caliber.search.request import Asked
 from caliber.storage.sql.vector_index import Near
@@ -89,9 +89,9 @@ class World:
         settings = self.backend.config().search.model_copy(update={"vector_candidates": 10, "candidate_factor": 1})
         asked = self.asked(name, query, **conditions)
         with store.read() as session:
-            sight = Sight(session, store.full_text.statements, asked, store.vector_index)
+            visibility = VisibleSet(session, store.full_text.statements, asked, store.vector_index)
             out = Candidates(1_000)
-            by_vector(sight, self.spaces[name], query, settings, 10, out, least=-1e30)
+            by_vector(visibility, self.spaces[name], query, settings, 10, out, least=-1e30)
         return sorted(ordinal - 1 for ordinal in out.rows.get("note", ()))
 
     def near(self, name: str, query: NDArray[np.float32], records: int = 10, **conditions: Any) -> Any:

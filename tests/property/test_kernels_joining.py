@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.instruction_sets import MACHINES, running_on, searched
 
 from caliber.kernels import forced_path
-from caliber.kernels.joining.join import FLAGGED, LENT, QUOTIENT, STRETCHED, VALUES, Part, join, told
+from caliber.kernels.joining.join import FLAGGED, NEIGHBOURS, QUOTIENT, STRETCHED, VALUES, Part, contributions, join
 from caliber.model.errors import DTypeError, InvalidValue, ShapeError
 
 # Large ones that cancel out: what is left of the small ones depends on the order of the sum.
@@ -44,7 +44,7 @@ def cases(draw: st.DrawFn) -> Case:
     kinds = {
         VALUES: lambda: Part(VALUES, column(count)),
         QUOTIENT: lambda: Part(QUOTIENT, column(count), by=draw(SCALES)),
-        LENT: lambda: Part(LENT, column(count), column(count), by=draw(SCALES)),
+        NEIGHBOURS: lambda: Part(NEIGHBOURS, column(count), column(count), by=draw(SCALES)),
         STRETCHED: lambda: Part(
             STRETCHED, near=column(draw(st.integers(0, count))).astype(np.float32), low=0.25, by=draw(SCALES)
         ),
@@ -66,7 +66,7 @@ def plain(case: Case) -> tuple[list[float], list[int], list[list[float]]]:
         if part.how == STRETCHED:
             return (float(part.near[at]) - part.low) / part.by if at < len(part.near) else 0.0
         own = float(part.scores[at])
-        if part.how == LENT:
+        if part.how == NEIGHBOURS:
             return own / part.by - float(part.less[at]) / part.by
         return own / part.by if part.how == QUOTIENT else own
 
@@ -90,11 +90,11 @@ def test_scores_and_the_best_of_them(path: str, case: Case) -> None:
     scores, places, gave = plain(case)
     with running_on(path) if path != "off" else forced_path("off"):
         found = join(case.parts, case.rows, case.tie, case.k, inside=case.inside, least=case.least)
-        again = told(case.parts, case.rows, len(case.tie), np.array([-1, *places], np.int64))
+        again = contributions(case.parts, case.rows, len(case.tie), np.array([-1, *places], np.int64))
     assert found.scores.tobytes() == np.array(scores, np.float64).tobytes()
     assert found.places.tolist() == places
     assert found.best.tolist() == [float(np.float32(scores[place])) for place in places]
-    assert found.told.tolist() == gave
+    assert found.contributions.tolist() == gave
     assert again.tolist() == [[0.0, *some] for some in gave]
 
 
@@ -107,7 +107,7 @@ def test_bad_input_is_named(path: str) -> None:
         ([(1.0, Part(VALUES, np.ones(4)[::2]))], rows),
         ([(1.0, Part(VALUES))], rows),
         ([(1.0, Part(9, np.ones(2)))], rows),
-        ([(1.0, Part(LENT, np.ones(2)))], rows),
+        ([(1.0, Part(NEIGHBOURS, np.ones(2)))], rows),
         ([(1.0, Part(STRETCHED, near=np.ones(3, np.float32)))], rows),
         ([(1.0, Part(STRETCHED, near=np.ones(2)))], rows),
         ([(1.0, Part(FLAGGED, flags=np.zeros(2, np.uint8), flag=1))], rows),
@@ -119,9 +119,9 @@ def test_bad_input_is_named(path: str) -> None:
             with pytest.raises(InvalidValue):
                 join(parts, wrong, tie, 1)
             with pytest.raises(InvalidValue):
-                told(parts, wrong, 3, np.array([0]))
+                contributions(parts, wrong, 3, np.array([0]))
         with pytest.raises(InvalidValue):
-            told([(1.0, good)], rows, 3, np.array([2]))
+            contributions([(1.0, good)], rows, 3, np.array([2]))
         with pytest.raises(ShapeError):
             join([(1.0, good)], rows, np.zeros((3, 3), np.uint64), 1)
         with pytest.raises(DTypeError):

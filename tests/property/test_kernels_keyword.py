@@ -17,7 +17,7 @@ from caliber.kernels.keyword.index import (
     KeywordIndex,
     KeywordRule,
     KeywordSnapshot,
-    Lending,
+    NeighbourBoost,
     QueryWord,
     Vocabulary,
     WordScores,
@@ -134,7 +134,7 @@ def test_postings_scores_and_phrases_are_alike(
         stretches = data.draw(st.lists(st.integers(0, 3), min_size=len(documents), max_size=len(documents)))
         before, after = links(stretches)
         asks = np.array(data.draw(st.lists(st.integers(0, 1), min_size=length, max_size=length)), np.uint8)
-        lending = Lending(before, after, asks, 0.4, 0.25, 0.4)
+        lending = NeighbourBoost(before, after, asks, 0.4, 0.25, 0.4)
     kept = np.array(data.draw(st.lists(st.booleans(), min_size=length, max_size=length)), np.bool_)
     given = np.array(data.draw(st.lists(st.integers(0, max(length - 1, 0)), unique=True, max_size=length)), np.int64)
     for _ in range(2):  # the second time on what the first left of its scratch
@@ -263,7 +263,9 @@ def test_wrong_calls_are_refused() -> None:
         snapshot.scores([QueryWord((0,), (1.0,), 1.0)], mask, KeywordRule(1, 0.5, 0.0, 0))
     nobody = np.zeros(0, np.int64)
     with pytest.raises(ShapeError):
-        snapshot.scores([], mask, KeywordRule(1, 0.5, 1.0, 0), Lending(nobody, nobody, np.zeros(1, np.uint8), 0, 0, 0))
+        snapshot.scores(
+            [], mask, KeywordRule(1, 0.5, 1.0, 0), NeighbourBoost(nobody, nobody, np.zeros(1, np.uint8), 0, 0, 0)
+        )
     for nonsense in ([-1], [2**32]):
         with pytest.raises(InvalidValue):
             snapshot.counts(nonsense, mask)

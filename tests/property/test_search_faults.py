@@ -22,7 +22,7 @@ FAULTS = {
     "words are rarer than they are": (
         "search.ranking.legs", "(total - count + 0.5) / (count + 0.5)", "(total + 0.5) / (count + 0.5)",
     ),
-    "turns borrow nothing from answers": ("search.ranking.legs", "settings.lend_answer)", "0.0)"),
+    "turns borrow nothing from answers": ("search.ranking.legs", "settings.answer_boost)", "0.0)"),
     "one similar word less": (
         "search.ranking.legs", "if count and len(terms) < most:", "if count and len(terms) <= most:",
     ),

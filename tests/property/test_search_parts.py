@@ -58,7 +58,7 @@ def test_an_identifier_is_found_by_its_parts_however_it_is_spelt(parts: list[str
     analyzer = Analyzer("english")
     stems = {analyzer.stem(part) for part in parts}
     camel = "".join(part.capitalize() for part in parts)
-    for spelt in (
+    for spellings in (
         "_".join(parts),
         "-".join(parts),
         ".".join(parts),
@@ -66,9 +66,9 @@ def test_an_identifier_is_found_by_its_parts_however_it_is_spelt(parts: list[str
         camel,
         camel[0].lower() + camel[1:],
     ):
-        analysis = analyzer(spelt)
-        assert stems <= set(analysis.terms), spelt
-        assert analysis.parts == tuple(parts), spelt
+        analysis = analyzer(spellings)
+        assert stems <= set(analysis.terms), spellings
+        assert analysis.parts == tuple(parts), spellings
     assert analyzer(camel).terms[-1] == analyzer("".join(parts)).terms[-1], "the whole is found, too"
 
 
@@ -95,10 +95,10 @@ def test_a_query_is_read_as_the_twin_reads_it(text: str, language: str, today: d
     query = reader.read(text, lambda: today)
     twin = understand(text, language_of(language), lambda: today, max_words=most)
     assert list(query.terms) == twin.terms
-    assert list(query.left_out) == twin.left_out
+    assert list(query.stop_words) == twin.stop_words
     assert query.surfaces == twin.around
     assert list(query.phrases) == twin.phrases
-    assert list(query.beginnings) == twin.beginnings
+    assert list(query.prefixes) == twin.prefixes
     assert list(query.parts) == twin.parts
     assert (query.when and (query.when.first, query.when.last)) == twin.days
     assert (query.asks_time, query.cut) == (twin.asks_time, twin.cut)
@@ -111,8 +111,8 @@ def test_a_query_of_signs_is_read_in_linear_time(signs: str) -> None:
     begun = time.process_time()
     query = reader.read(signs * (500_000 // len(signs)) + " a.b*", lambda: datetime.date(2023, 5, 8))
     assert time.process_time() - begun < 5
-    assert max(len(query.phrases), len(query.beginnings)) <= 2 * 10_000
-    assert query.cut or query.beginnings == ("a.b",)
+    assert max(len(query.phrases), len(query.prefixes)) <= 2 * 10_000
+    assert query.cut or query.prefixes == ("a.b",)
 
 
 def test_quotes_and_beginnings_beyond_the_most_words_are_cut_and_said_so() -> None:
@@ -121,7 +121,7 @@ def test_quotes_and_beginnings_beyond_the_most_words_are_cut_and_said_so() -> No
     quoted = reader.read(text, lambda: datetime.date.min)
     assert (len(quoted.phrases), quoted.cut) == (7, True)
     starred = reader.read("x" + " ".join(f"{letter}-*" for letter in "bcdefghjk"), lambda: datetime.date.min)
-    assert (len(starred.beginnings), starred.cut) == (8, True)
+    assert (len(starred.prefixes), starred.cut) == (8, True)
 
 
 @given(
@@ -143,7 +143,7 @@ def test_names_are_the_longest_from_the_left_and_do_not_overlap(parts: list[str]
 READER = DateReader(ENGLISH)
 
 
-def spelt(day: datetime.date) -> list[str]:
+def spellings(day: datetime.date) -> list[str]:
     month = calendar.month_name[day.month]
     ending = "th" if 11 <= day.day <= 13 else {1: "st", 2: "nd", 3: "rd"}.get(day.day % 10, "th")
     return [
@@ -158,7 +158,7 @@ def spelt(day: datetime.date) -> list[str]:
 
 @given(day=DAYS, today=DAYS, before=st.sampled_from(["", "what happened on ", "42 boats, "]))
 def test_a_day_is_read_however_it_is_spelt(day: datetime.date, today: datetime.date, before: str) -> None:
-    for text in spelt(day):
+    for text in spellings(day):
         found = READER.find(f"{before}{text}?", today)
         assert found is not None, text
         assert (found.first, found.last) == (day, day), text

@@ -127,7 +127,7 @@ def test_what_was_compared_is_recorded() -> None:
     assert TALLY["hits"] > 0
     parts = (
         "keyword",
-        "lent",
+        "neighbour_boost",
         "vector",
         "graph",
         "importance",

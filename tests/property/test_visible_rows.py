@@ -70,7 +70,7 @@ def test_a_sight_is_what_would_be_found_anew(seed: int) -> None:
     with caliber.open(config(":memory:"), clock=clock) as memory:
         task = memory.start_trajectory("t", initiator=EntityRef(EntityType.AGENT, uuid.UUID(int=1)))
         scope = memory.current_scope(task.trajectory_id)
-        sights, keywords, notes, boundaries = (
+        visibilities, keywords, notes, boundaries = (
             VisibleCache(),
             inspect(memory).part(SearchEngine).searcher.keywords,
             [],
@@ -86,22 +86,22 @@ def test_a_sight_is_what_would_be_found_anew(seed: int) -> None:
                 as_of_us, now_us = (begin_us + rng.randint(-6, 10) * DAY_US + rng.choice((-1, 0, 1)) for _ in range(2))
                 if not owners.length:
                     continue
-                sight = sights.of(owners, reader, as_of_us, now_us)
+                visibility = visibilities.of(owners, reader, as_of_us, now_us)
                 found = masks(owners, {}, reader, as_of_us, now_us)
                 assert found is not None
-                assert sight.visible.tolist() == found[0].tolist()
-                assert sight.count == np.count_nonzero(found[0])
+                assert visibility.visible.tolist() == found[0].tolist()
+                assert visibility.count == np.count_nonzero(found[0])
                 if rng.random() < 0.7:
                     words = keywords.of(owners)
-                    assert sight.lengths(words) == int(words.lengths[: owners.length][found[0]].sum())
+                    assert visibility.lengths(words) == int(words.lengths[: owners.length][found[0]].sum())
                 for conditions in ({"token_count": [2, 3]}, {"token_count": 3.0}, {"token_count": 3}, {"name": "x"}):
                     expected = masks(owners, conditions, reader, as_of_us, now_us)
                     for _ in range(2):  # found, and kept
-                        meeting = sight.meeting(owners, conditions)
+                        meeting = visibility.meeting(owners, conditions)
                         assert (meeting is None) == (expected is None)
                         assert meeting is None or meeting.tolist() == expected[1].tolist()
-                again = sights.of(owners, reader, as_of_us, now_us)
-                assert again is sight  # nothing has changed: nothing is found anew
+                again = visibilities.of(owners, reader, as_of_us, now_us)
+                assert again is visibility  # nothing has changed: nothing is found anew
 
 
 def test_what_is_kept_is_bounded_and_ends_with_its_generation() -> None:
@@ -116,11 +116,11 @@ def test_what_is_kept_is_bounded_and_ends_with_its_generation() -> None:
                 confidence=0.9,
                 valid_from=from_us(clock.now_us() + at * DAY_US),
             )
-        sights = VisibleCache()
+        visibilities = VisibleCache()
         for at in range(40):  # each instant has a sight of its own
             snapshot = inspect(memory).resident.snapshot
-            assert sights.of(snapshot["note"], READERS[2], clock.now_us() + at * DAY_US, 0).count == at + 1
-        (kept,) = sights.known.values()
+            assert visibilities.of(snapshot["note"], READERS[2], clock.now_us() + at * DAY_US, 0).count == at + 1
+        (kept,) = visibilities.known.values()
         assert len(kept) == 16
         for most in range(40):  # and few filters
             assert kept[0].meeting(snapshot["note"], {"token_count": most}) is not None
@@ -129,4 +129,4 @@ def test_what_is_kept_is_bounded_and_ends_with_its_generation() -> None:
         inspect(memory).resident.compact()
         del snapshot
         gc.collect()
-        assert not len(sights.known)
+        assert not len(visibilities.known)

@@ -59,7 +59,7 @@ def words_only(backend: Any, mode: str, **options: Any) -> Any:
 def told(result: Any) -> Any:
     """Return all that a result says, apart from being degraded."""
     hits = [(hit.id, hit.kind, hit.content, hit.score, hit.breakdown, hit.found_by, hit.snippet) for hit in result.hits]
-    return hits, result.understood, result.position, result.below_floor
+    return hits, result.analysis, result.position, result.below_floor
 
 
 def newest(memory: Any, query: str, **options: Any) -> Any:
@@ -217,7 +217,7 @@ def test_texts_of_a_megabyte_and_bytes_are_indexed_to_their_end(backend: Any, st
     assert len(agent.memory.search("wombat").hits[0].content) > 200
     assert len(agent.memory.search("x" * 256).hits) == 1
     result = agent.memory.search("quokka " + " ".join(f"w{at}" for at in range(20_000)))
-    assert result.understood.cut
+    assert result.analysis.cut
     assert result.hits[0].content.endswith("quokka")
 
 
@@ -314,7 +314,7 @@ def test_hidden_notes_leave_no_trace(tmp_path_factory: Any, told_of: list[Any]) 
             ]
             answers.append(
                 [
-                    ([(hit.content, hit.score, hit.breakdown) for hit in result.hits], result.understood)
+                    ([(hit.content, hit.score, hit.breakdown) for hit in result.hits], result.analysis)
                     for result in results
                 ]
             )

@@ -57,7 +57,7 @@ def told_to_reader(memory: Any, query: str) -> Any:
     """Return all that a search tells, ids apart: those differ between two stores."""
     result = memory.acting_as(READER).search(query, limit=50)
     hits = [(hit.content, hit.score, hit.breakdown, hit.found_by, hit.snippet) for hit in result.hits]
-    return hits, result.status, result.reason, result.understood
+    return hits, result.status, result.reason, result.analysis
 
 
 def opened(folder: Path, **overrides: Any) -> Any:

@@ -33,7 +33,7 @@ class Batches(CountingEmbeddings):
 
 
 def told(result: Any) -> Any:
-    return [(hit.id, hit.score, hit.breakdown) for hit in result.hits], result.status, result.understood
+    return [(hit.id, hit.score, hit.breakdown) for hit in result.hits], result.status, result.analysis
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ def test_empty_query_asks_for_what_is_recent_and_important(words: Any, empty: st
     words.note("middling", importance=5)
     result = words.memory.search(empty, kinds=["note"])
     assert [hit.content for hit in result.hits] == ["grave", "middling", "slight"]
-    assert result.understood.words == ()
+    assert result.analysis.words == ()
     assert set(result.hits[0].breakdown) == {"recency", "importance"}
 
 
@@ -53,13 +53,13 @@ def test_query_of_a_megabyte_is_cut_and_says_so(words: Any) -> None:
     # issue, Bad input
     words.note("the backup moved to the vault")
     result = words.memory.search("backup " + " ".join(f"w{at}" for at in range(150_000)))
-    assert result.understood.cut
-    assert len(result.understood.words) <= words.memory.config.search.keyword.query_words_max
+    assert result.analysis.cut
+    assert len(result.analysis.words) <= words.memory.config.search.keyword.query_words_max
     assert [hit.content for hit in result.hits] == ["the backup moved to the vault"]
-    assert not words.memory.search("backup").understood.cut
+    assert not words.memory.search("backup").analysis.cut
     assert words.memory.search("x" * 1_000_000).hits == ()
     # Days, too, are looked for only where words are.
-    assert words.memory.search("backup " + "x " * 500_000 + "on 3 May 2023").understood.days is None
+    assert words.memory.search("backup " + "x " * 500_000 + "on 3 May 2023").analysis.days is None
 
 
 def test_query_of_only_stop_words_looks_for_them(words: Any) -> None:
@@ -68,16 +68,16 @@ def test_query_of_only_stop_words_looks_for_them(words: Any) -> None:
     words.note("apples and pears")
     result = words.memory.search("to be or not")
     assert [hit.content for hit in result.hits] == ["to be or not to be"]
-    assert result.understood.left_out == ()
+    assert result.analysis.stop_words == ()
     other = words.memory.search("where are the apples")
-    assert (other.understood.words, other.understood.left_out) == (("appl",), ("where", "are", "the"))
+    assert (other.analysis.words, other.analysis.stop_words) == (("appl",), ("where", "are", "the"))
 
 
 @pytest.mark.parametrize("signs", ["*", '""', "???", "'", "\x00", "- ( ) AND:", '"*"', "\u200b"])
 def test_query_without_a_word_finds_nothing(words: Any, signs: str) -> None:
     words.note("apples and pears")
     result = words.memory.search(signs)
-    assert (result.status, result.hits) == (ResultStatus.EMPTY, ()) or "and" in result.understood.words
+    assert (result.status, result.hits) == (ResultStatus.EMPTY, ()) or "and" in result.analysis.words
 
 
 @pytest.mark.parametrize(
@@ -171,8 +171,8 @@ def test_outage_of_the_provider_is_degraded_and_words_still_find(backend: Any, s
     nothing = agent.memory.search("zebra")
     assert (nothing.status, nothing.hits) == (ResultStatus.DEGRADED, ()), "an outage is never an empty list"
     result = agent.memory.search("which backup")
-    assert result.understood.weights["vector"] == 0
-    assert math.isclose(sum(result.understood.weights.values()), 1)
+    assert result.analysis.weights["vector"] == 0
+    assert math.isclose(sum(result.analysis.weights.values()), 1)
     assert result.status == ResultStatus.DEGRADED
     assert result.reason is not None
     assert result.reason.startswith("query_not_embedded")
@@ -248,17 +248,17 @@ def test_quoted_phrase_as_it_stands_comes_first(words: Any) -> None:
     words.note("a long text that says somewhere that there is a sky blue enough for all of us to see")
     words.note("blue blue blue, said the sky")
     result = words.memory.search('"sky blue enough"')
-    assert result.understood.phrases == ("sky blue enough",)
+    assert result.analysis.phrases == ("sky blue enough",)
     assert result.hits[0].content.startswith("a long text")
     assert [("exact" in hit.breakdown) for hit in result.hits] == [True, False, False]
-    assert words.memory.search("sky blue enough").understood.phrases == ()
+    assert words.memory.search("sky blue enough").analysis.phrases == ()
 
 
 def test_beginning_of_words_finds_them_all(words: Any) -> None:
     for text in ("backups failed", "backlog grows", "the front door"):
         words.note(text)
     result = words.memory.search("back*")
-    assert result.understood.beginnings == ("back",)
+    assert result.analysis.prefixes == ("back",)
     assert {hit.content for hit in result.hits} == {"backups failed", "backlog grows"}
     assert words.memory.search("qux*").hits == ()
 
@@ -267,11 +267,11 @@ def test_who_is_named_moves_up(words: Any) -> None:
     for speaker in ("Ines", "Omar", "Bo"):
         words.say("the lake was cold", name=speaker)
     result = words.memory.search("was Omar's lake cold?")
-    assert result.understood.names == ("omar",)
+    assert result.analysis.names == ("omar",)
     assert "mentioned" in result.hits[0].breakdown
     assert [("mentioned" in hit.breakdown) for hit in result.hits] == [True, False, False]
     both = words.memory.search("did Omar and Ines see the cold lake?")
-    assert set(both.understood.names) == {"omar", "ines"}
+    assert set(both.analysis.names) == {"omar", "ines"}
     assert not any("mentioned" in hit.breakdown for hit in both.hits), "two are named: nobody is meant"
 
 
@@ -280,9 +280,9 @@ def test_days_named_move_up_what_is_of_them(words: Any) -> None:
         words.note(f"the lake was cold, {month.day + month.month}", occurred_at=month)
         words.note(f"swimming, {month:%B}", occurred_at=month)
     result = words.memory.search("was the lake cold in May 2023", kinds=["note"])
-    assert result.understood.days is not None
-    assert [day.isoformat() for day in result.understood.days] == ["2023-05-01", "2023-05-31"]
-    assert "may" not in result.understood.words
+    assert result.analysis.days is not None
+    assert [day.isoformat() for day in result.analysis.days] == ["2023-05-01", "2023-05-31"]
+    assert "may" not in result.analysis.words
     assert words.memory.get(result.hits[0].id).occurred_at == MAY
     only = contents(words.memory, "in May 2023", kinds=["note"])
     assert set(only) == {"the lake was cold, 13", "swimming, May"}
@@ -421,7 +421,7 @@ def test_edges_bring_hits_and_count_as_used(words: Any) -> None:
 
 LENDING = {
     "weights": {"vector": 0.0, "keyword": 1.0, "graph": 0.0, "importance": 0.0},
-    "keyword": {"lend_near": 0.4, "lend_far": 0.2, "lend_answer": 0.3},
+    "keyword": {"neighbour_boost": 0.4, "far_neighbour_boost": 0.2, "answer_boost": 0.3},
 }
 
 
@@ -433,7 +433,7 @@ def test_turns_that_change_or_go_leave_their_neighbours_side_by_side(backend: An
     said = [agent.say(text) for text in ("a walrus?", "gone soon", "yes it was", "ah", "by the bay", "more")]
 
     def lent() -> dict[str, float]:
-        return {hit.content: round(hit.breakdown.get("lent", 0), 6) for hit in memory.search("walrus").hits}
+        return {hit.content: round(hit.breakdown.get("neighbour_boost", 0), 6) for hit in memory.search("walrus").hits}
 
     assert set(lent()) == {"a walrus?", "gone soon", "yes it was"}
     turns.delete(said[1].turn_id)
@@ -468,7 +468,7 @@ def test_records_of_the_year_1_are_asked_for_what_was_before(words: Any, query: 
     words.note("it happened in February, a month of that year and week", occurred_at=datetime(1, 1, 1, tzinfo=UTC))
     result = words.memory.search(query)
     assert len(result.hits) == 1
-    assert result.understood.days is None
+    assert result.analysis.days is None
 
 
 @pytest.mark.parametrize(

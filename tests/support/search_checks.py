@@ -117,14 +117,14 @@ def assert_same(result: Any, expected: Answer, query: str) -> None:
     assert (str(result.status), result.reason) == (expected.status, expected.reason), query
     below = result.below_floor
     assert (None if below is None else astuple(below)) == expected.below, query
-    understood, question = result.understood, expected.question
+    understood, question = result.analysis, expected.question
     if question is None:
         assert understood.words == ()
         return
     assert list(understood.words) == question.terms, query
-    assert list(understood.left_out) == question.left_out, query
+    assert list(understood.stop_words) == question.stop_words, query
     assert list(understood.phrases) == [" ".join(phrase) for phrase in question.phrases], query
-    assert list(understood.beginnings) == question.beginnings, query
+    assert list(understood.prefixes) == question.prefixes, query
     assert understood.names == expected.names, query
     assert understood.days == question.days, query
     assert (understood.asks_time, understood.cut) == (question.asks_time, question.cut), query

@@ -276,7 +276,7 @@ class Twin:
             "graph": {record for record in self.visible if graph[record] > 0},
         }
         of_days = set()
-        if question.days is not None and not question.terms and not question.beginnings:
+        if question.days is not None and not question.terms and not question.prefixes:
             first, last = day_us(question.days[0]), day_us(question.days[1]) + DAY_US
             of_days = {record for record in self.visible if first <= record.at_us < last}
             finders["keyword"] = set()
@@ -293,7 +293,7 @@ class Twin:
                 continue
             parts: list[tuple[str, float, float]] = [
                 ("keyword", weights["keyword"], own_share[record]),
-                ("lent", weights["keyword"], lent_share[record]),
+                ("neighbour_boost", weights["keyword"], lent_share[record]),
                 ("vector", weights["vector"], vector[record]),
                 ("graph", weights["graph"], graph[record]),
                 ("importance", weights["importance"], self._importance(record)),
@@ -459,16 +459,16 @@ class Twin:
             return 0.0 if other is None else reached.get(other, 0.0)
 
         before, after = record.before, record.after
-        worth += settings.lend_near * (of(before) + of(after))
-        worth += settings.lend_far * (of(before and before.before) + of(after and after.after))
+        worth += settings.neighbour_boost * (of(before) + of(after))
+        worth += settings.far_neighbour_boost * (of(before and before.before) + of(after and after.after))
         if before is not None and before.asks:
-            worth += settings.lend_answer * of(before)
+            worth += settings.answer_boost * of(before)
         return worth
 
     def _groups(self, question: Question, holding: Mapping[str, int]) -> list[tuple[list[tuple[str, float]], bool]]:
         """Return what may stand for each word: terms and how near they are, the word's own first."""
         out = [([(term, 1.0), *self._similar(term, holding)], False) for term in question.terms]
-        for beginning in question.beginnings:
+        for beginning in question.prefixes:
             begun = {
                 term
                 for record in self.visible
@@ -635,7 +635,7 @@ class Twin:
         return names, [boost for boost in out if boost[1]]
 
     def _names(self, parts: Sequence[str]) -> list[tuple[str, ...]]:
-        """Return whom a question names: the longest name that somebody in sight goes by, from the left."""
+        """Return whom a question names: the longest name that a visible record goes by, from the left."""
         known = {name for record in self.visible if (name := self._name(record))}
         out: list[tuple[str, ...]] = []
         at = 0

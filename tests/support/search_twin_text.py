@@ -201,10 +201,10 @@ class Question:
     """A question, understood."""
 
     terms: list[str]
-    left_out: list[str]
+    stop_words: list[str]
     around: tuple[str, ...]
     phrases: list[tuple[str, ...]]
-    beginnings: list[str]
+    prefixes: list[str]
     parts: list[str]
     days: tuple[datetime.date, datetime.date] | None
     asks_time: bool
@@ -245,17 +245,17 @@ def understand(text: str, language: Language, today: Callable[[], datetime.date]
                 telling.add(term)
         if len(meaning.parts) > 1:
             phrases.append(meaning.parts[:PHRASE_PARTS])
-    quoted, begun = quotes(rest), beginnings(rest)
+    quoted, begun = quotes(rest), prefixes(rest)
     phrases += [inside[:PHRASE_PARTS] for said in quoted[:max_words] if (inside := parts_of(said, language))]
     said = [term for term, nothing in silent.items() if not nothing]
     everything = not said and named is None
     spoken = unique(part for part in parts if part not in language.stop_words)
     return Question(
         terms=list(silent) if everything else said,
-        left_out=[] if everything else [term for term, nothing in silent.items() if nothing],
+        stop_words=[] if everything else [term for term, nothing in silent.items() if nothing],
         around=tuple(spoken or parts),
         phrases=unique(phrases),
-        beginnings=unique(begun[:max_words]),
+        prefixes=unique(begun[:max_words]),
         parts=parts,
         days=None if named is None else named[:2],
         asks_time=language.reads_dates and asks_time(text),
@@ -297,7 +297,7 @@ def quotes(text: str) -> list[str]:
     return out
 
 
-def beginnings(text: str) -> list[str]:
+def prefixes(text: str) -> list[str]:
     """Return what stands before each ``*`` of the form ``back*``."""
     out: list[str] = []
     for run in re.finditer(r"[\w.*-]+", text):

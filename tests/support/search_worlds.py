@@ -180,9 +180,9 @@ KNOBS = st.fixed_dictionaries(
                 "k1": st.sampled_from([0.0, 0.9, 1.2]),
                 "b": _SHARE,
                 "saturate": st.sampled_from([0.0, 1.0, 0.3]),
-                "lend_near": st.sampled_from([0.0, 0.4]),
-                "lend_far": st.sampled_from([0.0, 0.25]),
-                "lend_answer": st.sampled_from([0.0, 0.4]),
+                "neighbour_boost": st.sampled_from([0.0, 0.4]),
+                "far_neighbour_boost": st.sampled_from([0.0, 0.25]),
+                "answer_boost": st.sampled_from([0.0, 0.4]),
                 # At 0 nearly every word stands in for every other, and the most that may do so matters.
                 "similar_min": st.sampled_from([0.25, 0.1, 0.0]),
                 "similar_max": st.sampled_from([1, 2, 64]),

@@ -67,7 +67,7 @@ def test_plan_says_what_each_rule_brings_and_what_it_costs(folder: Path) -> None
         "note", "note", "full", 60, 40,
     )  # fmt: skip
     assert (first["considered"], first["through"], first["taken"], first["included"]) == (3, 2, 2, 1)
-    assert first["left_out"] == {"section_limit": 1}
+    assert first["excluded"] == {"section_limit": 1}
     assert first["cost_tokens"] > 40 >= first["used_tokens"]
     assert (once["once"], once["taken"], once["considered"]) == ("greet[0][0] on task_start", 1, 3)
     assert (turns["rule"], turns["considered"], turns["included"]) == ("turn_buffer", 1, 1)

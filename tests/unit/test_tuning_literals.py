@@ -178,7 +178,7 @@ _allow(
     search__ranking__fusion="LEAST _TOP_IMPORTANCE",
     search__ranking__legs="_idf",
     search__ranking__recent="_HALF",
-    search__figures="StoredFigures.rarity",
+    search__stats="StoredStats.rarity",
     storage__compile__codec="_us",
 )
 _allow(

@@ -77,7 +77,7 @@ def score_now(
         return None
     allowed = pool.allowed
     if allowed is None:
-        allowed = searcher.sight(owners, inputs.readers, inputs.as_of_us, inputs.now_us).visible
+        allowed = searcher.visibility(owners, inputs.readers, inputs.as_of_us, inputs.now_us).visible
     if not allowed[row]:
         return None
     # All rows that may enter: a limit does not count here.

@@ -182,15 +182,15 @@ def members_of(inputs: AssemblyInputs, plan: AssemblyPlan, searcher: Searcher) -
         if mask.codes.shape != (length,):
             raise InvalidValue(field=f"masks.{name}", reason=f"must have {length} codes, one for each row")
 
-    def sight(source: int) -> VisibleRows:
-        return searcher.sight(snapshot[plan.records[source].name], inputs.readers, inputs.as_of_us, inputs.now_us)
+    def visibility(source: int) -> VisibleRows:
+        return searcher.visibility(snapshot[plan.records[source].name], inputs.readers, inputs.as_of_us, inputs.now_us)
 
     of_task = {}
     for source in plan.entering(Enters.TASK):
-        owners, in_force = snapshot[plan.records[source].name], sight(source).visible
+        owners, in_force = snapshot[plan.records[source].name], visibility(source).visible
         of = [rows[in_force[rows]] for rows in (owners.group("trajectory_id", task) for task in (key, *above))]
         of_task[source] = OfTask(of[0], of[1:])
-    knowledge = {source: sight(source) for source in plan.entering(Enters.KNOWLEDGE)}
+    knowledge = {source: visibility(source) for source in plan.entering(Enters.KNOWLEDGE)}
     return Members(of_task, knowledge, closed_scopes(snapshot[SCOPES], key))
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Bools = NDArray[np.bool_]
 Rows = NDArray[np.int64]
 
-_LENT: Final = "lent"
+_NEIGHBOUR_BOOST: Final = "neighbour_boost"
 _CARRIES: Final = "carries"
 """The part of a relevance that a turn has because a hit beside it borrowed words from it."""
 
@@ -79,7 +79,7 @@ def recallable(
 ) -> Bools:
     """Return which rows of a kind a window may recall. Shapes: ``bool[length of the mirror]``"""
     owners = inputs.snapshot[kind]
-    allowed = searcher.sight(owners, inputs.readers, inputs.as_of_us, inputs.now_us).visible
+    allowed = searcher.visibility(owners, inputs.readers, inputs.as_of_us, inputs.now_us).visible
     conditions = conditions_of(owners.relation, tasks, inputs.trajectory_id.bytes, plan.config.recall.trust)
     return allowed if conditions == [{}] else allowed & meeting(owners, conditions)
 
@@ -102,7 +102,7 @@ def request_of(inputs: AssemblyInputs, plan: AssemblyPlan) -> Request:
         readers=inputs.readers,
         as_of_us=inputs.as_of_us,
         now_us=inputs.now_us,
-        figures=inputs.figures,
+        stats=inputs.stats,
     )
 
 
@@ -133,7 +133,7 @@ def pools_of_recall(
             allowed = allowed & ~having(snapshot[kind], "trajectory_id", [inputs.trajectory_id.bytes])
         counts[source] = int(np.count_nonzero(allowed)) + unseen
         if counts[source]:
-            pools.append((source, Pool(kind, allowed, limit, silent=hidden if source == PASSAGE else None)))
+            pools.append((source, Pool(kind, allowed, limit, excluded=hidden if source == PASSAGE else None)))
     return pools, counts
 
 
@@ -166,14 +166,14 @@ def recall(
 
 def _carry(turns: Recalled, share: float) -> None:
     """Raise the neighbours that lent a hit its words: they carry it, and enter with it."""
-    lent = turns.scored.parts.get(_LENT)
-    if share > 1 or lent is None or not lent.any():
+    boost = turns.scored.parts.get(_NEIGHBOUR_BOOST)
+    if share > 1 or boost is None or not boost.any():
         return
     place = np.full(turns.owners.length, -1, np.int64)
     place[turns.rows] = np.arange(len(turns.rows))
     beside = neighbours(turns.owners, "scope_id")
     relevance = turns.scored.relevance.copy()
-    given = (lent * share).astype(np.float32)
+    given = (boost * share).astype(np.float32)
     for rows in (beside.before(turns.rows), beside.after(turns.rows)):
         at = np.where(rows >= 0, place[rows], -1)
         known = at >= 0

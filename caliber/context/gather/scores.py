@@ -125,7 +125,7 @@ def judge(
         readers=inputs.readers,
         as_of_us=inputs.as_of_us,
         now_us=inputs.now_us,
-        figures=inputs.figures,
+        stats=inputs.stats,
     )
     pools = pools_of()
     found, without = searcher.relevance(request, pools)

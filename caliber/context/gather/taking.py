@@ -162,7 +162,7 @@ class Taking:
 
     def _pool(self, item: _Asked) -> Pool:
         silent = self.hidden if item.section.source == PASSAGE else None
-        return Pool(item.owners.relation.name, item.allowed, self._most(item), silent=silent)
+        return Pool(item.owners.relation.name, item.allowed, self._most(item), excluded=silent)
 
     def _most(self, item: _Asked) -> int:
         """Return how many records a rule that asks takes at most."""

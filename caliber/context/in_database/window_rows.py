@@ -29,11 +29,11 @@ from caliber.model.windows import Position
 from caliber.resident.partial import PartialMirrors
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.traits import Enters
-from caliber.search.figures import StoredFigures
 from caliber.search.in_database.records import StoredRecords, open_scope
 from caliber.search.in_database.stored import StoredSearch
 from caliber.search.in_database.windows import Rows, WindowSearch
 from caliber.search.request import Asked
+from caliber.search.stats import StoredStats
 from caliber.storage.compile.codec import Row, codec_of, dump_json
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store
@@ -67,7 +67,7 @@ class WindowRead:
     snapshot: ResidentSnapshot
     query: DefaultQuery
     totals: Mapping[str, int]
-    figures: StoredFigures | None
+    stats: StoredStats | None
 
 
 def read_window(
@@ -89,7 +89,7 @@ def read_window(
         rows = records.read(session, asked.trajectory_id, None)
         window.read(rows, resident)
         snapshot = records.snapshot(session, resident, rows, window)
-        return WindowRead(snapshot, window.query, window.totals, window.figures)
+        return WindowRead(snapshot, window.query, window.totals, window.stats)
 
 
 class WindowRows:
@@ -123,9 +123,9 @@ class WindowRows:
         """The keys of turns that searches found, and of those beside them."""
 
     @property
-    def figures(self) -> StoredFigures | None:
+    def stats(self) -> StoredStats | None:
         """Counts over the store, if a search was asked."""
-        return self._searches.figures.detached() if self._by_words else None
+        return self._searches.stats.detached() if self._by_words else None
 
     # --- reading ---------------------------------------------------------------------------------
 

@@ -12,12 +12,12 @@ import numpy.typing as npt
 
 from caliber.kernels import checks, dispatch
 from caliber.kernels.joining import reference
-from caliber.kernels.joining.reference import FLAGGED, LENT, QUOTIENT, STRETCHED, VALUES, Part, Weighted, dense
+from caliber.kernels.joining.reference import FLAGGED, NEIGHBOURS, QUOTIENT, STRETCHED, VALUES, Part, Weighted, dense
 from caliber.model.errors import InvalidValue
 
 __all__ = [
     "FLAGGED",
-    "LENT",
+    "NEIGHBOURS",
     "QUOTIENT",
     "STRETCHED",
     "VALUES",
@@ -25,9 +25,9 @@ __all__ = [
     "Part",
     "Weighted",
     "best_scores",
+    "contributions",
     "dense",
     "join",
-    "told",
 ]
 
 Ints = npt.NDArray[np.int64]
@@ -43,7 +43,7 @@ class Best(NamedTuple):
     scores: Doubles
     places: Ints
     best: npt.NDArray[np.float32]
-    told: Doubles
+    contributions: Doubles
 
 
 def join(
@@ -143,7 +143,7 @@ def best_scores(
     return ids[:count], best[:count]
 
 
-def told(parts: Weighted, rows: Ints, room: int, places: Ints) -> Doubles:
+def contributions(parts: Weighted, rows: Ints, room: int, places: Ints) -> Doubles:
     """Return what each part gives to the candidates at some places, 0 for a place of -1.
 
     Shapes:  rows int64[n], each below ``room``; places int64[m] -> f64[parts, m]
@@ -158,7 +158,7 @@ def told(parts: Weighted, rows: Ints, room: int, places: Ints) -> Doubles:
             raise InvalidValue(field="rows", reason="outside its range")
         if len(places) and int(places.max()) >= len(rows):
             raise InvalidValue(field="places", reason="outside its range")
-        return reference.told(parts, rows, places)
+        return reference.contributions(parts, rows, places)
     out = np.empty((len(parts), len(places)))
     buffer = native.ffi.from_buffer
     status = native.lib.cal_join_told(
@@ -184,8 +184,8 @@ def _check(parts: Weighted, count: int, room: int) -> None:
         elif how == STRETCHED:
             fits = _fits(part.near, np.float32) and len(part.near) <= count  # type: ignore[arg-type]
         else:
-            fits = how in (VALUES, QUOTIENT, LENT) and _fits(part.scores, np.float64, count)
-            fits = fits and (how != LENT or _fits(part.less, np.float64, count))
+            fits = how in (VALUES, QUOTIENT, NEIGHBOURS) and _fits(part.scores, np.float64, count)
+            fits = fits and (how != NEIGHBOURS or _fits(part.less, np.float64, count))
         if not fits:
             raise InvalidValue(field="parts", reason="lacks what its kind reads, or has it of another type or length")
 
@@ -210,6 +210,6 @@ def _table(native: dispatch.Native, parts: Weighted) -> Any:
             row.by, row.low = part.by, part.low
         else:
             row.scores, row.by = buffer("double[]", part.scores), part.by
-            if how == LENT:
+            if how == NEIGHBOURS:
                 row.less = buffer("double[]", part.less)
     return table

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 VALUES: Final = 0
 QUOTIENT: Final = 1
-LENT: Final = 2
+NEIGHBOURS: Final = 2
 STRETCHED: Final = 3
 FLAGGED: Final = 4
 """Kinds of parts; as CAL_PART_* of caliber.h."""
@@ -22,7 +22,7 @@ Doubles = npt.NDArray[np.float64]
 class Part(NamedTuple):
     """What one leg or boost says of each candidate.
 
-    ``how`` says what is read: VALUES scores; QUOTIENT scores / by; LENT scores / by - less / by; STRETCHED
+    ``how`` says what is read: VALUES scores; QUOTIENT scores / by; NEIGHBOURS scores / by - less / by; STRETCHED
     (near - low) / by of the first candidates, 0 of the others; FLAGGED 1 where the row's flags have a bit of ``flag``.
 
     Shapes:  scores, less f64[n]; near f32[m], m <= n; flags uint8[rows]
@@ -78,10 +78,10 @@ def join(
     if inside is not None:
         scores[inside[rows] == 0] = 0.0
     places, best = best_scores(scores, k, tie, rows)
-    return scores, places, best, told(parts, rows, places)
+    return scores, places, best, contributions(parts, rows, places)
 
 
-def told(parts: Weighted, rows: Ints, places: Ints) -> Doubles:
+def contributions(parts: Weighted, rows: Ints, places: Ints) -> Doubles:
     """Return what each part gives to the candidates at some places; 0 for a place below 0."""
     out = np.zeros((len(parts), len(places)))
     known = places >= 0

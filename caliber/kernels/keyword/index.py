@@ -23,7 +23,7 @@ from caliber.kernels import checks, dispatch
 from caliber.kernels.growing import ByteRows, Growing
 from caliber.kernels.keyword import reference
 from caliber.kernels.keyword.native import NativePostings, NativeWords, pack_words
-from caliber.kernels.keyword.reference import KeywordRule, Lending, QueryWord, WordScores
+from caliber.kernels.keyword.reference import KeywordRule, NeighbourBoost, QueryWord, WordScores
 from caliber.model.deadline import deadline_passed, remaining_s
 from caliber.model.errors import DTypeError, InvalidValue
 
@@ -33,7 +33,7 @@ __all__ = [
     "KeywordIndex",
     "KeywordRule",
     "KeywordSnapshot",
-    "Lending",
+    "NeighbourBoost",
     "QueryWord",
     "Vocabulary",
     "WordScores",
@@ -129,7 +129,7 @@ class Vocabulary:
                 self._learn([self._words.word(number).decode("utf-8") for number in range(learned, end)])
             return end < known
 
-    def spelt(self, texts: Sequence[bytes]) -> list[tuple[str, ...]]:
+    def spellings(self, texts: Sequence[bytes]) -> list[tuple[str, ...]]:
         """Return the parts of the words of each text, in order."""
         with self.lock:
             words, offsets = self.intern(texts)
@@ -207,7 +207,7 @@ class Vocabulary:
             for term in sorted(found, key=self._term_texts.__getitem__)
         }
 
-    def speaks_alone(self, part: int) -> bool:
+    def is_sole_spelling(self, part: int) -> bool:
         """Return whether every document that holds the term of a part holds the part."""
         terms = self.terms_of_part.get(part, ())
         return len(terms) == 1 and self._ways.get(terms[0]) == 1
@@ -378,7 +378,7 @@ class KeywordSnapshot:
         words: Sequence[QueryWord],
         mask: npt.NDArray[Any],
         rule: KeywordRule,
-        lending: Lending | None = None,
+        boost: NeighbourBoost | None = None,
         *,
         kept: npt.NDArray[Any] | None = None,
         given: npt.NDArray[np.int64] | None = None,
@@ -399,14 +399,14 @@ class KeywordSnapshot:
             raise InvalidValue(field="rule", reason="needs mean_length > 0, k1 >= 0, b in [0, 1] and saturate >= 0")
         if any(len(word.terms) != len(word.strengths) for word in words):
             raise InvalidValue(field="words", reason="a strength for each term")
-        if lending is not None:
+        if boost is not None:
             for name in ("before", "after"):
-                checks.at_least(getattr(lending, name), checks.I64, len(flags), field=f"lending.{name}")
-            checks.at_least(lending.asks, checks.U8, len(flags), field="lending.asks")
+                checks.at_least(getattr(boost, name), checks.I64, len(flags), field=f"boost.{name}")
+            checks.at_least(boost.asks, checks.U8, len(flags), field="boost.asks")
         first = _NOTHING if given is None else checks.view(given, checks.I64, 1, field="given")
         if len(first) > len(flags):
             raise InvalidValue(field="given", reason="more documents than there are")
-        scores: WordScores = self._reader.scores(words, flags, keep, self.lengths, rule, lending, first)
+        scores: WordScores = self._reader.scores(words, flags, keep, self.lengths, rule, boost, first)
         return scores
 
     def phrase(self, parts: Sequence[int], documents: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from caliber.kernels import dispatch
 from caliber.kernels.growing import Growing
-from caliber.kernels.keyword.reference import KeywordRule, Lending, QueryWord, WordScores
+from caliber.kernels.keyword.reference import KeywordRule, NeighbourBoost, QueryWord, WordScores
 from caliber.model.errors import InternalError, InvalidValue
 
 _NONE = 0xFFFFFFFF
@@ -327,7 +327,7 @@ class NativeReader:
         kept: npt.NDArray[np.uint8],
         lengths: npt.NDArray[np.uint32],
         rule: KeywordRule,
-        lending: Lending | None,
+        boost: NeighbourBoost | None,
         given: npt.NDArray[np.int64],
     ) -> WordScores:
         native = self._native
@@ -347,11 +347,11 @@ class NativeReader:
         # Written as far as something is found: what is not touched of a large array costs nothing.
         found, own, scores = np.empty(count, np.int64), np.empty(count), np.empty(count)
         found[: len(given)] = given
-        lent = ffi.new("cal_lending *")
-        if lending is not None:
-            lent.before, lent.after = buffer("int64_t[]", lending.before), buffer("int64_t[]", lending.after)
-            lent.asks = buffer("uint8_t[]", lending.asks)
-            lent.near, lent.far, lent.answer = lending.near, lending.far, lending.answer
+        packed = ffi.new("cal_lending *")
+        if boost is not None:
+            packed.before, packed.after = buffer("int64_t[]", boost.before), buffer("int64_t[]", boost.after)
+            packed.asks = buffer("uint8_t[]", boost.asks)
+            packed.near, packed.far, packed.answer = boost.near, boost.far, boost.answer
         found_count = ffi.new("size_t *")
         status = native.lib.cal_keyword_scores(
             self._struct,
@@ -368,7 +368,7 @@ class NativeReader:
             rule.b,
             rule.mean_length,
             rule.saturate,
-            lent,
+            packed,
             *_scratch.of(native, count),
             len(given),
             buffer("int64_t[]", found),

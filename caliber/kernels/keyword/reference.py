@@ -130,7 +130,7 @@ class KeywordRule(NamedTuple):
     saturate: float
 
 
-class Lending(NamedTuple):
+class NeighbourBoost(NamedTuple):
     """Who stands beside whom, and what neighbours lend each other.
 
     Shapes:  before, after int64[n], -1 or >= n for none; asks uint8[n]
@@ -155,7 +155,7 @@ class WordScores(NamedTuple):
     scores: npt.NDArray[np.float64]
 
 
-def _with_lent(reached: list[float], document: int, lending: Lending) -> float:
+def _with_boost(reached: list[float], document: int, boost: NeighbourBoost) -> float:
     def beside(column: npt.NDArray[np.int64], of: int) -> int:
         other = -1 if of < 0 else int(column[of])
         return other if 0 <= other < len(reached) else -1
@@ -163,12 +163,12 @@ def _with_lent(reached: list[float], document: int, lending: Lending) -> float:
     def worth(of: int) -> float:
         return 0.0 if of < 0 else reached[of]
 
-    before, after = beside(lending.before, document), beside(lending.after, document)
+    before, after = beside(boost.before, document), beside(boost.after, document)
     total = reached[document]
-    total = total + lending.near * (worth(before) + worth(after))
-    total = total + lending.far * (worth(beside(lending.before, before)) + worth(beside(lending.after, after)))
-    if before >= 0 and lending.asks[before]:
-        total = total + lending.answer * reached[before]
+    total = total + boost.near * (worth(before) + worth(after))
+    total = total + boost.far * (worth(beside(boost.before, before)) + worth(beside(boost.after, after)))
+    if before >= 0 and boost.asks[before]:
+        total = total + boost.answer * reached[before]
     return total
 
 
@@ -269,7 +269,7 @@ class Reader:
         kept: npt.NDArray[np.uint8],
         lengths: npt.NDArray[np.uint32],
         rule: KeywordRule,
-        lending: Lending | None,
+        boost: NeighbourBoost | None,
         given: npt.NDArray[np.int64],
     ) -> WordScores:
         sizes = lengths.tolist()
@@ -282,7 +282,7 @@ class Reader:
                     reached[document] = max(reached[document], strength * ((rule.k1 + 1) * held / (held + room)))
             for document in np.flatnonzero(mask).tolist():
                 alone = reached[document]
-                together = alone if lending is None else _with_lent(reached, document, lending)
+                together = alone if boost is None else _with_boost(reached, document, boost)
                 own[document] += _saturated(alone, word.idf, rule.saturate)
                 scores[document] += _saturated(together, word.idf, rule.saturate)
         wanted = given.tolist()

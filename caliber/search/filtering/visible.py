@@ -57,7 +57,7 @@ class VisibleRows:
         "live",
         "newest_us",
         "since_us",
-        "spelt",
+        "spellings",
         "until_us",
         "verdicts",
         "visible",
@@ -67,7 +67,7 @@ class VisibleRows:
         self.visible = visible
         self.count = int(np.count_nonzero(visible))
         self.newest_us: int | None = None  # set by whoever first asks
-        self.spelt: dict[tuple[int, tuple[int, ...]], bool] = {}
+        self.spellings: dict[tuple[int, tuple[int, ...]], bool] = {}
         self.filtered: dict[object, Bools] = {}
         # What it is true for.
         self.live: Bools | None = None
@@ -123,9 +123,9 @@ class VisibleRows:
 
     def knows_spelling(self, key: tuple[int, tuple[int, ...]], answer: bool) -> bool:
         """Remember whether a term is spelt in one of some ways in sight; return the answer."""
-        if len(self.spelt) >= _SPELT:
-            self.spelt.clear()
-        self.spelt[key] = answer
+        if len(self.spellings) >= _SPELT:
+            self.spellings.clear()
+        self.spellings[key] = answer
         return answer
 
     def grown(self, visible: Bools) -> VisibleRows:

@@ -23,9 +23,9 @@ from caliber.model.embedding import EmbeddingSpace
 from caliber.schema.in_force import asked_us
 from caliber.schema.relation import Relation
 from caliber.schema.relations import BY_NAME
-from caliber.search.figures import Figures
 from caliber.search.filtering.filters import encoded_filter
 from caliber.search.request import Asked
+from caliber.search.stats import KindStats
 from caliber.storage.compile.codec import Row, dump_json
 from caliber.storage.compile.damage import last_of
 from caliber.storage.compile.plan import Plan
@@ -44,11 +44,11 @@ Filters = tuple[str | None, ...]
 """A parameter for each column that a kind can be filtered by, and one for ordinals."""
 
 
-class Sight:
+class VisibleSet:
     """The records that one principal sees in one session, and the statements to ask for them.
 
     ``among`` are the ordinals of the records that a filter of the language lets through, by kind; ``relations`` are
-    those of the store. ``figures`` of the kinds are counted, unless they are given.
+    those of the store. ``stats`` of the kinds are counted, unless they are given.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Sight:
         indexes: VectorIndexes | None = None,
         among: Mapping[str, Sequence[int]] | None = None,
         relations: Mapping[str, Relation] = BY_NAME,
-        figures: Mapping[str, Figures] | None = None,
+        stats: Mapping[str, KindStats] | None = None,
     ) -> None:
         self.relations = relations
         self._session = session
@@ -71,10 +71,10 @@ class Sight:
         among = {} if among is None else among
         self._filters = {kind: self._encoded(kind, asked, among.get(kind)) for kind in asked.kinds}
         self.kinds = tuple(kind for kind in asked.kinds if self._filters[kind] is not None)
-        self.figures = (
-            {kind: Figures(*self.ask(f"search.figures_{kind}", *self.of(kind))[0]) for kind in self.kinds}
-            if figures is None
-            else figures
+        self.stats = (
+            {kind: KindStats(*self.ask(f"search.figures_{kind}", *self.of(kind))[0]) for kind in self.kinds}
+            if stats is None
+            else stats
         )
 
     def _encoded(self, kind: str, asked: Asked, among: Sequence[int] | None) -> list[Filters] | None:
@@ -131,18 +131,18 @@ class Sight:
         return sum(int(self.ask(name, *of, *filters)[0][0]) for filters in self.filters(kind))
 
     def counts(self, term: str) -> dict[str, int]:
-        """Return how many texts in sight hold a term, by kind."""
+        """Return how many visible texts hold a term, by kind."""
         return {kind: int(self.ask(f"search.count_{kind}", term, *self.of(kind))[0][0]) for kind in self.kinds}
 
     def counts_of_days(self, first_us: int, last_us: int) -> dict[str, int]:
-        """Return how many records in sight happened between two instants, both included, by kind."""
+        """Return how many visible records happened between two instants, both included, by kind."""
         statement = "search.count_of_days_{}"
         return {
             kind: int(self.ask(statement.format(kind), first_us, *self.of(kind), last_us)[0][0]) for kind in self.kinds
         }
 
     def linked(self) -> bool:
-        """Return whether any two records in sight are linked."""
+        """Return whether any two visible records are linked."""
         return bool(self.ask("search.linked", self._seen, self._as_of_us, self.now_us)[0][0])
 
     def beginning(self, beginning: str) -> list[str]:
@@ -178,7 +178,7 @@ class Candidates:
         self.rows.setdefault(kind, set()).update(ordinals)
 
 
-def by_words(sight: Sight, terms: Mapping[str, float], settings: SearchConfig, out: Candidates) -> None:
+def by_words(visibility: VisibleSet, terms: Mapping[str, float], settings: SearchConfig, out: Candidates) -> None:
     """Add the best by words. ``terms`` has each token that is looked for, with its rarity.
 
     Where a filter leaves some out, the best without it are looked at too: they lend, and say who is named; links lead
@@ -186,13 +186,13 @@ def by_words(sight: Sight, terms: Mapping[str, float], settings: SearchConfig, o
     """
     best: dict[tuple[str, int], float] = {}
     others: dict[tuple[str, int], float] = {}
-    for kind in sight.kinds:
-        for filters in sight.filters(kind):
-            _best(sight, kind, terms, settings, filters, best)
-        relation = sight.relations[kind]
+    for kind in visibility.kinds:
+        for filters in visibility.filters(kind):
+            _best(visibility, kind, terms, settings, filters, best)
+        relation = visibility.relations[kind]
         tells = relation.neighbours is not None or (relation.text is not None and relation.text.head is not None)
-        if sight.filtered(kind) and (tells or settings.weights.graph):
-            _best(sight, kind, terms, settings, sight.every(kind), others)
+        if visibility.filtered(kind) and (tells or settings.weights.graph):
+            _best(visibility, kind, terms, settings, visibility.every(kind), others)
     for found in (best, others):
         order = sorted(found.items(), key=lambda item: (-item[1], item[0]))[: out.most]
         for (kind, ordinal), _ in order:
@@ -200,27 +200,29 @@ def by_words(sight: Sight, terms: Mapping[str, float], settings: SearchConfig, o
 
 
 def _best(
-    sight: Sight,
+    visibility: VisibleSet,
     kind: str,
     terms: Mapping[str, float],
     settings: SearchConfig,
     filters: Sequence[str | None],
     out: dict[tuple[str, int], float],
 ) -> None:
-    figures, keyword = sight.figures[kind], settings.keyword
-    if not figures.terms:
+    stats, keyword = visibility.stats[kind], settings.keyword
+    if not stats.terms:
         return
     flat = keyword.k1 * (1 - keyword.b)
-    slope = keyword.k1 * keyword.b * figures.texts / figures.terms
+    slope = keyword.k1 * keyword.b * stats.texts / stats.terms
     for term, rarity in terms.items():
-        rows = sight.ask(f"search.best_{kind}", term, *sight.of(kind), flat, slope, settings.candidates_max, *filters)
+        rows = visibility.ask(
+            f"search.best_{kind}", term, *visibility.of(kind), flat, slope, settings.candidates_max, *filters
+        )
         for ordinal, count, length in rows:
             score = rarity * count * (keyword.k1 + 1) / (count + flat + slope * length)
             out[kind, ordinal] = out.get((kind, ordinal), 0.0) + score
 
 
 def by_vector(
-    sight: Sight,
+    visibility: VisibleSet,
     space: EmbeddingSpace,
     query: NDArray[np.float32],
     settings: SearchConfig,
@@ -240,10 +242,10 @@ def by_vector(
     least = settings.min_similarity if least is None else least
     wanted = max(settings.vector_candidates, settings.candidate_factor * limit) + besides
     best: list[tuple[float, bytes, str, int]] = []
-    for kind in sight.kinds:
-        for filters in sight.filters(kind):
-            found = sight.nearest(kind, filters, space, query, wanted)
-            pages = _pages(sight, kind, filters, space) if found is None else (found,)
+    for kind in visibility.kinds:
+        for filters in visibility.filters(kind):
+            found = visibility.nearest(kind, filters, space, query, wanted)
+            pages = _pages(visibility, kind, filters, space) if found is None else (found,)
             for rows in pages:
                 if rows:
                     best = _nearest(best, kind, rows, space, query, least, wanted)
@@ -251,11 +253,13 @@ def by_vector(
         out.add(kind, (ordinal,))
 
 
-def _pages(sight: Sight, kind: str, filters: Filters, space: EmbeddingSpace) -> Iterator[list[Row]]:
+def _pages(visibility: VisibleSet, kind: str, filters: Filters, space: EmbeddingSpace) -> Iterator[list[Row]]:
     """Yield every vector of a kind in sight that meets the filters, a page at a time."""
     last = -1
     while True:
-        rows = sight.ask(f"search.vectors_{kind}", space.space_id.bytes, *sight.of(kind), last, _PAGE_VECTORS, *filters)
+        rows = visibility.ask(
+            f"search.vectors_{kind}", space.space_id.bytes, *visibility.of(kind), last, _PAGE_VECTORS, *filters
+        )
         yield rows
         if len(rows) < _PAGE_VECTORS:
             return
@@ -287,28 +291,28 @@ def _nearest(
     return sorted(found.values(), key=lambda item: (-item[0], item[1]))[:wanted]
 
 
-def beside(sight: Sight, settings: SearchConfig, out: Candidates) -> None:
+def beside(visibility: VisibleSet, settings: SearchConfig, out: Candidates) -> None:
     """Add the records that stand beside those found, as far as they lend or are linked."""
     keyword, graph = settings.keyword, settings.graph
-    lending = any((keyword.lend_near, keyword.lend_far, keyword.lend_answer))
+    lending = any((keyword.neighbour_boost, keyword.far_neighbour_boost, keyword.answer_boost))
     steps = max(2 if lending else 0, graph.depth if graph.conversation and settings.weights.graph else 0)
-    for kind in sight.kinds:
+    for kind in visibility.kinds:
         rows = out.rows.get(kind)
-        if steps and rows and sight.relations[kind].neighbours is not None:
-            out.add(kind, (row[0] for row in sight.ask(f"search.around_{kind}", dump_json(sorted(rows)), steps)))
+        if steps and rows and visibility.relations[kind].neighbours is not None:
+            out.add(kind, (row[0] for row in visibility.ask(f"search.around_{kind}", dump_json(sorted(rows)), steps)))
 
 
-def recent(sight: Sight, settings: SearchConfig, limit: int, out: Candidates) -> None:
+def recent(visibility: VisibleSet, settings: SearchConfig, limit: int, out: Candidates) -> None:
     """Add what an empty query asks for: what is recent and important."""
     half_us = settings.boosts.recency_half_life_ms * 1_000
     # Scores are compared in f32 and then by id: a few more, so that a tie at the end is broken as in memory.
     count = limit + max(limit, 64)
-    for kind in sight.kinds:
-        for filters in sight.filters(kind):
-            rows = sight.ask(
+    for kind in visibility.kinds:
+        for filters in visibility.filters(kind):
+            rows = visibility.ask(
                 f"search.recent_{kind}",
-                sight.now_us,
-                *sight.of(kind),
+                visibility.now_us,
+                *visibility.of(kind),
                 half_us,
                 settings.neutral_importance,
                 count,
@@ -317,25 +321,25 @@ def recent(sight: Sight, settings: SearchConfig, limit: int, out: Candidates) ->
             out.add(kind, (row[0] for row in rows))
 
 
-def newest(sight: Sight, kind: str, limit: int, out: Candidates) -> None:
+def newest(visibility: VisibleSet, kind: str, limit: int, out: Candidates) -> None:
     """Add the newest of a kind that meet the filters."""
-    for filters in sight.filters(kind):
-        rows = sight.ask(f"search.newest_{kind}", *sight.of(kind), limit, *filters)
+    for filters in visibility.filters(kind):
+        rows = visibility.ask(f"search.newest_{kind}", *visibility.of(kind), limit, *filters)
         out.add(kind, (row[0] for row in rows))
 
 
-def of_days(sight: Sight, first_us: int, last_us: int, out: Candidates) -> None:
+def of_days(visibility: VisibleSet, first_us: int, last_us: int, out: Candidates) -> None:
     """Add what is of the days that a query of nothing else names."""
-    for kind in sight.kinds:
-        for filters in sight.filters(kind):
-            rows = sight.ask(f"search.of_days_{kind}", first_us, *sight.of(kind), last_us, out.most, *filters)
+    for kind in visibility.kinds:
+        for filters in visibility.filters(kind):
+            rows = visibility.ask(f"search.of_days_{kind}", first_us, *visibility.of(kind), last_us, out.most, *filters)
             out.add(kind, (row[0] for row in rows))
 
 
 def linked_rows(
-    sight: Sight, seeds: Sequence[uuid.UUID], depth: int, most: int
+    visibility: VisibleSet, seeds: Sequence[uuid.UUID], depth: int, most: int
 ) -> tuple[list[Row], dict[str, list[Row]]]:
-    """Return the edges within ``depth`` hops of seeds, and the records in sight at their ends, by kind."""
+    """Return the edges within ``depth`` hops of seeds, and the visible records at their ends, by kind."""
     edge = BY_NAME["edge"]
     ends = [(edge.index(f"{end}_type") + 1, edge.index(f"{end}_id") + 1) for end in ("source", "target")]
     edges: dict[int, Row] = {}
@@ -343,7 +347,7 @@ def linked_rows(
     known: set[bytes] = set()
     frontier = {seed.bytes for seed in seeds}
     for _ in range(depth):
-        rows = sight.ask("search.edges_of", _hex(frontier))
+        rows = visibility.ask("search.edges_of", _hex(frontier))
         edges.update((row[0], row) for row in rows[:most])
         known |= frontier
         reached: dict[str, set[bytes]] = {}
@@ -353,8 +357,8 @@ def linked_rows(
                     reached.setdefault(kind, set()).add(key)
         frontier = set()
         for kind, keys in reached.items():
-            if f"search.by_key_{kind}" in sight._statements:
-                found = sight.ask(f"search.by_key_{kind}", _hex(keys), *sight.of(kind))
+            if f"search.by_key_{kind}" in visibility._statements:
+                found = visibility.ask(f"search.by_key_{kind}", _hex(keys), *visibility.of(kind))
                 records.setdefault(kind, []).extend(found)
                 frontier |= {row[1] for row in found}
         if not frontier or len(known) > most:

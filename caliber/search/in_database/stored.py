@@ -27,14 +27,14 @@ from caliber.resident.snapshot import ResidentSnapshot
 from caliber.resident.vectors import VectorSnapshot
 from caliber.schema.relation import Relation
 from caliber.schema.traits import Mirror
-from caliber.search.figures import Figures, StoredFigures
 from caliber.search.filtering.filters import check_filter
 from caliber.search.in_database import candidates as find
-from caliber.search.in_database.candidates import Candidates, Sight
+from caliber.search.in_database.candidates import Candidates, VisibleSet
 from caliber.search.in_database.full_text import indexer_name
 from caliber.search.query import Query
 from caliber.search.request import Asked, Outcome, Request
 from caliber.search.searcher import Searcher
+from caliber.search.stats import KindStats, StoredStats
 from caliber.storage.compile.codec import Row, dump_json
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store
@@ -118,11 +118,13 @@ class StoredSearch:
         relations = self._store.catalog.by_name
         check_state(state, self.settings, self._name, [relations[kind] for kind in asked.kinds])
 
-    def sight(self, session: StatementSession, asked: Asked, figures: Mapping[str, Figures] | None = None) -> Sight:
+    def visibility(
+        self, session: StatementSession, asked: Asked, stats: Mapping[str, KindStats] | None = None
+    ) -> VisibleSet:
         """Return what a search sees of the store in a session."""
         among = self._let_through(session, asked)
         relations = self._store.catalog.by_name
-        return Sight(session, self.full_text.statements, asked, self._store.vector_index, among, relations, figures)
+        return VisibleSet(session, self.full_text.statements, asked, self._store.vector_index, among, relations, stats)
 
     def searcher(self) -> Searcher:
         """Return the searcher, a fresh one when this one remembers too many words."""
@@ -140,30 +142,30 @@ class StoredSearch:
         self.check(state, asked)
         check_filter([self.blank[kind] for kind in asked.kinds], asked.conditions)
         settings, searcher = self.settings, self.searcher()
-        sight = self.sight(session, asked)
+        visibility = self.visibility(session, asked)
         found = Candidates(settings.candidates_max)
         query: Query | None = None
-        figures: StoredFigures | None = None
+        stats: StoredStats | None = None
         if asked.text.strip():
-            counted = figures = self.figures(sight)
-            query = searcher.read(asked.text, lambda: counted.today(sight.now_us))
-            self.collect(sight, asked, query, terms_of(query, figures, sight, searcher), found)
+            counted = stats = self.stats(visibility)
+            query = searcher.read(asked.text, lambda: counted.today(visibility.now_us))
+            self.collect(visibility, asked, query, terms_of(query, stats, visibility, searcher), found)
         else:
-            find.recent(sight, settings, asked.limit, found)
+            find.recent(visibility, settings, asked.limit, found)
         rows = {kind: self.rows(session, kind, ordinals) for kind, ordinals in found.rows.items()}
-        request = self.request(sight, asked, position, rows, figures, query)
-        if figures is not None and figures.linked:
-            rows["edge"] = self.linked(sight, request, rows)
-            request = self.request(sight, asked, position, rows, figures, query)
+        request = self.request(visibility, asked, position, rows, stats, query)
+        if stats is not None and stats.linked:
+            rows["edge"] = self.linked(visibility, request, rows)
+            request = self.request(visibility, asked, position, rows, stats, query)
         return searcher.search(request)
 
-    def figures(self, sight: Sight) -> StoredFigures:
+    def stats(self, visibility: VisibleSet) -> StoredStats:
         """Return the figures of all that is in sight."""
-        return StoredFigures(sight.figures, bool(self.settings.weights.graph) and sight.linked(), sight)
+        return StoredStats(visibility.stats, bool(self.settings.weights.graph) and visibility.linked(), visibility)
 
     def collect(
         self,
-        sight: Sight,
+        visibility: VisibleSet,
         asked: Asked,
         query: Query,
         terms: Mapping[str, float],
@@ -176,14 +178,14 @@ class StoredSearch:
         ``besides`` are records that may be near and are no hits.
         """
         settings = self.settings
-        find.by_words(sight, terms, settings, out)
-        if query.when is not None and not (query.terms or query.beginnings):
-            find.of_days(sight, query.when.first_us, query.when.last_us, out)
+        find.by_words(visibility, terms, settings, out)
+        if query.when is not None and not (query.terms or query.prefixes):
+            find.of_days(visibility, query.when.first_us, query.when.last_us, out)
         if asked.vector is not None and asked.space is not None and settings.weights.vector:
-            find.by_vector(sight, asked.space, asked.vector, settings, asked.limit, out, besides=besides)
-        find.beside(sight, settings, out)
+            find.by_vector(visibility, asked.space, asked.vector, settings, asked.limit, out, besides=besides)
+        find.beside(visibility, settings, out)
 
-    def linked(self, sight: Sight, request: Request, rows: dict[str, list[Row]]) -> list[Row]:
+    def linked(self, visibility: VisibleSet, request: Request, rows: dict[str, list[Row]]) -> list[Row]:
         """Return the edges that lead on from the best hits, and add the records that they lead to."""
         settings = self.settings
         seeds = max(_SEEDS, settings.graph.seeds)
@@ -192,7 +194,7 @@ class StoredSearch:
         unfiltered = dataclasses.replace(request, limit=limit, conditions={}, where=None, floor=False)
         best = self.searcher().search(unfiltered).found
         ids = [hit.relation.entity_id(hit.row) for hit in best[:seeds]]
-        edges, reached = find.linked_rows(sight, ids, settings.graph.depth, settings.candidates_max)
+        edges, reached = find.linked_rows(visibility, ids, settings.graph.depth, settings.candidates_max)
         for kind, more in reached.items():
             rows[kind] = [*rows.get(kind, []), *more]
         return edges
@@ -221,22 +223,22 @@ class StoredSearch:
 
     def request(
         self,
-        sight: Sight,
+        visibility: VisibleSet,
         asked: Asked,
         position: Position,
         rows: Mapping[str, Sequence[Row]],
-        figures: StoredFigures | None,
+        stats: StoredStats | None,
         query: Query | None,
     ) -> Request:
         keys = [row[1] for kind in self.kinds for row in rows.get(kind, ())]
         packed = dump_json([key.hex().upper() for key in keys])
-        if figures is None:
-            rows = {**rows, "usage": sight.ask("search.usage_of", packed)}
+        if stats is None:
+            rows = {**rows, "usage": visibility.ask("search.usage_of", packed)}
         relations = {name: self._mirrors.mirror(name, rows.get(name, ())) for name in self.blank}
         spaces: dict[uuid.UUID, EmbeddingSpace] = {} if asked.space is None else {asked.space.space_id: asked.space}
         vectors: dict[tuple[str, uuid.UUID], VectorSnapshot] = {}
-        if figures is not None and asked.space is not None and asked.vector is not None:
-            found = sight.ask("search.vectors_of", asked.space.space_id.bytes, packed)
+        if stats is not None and asked.space is not None and asked.vector is not None:
+            found = visibility.ask("search.vectors_of", asked.space.space_id.bytes, packed)
             vectors = self._mirrors.vectors(asked.space, found, relations)
         return Request(
             snapshot=ResidentSnapshot(position, relations, vectors, spaces, self._evaluator),
@@ -244,25 +246,25 @@ class StoredSearch:
             vector=asked.vector,
             without_vector=asked.without_vector,
             space_id=None if asked.space is None else asked.space.space_id,
-            kinds=sight.kinds,
+            kinds=visibility.kinds,
             limit=asked.limit,
             conditions=asked.conditions,
             readers=asked.readers,
             as_of_us=asked.as_of_us,
             now_us=asked.now_us,
-            figures=figures,
+            stats=stats,
             query=query,
             where=asked.where,
             floor=asked.floor,
         )
 
 
-def terms_of(query: Query, figures: StoredFigures, sight: Sight, searcher: Searcher) -> dict[str, float]:
+def terms_of(query: Query, stats: StoredStats, visibility: VisibleSet, searcher: Searcher) -> dict[str, float]:
     """Return what is looked up for a query, with its rarity: terms, and for beginnings also spellings."""
     wanted = dict.fromkeys(query.terms)
-    for beginning in query.beginnings:
-        for token in sight.beginning(beginning):
+    for beginning in query.prefixes:
+        for token in visibility.beginning(beginning):
             wanted[token] = None
             if token.startswith(PART_MARK):
                 wanted.update(dict.fromkeys(searcher.terms_of(token.removeprefix(PART_MARK))))
-    return {term: figures.rarity(term) for term in wanted if figures.count(term)}
+    return {term: stats.rarity(term) for term in wanted if stats.count(term)}

@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 
 from caliber.config.search import FloorConfig
 from caliber.kernels import KeywordRule
-from caliber.kernels.joining.join import Best, best_scores, told
+from caliber.kernels.joining.join import Best, best_scores, contributions
 from caliber.model.windows import Evidence
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.search.query import Query
 from caliber.search.ranking.fusion import Joined, times_us
-from caliber.search.ranking.legs import Bools, Coverage, Figures, Floats, Ints, Nearest, Searched, phrase_rows
+from caliber.search.ranking.legs import Bools, CorpusStats, Coverage, Floats, Ints, Nearest, Searched, phrase_rows
 from caliber.text.dates import Interval
 
 _HELD = KeywordRule(k1=0.0, b=0.0, mean_length=1.0, saturate=0.0)
@@ -82,15 +82,15 @@ class Floor:
         query: Query,
         coverage: Coverage,
         thresholds: Thresholds,
-        figures: Figures | None = None,
+        stats: CorpusStats | None = None,
     ) -> None:
         self._query = query
         self._coverage = coverage
         self._least = thresholds
-        self._figures = figures
+        self._stats = stats
         self._question_words = settings.question_words
-        quoted = len(query.saying) >= settings.saying_words
-        self._phrases = (*query.phrases, query.saying) if quoted else query.phrases
+        quoted = len(query.stop_word_phrase) >= settings.saying_words
+        self._phrases = (*query.phrases, query.stop_word_phrase) if quoted else query.phrases
 
     def judge(
         self, searched: Sequence[Searched], joined: Sequence[Joined], nearest: Nearest, most: int, *, whole: bool
@@ -119,7 +119,7 @@ class Floor:
 
     def _near(self, similarities: NDArray[np.float32]) -> int:
         """Return how many of the nearest candidates count as found by their vectors."""
-        if self._query.idle:
+        if self._query.lacks_evidence:
             return 0
         least = self._least.similarity
         if least is None:
@@ -133,8 +133,8 @@ class Floor:
 
     def _count_of_days(self, searched: Sequence[Searched], when: Interval) -> int:
         """Return how many visible records are of the days that the query names."""
-        if self._figures is not None:
-            return self._figures.count_of_days(when)
+        if self._stats is not None:
+            return self._stats.count_of_days(when)
         return sum(int(np.count_nonzero(_of_days(times_us(item.owners), when) & item.visible)) for item in searched)
 
     def _covered(self, item: Searched, day: float) -> Floats:
@@ -175,7 +175,7 @@ class Floor:
     def _beyond(self, nearest: Nearest) -> Sequence[tuple[int, int, float]]:
         """Return what is near beyond the candidates and counts as found."""
         least = self._least.similarity
-        if self._query.idle:
+        if self._query.lacks_evidence:
             return ()
         return nearest.beyond if least is None else [item for item in nearest.beyond if item[2] >= least]
 
@@ -188,7 +188,7 @@ class Floor:
             inside = item.inside()
             words = max(words, float(shares.max(initial=0.0) if inside is None else shares[inside].max(initial=0.0)))
         least = self._least.similarity
-        best = None if self._query.idle else nearest.best
+        best = None if self._query.lacks_evidence else nearest.best
         near = 0.0
         if best is not None:
             near = 1.0 if least is None or least <= 0 else max(best / float(least) / 2, 0.0)
@@ -205,5 +205,5 @@ def _without(item: Searched, joined: Joined, kept: Bools, most: int) -> Joined:
     """Return joined scores with 0 for the candidates that are not kept, and the best of the others."""
     scores = np.where(kept, joined.score, 0.0)
     places, best = best_scores(scores, most, tie=item.owners.ties(), rows=item.rows)
-    given = told(joined.parts, item.rows, item.owners.length, places)
+    given = contributions(joined.parts, item.rows, item.owners.length, places)
     return replace(joined, score=scores, best=Best(scores, places, best, given))

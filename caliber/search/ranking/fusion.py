@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.config.search import SearchConfig, SearchWeights
-from caliber.kernels.joining.join import LENT, QUOTIENT, STRETCHED, VALUES, Best, Part, best_scores, dense, join
+from caliber.kernels.joining.join import NEIGHBOURS, QUOTIENT, STRETCHED, VALUES, Best, Part, best_scores, dense, join
 from caliber.model.time import from_us
 from caliber.resident.mirror import RelationSnapshot
 from caliber.search.ranking.legs import Floats, Ints, Nearest, Searched
@@ -57,7 +57,9 @@ class Joined:
         names = self.names
         return [
             ({name: part for name, part in zip(names, parts, strict=True) if part}, _FOUND_BY[place < near, word, link])
-            for parts, place, word, link in zip(self.best.told.T.tolist(), at.tolist(), worded, linked, strict=True)
+            for parts, place, word, link in zip(
+                self.best.contributions.T.tolist(), at.tolist(), worded, linked, strict=True
+            )
         ]
 
 
@@ -103,7 +105,7 @@ def keyword_parts(searched: Sequence[Searched], settings: SearchConfig) -> list[
     return [
         (
             Part(QUOTIENT, item.own, by=peak),
-            None if item.keyword is item.own else Part(LENT, item.keyword, item.own, by=peak),
+            None if item.keyword is item.own else Part(NEIGHBOURS, item.keyword, item.own, by=peak),
         )
         for item in searched
     ]
@@ -169,7 +171,7 @@ class Legs(NamedTuple):
     """What each leg says, by kind; None is said of none."""
 
     own: Sequence[Part | None]
-    lent: Sequence[Part | None]
+    neighbours: Sequence[Part | None]
     vector: Sequence[Part | None]
     graph: Sequence[Part | None]
 
@@ -184,22 +186,22 @@ def dense_legs(searched: Sequence[Searched], parts: Sequence[Part | None]) -> li
 
 def ranked_legs(searched: Sequence[Searched], legs: Legs, settings: SearchConfig) -> Legs:
     """Return what ranks make of the legs; what a text says itself and what it is lent have one."""
-    own, lent, vector, graph = (dense_legs(searched, parts) for parts in legs)
-    whole = [mine + theirs for mine, theirs in zip(own, lent, strict=True)]
+    own, neighbours, vector, graph = (dense_legs(searched, parts) for parts in legs)
+    whole = [mine + theirs for mine, theirs in zip(own, neighbours, strict=True)]
     ranked = (map(values, rank_scores(searched, leg, settings)) for leg in (whole, vector, graph))
     by_word, by_vector, by_graph = map(list, ranked)
     return Legs(by_word, [None] * len(searched), by_vector, by_graph)
 
 
 def of_words_and_vectors(
-    own: Sequence[Floats], lent: Sequence[Floats], vector: Sequence[Floats], weights: Mapping[str, float]
+    own: Sequence[Floats], neighbours: Sequence[Floats], vector: Sequence[Floats], weights: Mapping[str, float]
 ) -> list[Floats]:
     """Return what words and vectors alone make of each row, between 0 and 1."""
     by_word, by_vector = weights["keyword"], weights["vector"]
     total = (by_word + by_vector) or 1.0
     return [
         (by_word * (mine + theirs) + by_vector * near) / total
-        for mine, theirs, near in zip(own, lent, vector, strict=True)
+        for mine, theirs, near in zip(own, neighbours, vector, strict=True)
     ]
 
 
@@ -232,10 +234,10 @@ def today(searched: Sequence[Searched], now_us: int) -> date:
 
 
 def _newest_us(item: Searched) -> int | None:
-    sight = item.sight
-    if sight.newest_us is None and sight.count:
-        sight.newest_us = int(times_us(item.owners)[sight.visible].max())
-    return sight.newest_us
+    visibility = item.visibility
+    if visibility.newest_us is None and visibility.count:
+        visibility.newest_us = int(times_us(item.owners)[visibility.visible].max())
+    return visibility.newest_us
 
 
 def date_scores(times: NDArray[np.int64], when: Interval, slack_ms: int) -> Floats:

@@ -26,8 +26,8 @@ _NO_ROWS, _NO_SCORES = np.zeros(0, np.int64), np.zeros(0)
 
 
 @dataclass(frozen=True, slots=True)
-class Web:
-    """The links in sight at one boundary: the graph, by kind the row of each node, and which may be seen."""
+class LinkGraph:
+    """The visible links at one boundary: the graph, by kind the row of each node, and which may be seen."""
 
     linked: Linked
     rows: dict[str, Ints]
@@ -41,16 +41,16 @@ class Reached:
     """What links lead to: rows of each kind and their scores, and how to name the edges that brought them."""
 
     found: list[tuple[Ints, Floats]]
-    web: Web | None = None
+    links: LinkGraph | None = None
     walked: Walk | None = None
 
     def edges_to(self, kind: str, row: int) -> list[int]:
         """Return the rows of the edges on the way to a row of a kind; none for what no edge led to."""
-        if self.web is None or self.walked is None or kind not in self.web.rows:
+        if self.links is None or self.walked is None or kind not in self.links.rows:
             return []
-        found = np.flatnonzero(self.web.rows[kind] == row)
+        found = np.flatnonzero(self.links.rows[kind] == row)
         path = self.walked.path(int(found[0])) if len(found) else []
-        graph, rows = self.web.linked.graph, self.web.linked.rows
+        graph, rows = self.links.linked.graph, self.links.linked.rows
         return [int(rows[graph.edge(one, other)]) for one, other in itertools.pairwise(path)]
 
 
@@ -60,26 +60,28 @@ _Brought = list[tuple[Ints, Floats]]
 class GraphLeg:
     """Follows links from seeds, the best of the other legs; each hop keeps ``decay`` of a score."""
 
-    def __init__(self, settings: GraphConfig, sights: VisibleCache, kinds: Sequence[str]) -> None:
+    def __init__(self, settings: GraphConfig, visibilities: VisibleCache, kinds: Sequence[str]) -> None:
         self._settings = settings
         self._searched = kinds
-        self._sights = sights
+        self._visible_cache = visibilities
         self._links = Links()
         self._places = Places()
         # What the newest web was made of, and the web: used again while nothing of it has changed.
-        self._newest: tuple[tuple[object, ...], Web] | None = None
+        self._newest: tuple[tuple[object, ...], LinkGraph] | None = None
 
-    def web(self, request: Request, searched: Sequence[Searched]) -> Web | None:
-        """Return the links in sight, or None where somebody has made none."""
+    def links(self, request: Request, searched: Sequence[Searched]) -> LinkGraph | None:
+        """Return the visible links, or None where somebody has made none."""
         snapshot = request.snapshot
         if not snapshot["edge"].count():
             return None
         kinds = [kind for kind in self._searched if snapshot[kind].relation.linked]
-        sights = {item.kind: item.sight for item in searched}
+        visibilities = {item.kind: item.visibility for item in searched}
         for kind in kinds:
-            if kind not in sights:
-                sights[kind] = self._sights.of(snapshot[kind], request.readers, request.as_of_us, request.now_us)
-        made_of = (snapshot["edge"].live_mask, *(sights[kind].visible for kind in kinds))
+            if kind not in visibilities:
+                visibilities[kind] = self._visible_cache.of(
+                    snapshot[kind], request.readers, request.as_of_us, request.now_us
+                )
+        made_of = (snapshot["edge"].live_mask, *(visibilities[kind].visible for kind in kinds))
         newest = self._newest
         if newest is not None and all(one is other for one, other in zip(newest[0], made_of, strict=True)):
             return newest[1]
@@ -88,19 +90,24 @@ class GraphLeg:
         visible = np.zeros(linked.graph.nodes, np.bool_)
         for kind, rows in zip(kinds, rows_of, strict=True):
             known = rows >= 0
-            visible[known] = sights[kind].visible[rows[known]]
+            visible[known] = visibilities[kind].visible[rows[known]]
         sources = np.repeat(visible, np.diff(linked.graph.indptr))
         any_link = bool((sources & visible[linked.graph.indices]).any())
-        web = Web(linked, dict(zip(kinds, rows_of, strict=True)), visible, any_link)
-        self._newest = (made_of, web)
-        return web
+        links = LinkGraph(linked, dict(zip(kinds, rows_of, strict=True)), visible, any_link)
+        self._newest = (made_of, links)
+        return links
 
-    def has_links(self, web: Web | None) -> bool:
+    def has_links(self, links: LinkGraph | None) -> bool:
         """Return whether there is anything to follow."""
-        return self._settings.conversation or (web is not None and web.any)
+        return self._settings.conversation or (links is not None and links.any)
 
     def reach(
-        self, request: Request, searched: Sequence[Searched], base: Sequence[Floats], weight: float, web: Web | None
+        self,
+        request: Request,
+        searched: Sequence[Searched],
+        base: Sequence[Floats],
+        weight: float,
+        links: LinkGraph | None,
     ) -> Reached:
         """Return, for each kind, the rows that a path from a seed leads to, and the best that any brings.
 
@@ -110,11 +117,11 @@ class GraphLeg:
             return Reached([(_NO_ROWS, _NO_SCORES) for _ in searched])
         seeds = best_hits(searched, base, self._settings.seeds)
         brought: list[_Brought] = [[] for _ in searched]
-        out = Reached([], web)
+        out = Reached([], links)
         if self._settings.conversation:
             self._converse(searched, seeds, brought)
-        if web is not None:
-            out.walked = self._follow(request, searched, seeds, brought, web)
+        if links is not None:
+            out.walked = self._follow(request, searched, seeds, brought, links)
         out.found = [_best_of(pieces) for pieces in brought]
         return out
 
@@ -142,10 +149,10 @@ class GraphLeg:
         searched: Sequence[Searched],
         seeds: Sequence[Hit],
         brought: Sequence[_Brought],
-        web: Web,
+        links: LinkGraph,
     ) -> Walk | None:
         """Walk the edges that somebody made, through records of every kind that may be seen."""
-        linked = web.linked
+        linked = links.linked
         starts: dict[int, float] = {}
         for seed in seeds:
             node = linked.nodes.get(searched[seed.kind].owners.entity_id(seed.row).bytes, -1)
@@ -160,13 +167,13 @@ class GraphLeg:
             np.array(list(starts.values()), np.float32),
             decay=settings.decay,
             max_hops=settings.depth,
-            mask=web.visible,
+            mask=links.visible,
             evaluator=request.snapshot["edge"].evaluator,
         )
         gained = np.flatnonzero(walked.hop > 0)
         for place, item in enumerate(searched):
-            if item.kind in web.rows:
-                rows = web.rows[item.kind][gained]
+            if item.kind in links.rows:
+                rows = links.rows[item.kind][gained]
                 known = rows >= 0
                 brought[place].append((rows[known], walked.score[gained][known].astype(np.float64)))
         return walked

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.config.search import FloorConfig, KeywordConfig
-from caliber.kernels import KeywordRule, KeywordSnapshot, Lending, QueryWord
+from caliber.kernels import KeywordRule, KeywordSnapshot, NeighbourBoost, QueryWord
 from caliber.resident.conversation import neighbours
 from caliber.resident.keywords import ASKS
 from caliber.resident.mirror import RelationSnapshot
@@ -47,7 +47,7 @@ class Searched:
 
     kind: str
     owners: RelationSnapshot
-    sight: VisibleRows
+    visibility: VisibleRows
     allowed: Bools
     words: KeywordSnapshot
     rows: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -55,21 +55,21 @@ class Searched:
     keyword: Floats = field(default_factory=lambda: np.zeros(0))
     mixed: bool = False
     """Whether there may be candidates that are no hits."""
-    silent: Ints | None = None
+    excluded: Ints | None = None
     """Visible rows that lend nothing and are no candidates."""
 
     @property
     def visible(self) -> Bools:
         """Which rows the principal may see and are in force."""
-        return self.sight.visible
+        return self.visibility.visible
 
-    def speaking(self) -> Bools:
+    def searchable(self) -> Bools:
         """Return which visible rows words may find, or that lend. Shapes: ``bool[owners.length]``"""
-        if self.silent is None or not len(self.silent):
+        if self.excluded is None or not len(self.excluded):
             return self.visible
-        speaking = self.visible.copy()
-        speaking[self.silent] = False
-        return speaking
+        searchable = self.visible.copy()
+        searchable[self.excluded] = False
+        return searchable
 
     def inside(self) -> Bools | None:
         """Return which candidates may be hits; None: all. Shapes: ``bool[m]``."""
@@ -100,7 +100,7 @@ def padded(scores: Floats, length: int) -> Floats:
 # --- words ----------------------------------------------------------------------------------------
 
 
-class Figures(Protocol):
+class CorpusStats(Protocol):
     """What is counted over a whole store, of which a search sees only a part."""
 
     @property
@@ -109,7 +109,7 @@ class Figures(Protocol):
         ...
 
     def counts(self, terms: Sequence[str]) -> NDArray[np.int64]:
-        """Return how many texts in sight hold each term."""
+        """Return how many visible texts hold each term."""
         ...
 
     def mean_length(self, kind: str) -> float:
@@ -117,7 +117,7 @@ class Figures(Protocol):
         ...
 
     def count_of_days(self, when: Interval) -> int:
-        """Return how many records in sight are of some days."""
+        """Return how many visible records are of some days."""
         ...
 
 
@@ -141,7 +141,7 @@ def keyword_leg(
     query: Query,
     settings: KeywordConfig,
     similar: SimilarTerms | None,
-    figures: Figures | None,
+    stats: CorpusStats | None,
     floor: FloorConfig,
     *,
     linked: bool,
@@ -149,17 +149,17 @@ def keyword_leg(
     """Score the candidates by the words of the query, and add all records that words find to the candidates.
 
     The leg counts texts, terms and lengths over visible records only, so that hidden records leave no trace.
-    ``figures`` holds these counts where the rows are only a part of a store. ``linked`` asks for candidates that
+    ``stats`` holds these counts where the rows are only a part of a store. ``linked`` asks for candidates that
     filters leave out as well. Returns the words as evidence.
     """
     groups = _groups(searched, query, similar)
-    total = sum(item.sight.count for item in searched) if figures is None else figures.texts
-    words, coverage = _weighed(searched, groups, total, settings.similar_max, figures, floor.unseen_texts)
+    total = sum(item.visibility.count for item in searched) if stats is None else stats.texts
+    words, coverage = _weighed(searched, groups, total, settings.similar_max, stats, floor.unseen_texts)
     for item in searched:
-        mean = item.sight.mean_length(item.words) if figures is None else figures.mean_length(item.kind)
+        mean = item.visibility.mean_length(item.words) if stats is None else stats.mean_length(item.kind)
         item.mixed = linked and item.allowed is not item.visible
-        speaking = item.speaking()
-        _score(item, words, settings, mean, speaking, speaking if linked else item.allowed)
+        searchable = item.searchable()
+        _score(item, words, settings, mean, searchable, searchable if linked else item.allowed)
     return coverage
 
 
@@ -187,7 +187,7 @@ def _groups(searched: Sequence[Searched], query: Query, similar: SimilarTerms | 
             terms += others[0].tolist()
             near += others[1].tolist()
         out.append(_Group(terms, near, number >= 0, filler=term in query.fillers))
-    for beginning in query.beginnings:
+    for beginning in query.prefixes:
         begun = vocabulary.terms_beginning(beginning)
         seen = [term for term, parts in begun.items() if not parts or _in_sight(searched, term, parts)]
         out.append(_Group(seen, [1.0] * len(seen), own=False, beginning=True))
@@ -197,9 +197,9 @@ def _groups(searched: Sequence[Searched], query: Query, similar: SimilarTerms | 
 def _in_sight(searched: Sequence[Searched], term: int, parts: tuple[int, ...]) -> bool:
     """Return whether a visible text holds a term in one of these spellings: a hidden one must not open a stem."""
     for item in searched:
-        known = item.sight.spelt.get((term, parts))
+        known = item.visibility.spellings.get((term, parts))
         if known is None:
-            known = item.sight.knows_spelling((term, parts), _spelt_so(item, term, parts))
+            known = item.visibility.knows_spelling((term, parts), _spelt_so(item, term, parts))
         if known:
             return True
     return False
@@ -219,7 +219,7 @@ def _weighed(
     groups: Sequence[_Group],
     total: int,
     most: int,
-    figures: Figures | None,
+    stats: CorpusStats | None,
     unseen: int,
 ) -> tuple[list[QueryWord], Coverage]:
     """Return the words with the strengths of their terms, for scores and as evidence.
@@ -227,7 +227,7 @@ def _weighed(
     A similar common word never counts as a rare one. As evidence a word is as rare as among ``unseen`` more texts
     without it.
     """
-    found = _counted(searched, groups, figures)
+    found = _counted(searched, groups, stats)
     left = iter(found.tolist())
     rarities: dict[int, tuple[float, float]] = {}  # two logarithms for each distinct count
 
@@ -264,14 +264,14 @@ def _weighed(
     return words, Coverage(evidence, weight, total + unseen)
 
 
-def _counted(searched: Sequence[Searched], groups: Sequence[_Group], figures: Figures | None) -> Ints:
+def _counted(searched: Sequence[Searched], groups: Sequence[_Group], stats: CorpusStats | None) -> Ints:
     """Return how many visible texts hold each term of each group, one group after another."""
     every = [term for group in groups for term in group.terms]
     if not every:
         return np.zeros(0, np.int64)
-    if figures is not None:
+    if stats is not None:
         vocabulary = searched[0].words.dictionary
-        return figures.counts([vocabulary.term_texts(term, term + 1)[0] for term in every])
+        return stats.counts([vocabulary.term_texts(term, term + 1)[0] for term in every])
     found = searched[0].words.counts(every, searched[0].visible)
     for item in searched[1:]:
         found += item.words.counts(every, item.visible)
@@ -288,26 +288,26 @@ def _score(
     words: Sequence[QueryWord],
     settings: KeywordConfig,
     mean_length: float,
-    speaking: Bools,
+    searchable: Bools,
     kept: Bools,
 ) -> None:
     if not words or not mean_length:
         item.own = item.keyword = np.zeros(len(item.rows))
         return
     rule = KeywordRule(settings.k1, settings.b, mean_length, settings.saturate)
-    lending = _lending(item, settings)
-    item.rows, item.own, item.keyword = item.words.scores(words, speaking, rule, lending, kept=kept, given=item.rows)
-    if lending is None:
+    boost = _neighbour_boost(item, settings)
+    item.rows, item.own, item.keyword = item.words.scores(words, searchable, rule, boost, kept=kept, given=item.rows)
+    if boost is None:
         item.keyword = item.own  # the same bits: nobody adds anything
 
 
-def _lending(item: Searched, settings: KeywordConfig) -> Lending | None:
-    lent = (settings.lend_near, settings.lend_far, settings.lend_answer)
+def _neighbour_boost(item: Searched, settings: KeywordConfig) -> NeighbourBoost | None:
+    shares = (settings.neighbour_boost, settings.far_neighbour_boost, settings.answer_boost)
     following = item.owners.layout.relation.neighbours
-    if following is None or not any(lent):
+    if following is None or not any(shares):
         return None
     before, after = neighbours(item.owners, following.by).columns()
-    return Lending(before, after, item.words.flagged(ASKS), *lent)
+    return NeighbourBoost(before, after, item.words.flagged(ASKS), *shares)
 
 
 def phrase_rows(item: Searched, phrases: Sequence[tuple[str, ...]]) -> NDArray[np.int64]:
@@ -323,7 +323,7 @@ def phrase_rows(item: Searched, phrases: Sequence[tuple[str, ...]]) -> NDArray[n
         spoken = [part for part, text in zip(parts, phrase, strict=True) if len(text) > 1]
         terms = sorted({term for part in spoken for term in vocabulary.terms_of_part.get(part, ())[:1]})
         rows = np.flatnonzero(item.allowed) if not terms else _holding_all(item, terms)
-        if spoken == parts and len(parts) == 1 and vocabulary.speaks_alone(parts[0]):
+        if spoken == parts and len(parts) == 1 and vocabulary.is_sole_spelling(parts[0]):
             found.append(rows)
             continue
         found.append(rows[item.words.phrase(parts, rows) > 0])

@@ -36,7 +36,7 @@ class Names:
         self._known: weakref.WeakKeyDictionary[Generation, _Known] = weakref.WeakKeyDictionary()
 
     def named(self, searched: Sequence[Searched], parts: Sequence[str]) -> list[tuple[str, ...]]:
-        """Return the names that a query holds and that somebody in sight goes by.
+        """Return the names that a query holds and that a visible record goes by.
 
         A name that only hidden records have is no name: it would show in what the query finds.
         """

@@ -32,9 +32,11 @@ class _Found:
 class SimilarTerms:
     """Every term of a vocabulary that has a vector, and searches among them."""
 
-    def __init__(self, vectors: WordVectors, vocabulary: Vocabulary, silent: frozenset[str], *, least: float) -> None:
+    def __init__(
+        self, vectors: WordVectors, vocabulary: Vocabulary, stop_terms: frozenset[str], *, least: float
+    ) -> None:
         self._vectors = vectors
-        self._silent = silent
+        self._stop_terms = stop_terms
         self._vocabulary = vocabulary
         self._least = least
         self._matrix = VectorMatrix(DIMENSIONS, "cosine")
@@ -73,7 +75,7 @@ class SimilarTerms:
         if known < count:
             fresh = self._vocabulary.term_texts(known, count)
             # What is no word (numbers, paths) has no vector: a row of zeros, which is like nothing.
-            spoken = [at for at, text in enumerate(fresh) if text.isalpha() and text not in self._silent]
+            spoken = [at for at, text in enumerate(fresh) if text.isalpha() and text not in self._stop_terms]
             rows = np.zeros((len(fresh), DIMENSIONS), np.float32)
             if spoken:
                 rows[spoken] = self._vectors.vectors([fresh[at] for at in spoken])
@@ -83,7 +85,7 @@ class SimilarTerms:
     def _search(self, term: str, before: _Found | None, count: int) -> _Found:
         start = 0 if before is None else before.looked_at
         terms, near = np.zeros(0, np.int64), np.zeros(0, np.float64)
-        spoken = term.isalpha() and term not in self._silent
+        spoken = term.isalpha() and term not in self._stop_terms
         query = self._vectors.vectors([term] if spoken else [])
         if query.any():
             own = self._vocabulary.terms.get(term, count)

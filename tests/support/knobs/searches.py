@@ -270,7 +270,7 @@ CASES: tuple[Case, ...] = (
             "search.mode": "backend",
             "search.weights": WORDS,
             "search.boosts.recency": 1.0,
-            **{f"search.keyword.lend_{name}": 0.0 for name in ("near", "far", "answer")},
+            **{f"search.keyword.{name}boost": 0.0 for name in ("neighbour_", "far_neighbour_", "answer_")},
         },
     ),
     Case(
@@ -343,10 +343,20 @@ CASES: tuple[Case, ...] = (
     case(
         "keyword.saturate", search(LAKES, "lake boat"), (0.0, [1, 2]), (0.1, [2, 1]), keyword__k1=10.0, keyword__b=0.0
     ),
-    case("keyword.lend_near", search(turns("zeppelin", "b", "c", "d"), "zeppelin", places), (0.0, [0]), (0.5, [0, 1])),
-    case("keyword.lend_far", search(turns("zeppelin", "b", "c", "d"), "zeppelin", places), (0.0, [0]), (0.5, [0, 2])),
     case(
-        "keyword.lend_answer",
+        "keyword.neighbour_boost",
+        search(turns("zeppelin", "b", "c", "d"), "zeppelin", places),
+        (0.0, [0]),
+        (0.5, [0, 1]),
+    ),
+    case(
+        "keyword.far_neighbour_boost",
+        search(turns("zeppelin", "b", "c", "d"), "zeppelin", places),
+        (0.0, [0]),
+        (0.5, [0, 2]),
+    ),
+    case(
+        "keyword.answer_boost",
         search(turns("a zeppelin?", "yes", "c", "d"), "zeppelin", places),
         (0.0, [0]),
         (0.5, [0, 1]),

@@ -19,7 +19,7 @@ from caliber.text.dates import Interval
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class KindStats:
     """Counts of one kind: the texts that a principal may see, their terms, and the instant of the newest."""
 
     texts: int
@@ -27,56 +27,56 @@ class Figures:
     newest_us: int | None
 
 
-class Counting(Protocol):
-    """Counts in a database, by kind; a ``Sight`` does."""
+class TermCounts(Protocol):
+    """Counts in a database, by kind; a ``VisibleSet`` does."""
 
     def counts(self, term: str) -> Mapping[str, int]:
-        """Return how many texts in sight hold a term."""
+        """Return how many visible texts hold a term."""
         ...
 
     def counts_of_days(self, first_us: int, last_us: int) -> Mapping[str, int]:
-        """Return how many records in sight happened between two instants, both included."""
+        """Return how many visible records happened between two instants, both included."""
         ...
 
 
 @dataclass(slots=True)
-class StoredFigures:
-    """Figures of some kinds. ``linked``: whether any two records in sight are.
+class StoredStats:
+    """CorpusStats of some kinds. ``linked``: whether any two visible records are.
 
     ``ask`` counts in the database; without it what has not been counted is nowhere.
     """
 
-    kinds: Mapping[str, Figures]
+    kinds: Mapping[str, KindStats]
     linked: bool
-    ask: Counting | None
+    ask: TermCounts | None
     known: dict[str | Interval, Mapping[str, int]] = field(default_factory=dict)
 
-    def of(self, kinds: Iterable[str]) -> StoredFigures:
+    def of(self, kinds: Iterable[str]) -> StoredStats:
         """Return the figures of some of the kinds; what is counted is known to both."""
         return replace(self, kinds={kind: self.kinds[kind] for kind in kinds if kind in self.kinds})
 
-    def detached(self) -> StoredFigures:
+    def detached(self) -> StoredStats:
         """Return the figures without a way to count: the session is about to end."""
         return replace(self, ask=None)
 
     @property
     def texts(self) -> int:
-        """The number of texts in sight, over all kinds that are searched."""
-        return sum(figures.texts for figures in self.kinds.values())
+        """The number of visible texts, over all kinds that are searched."""
+        return sum(stats.texts for stats in self.kinds.values())
 
     def today(self, now_us: int) -> date:
         """Return the day of the newest record in sight, or today if that is earlier."""
-        known = [figures.newest_us for figures in self.kinds.values() if figures.newest_us is not None]
+        known = [stats.newest_us for stats in self.kinds.values() if stats.newest_us is not None]
         return from_us(min(now_us, max(known)) if known else now_us).date()
 
     def count(self, term: str) -> int:
-        """Return how many texts in sight hold a term."""
+        """Return how many visible texts hold a term."""
         if term not in self.known and self.ask is not None:
             self.known[term] = self.ask.counts(term)
         return self._sum(term)
 
     def count_of_days(self, when: Interval) -> int:
-        """Return how many records in sight are of some days."""
+        """Return how many visible records are of some days."""
         if when not in self.known and self.ask is not None:
             self.known[when] = self.ask.counts_of_days(when.first_us, when.last_us)
         return self._sum(when)
@@ -86,13 +86,13 @@ class StoredFigures:
         return sum(counts.get(kind, 0) for kind in self.kinds)
 
     def counts(self, terms: Sequence[str]) -> NDArray[np.int64]:
-        """Return how many texts in sight hold each term."""
+        """Return how many visible texts hold each term."""
         return np.array([self.count(term) for term in terms], np.int64)
 
     def mean_length(self, kind: str) -> float:
         """Return how many terms a text of a kind has in the mean; 0 without any."""
-        figures = self.kinds[kind]
-        return figures.terms / figures.texts if figures.texts else 0.0
+        stats = self.kinds[kind]
+        return stats.terms / stats.texts if stats.texts else 0.0
 
     def rarity(self, term: str) -> float:
         """Return how rare a term is: what candidates are chosen by."""
