@@ -162,7 +162,7 @@ lint-c: setup
 	@$(PY) tools/gen_unicode.py --check
 	@$(PY) tools/fit_tokens.py --check
 	@$(PY) tools/gen_words.py --check
-	$(SAY) 'C with every warning an error'
+	$(SAY) 'C in one style (clang-format), with every warning an error'
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(PY) tools/lint_c.py build/lint
 
 bench: $(STAMPS)/bench

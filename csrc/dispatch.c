@@ -26,8 +26,7 @@ static uint32_t detect(void) {
     }
     const uint32_t osxsave_and_avx = bit_OSXSAVE | bit_AVX;
     const uint64_t xmm_and_ymm = 6;
-    if ((ecx1 & osxsave_and_avx) == osxsave_and_avx && (read_xcr0() & xmm_and_ymm) == xmm_and_ymm &&
-        (b & bit_AVX2)) {
+    if ((ecx1 & osxsave_and_avx) == osxsave_and_avx && (read_xcr0() & xmm_and_ymm) == xmm_and_ymm && (b & bit_AVX2)) {
         features |= CAL_CPU_AVX2;
     }
     /* SHA-NI works on XMM registers, which every x86-64 system saves. The code also uses SSSE3 and SSE4.1. */

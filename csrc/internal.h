@@ -22,8 +22,7 @@ typedef struct {
 #define CAL_BLOCK 64
 
 /* dots[i] = sum of codes[i * stride + j] * query[j], for j < stride, a multiple of 64, exact. */
-typedef void (*cal_code_dots)(const uint8_t *codes, size_t stride, size_t count, const int8_t *query,
-                              int32_t *dots);
+typedef void (*cal_code_dots)(const uint8_t *codes, size_t stride, size_t count, const int8_t *query, int32_t *dots);
 
 /* Bit i: whether row i of at most CAL_BLOCK could have a score that cal_filter_limit turned into limit. */
 typedef uint64_t (*cal_code_filter)(int32_t metric, const cal_code_query *query, const int32_t *dots,
@@ -40,9 +39,8 @@ typedef struct {
 extern const cal_vector_ops cal_vectors_scalar;
 
 /* Also the last rows of the other paths. */
-uint64_t cal_code_filter_scalar(int32_t metric, const cal_code_query *query, const int32_t *dots,
-                                const float *scales, const float *errors, const double *norms, size_t count,
-                                double limit);
+uint64_t cal_code_filter_scalar(int32_t metric, const cal_code_query *query, const int32_t *dots, const float *scales,
+                                const float *errors, const double *norms, size_t count, double limit);
 
 /* Consumes blocks of 64 bytes into the eight state words. */
 typedef void (*cal_sha256_compress)(uint32_t state[8], const uint8_t *data, size_t blocks);
@@ -95,8 +93,7 @@ extern const uint32_t cal_sha256_constants[64];
 typedef uint64_t (*cal_token_measure)(const uint8_t *costs, const uint8_t *text, size_t from, size_t to,
                                       size_t readable);
 
-uint64_t cal_token_measure_scalar(const uint8_t *costs, const uint8_t *text, size_t from, size_t to,
-                                  size_t readable);
+uint64_t cal_token_measure_scalar(const uint8_t *costs, const uint8_t *text, size_t from, size_t to, size_t readable);
 
 /* dispatch.c: NULL if features asks for what this machine or build lacks. */
 const cal_vector_ops *cal_choose_vectors(uint32_t features);

@@ -81,7 +81,7 @@ def header(found: list[int]) -> str:
 
 
 def rows(values: list[int]) -> list[str]:
-    return ["    " + " ".join(f"{value}," for value in values[at : at + 24]) for at in range(0, len(values), 24)]
+    return ["    " + " ".join(f"{value}," for value in values[at : at + 20]) for at in range(0, len(values), 20)]
 
 
 def module(found: list[int]) -> str:

@@ -7,14 +7,14 @@
 #include <string.h>
 
 #define UUID_BYTES 16
-#define FIELD_MAX UINT64_C(0x3FFFFFFF)      /* the longest value PostgreSQL allocates */
-#define EPOCH_US INT64_C(946684800000000)   /* 2000-01-01 in microseconds since 1970-01-01 */
+#define FIELD_MAX UINT64_C(0x3FFFFFFF)           /* the longest value PostgreSQL allocates */
+#define EPOCH_US INT64_C(946684800000000)        /* 2000-01-01 in microseconds since 1970-01-01 */
 #define OLDEST_US (-INT64_C(211813488000000000)) /* the first TIMESTAMPTZ, 4714 BC, since 2000 */
-#define NO_VALUE UINT32_MAX                 /* the length of a field without a value: -1 */
-#define TRAILER UINT16_MAX                  /* the number of fields after the last tuple: -1 */
-#define ARRAY_HEAD 12                       /* dimensions, flags, type of the elements */
-#define ARRAY_DIMENSION 8                   /* length, lower bound */
-#define VECTOR_HEAD 4                       /* dimensions, unused */
+#define NO_VALUE UINT32_MAX                      /* the length of a field without a value: -1 */
+#define TRAILER UINT16_MAX                       /* the number of fields after the last tuple: -1 */
+#define ARRAY_HEAD 12                            /* dimensions, flags, type of the elements */
+#define ARRAY_DIMENSION 8                        /* length, lower bound */
+#define VECTOR_HEAD 4                            /* dimensions, unused */
 #define JSONB_VERSION 1
 #define TEXT_OID 25
 #define UUID_OID 2950

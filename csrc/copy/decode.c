@@ -13,7 +13,6 @@ typedef struct {
     uint64_t bytes, items;
 } field;
 
-
 static size_t width_of(uint64_t kind) {
     static const uint8_t widths[] = {1, 2, 4, 8, 4, 8, UUID_BYTES, 8};
     return kind < sizeof widths ? widths[kind] : 0;

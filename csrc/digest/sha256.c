@@ -141,14 +141,14 @@ static int32_t digest(uint32_t features, const spans *s, uint8_t *out) {
     return CAL_OK;
 }
 
-int32_t cal_sha256_spans_i64(uint32_t features, const uint8_t *data, size_t size, const int64_t *offsets,
-                             size_t count, uint8_t *out) {
+int32_t cal_sha256_spans_i64(uint32_t features, const uint8_t *data, size_t size, const int64_t *offsets, size_t count,
+                             uint8_t *out) {
     const spans s = {data, size, NULL, offsets, count};
     return digest(features, &s, out);
 }
 
-int32_t cal_sha256_spans_i32(uint32_t features, const uint8_t *data, size_t size, const int32_t *offsets,
-                             size_t count, uint8_t *out) {
+int32_t cal_sha256_spans_i32(uint32_t features, const uint8_t *data, size_t size, const int32_t *offsets, size_t count,
+                             uint8_t *out) {
     const spans s = {data, size, offsets, NULL, count};
     return digest(features, &s, out);
 }

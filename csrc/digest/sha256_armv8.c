@@ -47,8 +47,8 @@ static inline __attribute__((always_inline)) void compress(uint32_t *const *stat
                 abcd[l] = vsha256hq_u32(abcd_now, efgh[l], sum);
                 efgh[l] = vsha256h2q_u32(efgh[l], abcd_now, sum);
                 if (i < 12) {
-                    w[l][i & 3] = vsha256su1q_u32(vsha256su0q_u32(now, w[l][(i + 1) & 3]), w[l][(i + 2) & 3],
-                                                  w[l][(i + 3) & 3]);
+                    w[l][i & 3] =
+                        vsha256su1q_u32(vsha256su0q_u32(now, w[l][(i + 1) & 3]), w[l][(i + 2) & 3], w[l][(i + 3) & 3]);
                 }
             }
         }

@@ -58,9 +58,9 @@ enum {
 enum {
     CAL_CPU_AVX2 = 1,
     CAL_CPU_SHANI = 2,
-    CAL_CPU_NEON = 4,     /* 64-bit ARM, all of them */
-    CAL_CPU_DOTPROD = 8,  /* ... with SDOT and UDOT */
-    CAL_CPU_SHA2 = 16     /* ... with SHA256H and its like */
+    CAL_CPU_NEON = 4,    /* 64-bit ARM, all of them */
+    CAL_CPU_DOTPROD = 8, /* ... with SDOT and UDOT */
+    CAL_CPU_SHA2 = 16    /* ... with SHA256H and its like */
 };
 
 enum {
@@ -81,12 +81,12 @@ uint32_t cal_cpu_features(void);
  * NULL. Seven machine words, so a table of segments is an array.
  */
 typedef struct {
-    const float *rows;     /* f32[count, dimensions], row-major */
-    const double *norms;   /* f64[count] */
-    const uint8_t *codes;  /* u8[count, stride] */
-    const float *scales;   /* f32[count] */
-    const float *errors;   /* f32[count] */
-    const uint8_t *live;   /* u8[count] or NULL */
+    const float *rows;    /* f32[count, dimensions], row-major */
+    const double *norms;  /* f64[count] */
+    const uint8_t *codes; /* u8[count, stride] */
+    const float *scales;  /* f32[count] */
+    const float *errors;  /* f32[count] */
+    const uint8_t *live;  /* u8[count] or NULL */
     size_t count;
 } cal_segment;
 
@@ -142,9 +142,9 @@ int32_t cal_scores_f32(uint32_t features, int32_t metric, const cal_segment *seg
                        const int64_t *ids, size_t count, float *scores);
 
 /* scores f32[queries, count]: every row against every query. */
-int32_t cal_score_batch_f32(uint32_t features, int32_t metric, const float *rows, const double *norms,
-                            size_t count, size_t dimensions, const float *queries, const double *query_norms,
-                            size_t query_count, float *scores);
+int32_t cal_score_batch_f32(uint32_t features, int32_t metric, const float *rows, const double *norms, size_t count,
+                            size_t dimensions, const float *queries, const double *query_norms, size_t query_count,
+                            float *scores);
 
 enum {
     CAL_PAIR_ROWS = 32 /* rows that cal_pairs_above_f32 looks at together */
@@ -176,8 +176,8 @@ typedef struct {
  * entropy: 10 bytes an id from a secure source. Not 10 * count bytes, or unix_ms >= 2^48: CAL_E_ARGUMENT.
  * Timestamps used up: CAL_E_OVERFLOW.
  */
-int32_t cal_uuid7(cal_uuid7_state *state, uint64_t unix_ms, const uint8_t *entropy, size_t entropy_size,
-                  size_t count, uint8_t *out);
+int32_t cal_uuid7(cal_uuid7_state *state, uint64_t unix_ms, const uint8_t *entropy, size_t entropy_size, size_t count,
+                  uint8_t *out);
 
 /* ---- SHA-256 (FIPS 180-4) ----------------------------------------------------------------------------- */
 
@@ -185,10 +185,10 @@ int32_t cal_uuid7(cal_uuid7_state *state, uint64_t unix_ms, const uint8_t *entro
  * out[32*i ..] = SHA-256 of data[offsets[i] .. offsets[i+1]); offsets has count + 1 entries and need not
  * start at 0 (sliced Arrow arrays).
  */
-int32_t cal_sha256_spans_i64(uint32_t features, const uint8_t *data, size_t size, const int64_t *offsets,
-                             size_t count, uint8_t *out);
-int32_t cal_sha256_spans_i32(uint32_t features, const uint8_t *data, size_t size, const int32_t *offsets,
-                             size_t count, uint8_t *out);
+int32_t cal_sha256_spans_i64(uint32_t features, const uint8_t *data, size_t size, const int64_t *offsets, size_t count,
+                             uint8_t *out);
+int32_t cal_sha256_spans_i32(uint32_t features, const uint8_t *data, size_t size, const int32_t *offsets, size_t count,
+                             uint8_t *out);
 
 /* ---- token estimates ---------------------------------------------------------------------------------- */
 
@@ -265,9 +265,9 @@ size_t cal_rank_scratch(size_t n, size_t sections);
  * Less scratch than cal_rank_scratch says: CAL_E_ARGUMENT.
  */
 int32_t cal_rank_and_fill(const cal_rank_columns *columns, size_t n, size_t sections, int64_t budget,
-                          const int32_t *section_budget, const int32_t *section_overhead,
-                          int32_t separator_tokens, float min_relevance, uint64_t *scratch, size_t scratch_size,
-                          int64_t *order, uint8_t *decision);
+                          const int32_t *section_budget, const int32_t *section_overhead, int32_t separator_tokens,
+                          float min_relevance, uint64_t *scratch, size_t scratch_size, int64_t *order,
+                          uint8_t *decision);
 
 /* ---- keywords ----------------------------------------------------------------------------------------- */
 
@@ -325,9 +325,9 @@ typedef struct {
     size_t terms;
     uint32_t *first; /* u32[terms], 0xff bytes where there is none, as in chain */
     uint32_t *chain;
-    uint32_t *tail;  /* u32[terms]; this and the rest for writers only */
-    uint16_t *left;  /* u16[terms], zeroed */
-    uint8_t *level;  /* u8[terms], zeroed */
+    uint32_t *tail; /* u32[terms]; this and the rest for writers only */
+    uint16_t *left; /* u16[terms], zeroed */
+    uint8_t *level; /* u8[terms], zeroed */
     uint64_t used;
 } cal_postings;
 
@@ -338,10 +338,10 @@ typedef struct {
  * counts (zeroed) and touched are scratch of terms entries. done: documents added; fewer than count if the
  * segments are full. Over CAL_DOCUMENTS_MAX: CAL_E_OVERFLOW.
  */
-int32_t cal_postings_add(cal_postings *postings, uint64_t first_document, const uint32_t *words,
-                         const int64_t *offsets, size_t count, const uint64_t *term_starts, const uint32_t *term_ids,
-                         const uint8_t *word_flags, size_t word_count, uint32_t *counts, uint32_t *touched,
-                         uint32_t *lengths, uint8_t *flags, size_t *done);
+int32_t cal_postings_add(cal_postings *postings, uint64_t first_document, const uint32_t *words, const int64_t *offsets,
+                         size_t count, const uint64_t *term_starts, const uint32_t *term_ids, const uint8_t *word_flags,
+                         size_t word_count, uint32_t *counts, uint32_t *touched, uint32_t *lengths, uint8_t *flags,
+                         size_t *done);
 
 /* counts[i] = documents below `documents` that mask (u8 a document) lets through and that hold terms[i]. */
 int32_t cal_postings_count(const cal_postings *postings, const uint32_t *terms, size_t count, size_t documents,
@@ -353,7 +353,8 @@ int32_t cal_postings_documents(const cal_postings *postings, uint32_t term, size
 
 /*
  * Who stands beside whom, for documents that are turns of conversations: the document said before and after, -1 or
- * anything >= documents for none, each the other's inverse. before NULL: nobody lends. asks: 1 for a document that ends with a question.
+ * anything >= documents for none, each the other's inverse. before NULL: nobody lends. asks: 1 for a document that ends
+ * with a question.
  */
 typedef struct {
     const int64_t *before;
@@ -413,7 +414,7 @@ typedef struct {
     const double *scores; /* a candidate, as less */
     const double *less;
     const float *near;
-    size_t near_count; /* at most the candidates */
+    size_t near_count;    /* at most the candidates */
     const uint8_t *flags; /* a row */
 } cal_part;
 
@@ -459,8 +460,8 @@ int32_t cal_phrase_matches(const uint8_t *const *documents, const int64_t *sizes
  * documentation of COPY, the *_send and *_recv functions of its types, and pgvector's.
  */
 enum {
-    CAL_COPY_BOOL = 0,        /* Arrow: bits */
-    CAL_COPY_INT2 = 1,        /* i16, and so on */
+    CAL_COPY_BOOL = 0, /* Arrow: bits */
+    CAL_COPY_INT2 = 1, /* i16, and so on */
     CAL_COPY_INT4 = 2,
     CAL_COPY_INT8 = 3,
     CAL_COPY_FLOAT4 = 4,
@@ -509,8 +510,8 @@ typedef struct {
  */
 typedef struct {
     uint64_t kind;
-    uint64_t nullable;       /* 0: a missing value is a fault */
-    uint64_t dimensions;     /* of each vector; 0 for any */
+    uint64_t nullable;   /* 0: a missing value is a fault */
+    uint64_t dimensions; /* of each vector; 0 for any */
     uint64_t width;
     uint64_t first;          /* bit of row 0 in validity, and in the values of a BOOL */
     uint64_t size;           /* bytes of values; for a BOOL whole bytes of bits */
@@ -518,7 +519,7 @@ typedef struct {
     const uint8_t *values;
     const int32_t *offsets32;
     const int64_t *offsets64;
-    uint64_t item_count;     /* TEXT_ARRAY, whose items have one offset more, and UUID_ARRAY */
+    uint64_t item_count; /* TEXT_ARRAY, whose items have one offset more, and UUID_ARRAY */
     uint64_t item_first;
     const uint8_t *item_validity;
     const int32_t *items32;
@@ -526,8 +527,8 @@ typedef struct {
 } cal_copy_column;
 
 /*
- * Tuples of rows [from, rows), as many whole ones as capacity holds: *done rows more, *size bytes. *needed: the bytes of
- * the first tuple that was not written, 0 if all were. CAL_E_COPY for a value that cannot be sent.
+ * Tuples of rows [from, rows), as many whole ones as capacity holds: *done rows more, *size bytes. *needed: the bytes
+ * of the first tuple that was not written, 0 if all were. CAL_E_COPY for a value that cannot be sent.
  */
 int32_t cal_copy_encode(const cal_copy_column *columns, size_t column_count, size_t from, size_t rows, uint8_t *out,
                         size_t capacity, size_t *done, size_t *size, size_t *needed, cal_copy_fault *fault);
@@ -541,8 +542,8 @@ typedef struct {
     uint64_t dimensions; /* of each vector; 0 for any */
     uint64_t size;       /* bytes of values */
     uint64_t item_count;
-    uint64_t missing;    /* returned: how many rows have no value */
-    uint8_t *validity;   /* u8[(rows + 7) / 8] */
+    uint64_t missing;  /* returned: how many rows have no value */
+    uint8_t *validity; /* u8[(rows + 7) / 8] */
     uint8_t *values;
     int32_t *offsets;
     int32_t *items;
@@ -550,8 +551,8 @@ typedef struct {
 
 /*
  * What the whole tuples in data hold, at most rows_max: *rows of them in *consumed bytes; *ended is 1 if the trailer
- * followed, which is consumed too. sizes[2*c], sizes[2*c+1]: bytes of values and items of column c, of which only kind and
- * dimensions are read. CAL_E_COPY for bytes that no server sends; size over INT32_MAX: CAL_E_ARGUMENT.
+ * followed, which is consumed too. sizes[2*c], sizes[2*c+1]: bytes of values and items of column c, of which only kind
+ * and dimensions are read. CAL_E_COPY for bytes that no server sends; size over INT32_MAX: CAL_E_ARGUMENT.
  */
 int32_t cal_copy_scan(const uint8_t *data, size_t size, const cal_copy_buffer *columns, size_t column_count,
                       size_t rows_max, size_t *rows, size_t *consumed, int32_t *ended, uint64_t *sizes,
@@ -570,7 +571,8 @@ int32_t cal_copy_decode(const uint8_t *data, size_t size, cal_copy_buffer *colum
  * SQLite finds what it knows of an open file, locks included, by device and inode. A forked child inherits that, but no
  * lock of its parent: a child that opened a file its parent has open would take the parent's locks for its own. With
  * these in the place of fstat and stat (sqlite3_vfs.xSetSystemCall), and a mark, it finds nothing, and begins anew.
- * status: struct stat of the C library; they answer as fstat and stat do, not with a status. The inode number is XORed with the mark, else they are fstat and stat.
+ * status: struct stat of the C library; they answer as fstat and stat do, not with a status. The inode number is XORed
+ * with the mark, else they are fstat and stat.
  */
 int32_t cal_file_fstat(int32_t handle, void *status);
 int32_t cal_file_stat(const char *path, void *status);

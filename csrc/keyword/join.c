@@ -24,38 +24,54 @@ static void add(const cal_part *part, size_t count, const int64_t *rows, double 
     const double *const own = part->scores, *const less = part->less;
     switch (part->how) {
     case CAL_PART_QUOTIENT:
-        for (size_t i = 0; i < count; ++i) scores[i] += share * (own[i] / by);
+        for (size_t i = 0; i < count; i++) {
+            scores[i] += share * (own[i] / by);
+        }
         break;
     case CAL_PART_LENT:
-        for (size_t i = 0; i < count; ++i) scores[i] += share * (own[i] / by - less[i] / by);
+        for (size_t i = 0; i < count; i++) {
+            scores[i] += share * (own[i] / by - less[i] / by);
+        }
         break;
     case CAL_PART_STRETCHED:
-        for (size_t i = 0; i < part->near_count; ++i) scores[i] += share * (((double)part->near[i] - low) / by);
+        for (size_t i = 0; i < part->near_count; i++) {
+            scores[i] += share * (((double)part->near[i] - low) / by);
+        }
         break;
     case CAL_PART_FLAGGED:
-        for (size_t i = 0; i < count; ++i) {
-            if (part->flags[rows[i]] & part->flag) scores[i] += share;
+        for (size_t i = 0; i < count; i++) {
+            if (part->flags[rows[i]] & part->flag) {
+                scores[i] += share;
+            }
         }
         break;
     default:
-        for (size_t i = 0; i < count; ++i) scores[i] += share * own[i];
+        for (size_t i = 0; i < count; i++) {
+            scores[i] += share * own[i];
+        }
     }
 }
 
 static int valid(const cal_part *parts, size_t part_count, size_t count, const int64_t *rows, size_t row_count) {
-    for (size_t p = 0; p < part_count; ++p) {
-        if (parts[p].how < CAL_PART_VALUES || parts[p].how > CAL_PART_FLAGGED) return 0;
-        if (parts[p].how == CAL_PART_STRETCHED && parts[p].near_count > count) return 0;
+    for (size_t p = 0; p < part_count; p++) {
+        if (parts[p].how < CAL_PART_VALUES || parts[p].how > CAL_PART_FLAGGED) {
+            return 0;
+        }
+        if (parts[p].how == CAL_PART_STRETCHED && parts[p].near_count > count) {
+            return 0;
+        }
     }
     int out = 1;
-    for (size_t i = 0; i < count; ++i) out &= (uint64_t)rows[i] < row_count;
+    for (size_t i = 0; i < count; i++) {
+        out &= (uint64_t)rows[i] < row_count;
+    }
     return out;
 }
 
 static void tell(const cal_part *parts, size_t part_count, const int64_t *rows, const int64_t *places, size_t count,
                  double *told) {
-    for (size_t p = 0; p < part_count; ++p) {
-        for (size_t j = 0; j < count; ++j) {
+    for (size_t p = 0; p < part_count; p++) {
+        for (size_t j = 0; j < count; j++) {
             const int64_t place = places[j];
             told[p * count + j] = place < 0 ? 0.0 : parts[p].share * said(parts + p, (size_t)place, rows[place]);
         }
@@ -65,15 +81,23 @@ static void tell(const cal_part *parts, size_t part_count, const int64_t *rows, 
 int32_t cal_join(const cal_part *parts, size_t part_count, size_t count, const int64_t *rows, size_t row_count,
                  const uint8_t *inside, double least, const uint64_t *tie, size_t k, double *scores, int64_t *ids,
                  float *best, double *told, size_t *found) {
-    if (!valid(parts, part_count, count, rows, row_count)) return CAL_E_ARGUMENT;
-    for (size_t i = 0; i < count; ++i) scores[i] = 0.0;
-    for (size_t p = 0; p < part_count; ++p) add(parts + p, count, rows, scores);
+    if (!valid(parts, part_count, count, rows, row_count)) {
+        return CAL_E_ARGUMENT;
+    }
+    for (size_t i = 0; i < count; i++) {
+        scores[i] = 0.0;
+    }
+    for (size_t p = 0; p < part_count; p++) {
+        add(parts + p, count, rows, scores);
+    }
     heap h = {ids, best, tie, rows, 0, k};
-    for (size_t i = 0; i < count; ++i) {
+    for (size_t i = 0; i < count; i++) {
         const double sum = scores[i] < least ? least : scores[i];
         scores[i] = !inside || inside[rows[i]] ? sum : 0.0;
         const float score = (float)scores[i];
-        if (k && score > 0 && (h.count < k || score >= best[0])) offer(&h, score, (int64_t)i);
+        if (k && score > 0 && (h.count < k || score >= best[0])) {
+            offer(&h, score, (int64_t)i);
+        }
     }
     sort_heap(&h);
     *found = h.count;
@@ -83,9 +107,13 @@ int32_t cal_join(const cal_part *parts, size_t part_count, size_t count, const i
 
 int32_t cal_join_told(const cal_part *parts, size_t part_count, size_t count, const int64_t *rows, size_t row_count,
                       const int64_t *places, size_t place_count, double *told) {
-    if (!valid(parts, part_count, count, rows, row_count)) return CAL_E_ARGUMENT;
-    for (size_t j = 0; j < place_count; ++j) {
-        if (places[j] >= 0 && (uint64_t)places[j] >= count) return CAL_E_ARGUMENT;
+    if (!valid(parts, part_count, count, rows, row_count)) {
+        return CAL_E_ARGUMENT;
+    }
+    for (size_t j = 0; j < place_count; j++) {
+        if (places[j] >= 0 && (uint64_t)places[j] >= count) {
+            return CAL_E_ARGUMENT;
+        }
     }
     tell(parts, part_count, rows, places, place_count, told);
     return CAL_OK;

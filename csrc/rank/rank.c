@@ -23,14 +23,19 @@ typedef struct {
     int64_t index;
 } entry;
 
-enum { BY_RANK, BY_AGE, BY_TIE_HIGH, BY_TIE_LOW, KEYS };
+enum {
+    BY_RANK,
+    BY_AGE,
+    BY_TIE_HIGH,
+    BY_TIE_LOW,
+    KEYS
+};
 
 /* The keys that decide order, one after the other; each lower first. Index decides last, as every step is stable. */
 static uint64_t key_of(const cal_rank_columns *columns, int key, int64_t i) {
     switch (key) {
     case BY_RANK:
-        return ((uint64_t)~ascending_i32(columns->priority[i]) << 32) |
-               (uint32_t)~ascending_f32(columns->relevance[i]);
+        return ((uint64_t)~ascending_i32(columns->priority[i]) << 32) | (uint32_t)~ascending_f32(columns->relevance[i]);
     case BY_AGE:
         return ascending_i64(columns->age_us[i]);
     case BY_TIE_HIGH:
@@ -115,8 +120,8 @@ static void sort(const cal_rank_columns *columns, int key, entry *entries, entry
 }
 
 static int32_t check(const cal_rank_columns *columns, size_t n, size_t sections, int64_t budget,
-                     const int32_t *section_budget, const int32_t *section_overhead,
-                     int32_t separator_tokens, int *any_group) {
+                     const int32_t *section_budget, const int32_t *section_overhead, int32_t separator_tokens,
+                     int *any_group) {
     const uint32_t most = UINT32_C(0x7FFFFFFF);
     const uint32_t most_sections = sections > most ? most + 1 : (uint32_t)sections;
     const uint32_t most_groups = n > most ? most + 1 : (uint32_t)n; /* of group + 1, which is 0 for none */
@@ -158,8 +163,8 @@ static int32_t check(const cal_rank_columns *columns, size_t n, size_t sections,
 }
 
 /* group_head[g] = the best-ranked member of g, group_next[i] = the member ranked next; NONE ends both. */
-static int32_t link_groups(const cal_rank_columns *columns, const entry *sorted, size_t n,
-                           int64_t *group_head, int64_t *group_next) {
+static int32_t link_groups(const cal_rank_columns *columns, const entry *sorted, size_t n, int64_t *group_head,
+                           int64_t *group_next) {
     for (size_t i = 0; i < n; i++) {
         group_head[i] = NONE;
     }
@@ -218,8 +223,8 @@ static void fill_alone(filling *f, const entry *sorted, size_t n, int64_t *order
     }
 }
 
-static void fill_groups(filling *f, const entry *sorted, size_t n, const int64_t *group_head,
-                        const int64_t *group_next, int64_t *order, uint8_t *decision) {
+static void fill_groups(filling *f, const entry *sorted, size_t n, const int64_t *group_head, const int64_t *group_next,
+                        int64_t *order, uint8_t *decision) {
     const cal_rank_columns *columns = f->columns;
     size_t placed = 0;
     for (size_t r = 0; r < n; r++) {
@@ -257,9 +262,9 @@ size_t cal_rank_scratch(size_t n, size_t sections) {
 }
 
 int32_t cal_rank_and_fill(const cal_rank_columns *columns, size_t n, size_t sections, int64_t budget,
-                          const int32_t *section_budget, const int32_t *section_overhead,
-                          int32_t separator_tokens, float min_relevance, uint64_t *scratch, size_t scratch_size,
-                          int64_t *order, uint8_t *decision) {
+                          const int32_t *section_budget, const int32_t *section_overhead, int32_t separator_tokens,
+                          float min_relevance, uint64_t *scratch, size_t scratch_size, int64_t *order,
+                          uint8_t *decision) {
     int any_group;
     int32_t status =
         check(columns, n, sections, budget, section_budget, section_overhead, separator_tokens, &any_group);
@@ -272,8 +277,7 @@ int32_t cal_rank_and_fill(const cal_rank_columns *columns, size_t n, size_t sect
     entry *entries = (entry *)(void *)scratch;
     int64_t *group_head = (int64_t *)(void *)(entries + 2 * n);
     int64_t *group_next = group_head + n;
-    filling f = {columns, section_budget, section_overhead, group_next + n, budget, 0, separator_tokens,
-                 min_relevance};
+    filling f = {columns, section_budget, section_overhead, group_next + n, budget, 0, separator_tokens, min_relevance};
     for (size_t s = 0; s < sections; s++) {
         f.section_used[s] = NONE;
     }

@@ -6,8 +6,8 @@
 
 static int valid_vocabulary(int32_t vocabulary) { return vocabulary >= 0 && vocabulary < CAL_VOCABULARIES; }
 
-static int32_t units_of(cal_token_measure measure, const uint8_t *costs, const uint8_t *data, size_t size,
-                        int64_t from, int64_t to, int64_t *units) {
+static int32_t units_of(cal_token_measure measure, const uint8_t *costs, const uint8_t *data, size_t size, int64_t from,
+                        int64_t to, int64_t *units) {
     if (from < 0 || to < from || (uint64_t)to > size) {
         return CAL_E_OFFSETS;
     }

@@ -12,7 +12,7 @@
 #include <immintrin.h>
 #include <string.h>
 
-/* What a block hands to the next one: its own vectors, as moving by a place needs the last bytes of the block before. */
+/* What a block hands to the next one: its own vectors; moving by a place needs the last bytes of the block before. */
 typedef struct {
     __m256i bytes, class, context, group, letters, letters2, letters4;
     __m256i high, high2, high4, high8, high16;
@@ -41,8 +41,8 @@ static __m256i of_eight(const uint8_t *table, __m256i index, __m256i bit0, __m25
 static __m256i of_sixteen(const uint8_t *table, __m256i index, __m256i number) {
     const __m256i bit0 = _mm256_slli_epi16(number, 7), bit1 = _mm256_slli_epi16(number, 6);
     const __m256i bit2 = _mm256_slli_epi16(number, 5), bit3 = _mm256_slli_epi16(number, 4);
-    return _mm256_blendv_epi8(of_eight(table, index, bit0, bit1, bit2),
-                              of_eight(table + 128, index, bit0, bit1, bit2), bit3);
+    return _mm256_blendv_epi8(of_eight(table, index, bit0, bit1, bit2), of_eight(table + 128, index, bit0, bit1, bit2),
+                              bit3);
 }
 
 /* The costs of the bytes from 0x80 of a block; of no meaning at the others. */
@@ -71,8 +71,8 @@ static __m256i high_costs(const uint8_t *costs, const carried *was, const carrie
         _mm256_and_si256(_mm256_cmpgt_epi8(p1, from_lead), _mm256_cmpgt_epi8(_mm256_setzero_si256(), p1));
     const __m256i p2_is_four =
         _mm256_and_si256(_mm256_cmpgt_epi8(p2, from_four), _mm256_cmpgt_epi8(_mm256_setzero_si256(), p2));
-    const __m256i third = _mm256_blendv_epi8(_mm256_set1_epi8(CAL_TOKENS_THIRD), _mm256_set1_epi8(CAL_TOKENS_FOURTH),
-                                             p2_is_four);
+    const __m256i third =
+        _mm256_blendv_epi8(_mm256_set1_epi8(CAL_TOKENS_THIRD), _mm256_set1_epi8(CAL_TOKENS_FOURTH), p2_is_four);
     const __m256i inside = _mm256_blendv_epi8(third, p1_class, p1_is_lead);
     const __m256i of_continuations = of_sixteen(costs + CAL_TOKENS_CONTINUATION, class, inside);
     return _mm256_blendv_epi8(of_continuations, of_leads, lead);
@@ -100,8 +100,7 @@ static __m256i block_costs(const uint8_t *costs, const carried *was, carried *no
     now->context = _mm256_sub_epi8(now->context, _mm256_and_si256(lower, longer)); /* a mask is -1 */
 
     const __m256i same = _mm256_cmpeq_epi8(bytes, BEFORE(bytes, was->bytes, 1));
-    const __m256i repeats =
-        _mm256_and_si256(same, _mm256_cmpgt_epi8(look_up(cal_token_repeats, now->class), zero));
+    const __m256i repeats = _mm256_and_si256(same, _mm256_cmpgt_epi8(look_up(cal_token_repeats, now->class), zero));
     const __m256i current = _mm256_blendv_epi8(now->class, _mm256_set1_epi8(CAL_TOKENS_REPEAT), repeats);
     const __m256i context = BEFORE(now->context, was->context, 1);
     if (!has_high) {

@@ -1,9 +1,10 @@
 /*
  * Measuring 16 bytes at once with NEON.
  *
- * TBL looks up 64 bytes at once and answers 0 beyond them, TBX leaves what was there: a table of 128 is two of them, one
- * of 256 four. What a byte leaves to the next is the same for all bytes, moved on by one place; runs of 2, 4, 8 and 16
- * are runs of half the length that end now and that long ago. Blocks without a byte from 0x80 skip what only those need.
+ * TBL looks up 64 bytes at once and answers 0 beyond them, TBX leaves what was there: a table of 128 is two of them,
+ * one of 256 four. What a byte leaves to the next is the same for all bytes, moved on by one place; runs of 2, 4, 8 and
+ * 16 are runs of half the length that end now and that long ago. Blocks without a byte from 0x80 skip what only those
+ * need.
  */
 #include "machine.h"
 
@@ -12,7 +13,7 @@
 
 #define BLOCK 16
 
-/* What a block hands to the next one: its own vectors, as moving by a place needs the last bytes of the block before. */
+/* What a block hands to the next one: its own vectors; moving by a place needs the last bytes of the block before. */
 typedef struct {
     uint8x16_t bytes, class, context, group, letters, letters2, letters4;
     uint8x16_t high, high2, high4, high8, high16;
@@ -83,7 +84,8 @@ static inline uint8x16_t block_costs(const uint8_t *costs, const carried *was, c
     const uint8x16_t letters8 = vandq_u8(now->letters4, BEFORE(now->letters4, was->letters4, 4));
     const uint8x16_t lower = vcgtq_u8(look_up(cal_token_lower, now->class), zero);
     const uint8x16_t longer = vaddq_u8(vaddq_u8(now->letters2, now->letters4), letters8);
-    now->context = vaddq_u8(look_up(cal_token_next, now->class), vandq_u8(in_run, look_up(cal_token_again, now->class)));
+    now->context =
+        vaddq_u8(look_up(cal_token_next, now->class), vandq_u8(in_run, look_up(cal_token_again, now->class)));
     now->context = vsubq_u8(now->context, vandq_u8(lower, longer)); /* a mask is -1 */
 
     const uint8x16_t same = vceqq_u8(bytes, BEFORE(bytes, was->bytes, 1));

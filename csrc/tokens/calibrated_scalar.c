@@ -34,15 +34,13 @@ static void step(state *s, uint8_t byte) {
     if (cal_token_lower[class]) {
         s->context = (uint8_t)(s->context + (s->letters >= 2) + (s->letters >= 4) + (s->letters >= 8));
     }
-    s->high_context =
-        (uint8_t)(cal_token_next_high[class] + (s->highs >= 4) + (s->highs >= 8) + (s->highs >= 16));
+    s->high_context = (uint8_t)(cal_token_next_high[class] + (s->highs >= 4) + (s->highs >= 8) + (s->highs >= 16));
     s->group = group;
     s->before = s->previous;
     s->previous = byte;
 }
 
-uint64_t cal_token_measure_scalar(const uint8_t *costs, const uint8_t *text, size_t from, size_t to,
-                                  size_t readable) {
+uint64_t cal_token_measure_scalar(const uint8_t *costs, const uint8_t *text, size_t from, size_t to, size_t readable) {
     (void)readable;
     state s = {0};
     uint64_t units = 0;

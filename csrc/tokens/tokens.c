@@ -29,8 +29,7 @@ int32_t cal_tokens_bytes_spans_i64(size_t size, const int64_t *offsets, size_t c
         return CAL_E_ARGUMENT;
     }
     for (size_t i = 0; i < count; i++) {
-        const int32_t status =
-            tokens_of(offsets[i], offsets[i + 1], size, numerator, denominator, &tokens[i]);
+        const int32_t status = tokens_of(offsets[i], offsets[i + 1], size, numerator, denominator, &tokens[i]);
         if (status != CAL_OK) {
             return status;
         }
@@ -44,8 +43,7 @@ int32_t cal_tokens_bytes_spans_i32(size_t size, const int32_t *offsets, size_t c
         return CAL_E_ARGUMENT;
     }
     for (size_t i = 0; i < count; i++) {
-        const int32_t status =
-            tokens_of(offsets[i], offsets[i + 1], size, numerator, denominator, &tokens[i]);
+        const int32_t status = tokens_of(offsets[i], offsets[i + 1], size, numerator, denominator, &tokens[i]);
         if (status != CAL_OK) {
             return status;
         }

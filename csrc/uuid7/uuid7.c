@@ -6,8 +6,8 @@
 #define COUNTER_SEED_BITS 0x7FFU /* the top bit starts at 0, which leaves room to count */
 #define TIMESTAMP_LIMIT (UINT64_C(1) << 48)
 
-int32_t cal_uuid7(cal_uuid7_state *state, uint64_t unix_ms, const uint8_t *entropy, size_t entropy_size,
-                  size_t count, uint8_t *out) {
+int32_t cal_uuid7(cal_uuid7_state *state, uint64_t unix_ms, const uint8_t *entropy, size_t entropy_size, size_t count,
+                  uint8_t *out) {
     if (unix_ms >= TIMESTAMP_LIMIT || count > SIZE_MAX / 16 || entropy_size != count * ENTROPY_PER_ID) {
         return CAL_E_ARGUMENT;
     }

@@ -39,9 +39,9 @@
 
 #include "scoring.h"
 
-#define CAL_CODE_STEP 64                       /* codes of a row are padded to a multiple of this */
-#define CAL_CODE_SMALLEST 64                   /* fewer dimensions are scored faster than looked up */
-#define CAL_CODE_LARGEST (1 << 16)             /* 255 * 64 * 2^16 < 2^31: sums fit 32 bits */
+#define CAL_CODE_STEP 64           /* codes of a row are padded to a multiple of this */
+#define CAL_CODE_SMALLEST 64       /* fewer dimensions are scored faster than looked up */
+#define CAL_CODE_LARGEST (1 << 16) /* 255 * 64 * 2^16 < 2^31: sums fit 32 bits */
 #define CAL_CODE_SLACK (1.0 / (1 << 30))
 #define CAL_FILTER_SLACK (1.0 / (1 << 18))
 

@@ -131,8 +131,8 @@ static void search_codes(pair_search *s, size_t first, size_t count, int8_t *que
     cal_code_query queries[TOGETHER];
     for (size_t q = 0; q < count; q++) {
         if (segment->norms[first + q] > 0.0) {
-            cal_code_query_f32(segment->rows + (first + q) * s->dimensions, segment->norms[first + q],
-                               s->dimensions, query_codes + q * stride, &queries[q]);
+            cal_code_query_f32(segment->rows + (first + q) * s->dimensions, segment->norms[first + q], s->dimensions,
+                               query_codes + q * stride, &queries[q]);
             continue;
         }
         for (size_t j = first + q + 1; j < segment->count; j++) {

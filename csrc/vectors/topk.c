@@ -224,8 +224,8 @@ static uint64_t taking_part(const cal_segment *segment, const uint8_t *mask, siz
 }
 
 /* Every query over the codes of rows that follow each other; `in` has a bit for each that takes part. */
-static void search_block(const cal_vector_ops *ops, const cal_segment *segment, size_t first, size_t count,
-                         uint64_t in, int64_t base, search *searches, size_t query_count, cal_reduce reduce) {
+static void search_block(const cal_vector_ops *ops, const cal_segment *segment, size_t first, size_t count, uint64_t in,
+                         int64_t base, search *searches, size_t query_count, cal_reduce reduce) {
     const size_t stride = cal_code_stride(searches[0].dimensions);
     for (size_t q = 0; q < query_count; q++) {
         search *s = &searches[q];
@@ -379,8 +379,7 @@ int32_t cal_topk_f32(uint32_t features, int32_t metric, const cal_segment *segme
     search *searches = (search *)(void *)free_scratch;
     free_scratch += aligned(query_count * sizeof(search));
     const int use_codes = codes_pay(segments, segment_count, dimensions, mask, k);
-    const double reach =
-        use_codes && metric == CAL_METRIC_INNER_PRODUCT ? longest(segments, segment_count) : 1.0;
+    const double reach = use_codes && metric == CAL_METRIC_INNER_PRODUCT ? longest(segments, segment_count) : 1.0;
     /* Searches with codes first; a query of length 0 has no direction and scores every row. */
     size_t coded = 0, uncoded = query_count;
     for (size_t q = 0; q < query_count; q++) {
@@ -448,9 +447,8 @@ int32_t cal_score_bounds_f32(uint32_t features, int32_t metric, const cal_segmen
         const size_t count = segment->count - i < CAL_BLOCK ? segment->count - i : CAL_BLOCK;
         int32_t dots[CAL_BLOCK];
         ops->code_dots(segment->codes + i * stride, stride, count, codes.codes, dots);
-        const uint64_t bits =
-            ops->code_filter(metric, &codes, dots, segment->scales + i, segment->errors + i, segment->norms + i,
-                             count, cal_filter_limit(metric, threshold));
+        const uint64_t bits = ops->code_filter(metric, &codes, dots, segment->scales + i, segment->errors + i,
+                                               segment->norms + i, count, cal_filter_limit(metric, threshold));
         for (size_t r = 0; r < count; r++) {
             const cal_bounds bounds = cal_score_bounds(metric, &codes, dots[r], segment->scales[i + r],
                                                        segment->errors[i + r], segment->norms[i + r]);

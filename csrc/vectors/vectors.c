@@ -82,9 +82,9 @@ int32_t cal_scores_f32(uint32_t features, int32_t metric, const cal_segment *seg
     return CAL_OK;
 }
 
-int32_t cal_score_batch_f32(uint32_t features, int32_t metric, const float *rows, const double *norms,
-                            size_t count, size_t dimensions, const float *queries, const double *query_norms,
-                            size_t query_count, float *scores) {
+int32_t cal_score_batch_f32(uint32_t features, int32_t metric, const float *rows, const double *norms, size_t count,
+                            size_t dimensions, const float *queries, const double *query_norms, size_t query_count,
+                            float *scores) {
     const cal_vector_ops *ops = cal_choose_vectors(features);
     if (!ops) {
         return CAL_E_UNSUPPORTED;

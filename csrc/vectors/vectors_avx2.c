@@ -19,14 +19,12 @@ static inline double fold(__m256d low, __m256d high) {
     return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
 }
 
-static inline void add_products(__m256d *low, __m256d *high, __m256 row, __m256d query_low,
-                                __m256d query_high) {
+static inline void add_products(__m256d *low, __m256d *high, __m256 row, __m256d query_low, __m256d query_high) {
     *low = _mm256_add_pd(*low, _mm256_mul_pd(widen_low(row), query_low));
     *high = _mm256_add_pd(*high, _mm256_mul_pd(widen_high(row), query_high));
 }
 
-static inline void add_squares(__m256d *low, __m256d *high, __m256 row, __m256d query_low,
-                               __m256d query_high) {
+static inline void add_squares(__m256d *low, __m256d *high, __m256 row, __m256d query_low, __m256d query_high) {
     const __m256d below = _mm256_sub_pd(widen_low(row), query_low);
     const __m256d above = _mm256_sub_pd(widen_high(row), query_high);
     *low = _mm256_add_pd(*low, _mm256_mul_pd(below, below));
@@ -40,32 +38,30 @@ static inline __m256 load_tail(const float *from, size_t count) {
     return _mm256_loadu_ps(padded);
 }
 
-#define REDUCE(NAME, ADD)                                                                               \
-    static void NAME(const float *const rows[CAL_ROWS], const float *query, size_t dimensions,         \
-                     double out[CAL_ROWS]) {                                                            \
-        __m256d low[CAL_ROWS], high[CAL_ROWS];                                                          \
-        for (size_t r = 0; r < CAL_ROWS; r++) {                                                         \
-            low[r] = high[r] = _mm256_setzero_pd();                                                     \
-        }                                                                                               \
-        const size_t whole = dimensions - dimensions % LANES;                                           \
-        for (size_t i = 0; i < whole; i += LANES) {                                                     \
-            const __m256 q = _mm256_loadu_ps(query + i);                                                \
-            const __m256d query_low = widen_low(q), query_high = widen_high(q);                         \
-            for (size_t r = 0; r < CAL_ROWS; r++) {                                                     \
-                ADD(&low[r], &high[r], _mm256_loadu_ps(rows[r] + i), query_low, query_high);            \
-            }                                                                                           \
-        }                                                                                               \
-        if (whole != dimensions) {                                                                      \
-            const __m256 q = load_tail(query + whole, dimensions - whole);                              \
-            const __m256d query_low = widen_low(q), query_high = widen_high(q);                         \
-            for (size_t r = 0; r < CAL_ROWS; r++) {                                                     \
-                ADD(&low[r], &high[r], load_tail(rows[r] + whole, dimensions - whole), query_low,       \
-                    query_high);                                                                        \
-            }                                                                                           \
-        }                                                                                               \
-        for (size_t r = 0; r < CAL_ROWS; r++) {                                                         \
-            out[r] = fold(low[r], high[r]);                                                             \
-        }                                                                                               \
+#define REDUCE(NAME, ADD)                                                                                              \
+    static void NAME(const float *const rows[CAL_ROWS], const float *query, size_t dimensions, double out[CAL_ROWS]) { \
+        __m256d low[CAL_ROWS], high[CAL_ROWS];                                                                         \
+        for (size_t r = 0; r < CAL_ROWS; r++) {                                                                        \
+            low[r] = high[r] = _mm256_setzero_pd();                                                                    \
+        }                                                                                                              \
+        const size_t whole = dimensions - dimensions % LANES;                                                          \
+        for (size_t i = 0; i < whole; i += LANES) {                                                                    \
+            const __m256 q = _mm256_loadu_ps(query + i);                                                               \
+            const __m256d query_low = widen_low(q), query_high = widen_high(q);                                        \
+            for (size_t r = 0; r < CAL_ROWS; r++) {                                                                    \
+                ADD(&low[r], &high[r], _mm256_loadu_ps(rows[r] + i), query_low, query_high);                           \
+            }                                                                                                          \
+        }                                                                                                              \
+        if (whole != dimensions) {                                                                                     \
+            const __m256 q = load_tail(query + whole, dimensions - whole);                                             \
+            const __m256d query_low = widen_low(q), query_high = widen_high(q);                                        \
+            for (size_t r = 0; r < CAL_ROWS; r++) {                                                                    \
+                ADD(&low[r], &high[r], load_tail(rows[r] + whole, dimensions - whole), query_low, query_high);         \
+            }                                                                                                          \
+        }                                                                                                              \
+        for (size_t r = 0; r < CAL_ROWS; r++) {                                                                        \
+            out[r] = fold(low[r], high[r]);                                                                            \
+        }                                                                                                              \
     }
 
 REDUCE(dot, add_products)
@@ -121,16 +117,16 @@ static inline int passing_four(int32_t metric, const cal_code_query *query, __m1
                                const float *errors, const double *norms, __m256d weight, __m256d constant,
                                __m256d square, __m256d limit) {
     const __m256d dot = _mm256_cvtepi32_pd(_mm_sub_epi32(dots, _mm_set1_epi32(query->offset)));
-    const __m256d scaled = _mm256_mul_pd(_mm256_mul_pd(dot, _mm256_cvtps_pd(_mm_loadu_ps(scales))),
-                                         _mm256_set1_pd(query->scale));
+    const __m256d scaled =
+        _mm256_mul_pd(_mm256_mul_pd(dot, _mm256_cvtps_pd(_mm_loadu_ps(scales))), _mm256_set1_pd(query->scale));
     const __m256d error = _mm256_mul_pd(_mm256_cvtps_pd(_mm_loadu_ps(errors)), weight);
     const __m256d cosine = _mm256_add_pd(scaled, _mm256_add_pd(error, constant));
     const __m256d norm = _mm256_loadu_pd(norms);
     const __m256d product = _mm256_mul_pd(_mm256_mul_pd(cosine, norm), _mm256_set1_pd(query->norm));
     __m256d upper = product;
     if (metric == CAL_METRIC_L2) {
-        const __m256d squares = _mm256_mul_pd(_mm256_add_pd(_mm256_mul_pd(norm, norm), square),
-                                              _mm256_set1_pd(1.0 - CAL_CODE_SLACK));
+        const __m256d squares =
+            _mm256_mul_pd(_mm256_add_pd(_mm256_mul_pd(norm, norm), square), _mm256_set1_pd(1.0 - CAL_CODE_SLACK));
         upper = _mm256_sub_pd(_mm256_add_pd(product, product), squares);
     }
     return _mm256_movemask_pd(_mm256_cmp_pd(upper, limit, _CMP_NLT_UQ));
@@ -157,11 +153,13 @@ static uint64_t code_filter(int32_t metric, const cal_code_query *query, const i
         for (; i + 4 <= count; i += 4) {
             const __m128i four = _mm_loadu_si128((const __m128i *)(const void *)(dots + i));
             passed |= (uint64_t)(uint32_t)passing_four(metric, query, four, scales + i, errors + i, norms + i, weight,
-                                                       constant, square, least) << i;
+                                                       constant, square, least)
+                      << i;
         }
     }
     if (i < count) {
-        passed |= cal_code_filter_scalar(metric, query, dots + i, scales + i, errors + i, norms + i, count - i, limit) << i;
+        passed |= cal_code_filter_scalar(metric, query, dots + i, scales + i, errors + i, norms + i, count - i, limit)
+                  << i;
     }
     return passed;
 }

@@ -42,41 +42,40 @@ static inline float64x2_t add_square(float64x2_t sum, float64x2_t row, float64x2
     return vaddq_f64(sum, vmulq_f64(difference, difference));
 }
 
-#define ADD_LANES(ADD, SUMS, ROW, QUERY)                                                                \
-    do {                                                                                                \
-        const lanes row = ROW;                                                                          \
-        SUMS.p01 = ADD(SUMS.p01, row.p01, QUERY.p01);                                                   \
-        SUMS.p23 = ADD(SUMS.p23, row.p23, QUERY.p23);                                                   \
-        SUMS.p45 = ADD(SUMS.p45, row.p45, QUERY.p45);                                                   \
-        SUMS.p67 = ADD(SUMS.p67, row.p67, QUERY.p67);                                                   \
+#define ADD_LANES(ADD, SUMS, ROW, QUERY)                                                                               \
+    do {                                                                                                               \
+        const lanes row = ROW;                                                                                         \
+        SUMS.p01 = ADD(SUMS.p01, row.p01, QUERY.p01);                                                                  \
+        SUMS.p23 = ADD(SUMS.p23, row.p23, QUERY.p23);                                                                  \
+        SUMS.p45 = ADD(SUMS.p45, row.p45, QUERY.p45);                                                                  \
+        SUMS.p67 = ADD(SUMS.p67, row.p67, QUERY.p67);                                                                  \
     } while (0)
 
 /* The sums of each row are a variable of their own: an array of them would be kept in memory. */
-#define REDUCE(NAME, ADD)                                                                               \
-    void NAME(const float *const rows[CAL_ROWS], const float *query, size_t dimensions,                \
-              double out[CAL_ROWS]) {                                                                   \
-        const float *const r0 = rows[0], *const r1 = rows[1], *const r2 = rows[2], *const r3 = rows[3]; \
-        const float64x2_t zero = vdupq_n_f64(0.0);                                                      \
-        lanes a = {zero, zero, zero, zero}, b = a, c = a, d = a;                                        \
-        const size_t whole = dimensions - dimensions % LANES, rest = dimensions - whole;                \
-        for (size_t i = 0; i < whole; i += LANES) {                                                     \
-            const lanes q = load_lanes(query + i);                                                      \
-            ADD_LANES(ADD, a, load_lanes(r0 + i), q);                                                   \
-            ADD_LANES(ADD, b, load_lanes(r1 + i), q);                                                   \
-            ADD_LANES(ADD, c, load_lanes(r2 + i), q);                                                   \
-            ADD_LANES(ADD, d, load_lanes(r3 + i), q);                                                   \
-        }                                                                                               \
-        if (rest > 0) {                                                                                 \
-            const lanes q = load_tail(query + whole, rest);                                             \
-            ADD_LANES(ADD, a, load_tail(r0 + whole, rest), q);                                          \
-            ADD_LANES(ADD, b, load_tail(r1 + whole, rest), q);                                          \
-            ADD_LANES(ADD, c, load_tail(r2 + whole, rest), q);                                          \
-            ADD_LANES(ADD, d, load_tail(r3 + whole, rest), q);                                          \
-        }                                                                                               \
-        out[0] = fold(a);                                                                               \
-        out[1] = fold(b);                                                                               \
-        out[2] = fold(c);                                                                               \
-        out[3] = fold(d);                                                                               \
+#define REDUCE(NAME, ADD)                                                                                              \
+    void NAME(const float *const rows[CAL_ROWS], const float *query, size_t dimensions, double out[CAL_ROWS]) {        \
+        const float *const r0 = rows[0], *const r1 = rows[1], *const r2 = rows[2], *const r3 = rows[3];                \
+        const float64x2_t zero = vdupq_n_f64(0.0);                                                                     \
+        lanes a = {zero, zero, zero, zero}, b = a, c = a, d = a;                                                       \
+        const size_t whole = dimensions - dimensions % LANES, rest = dimensions - whole;                               \
+        for (size_t i = 0; i < whole; i += LANES) {                                                                    \
+            const lanes q = load_lanes(query + i);                                                                     \
+            ADD_LANES(ADD, a, load_lanes(r0 + i), q);                                                                  \
+            ADD_LANES(ADD, b, load_lanes(r1 + i), q);                                                                  \
+            ADD_LANES(ADD, c, load_lanes(r2 + i), q);                                                                  \
+            ADD_LANES(ADD, d, load_lanes(r3 + i), q);                                                                  \
+        }                                                                                                              \
+        if (rest > 0) {                                                                                                \
+            const lanes q = load_tail(query + whole, rest);                                                            \
+            ADD_LANES(ADD, a, load_tail(r0 + whole, rest), q);                                                         \
+            ADD_LANES(ADD, b, load_tail(r1 + whole, rest), q);                                                         \
+            ADD_LANES(ADD, c, load_tail(r2 + whole, rest), q);                                                         \
+            ADD_LANES(ADD, d, load_tail(r3 + whole, rest), q);                                                         \
+        }                                                                                                              \
+        out[0] = fold(a);                                                                                              \
+        out[1] = fold(b);                                                                                              \
+        out[2] = fold(c);                                                                                              \
+        out[3] = fold(d);                                                                                              \
     }
 
 REDUCE(cal_dot_neon, add_product)
@@ -159,8 +158,8 @@ uint64_t cal_code_filter_neon(int32_t metric, const cal_code_query *query, const
         const int32x4_t offset = vdupq_n_s32(query->offset);
         for (; i + 4 <= count; i += 4) {
             const float32x4_t dot = vcvtq_f32_s32(vsubq_s32(vld1q_s32(dots + i), offset));
-            const float32x4_t upper = vaddq_f32(vmulq_f32(dot, vld1q_f32(scales + i)),
-                                                vmulq_n_f32(vld1q_f32(errors + i), weight));
+            const float32x4_t upper =
+                vaddq_f32(vmulq_f32(dot, vld1q_f32(scales + i)), vmulq_n_f32(vld1q_f32(errors + i), weight));
             passed |= failed(vcltq_f32(upper, least)) << i;
         }
     } else {
@@ -177,7 +176,8 @@ uint64_t cal_code_filter_neon(int32_t metric, const cal_code_query *query, const
         }
     }
     if (i < count) {
-        passed |= cal_code_filter_scalar(metric, query, dots + i, scales + i, errors + i, norms + i, count - i, limit) << i;
+        passed |= cal_code_filter_scalar(metric, query, dots + i, scales + i, errors + i, norms + i, count - i, limit)
+                  << i;
     }
     return passed;
 }

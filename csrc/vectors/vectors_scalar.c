@@ -26,8 +26,7 @@ static double squared_distance_one(const float *row, const float *query, size_t 
     return fold(lane);
 }
 
-static void dot(const float *const rows[CAL_ROWS], const float *query, size_t dimensions,
-                double out[CAL_ROWS]) {
+static void dot(const float *const rows[CAL_ROWS], const float *query, size_t dimensions, double out[CAL_ROWS]) {
     for (size_t r = 0; r < CAL_ROWS; r++) {
         out[r] = dot_one(rows[r], query, dimensions);
     }
@@ -50,9 +49,8 @@ static void code_dots(const uint8_t *codes, size_t stride, size_t count, const i
     }
 }
 
-uint64_t cal_code_filter_scalar(int32_t metric, const cal_code_query *query, const int32_t *dots,
-                                const float *scales, const float *errors, const double *norms, size_t count,
-                                double limit) {
+uint64_t cal_code_filter_scalar(int32_t metric, const cal_code_query *query, const int32_t *dots, const float *scales,
+                                const float *errors, const double *norms, size_t count, double limit) {
     uint64_t passed = 0;
     if (metric == CAL_METRIC_COSINE) {
         const float weight = (float)((1.0 + query->error) / query->scale);

@@ -9,9 +9,29 @@
 
 /* Bytes as text has them: runs of letters, of one byte again and again, and of UTF-8, whole or broken. */
 static size_t take_text(input *in, uint8_t *text) {
-    static const char *const pieces[] = {"the", "Word", "42", " ", "  ", "\n", "\t", "...", "()", "{}", "_", "'", ";",
-                                         "==", "\xC3\xA9", "\xE6\x97\xA5", "\xE3\x81\x82", "\xF0\x9F\x8E\x89", "\xD0\xB6",
-                                         "\x80", "\xFF", "\xF0\x9F", "\xED\xA0\x80"};
+    static const char *const pieces[] = {"the",
+                                         "Word",
+                                         "42",
+                                         " ",
+                                         "  ",
+                                         "\n",
+                                         "\t",
+                                         "...",
+                                         "()",
+                                         "{}",
+                                         "_",
+                                         "'",
+                                         ";",
+                                         "==",
+                                         "\xC3\xA9",
+                                         "\xE6\x97\xA5",
+                                         "\xE3\x81\x82",
+                                         "\xF0\x9F\x8E\x89",
+                                         "\xD0\xB6",
+                                         "\x80",
+                                         "\xFF",
+                                         "\xF0\x9F",
+                                         "\xED\xA0\x80"};
     const size_t count = sizeof pieces / sizeof *pieces;
     size_t size = 0;
     while (in->size > 0 && size < MOST_BYTES) {

@@ -8,7 +8,7 @@
 #define MOST_ROWS 12
 #define MOST_COLUMNS 4
 #define MOST_ITEMS 4
-#define MOST_BYTES 20   /* of a text */
+#define MOST_BYTES 20 /* of a text */
 #define MOST_FLOATS 6
 #define ROOM 16384
 #define EPOCH_US INT64_C(946684800000000)
@@ -85,7 +85,9 @@ static uint32_t half_of(float value) {
     const double magnitude = fabs((double)value);
     int exponent = 0;
     frexp(magnitude, &exponent);
-    const int step = magnitude == 0 || exponent < -13 ? -24 : exponent - 11; /* subnormals share the step of the smallest normal ones */
+    const int step = magnitude == 0 || exponent < -13
+                         ? -24
+                         : exponent - 11; /* subnormals share the step of the smallest normal ones */
     const double steps = nearbyint(ldexp(magnitude, -step));
     const double biased = step == -24 ? steps : steps + 1024.0 * (step + 24);
     return sign | (uint32_t)biased;
@@ -95,9 +97,26 @@ static uint32_t half_of(float value) {
 
 /* Characters at the borders of what there is, on either side of them. */
 static const char *const pieces[] = {
-    "a", "{}", "12345678", "\x7F", "\xC2\x80", "\xC1\xBF", "\xDF\xBF", "\xE0\xA0\x80", "\xE0\x9F\xBF", "\xED\x9F\xBF", "\xED\xA0\x80",
-    "\xEF\xBF\xBF", "\xF0\x90\x80\x80", "\xF0\x8F\xBF\xBF", "\xF4\x8F\xBF\xBF", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xE6\x97",
-    "\xE6\x97\xC0", "\x80",
+    "a",
+    "{}",
+    "12345678",
+    "\x7F",
+    "\xC2\x80",
+    "\xC1\xBF",
+    "\xDF\xBF",
+    "\xE0\xA0\x80",
+    "\xE0\x9F\xBF",
+    "\xED\x9F\xBF",
+    "\xED\xA0\x80",
+    "\xEF\xBF\xBF",
+    "\xF0\x90\x80\x80",
+    "\xF0\x8F\xBF\xBF",
+    "\xF4\x8F\xBF\xBF",
+    "\xF4\x90\x80\x80",
+    "\xF5\x80\x80\x80",
+    "\xE6\x97",
+    "\xE6\x97\xC0",
+    "\x80",
 };
 
 static size_t make_text(input *in, uint8_t *text) {
@@ -110,7 +129,8 @@ static size_t make_text(input *in, uint8_t *text) {
         return size;
     }
     for (;;) { /* nearly always of the first few */
-        const size_t any = (size_t)take(in, 1), piece = any % 8 ? any % 3 : any / 8 % (sizeof pieces / sizeof pieces[0]);
+        const size_t any = (size_t)take(in, 1),
+                     piece = any % 8 ? any % 3 : any / 8 % (sizeof pieces / sizeof pieces[0]);
         const size_t length = strlen(pieces[piece]);
         if (size + length > most) {
             return size;
@@ -198,7 +218,8 @@ static uint64_t add_fixed(input *in, uint64_t kind, built *b, size_t row, size_t
         return 0;
     }
     if (kind == CAL_COPY_INSTANT && number % 4) { /* more often one that can be sent */
-        number = number % 4 == 1 ? (uint64_t)(OLDEST_US - (int64_t)(number >> 2 & 1)) : number % UINT64_C(8000000000000000);
+        number =
+            number % 4 == 1 ? (uint64_t)(OLDEST_US - (int64_t)(number >> 2 & 1)) : number % UINT64_C(8000000000000000);
     }
     memcpy(b->values + b->size, &number, width > 8 ? 8 : width); /* least significant first: as these machines do */
     if (kind == CAL_COPY_UUID) {
@@ -286,8 +307,13 @@ static size_t encode_again(arena *a, const cal_copy_buffer *buffers, size_t colu
     cal_copy_column again[MOST_COLUMNS];
     for (size_t c = 0; c < columns; c++) {
         const cal_copy_buffer *b = &buffers[c];
-        again[c] = (cal_copy_column){.kind = b->kind, .nullable = 1, .validity = b->validity, .values = b->values,
-                                     .size = b->size, .offsets32 = b->offsets, .item_count = b->item_count,
+        again[c] = (cal_copy_column){.kind = b->kind,
+                                     .nullable = 1,
+                                     .validity = b->validity,
+                                     .values = b->values,
+                                     .size = b->size,
+                                     .offsets32 = b->offsets,
+                                     .item_count = b->item_count,
                                      .items32 = b->items};
     }
     size_t done, size, needed;
@@ -309,9 +335,9 @@ static size_t decode(arena *a, const cal_copy_column *columns, size_t count, con
         }
         make_room(a, buffers, count, rows, sizes, short_of);
         const cal_copy_buffer *less = &buffers[short_of % count];
-        const int complete = short_of < count ? less->size == (is_fixed(less->kind) ? fixed_size(less->kind, rows)
-                                                                                    : sizes[2 * short_of])
-                                              : less->item_count == sizes[2 * (short_of - count) + 1];
+        const int complete =
+            short_of < count ? less->size == (is_fixed(less->kind) ? fixed_size(less->kind, rows) : sizes[2 * short_of])
+                             : less->item_count == sizes[2 * (short_of - count) + 1];
         CHECK(cal_copy_decode(bytes, size, buffers, count, rows, &fault) == (complete ? CAL_OK : CAL_E_ARGUMENT));
     }
     for (size_t c = 0; c < count; c++) {
@@ -369,7 +395,8 @@ static void check_decoding(arena *a, input *in, const cal_copy_column *columns, 
     uint8_t *with_trailer = exact(a, e->size + 2, 0);
     memcpy(with_trailer, e->bytes, e->size);
     memset(with_trailer + e->size, 0xFF, 2);
-    CHECK(scan(a, columns, count, with_trailer, e->size + 2, rows_max, &rows, &consumed, &ended, sizes, &fault) == CAL_OK);
+    CHECK(scan(a, columns, count, with_trailer, e->size + 2, rows_max, &rows, &consumed, &ended, sizes, &fault) ==
+          CAL_OK);
     CHECK(ended == (rows_max >= total) && consumed == (ended ? e->size + 2 : e->starts[rows_max]));
     /* Damaged. */
     uint8_t *damaged = copied(a, e->bytes, e->size, 0);
@@ -378,8 +405,7 @@ static void check_decoding(arena *a, input *in, const cal_copy_column *columns, 
         const size_t at = take_below(in, e->size);
         damaged[at] = (uint8_t)(take(in, 1) % 4 ? damaged[at] ^ (1U << take(in, 1) % 8) : take(in, 1));
     }
-    const int32_t status =
-        scan(a, columns, count, damaged, e->size, SIZE_MAX, &rows, &consumed, &ended, sizes, &fault);
+    const int32_t status = scan(a, columns, count, damaged, e->size, SIZE_MAX, &rows, &consumed, &ended, sizes, &fault);
     if (status != CAL_OK) {
         CHECK(status == CAL_E_COPY && fault.row <= total && fault.column < count);
         CHECK(fault.reason >= CAL_COPY_UTF8 && fault.reason <= CAL_COPY_VERSION);
@@ -407,7 +433,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     expected.fault = (cal_copy_fault){0, 0, 0};
     for (size_t c = 0; c < count; c++) {
         const uint64_t any = take(&in, 2);
-        columns[c] = (cal_copy_column){.kind = any % 15, .nullable = any >> 8 & 3 ? 1 : 0, .first = any >> 10 & 15,
+        columns[c] = (cal_copy_column){.kind = any % 15,
+                                       .nullable = any >> 8 & 3 ? 1 : 0,
+                                       .first = any >> 10 & 15,
                                        .dimensions = any % 15 >= CAL_COPY_VECTOR ? any >> 14 : 0};
     }
     for (size_t row = 0; row < rows; row++) {

@@ -17,12 +17,12 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-#define CHECK(CONDITION)                                                                       \
-    do {                                                                                       \
-        if (!(CONDITION)) {                                                                    \
-            fprintf(stderr, "%s:%d: does not hold: %s\n", __FILE__, __LINE__, #CONDITION);     \
-            abort();                                                                           \
-        }                                                                                      \
+#define CHECK(CONDITION)                                                                                               \
+    do {                                                                                                               \
+        if (!(CONDITION)) {                                                                                            \
+            fprintf(stderr, "%s:%d: does not hold: %s\n", __FILE__, __LINE__, #CONDITION);                             \
+            abort();                                                                                                   \
+        }                                                                                                              \
     } while (0)
 
 /* ---- reading ---------------------------------------------------------------------------------------------- */

@@ -38,9 +38,35 @@ static cal_words larger(arena *a, const cal_words *before) {
 /* Bytes that are mostly text: letters, signs that join, and pieces of UTF-8, whole or not. */
 static size_t take_text(input *in, uint8_t *text, size_t most) {
     static const char *const pieces[] = {
-        "ab",  "B2",  " ", "'", "\xE2\x80\x99", ".", "-", "::", ":", "/", "\\", "@", "+", "++", "#", "&", "1,000", ",",
-        "\xE6\x97\xA5\xE6\x9C\xAC", "\xE8\xAA\x9E", "\xC3\x9F", "\xED\x95\x9C", "\xF0\x9F\x8E\x89", "e\xCC\x81",
-        "\xE2\x80", "\xF0\x9F", "\xC3", "\xFF", "_x",
+        "ab",
+        "B2",
+        " ",
+        "'",
+        "\xE2\x80\x99",
+        ".",
+        "-",
+        "::",
+        ":",
+        "/",
+        "\\",
+        "@",
+        "+",
+        "++",
+        "#",
+        "&",
+        "1,000",
+        ",",
+        "\xE6\x97\xA5\xE6\x9C\xAC",
+        "\xE8\xAA\x9E",
+        "\xC3\x9F",
+        "\xED\x95\x9C",
+        "\xF0\x9F\x8E\x89",
+        "e\xCC\x81",
+        "\xE2\x80",
+        "\xF0\x9F",
+        "\xC3",
+        "\xFF",
+        "_x",
     };
     size_t size = 0;
     while (in->size > 0 && size < most) {
@@ -101,7 +127,8 @@ static void intern_growing(arena *a, const uint8_t *data, size_t size, const int
 
 static int same_word(const cal_words *x, size_t i, const cal_words *y, size_t j) {
     const size_t size = (size_t)(x->starts[i + 1] - x->starts[i]);
-    return size == y->starts[j + 1] - y->starts[j] && memcmp(x->arena + x->starts[i], y->arena + y->starts[j], size) == 0;
+    return size == y->starts[j + 1] - y->starts[j] &&
+           memcmp(x->arena + x->starts[i], y->arena + y->starts[j], size) == 0;
 }
 
 static size_t character_size(uint8_t lead) { return lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4; }
@@ -153,8 +180,8 @@ static void check_words(arena *a, input *in) {
     size_t done = 0;
     if (broken) {
         offsets[cut_at[1] % (spans + 1)] = cut_at[2] % 2 ? (int64_t)size + 1 : -1;
-        const int32_t status = cal_words_intern(&plenty.table, data, size, offsets, spans, plenty.ids, MOST_IDS,
-                                                plenty.id_offsets, &done);
+        const int32_t status =
+            cal_words_intern(&plenty.table, data, size, offsets, spans, plenty.ids, MOST_IDS, plenty.id_offsets, &done);
         CHECK(status == CAL_E_OFFSETS && done == 0);
         plenty.spans = 0;
         return;
@@ -290,10 +317,18 @@ static void check_lending(arena *a, const question *q, const double *alone) {
     score(a, q, &row, q->mask, NULL, 0, own, lent);
     for (size_t d = 0; d < documents; d++) {
         double expected = alone[d];
-        if (d > 0) expected += alone[d - 1] * (0.5 + (asks[d - 1] ? 0.125 : 0));
-        if (d > 1) expected += alone[d - 2] * 0.25;
-        if (d + 1 < documents) expected += alone[d + 1] * 0.5;
-        if (d + 2 < documents) expected += alone[d + 2] * 0.25;
+        if (d > 0) {
+            expected += alone[d - 1] * (0.5 + (asks[d - 1] ? 0.125 : 0));
+        }
+        if (d > 1) {
+            expected += alone[d - 2] * 0.25;
+        }
+        if (d + 1 < documents) {
+            expected += alone[d + 1] * 0.5;
+        }
+        if (d + 2 < documents) {
+            expected += alone[d + 2] * 0.25;
+        }
         const double difference = lent[d] > expected ? lent[d] - expected : expected - lent[d];
         CHECK(q->mask[d] ? own[d] == alone[d] && difference <= 1e-9 * (1 + expected) : lent[d] == 0);
     }

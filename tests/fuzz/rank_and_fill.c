@@ -221,10 +221,10 @@ static void take_problem(input *in) {
 
 /* ---- the kernel's turn ------------------------------------------------------------------------------------ */
 
-#define COLUMN(NAME, TYPE)                                                   \
-    TYPE *NAME = exact(a, asked.n * sizeof(TYPE), sizeof(TYPE));             \
-    for (size_t i = 0; i < asked.n; i++) {                                   \
-        NAME[i] = asked.candidates[i].NAME;                                  \
+#define COLUMN(NAME, TYPE)                                                                                             \
+    TYPE *NAME = exact(a, asked.n * sizeof(TYPE), sizeof(TYPE));                                                       \
+    for (size_t i = 0; i < asked.n; i++) {                                                                             \
+        NAME[i] = asked.candidates[i].NAME;                                                                            \
     }
 
 static int32_t run(arena *a, size_t scratch_missing, int64_t *order, uint8_t *decision) {

@@ -58,7 +58,8 @@ static void hash_block(uint32_t h[8], const uint8_t *block) {
     for (int t = 0; t < 64; t++) {
         const uint32_t choice = (v[4] & v[5]) ^ (~v[4] & v[6]);
         const uint32_t majority = (v[0] & v[1]) ^ (v[0] & v[2]) ^ (v[1] & v[2]);
-        const uint32_t first = v[7] + (turned(v[4], 6) ^ turned(v[4], 11) ^ turned(v[4], 25)) + choice + constants[t] + w[t];
+        const uint32_t first =
+            v[7] + (turned(v[4], 6) ^ turned(v[4], 11) ^ turned(v[4], 25)) + choice + constants[t] + w[t];
         const uint32_t second = (turned(v[0], 2) ^ turned(v[0], 13) ^ turned(v[0], 22)) + majority;
         memmove(v + 1, v, 7 * sizeof *v);
         v[4] += first;

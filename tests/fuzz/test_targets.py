@@ -149,7 +149,7 @@ FAULTS: dict[str, tuple[str, Change, str]] = {
     ),
     "a joiner looks for the next word beyond the end": (
         "keyword",
-        ("keyword/words.c", "if ((size_t)(end - p) <= size) return 0;", "if (size == 3 && end - p < 3) return 0;"),
+        ("keyword/words.c", "if ((size_t)(end - p) <= size) {", "if (size == 3 && end - p < 3) {"),
         OUT_OF_BOUNDS,
     ),
     "a value of an array is read beyond its column": (

@@ -61,8 +61,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     int64_t expected[MOST_SPANS + 1], *tokens = exact(&a, count * sizeof *tokens, 8);
     const int32_t wanted = expected_tokens(offsets, count, length, numerator, denominator, expected);
-    const int32_t status = wide ? cal_tokens_bytes_spans_i64(length, wide_offsets, count, numerator, denominator, tokens)
-                                : cal_tokens_bytes_spans_i32(length, narrow, count, numerator, denominator, tokens);
+    const int32_t status = wide
+                               ? cal_tokens_bytes_spans_i64(length, wide_offsets, count, numerator, denominator, tokens)
+                               : cal_tokens_bytes_spans_i32(length, narrow, count, numerator, denominator, tokens);
     CHECK(status == wanted);
     CHECK(status != CAL_OK || count == 0 || memcmp(tokens, expected, count * sizeof *tokens) == 0);
     free_all(&a);

@@ -18,7 +18,8 @@ typedef struct {
 } table;
 
 static inline float take_value(input *in, uint64_t *state) {
-    static const float special[8] = {0.0F, -0.0F, 1e-45F, -1.1754944e-38F, 3.4028235e38F, -3.4028235e38F, 1e19F, 1e-19F};
+    static const float special[8] = {0.0F,          -0.0F,          1e-45F, -1.1754944e-38F,
+                                     3.4028235e38F, -3.4028235e38F, 1e19F,  1e-19F};
     const uint64_t kind = in->size > 0 ? take(in, 1) : next_random(state) % 240;
     if (kind < 240) {
         return (float)((int)kind - 120) / 16.0F;

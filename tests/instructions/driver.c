@@ -169,8 +169,9 @@ static void write_text(void) {
         const uint64_t random = next_random();
         const uint64_t word = random % (1 + (random >> 16) % 2000);
         char next[32];
-        const int size = word % 19 == 7 ? snprintf(next, sizeof next, "\xC3\xA9\xE6\x97\xA5%u ", (unsigned)word % 50)
-                                        : snprintf(next, sizeof next, "word%u%s", (unsigned)word, word % 7 ? " " : ", ");
+        const int size = word % 19 == 7
+                             ? snprintf(next, sizeof next, "\xC3\xA9\xE6\x97\xA5%u ", (unsigned)word % 50)
+                             : snprintf(next, sizeof next, "word%u%s", (unsigned)word, word % 7 ? " " : ", ");
         for (int i = 0; i < size && at < sizeof text; i++) {
             text[at++] = (uint8_t)next[i];
         }
@@ -391,7 +392,8 @@ CASE case_copy_scan(void) {
 CASE case_copy_decode(void) { succeed(cal_copy_decode(tuples, tuples_size, decoded, FIELDS, SPANS, &fault)); }
 
 static void copying(void) {
-    static const uint64_t kinds[FIELDS] = {CAL_COPY_UUID, CAL_COPY_INT8, CAL_COPY_INSTANT, CAL_COPY_TEXT, CAL_COPY_VECTOR};
+    static const uint64_t kinds[FIELDS] = {CAL_COPY_UUID, CAL_COPY_INT8, CAL_COPY_INSTANT, CAL_COPY_TEXT,
+                                           CAL_COPY_VECTOR};
     static const size_t widths[FIELDS] = {16, 8, 8, SPAN_BYTES, DIMENSIONS * sizeof(float)};
     tuples_capacity = SPANS * (SPAN_BYTES + DIMENSIONS * sizeof(float) + 128);
     tuples = room(tuples_capacity);
@@ -400,9 +402,14 @@ static void copying(void) {
         for (size_t i = 0; c < 4 && i < SPANS * widths[c]; i++) {
             values[i] = c == 2 ? (uint8_t)(i % 8 == 7 ? 0 : i) : (uint8_t)('a' + i % 26);
         }
-        copied[c] = (cal_copy_column){.kind = kinds[c], .nullable = 1, .width = c == 4 ? DIMENSIONS : widths[c],
-                                      .size = SPANS * widths[c], .values = values};
-        decoded[c] = (cal_copy_buffer){.kind = kinds[c], .size = SPANS * widths[c], .validity = room(SPANS / 8 + 1),
+        copied[c] = (cal_copy_column){.kind = kinds[c],
+                                      .nullable = 1,
+                                      .width = c == 4 ? DIMENSIONS : widths[c],
+                                      .size = SPANS * widths[c],
+                                      .values = values};
+        decoded[c] = (cal_copy_buffer){.kind = kinds[c],
+                                       .size = SPANS * widths[c],
+                                       .validity = room(SPANS / 8 + 1),
                                        .values = room(SPANS * widths[c]),
                                        .offsets = c < 3 ? NULL : room((SPANS + 1) * sizeof(int32_t))};
     }
