@@ -328,15 +328,15 @@ def test_import_cost(figure: Callable[..., None], cold_runs: int) -> None:
 def test_windows_kept_up(loaded: Loaded, figure: Callable[..., None], quick: bool) -> None:
     memory = loaded.memory
     memory.flush()
-    before, written = memory.stats()["store"], memory.stats()["behind"]["windows_written"]
+    before, written = memory.admin.stats()["store"], memory.admin.stats()["behind"]["windows_written"]
     count = QUICK_WINDOWS if quick else WINDOWS
     start, cpu = time.perf_counter(), time.process_time()
     for _ in range(count):
         memory.assemble_context(loaded.trajectory, query=QUERY)
     memory.flush()
     elapsed, cpu = time.perf_counter() - start, time.process_time() - cpu
-    assert memory.stats()["behind"]["windows_written"] - written == count
-    grown = memory.stats()["store"]["bytes"] - before["bytes"]
+    assert memory.admin.stats()["behind"]["windows_written"] - written == count
+    grown = memory.admin.stats()["store"]["bytes"] - before["bytes"]
     figure(f"{count} windows back to back: bytes a window on disk", grown / count / 1024, "KiB", at_most=20)
     figure(f"{count} windows back to back: CPU a window, all threads", cpu / count * 1e6, "µs")
     figure(f"{count} windows back to back: wall time a window", elapsed / count * 1e6, "µs")

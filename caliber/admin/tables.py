@@ -1,21 +1,15 @@
-"""``Caliber.storage``: the tables of a tenant by plural, with what C §11 asks of single relations besides.
+"""Facet ``memory.storage``: the tables of a tenant by plural, and what single relations have besides.
 
 Source: C-318 to C-361, K-018.
 """
 
 from __future__ import annotations
 
-import os
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from caliber.admin import backup as backups
-from caliber.admin import spaces, stats
-from caliber.admin.backup import BackupReport
-from caliber.admin.checking import check_memory, check_store
-from caliber.admin.full_text import check_full_text
-from caliber.admin.spaces import Rebuilt, SpaceTable, Sweep
+from caliber.admin.spaces import SpaceTable
 from caliber.admin.table import Table
 from caliber.embedding.service import Embeddings
 from caliber.engine.engine import Engine
@@ -43,8 +37,6 @@ from caliber.schema.relations import (
 from caliber.schema.traits import Exported
 from caliber.search.filtering.filters import check_vector
 from caliber.storage.bulk.protocol import BATCH_ROWS, BulkReport, OnExisting, Progress
-from caliber.storage.maintain.integrity import Finding
-from caliber.storage.maintain.maintenance import Maintenance, Stages, Steps, StoreStatus, Vacuumed
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory import lifecycle
 from caliber.trajectory.triggers import SCOPE_CLOSED
@@ -246,10 +238,6 @@ class MemoryTypeTable(Table, of=MEMORY_TYPE):
         raise self._refuse()
 
 
-def _unheard(done: int, total: int) -> None:
-    """Do nothing: the caller asked for no progress."""
-
-
 class Tables:
     """The tables of a tenant, by plural: ``storage.turns``, ``storage.notes``…"""
 
@@ -273,76 +261,6 @@ class Tables:
     def embedding_spaces(self) -> SpaceTable:
         """The embedding spaces: what each holds, filling that of the configured model, dropping one."""
         return SpaceTable(self._engine, EMBEDDING_SPACE)
-
-    def sweep(self, *, dry_run: bool = False) -> Sweep:
-        """Remove vectors that belong to nobody, and spaces without any; with ``dry_run`` only count them."""
-        return spaces.sweep(self._engine, dry_run=arguments.as_flag(dry_run, "dry_run"))
-
-    def rebuild_search(self, step: Callable[[str], None] | None = None, *, full_text: bool = True) -> Rebuilt:
-        """Make anew whatever search is answered from, and verify it; ``step`` hears what is being done.
-
-        Raises: LlmError kinds of an outage of the embedding provider.
-        """
-        told = arguments.as_callback(step, "step") or (lambda _: None)
-        arguments.as_flag(full_text, "full_text")
-        engine = self._engine
-
-        def verify() -> list[str]:
-            return [*stats.verify(engine), *check_full_text(engine.store, engine.config)]
-
-        return spaces.rebuild_search(engine, verify, told, full_text=full_text)
-
-    def status(self) -> StoreStatus:
-        """Return the state of the store: sizes, rows, indexes, position, connections, standby servers."""
-        return self._maintenance.status()
-
-    def vacuum(self, *, full: bool = False, progress: Steps | None = None) -> Vacuumed:
-        """Give room back to the disk, and renew the statistics of the planner.
-
-        SQLite rewrites the file. PostgreSQL makes room within its tables; with ``full`` it rewrites each, and nobody
-        can read it meanwhile.
-
-        Raises: Unavailable
-        """
-        told = arguments.as_callback(progress, "progress") or _unheard
-        return self._maintenance.vacuum(full=arguments.as_flag(full, "full"), progress=told)
-
-    def backup(
-        self, path: str | os.PathLike[str], *, replace: bool = False, progress: Stages | None = None
-    ) -> BackupReport:
-        """Write everything to one file, as of one commit; others may go on writing, and nobody waits.
-
-        ``*.zip`` is an archive that every database restores (extra ``arrow``), ``*.db`` a copy of a SQLite file. It
-        appears once it is whole and on disk. ``caliber.restore`` makes a store of it.
-
-        Raises: Conflict for a file that is there unless ``replace``; InvalidValue, Unavailable, ExtraNotInstalled
-        """
-        self._engine.check_open()
-        told = arguments.as_callback(progress, "progress") or backups.unheard
-        target, over = arguments.as_path(path, "path"), arguments.as_flag(replace, "replace")
-        self._engine.behind.flush()
-        return backups.backup(self._engine.store, target, replace=over, progress=told)
-
-    def check(self, progress: Stages | None = None) -> list[Finding]:
-        """Return everything that does not hold: in the database, between its rows, and in memory; writes nothing."""
-        engine = self._engine
-        engine.check_open()
-        told = arguments.as_callback(progress, "progress") or backups.unheard
-        engine.behind.flush()
-        return [*check_store(engine.store, engine.config, told), *check_memory(engine)]
-
-    def create_views(self) -> list[str]:
-        """Make the views for people anew, under the names of the sources; no code reads them. Raises: Conflict."""
-        return self._maintenance.create_views(self._engine.config.debug.view_limit)
-
-    def drop_views(self) -> list[str]:
-        """Remove the views for people; return their names."""
-        return self._maintenance.drop_views()
-
-    @property
-    def _maintenance(self) -> Maintenance:
-        self._engine.check_open()
-        return self._engine.store.maintenance
 
     def bulk_load(
         self,

@@ -16,7 +16,7 @@ from typing import Any
 
 from caliber.admin.backup import RestoreReport
 from caliber.api import opening
-from caliber.api._aio_admin import AsyncTables
+from caliber.api._aio_admin import AsyncAdmin, AsyncTables
 from caliber.api._aio_agents import AsyncAgents
 from caliber.api._aio_events import AsyncEvents
 from caliber.api._aio_knowledge import AsyncNoteMethods
@@ -51,6 +51,16 @@ class AsyncFacets(AsyncFace, of=Facets):
     def agents(self) -> AsyncAgents:
         """Several agents in one store: their locks. See ``Caliber.agents``."""
         return self._face(AsyncAgents, self._sync.agents)
+
+    @property
+    def admin(self) -> AsyncAdmin:
+        """Administration: figures, checks, retention, backups. See ``Caliber.admin``."""
+        return self._face(AsyncAdmin, self._sync.admin)
+
+    @property
+    def storage(self) -> AsyncTables:
+        """The relations themselves. See ``Caliber.storage``."""
+        return self._face(AsyncTables, self._sync.storage)
 
     @property
     def events(self) -> AsyncEvents:
@@ -182,29 +192,6 @@ class AsyncCaliber(AsyncHandle, AsyncTaskMethods, AsyncNoteMethods, AsyncRecordM
         """The configuration this tenant was opened with. See ``Caliber.config``."""
         return self._sync.config
 
-    @property
-    def storage(self) -> AsyncTables:
-        """The relations themselves. See ``Caliber.storage``."""
-        return self._face(AsyncTables, self._sync.storage)
-
-    async def stats(self) -> dict[str, Any]:
-        """Return figures: records, bytes on disk and in memory, statements, what waits. See ``Caliber.stats``."""
-        return await self._run(self._sync.stats)
-
-    async def verify(self) -> list[str]:
-        """Compare memory and store row by row, and check the store itself; empty when all is well.
-
-        See ``Caliber.verify``.
-        """
-        return await self._run(self._sync.verify)
-
-    async def maintain(self) -> dict[str, int]:
-        """Apply retention: of memories, expired windows, old events and changes, unreferenced content, lapsed locks.
-
-        See ``Caliber.maintain``.
-        """
-        return await self._run(self._sync.maintain)
-
     async def schedules(self) -> list[ScheduledRule]:
         """Return the policies' rules on a schedule, and when each is due next. See ``Caliber.schedules``."""
         return await self._run(self._sync.schedules)
@@ -239,21 +226,6 @@ class AsyncCaliber(AsyncHandle, AsyncTaskMethods, AsyncNoteMethods, AsyncRecordM
             wait_ms=wait_ms,
             scrub_log=scrub_log,
         )
-
-    async def purge_trajectory(
-        self, trajectory_id: Id, *, dry_run: bool = False, wait_ms: int | None = None, scrub_log: bool = False
-    ) -> ForgetReport:
-        """Erase a task, those it started, and what was drawn from them alone. See ``Caliber.purge_trajectory``."""
-        return await self._run(
-            self._sync.purge_trajectory, trajectory_id, dry_run=dry_run, wait_ms=wait_ms, scrub_log=scrub_log
-        )
-
-    async def resume_forgetting(self, *, wait_ms: int | None = None) -> list[ForgetReport]:
-        """Finish erasures that a process left in the middle; none when all are finished.
-
-        See ``Caliber.resume_forgetting``.
-        """
-        return await self._run(self._sync.resume_forgetting, wait_ms=wait_ms)
 
     async def flush(self) -> None:
         """Return once nothing is behind: vectors made, usage counts, events and windows on disk.
@@ -334,7 +306,7 @@ async def restore(
     replace: bool = False,
     progress: Stages | None = None,
 ) -> RestoreReport:
-    """Make the configured store what a backup says (``storage.backup``): ``*.zip``, or ``*.db`` of SQLite.
+    """Make the configured store what a backup says (``admin.backup``): ``*.zip``, or ``*.db`` of SQLite.
 
     See ``caliber.restore``.
     """

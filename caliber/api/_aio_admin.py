@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 from caliber.admin.backup import BackupReport
+from caliber.admin.facet import Admin
 from caliber.admin.spaces import Rebuilt, SpaceReport, SpaceTable, Sweep, Told
 from caliber.admin.table import Table
 from caliber.admin.tables import (
@@ -28,11 +29,104 @@ from caliber.api.aio_base import AsyncFace
 from caliber.embedding.reembedding import Progress as ReembeddingProgress
 from caliber.embedding.reembedding import Reembedded
 from caliber.model.embedding import EmbeddingSpace
+from caliber.model.erasure import ForgetReport
+from caliber.model.ids import Id
 from caliber.model.pcp import Checkpoint
 from caliber.model.trajectory import Artifact, Scope
 from caliber.storage.bulk.protocol import BATCH_ROWS, BulkReport, OnExisting, Progress
 from caliber.storage.maintain.integrity import Finding
 from caliber.storage.maintain.maintenance import Stages, Steps, StoreStatus, Vacuumed
+
+
+class AsyncAdmin(AsyncFace, of=Admin):
+    """``Admin`` with ``async`` methods."""
+
+    _sync: Admin
+
+    async def stats(self) -> dict[str, Any]:
+        """Return figures: records, bytes on disk and in memory, statements, pending work. See ``Admin.stats``."""
+        return await self._run(self._sync.stats)
+
+    async def verify(self) -> list[str]:
+        """Compare memory and store row by row, and check the store itself; return no findings when all is well.
+
+        See ``Admin.verify``.
+        """
+        return await self._run(self._sync.verify)
+
+    async def maintain(self) -> dict[str, int]:
+        """Apply retention: of memories, expired windows, old events and changes, unreferenced content, lapsed locks.
+
+        See ``Admin.maintain``.
+        """
+        return await self._run(self._sync.maintain)
+
+    async def purge_trajectory(
+        self, trajectory_id: Id, *, dry_run: bool = False, wait_ms: int | None = None, scrub_log: bool = False
+    ) -> ForgetReport:
+        """Erase a task, those it started, and records drawn from them alone. See ``Admin.purge_trajectory``."""
+        return await self._run(
+            self._sync.purge_trajectory, trajectory_id, dry_run=dry_run, wait_ms=wait_ms, scrub_log=scrub_log
+        )
+
+    async def resume_forgetting(self, *, wait_ms: int | None = None) -> list[ForgetReport]:
+        """Finish erasures that a process left in the middle; return no reports when all are finished.
+
+        See ``Admin.resume_forgetting``.
+        """
+        return await self._run(self._sync.resume_forgetting, wait_ms=wait_ms)
+
+    async def sweep(self, *, dry_run: bool = False) -> Sweep:
+        """Remove vectors that belong to nobody, and spaces without any; with ``dry_run`` only count them.
+
+        See ``Admin.sweep``.
+        """
+        return await self._run(self._sync.sweep, dry_run=dry_run)
+
+    async def rebuild_search(self, step: Callable[[str], None] | None = None, *, full_text: bool = True) -> Rebuilt:
+        """Make anew whatever search is answered from, and verify it; ``step`` hears what is being done.
+
+        See ``Admin.rebuild_search``.
+        """
+        return await self._run(self._sync.rebuild_search, step, full_text=full_text)
+
+    async def status(self) -> StoreStatus:
+        """Return the state of the store: sizes, rows, indexes, position, connections, standby servers.
+
+        See ``Admin.status``.
+        """
+        return await self._run(self._sync.status)
+
+    async def vacuum(self, *, full: bool = False, progress: Steps | None = None) -> Vacuumed:
+        """Give room back to the disk, and renew the statistics of the planner. See ``Admin.vacuum``."""
+        return await self._run(self._sync.vacuum, full=full, progress=progress)
+
+    async def backup(
+        self, path: str | os.PathLike[str], *, replace: bool = False, progress: Stages | None = None
+    ) -> BackupReport:
+        """Write everything to one file, as of one commit; others may go on writing, and nobody waits.
+
+        See ``Admin.backup``.
+        """
+        return await self._run(self._sync.backup, path, replace=replace, progress=progress)
+
+    async def check(self, progress: Stages | None = None) -> list[Finding]:
+        """Return everything that does not hold: in the database, between its rows, and in memory; writes nothing.
+
+        See ``Admin.check``.
+        """
+        return await self._run(self._sync.check, progress)
+
+    async def create_views(self) -> list[str]:
+        """Make the views for people anew, under the names of the sources; no code reads them.
+
+        See ``Admin.create_views``.
+        """
+        return await self._run(self._sync.create_views)
+
+    async def drop_views(self) -> list[str]:
+        """Remove the views for people; return their names. See ``Admin.drop_views``."""
+        return await self._run(self._sync.drop_views)
 
 
 class AsyncTables(AsyncFace, of=Tables):
@@ -53,58 +147,6 @@ class AsyncTables(AsyncFace, of=Tables):
         See ``Tables.embedding_spaces``.
         """
         return self._face(AsyncSpaceTable, self._sync.embedding_spaces)
-
-    async def sweep(self, *, dry_run: bool = False) -> Sweep:
-        """Remove vectors that belong to nobody, and spaces without any; with ``dry_run`` only count them.
-
-        See ``Tables.sweep``.
-        """
-        return await self._run(self._sync.sweep, dry_run=dry_run)
-
-    async def rebuild_search(self, step: Callable[[str], None] | None = None, *, full_text: bool = True) -> Rebuilt:
-        """Make anew whatever search is answered from, and verify it; ``step`` hears what is being done.
-
-        See ``Tables.rebuild_search``.
-        """
-        return await self._run(self._sync.rebuild_search, step, full_text=full_text)
-
-    async def status(self) -> StoreStatus:
-        """Return the state of the store: sizes, rows, indexes, position, connections, standby servers.
-
-        See ``Tables.status``.
-        """
-        return await self._run(self._sync.status)
-
-    async def vacuum(self, *, full: bool = False, progress: Steps | None = None) -> Vacuumed:
-        """Give room back to the disk, and renew the statistics of the planner. See ``Tables.vacuum``."""
-        return await self._run(self._sync.vacuum, full=full, progress=progress)
-
-    async def backup(
-        self, path: str | os.PathLike[str], *, replace: bool = False, progress: Stages | None = None
-    ) -> BackupReport:
-        """Write everything to one file, as of one commit; others may go on writing, and nobody waits.
-
-        See ``Tables.backup``.
-        """
-        return await self._run(self._sync.backup, path, replace=replace, progress=progress)
-
-    async def check(self, progress: Stages | None = None) -> list[Finding]:
-        """Return everything that does not hold: in the database, between its rows, and in memory; writes nothing.
-
-        See ``Tables.check``.
-        """
-        return await self._run(self._sync.check, progress)
-
-    async def create_views(self) -> list[str]:
-        """Make the views for people anew, under the names of the sources; no code reads them.
-
-        See ``Tables.create_views``.
-        """
-        return await self._run(self._sync.create_views)
-
-    async def drop_views(self) -> list[str]:
-        """Remove the views for people; return their names. See ``Tables.drop_views``."""
-        return await self._run(self._sync.drop_views)
 
     async def bulk_load(
         self,

@@ -6,11 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from caliber.admin import stats
-from caliber.admin.maintenance import maintain
-from caliber.admin.tables import Tables
 from caliber.api.subsystems import Facets
 from caliber.config import CaliberConfig
 from caliber.context.service import Reader
@@ -20,7 +17,6 @@ from caliber.memories.facet import RecordMethods
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.erasure import ForgetReport
-from caliber.model.errors import PermissionDenied
 from caliber.model.events import Event, EventType
 from caliber.model.ids import Id
 from caliber.model.references import EntityRef
@@ -31,9 +27,6 @@ from caliber.policies.policy_engine import tasks_of
 from caliber.policies.schedules import Scheduler
 from caliber.search.service import Searching
 from caliber.trajectory.facet import TaskMethods
-
-if TYPE_CHECKING:
-    from caliber.erasure.service import Forgetting
 
 
 class Caliber(TaskMethods, NoteMethods, RecordMethods, Facets, AbstractContextManager["Caliber"]):
@@ -176,12 +169,8 @@ class Caliber(TaskMethods, NoteMethods, RecordMethods, Facets, AbstractContextMa
         self._engine.check_open()
         wanted = arguments.as_principal(principal)
         if wanted != self._principal:
-            self._administers("act as", wanted.label)
+            self._principal.require_admin("act as", wanted.label)
         return Caliber(self._engine, wanted)
-
-    def _administers(self, action: str, resource: str) -> None:
-        if not self._principal.admin:
-            raise PermissionDenied(agent_id=self._principal.label, action=action, resource=resource)
 
     @property
     def principal(self) -> Principal:
@@ -192,35 +181,6 @@ class Caliber(TaskMethods, NoteMethods, RecordMethods, Facets, AbstractContextMa
     def config(self) -> CaliberConfig:
         """The configuration this tenant was opened with."""
         return self._engine.config
-
-    @property
-    def storage(self) -> Tables:
-        """The relations themselves. Raises: PermissionDenied unless the principal is an admin."""
-        self._administers("read", "storage")
-        return Tables(self._engine)
-
-    def stats(self) -> dict[str, Any]:
-        """Return figures: records, bytes on disk and in memory, statements, what waits.
-
-        Whoever is no admin is told no counts of records that include what it may not see.
-        """
-        return stats.stats(self._engine, self._principal)
-
-    def verify(self) -> list[str]:
-        """Compare memory and store row by row, and check the store itself; empty when all is well.
-
-        Raises: PermissionDenied unless the principal is an admin.
-        """
-        self._administers("verify", "the store")
-        return stats.verify(self._engine)
-
-    def maintain(self) -> dict[str, int]:
-        """Apply retention: of memories, expired windows, old events and changes, unreferenced content, lapsed locks.
-
-        Raises: PermissionDenied unless the principal is an admin.
-        """
-        self._administers("maintain", "the store")
-        return maintain(self._engine)
 
     def schedules(self) -> list[ScheduledRule]:
         """Return the policies' rules on a schedule, and when each is due next."""
@@ -254,29 +214,13 @@ class Caliber(TaskMethods, NoteMethods, RecordMethods, Facets, AbstractContextMa
         Raises: PermissionDenied unless the principal is an admin; AmbiguousSubject for texts that name others too,
             unless ``even_if_shared``; RequiredFieldMissing, DTypeError, Unavailable.
         """
-        for field, given in (("dry_run", dry_run), ("even_if_shared", even_if_shared), ("scrub_log", scrub_log)):
-            arguments.as_flag(given, field)
-        return self._forgetting().forget(
-            entity, texts, dry_run=dry_run, even_if_shared=even_if_shared, wait_ms=wait_ms, scrub_log=scrub_log
-        )
-
-    def purge_trajectory(
-        self, trajectory_id: Id, *, dry_run: bool = False, wait_ms: int | None = None, scrub_log: bool = False
-    ) -> ForgetReport:
-        """Erase a task, those it started, and what was drawn from them alone. Raises: NotFound, PermissionDenied."""
-        wanted = arguments.as_uuid(trajectory_id, "trajectory_id")
-        arguments.as_flag(dry_run, "dry_run")
-        arguments.as_flag(scrub_log, "scrub_log")
-        return self._forgetting().purge_trajectory(wanted, dry_run=dry_run, wait_ms=wait_ms, scrub_log=scrub_log)
-
-    def resume_forgetting(self, *, wait_ms: int | None = None) -> list[ForgetReport]:
-        """Finish erasures that a process left in the middle; none when all are finished. Raises: PermissionDenied."""
-        return self._forgetting().resume(wait_ms=None if wait_ms is None else arguments.as_whole(wait_ms, "wait_ms"))
-
-    def _forgetting(self) -> Forgetting:
         from caliber.erasure.service import Forgetting
 
-        return Forgetting(self._engine, self._principal)
+        for field, given in (("dry_run", dry_run), ("even_if_shared", even_if_shared), ("scrub_log", scrub_log)):
+            arguments.as_flag(given, field)
+        return Forgetting(self._engine, self._principal).forget(
+            entity, texts, dry_run=dry_run, even_if_shared=even_if_shared, wait_ms=wait_ms, scrub_log=scrub_log
+        )
 
     def flush(self) -> None:
         """Return once nothing is behind: vectors made, usage counts, events and windows on disk."""

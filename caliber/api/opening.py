@@ -102,7 +102,7 @@ def restore(
     replace: bool = False,
     progress: Stages | None = None,
 ) -> RestoreReport:
-    """Make the configured store what a backup says (``storage.backup``): ``*.zip``, or ``*.db`` of SQLite.
+    """Make the configured store what a backup says (``admin.backup``): ``*.zip``, or ``*.db`` of SQLite.
 
     All or nothing: whatever stops it leaves the old store. The archive is checked before, and what was restored is read
     back before it counts. Programs that have the store open read everything anew; what they wrote after the backup is

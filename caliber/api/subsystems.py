@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from caliber.access.event_filter import event_filter
+from caliber.admin.facet import Admin
+from caliber.admin.tables import Tables
 from caliber.agents.facet import Agents
 from caliber.context.service import open_windows
 from caliber.embedding.service import open_embeddings
@@ -24,6 +26,18 @@ class Facets:
     def agents(self) -> Agents:
         """Several agents in one store: their locks."""
         return Agents(self._engine, self._principal)
+
+    @property
+    def admin(self) -> Admin:
+        """Administration: figures, checks, retention, backups."""
+        return Admin(self._engine, self._principal)
+
+    @property
+    def storage(self) -> Tables:
+        """The relations themselves. Raises: PermissionDenied unless the principal is an admin."""
+        self._engine.check_open()
+        self._principal.require_admin("read", "storage")
+        return Tables(self._engine)
 
     @property
     def events(self) -> Events:

@@ -146,7 +146,7 @@ def _sqlite() -> Finding:
 
     try:
         with open_store(profiles.reference(":memory:", embedding_provider=None)) as memory:
-            store = memory.stats()["store"]
+            store = memory.admin.stats()["store"]
     except Exception as error:
         _, message, hint, _ = describe(error)
         return Finding("installation", BAD, message, hint or "pip install --upgrade apsw")
@@ -212,7 +212,7 @@ def opened(config: Any, network: bool) -> Iterator[Finding]:
         yield Finding(area, BAD, message, hint or "correct that and run `caliber doctor` again")
         return
     with memory:
-        found = memory.stats()
+        found = memory.admin.stats()
         store = found["store"]
         yield Finding(
             area,
@@ -229,7 +229,7 @@ def opened(config: Any, network: bool) -> Iterator[Finding]:
                 yield Finding(area, OK, f"{kind} provider {name}")
         yield from _spaces(memory)
         yield from _answers(memory, config, network)
-        differences = memory.verify()
+        differences = memory.admin.verify()
         if differences:
             for line in differences[:10]:
                 yield Finding(area, BAD, line, "")

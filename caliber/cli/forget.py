@@ -67,7 +67,7 @@ def forget(
     wait_ms = int(wait_s * _MS)
     with settings.memory(note=False) as memory:
         if resume:
-            reports = memory.resume_forgetting(wait_ms=wait_ms)
+            reports = memory.admin.resume_forgetting(wait_ms=wait_ms)
             document = {"resumed": [report.to_dict() for report in reports]}
             settings.out.result(document, lambda: _print_resumed(settings.out, reports))
             return PROBLEM if any(report.remaining for report in reports) else DONE
@@ -124,7 +124,9 @@ def purge(
     with settings.memory(note=False) as memory:
         return _carry_out(
             settings.out,
-            lambda rehearsal: memory.purge_trajectory(wanted, dry_run=rehearsal, wait_ms=wait_ms, scrub_log=scrub_log),
+            lambda rehearsal: memory.admin.purge_trajectory(
+                wanted, dry_run=rehearsal, wait_ms=wait_ms, scrub_log=scrub_log
+            ),
             dry_run=dry_run,
             yes=yes,
         )

@@ -15,7 +15,7 @@ from caliber.cli.settings import Settings, with_settings
 def stats(settings: Settings) -> None:
     """Show what the store holds, on disk and in memory."""
     with settings.memory() as memory:
-        found = memory.stats()
+        found = memory.admin.stats()
     settings.out.result(found, lambda: print_stats(settings.out, found))
 
 

@@ -26,7 +26,7 @@ from caliber.kernels import uuid7
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.erasure import Erasure, ErasureKind, ForgetReport
-from caliber.model.errors import NotFound, PermissionDenied
+from caliber.model.errors import NotFound
 from caliber.model.events import EventFamily, EventType
 from caliber.model.forks import renew_in_child
 from caliber.model.references import EntityRef
@@ -77,7 +77,7 @@ class Forgetting:
     def purge_trajectory(
         self, trajectory_id: uuid.UUID, *, dry_run: bool, wait_ms: int | None, scrub_log: bool = False
     ) -> ForgetReport:
-        """Erase a task and the tasks it started. Raises: as ``Caliber.purge_trajectory``."""
+        """Erase a task and the tasks it started. Raises: as ``Admin.purge_trajectory``."""
         self._check_rights("purge")
         wanted = Wanted(Subject(self._family(trajectory_id)), even_if_shared=True)
         return self._run(ErasureKind.TRAJECTORY, wanted, dry_run, wait_ms, scrub_log)
@@ -89,8 +89,7 @@ class Forgetting:
 
     def _check_rights(self, action: str) -> None:
         self._engine.check_open()
-        if not self._principal.admin:
-            raise PermissionDenied(agent_id=self._principal.label, action=action, resource="the store")
+        self._principal.require_admin(action, "the store")
 
     def _family(self, trajectory_id: uuid.UUID) -> list[uuid.UUID]:
         plans = self._engine.store.plans[TRAJECTORY.name]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from caliber.model.agents import AgentRole
+from caliber.model.errors import PermissionDenied
 
 
 class PrincipalKind(StrEnum):
@@ -27,3 +28,8 @@ class Principal:
     def label(self) -> str:
         """How audit records name this principal, such as ``agent:planner``."""
         return f"{self.kind.value}:{self.id}"
+
+    def require_admin(self, action: str, resource: str) -> None:
+        """Raise PermissionDenied unless this is an admin."""
+        if not self.admin:
+            raise PermissionDenied(agent_id=self.label, action=action, resource=resource)

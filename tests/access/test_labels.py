@@ -189,7 +189,7 @@ def test_each_door_lowers_the_label_by_itself(quiet: caliber.Caliber, start: Any
     house.insert(1, [TOOL])
     house.move(0, [])
     house.check()
-    assert quiet.verify() == []
+    assert quiet.admin.verify() == []
 
 
 def test_what_a_model_says_of_a_page_from_the_raw_door_stays_out(backend: Any, start: Any) -> None:

@@ -77,7 +77,7 @@ def test_a_stated_label_counts_and_comes_back_from_everywhere(opened: Any) -> No
     assert list(stored.notes.all()) == [made[2]]
     keys = [made[0].turn_id, made[1].artifact_id, made[2].note_id, made[3].turn_id]
     assert [agent.memory.get(key) for key in keys] == made
-    assert agent.memory.verify() == []
+    assert agent.memory.admin.verify() == []
 
 
 def test_another_label_is_refused_and_the_labels_are_named(opened: Any) -> None:
@@ -104,7 +104,7 @@ def test_a_scope_and_what_a_model_says_in_it_are_trusted_as_the_least_of_its_tur
     many = [{"role": role, "content": "x"} for role in ("assistant", "tool", "assistant")]
     assert [turn.trust for turn in agent.memory.append_turns(agent.scope_id, many)] == [SYSTEM, TOOL, TOOL]
     assert scope_trust(agent) is TOOL
-    assert agent.memory.verify() == []
+    assert agent.memory.admin.verify() == []
 
 
 def test_writers_at_once_leave_the_least_label(opened: Any) -> None:
@@ -126,7 +126,7 @@ def test_writers_at_once_leave_the_least_label(opened: Any) -> None:
     assert len(turns) == 15
     assert scope_trust(agent) is WEB
     assert agent.memory.storage.scopes.get(agent.scope_id).trust is WEB
-    assert agent.memory.verify() == []
+    assert agent.memory.admin.verify() == []
 
 
 def test_an_artifact_is_trusted_no_more_than_its_source_turn(opened: Any) -> None:
@@ -257,7 +257,7 @@ def test_the_same_words_from_elsewhere_are_kept_beside_and_raise_nothing(opened:
         for label, kept in made.items():
             assert kept.trust is label
             assert write("the very same", trust=label) == kept
-    assert agent.memory.verify() == []
+    assert agent.memory.admin.verify() == []
 
 
 # --- asked for by its label ------------------------------------------------------------------------

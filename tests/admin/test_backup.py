@@ -105,13 +105,13 @@ def test_an_archive_restores_into_the_other_database(
     scope = filled.current_scope(session.trajectory_id)
     assert scope is not None
     filled.append_turn(scope.scope_id, role="tool", content=MEGABYTE)
-    made = filled.storage.backup(tmp_path / "all.zip")
+    made = filled.admin.backup(tmp_path / "all.zip")
     assert made.rows is not None
     assert made.rows["note"] == filled.storage.notes.count() == 7
     assert stat.S_IMODE(made.path.stat().st_mode) == 0o600
     assert not [name for name in names(tmp_path) if name.endswith(".part")]
     before = rows_of(filled)
-    position = filled.stats()["position"]
+    position = filled.admin.stats()["position"]
     assert (made.epoch, made.sequence) == (position["epoch"], position["sequence"])
 
     target = another(into)
@@ -122,8 +122,8 @@ def test_an_archive_restores_into_the_other_database(
     restored = target.open(**AT_ONCE)
     check_same(rows_of(restored), before)
     assert report.rows["note"] == 7
-    assert restored.stats()["position"]["epoch"] == report.epoch != position["epoch"]
-    assert restored.verify() == []
+    assert restored.admin.stats()["position"]["epoch"] == report.epoch != position["epoch"]
+    assert restored.admin.verify() == []
     window = filled.storage.context_windows.list_oldest()[0].window_id
     assert restored.replay(window).text == filled.replay(window).text != ""
     # What is written now gets an ordinal that no record of the backed up store ever had.
@@ -131,7 +131,7 @@ def test_an_archive_restores_into_the_other_database(
     fresh = restored.add_note(entity="x", entity_type="y", note_type="fact", content="new", confidence=1.0)
     ordinals = {each["note_id"]: each["ordinal"] for each in rows_of(restored)["note"]}
     assert ordinals[fresh.note_id.bytes] > highest + 1
-    assert restored.verify() == []
+    assert restored.admin.verify() == []
 
 
 def test_a_backup_is_of_one_boundary_while_others_write(backend: Any, agent: Any, tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_backup_is_of_one_boundary_while_others_write(backend: Any, agent: Any
             wrote.clear()
             assert wrote.wait(30)
 
-        made = memory.storage.backup(tmp_path / "all.zip", progress=slowly)
+        made = memory.admin.backup(tmp_path / "all.zip", progress=slowly)
     finally:
         stop.set()
         thread.join()
@@ -180,10 +180,10 @@ def test_a_backup_is_of_one_boundary_while_others_write(backend: Any, agent: Any
 def test_a_copy_of_the_file_restores(backend: Any, another: Any, filled: caliber.Caliber, tmp_path: Path) -> None:
     if backend.adapter == "postgres":
         with pytest.raises(InvalidValue, match="archive"):
-            filled.storage.backup(tmp_path / "all.db")
+            filled.admin.backup(tmp_path / "all.db")
         return
     before = rows_of(filled)
-    made = filled.storage.backup(tmp_path / "all.db")
+    made = filled.admin.backup(tmp_path / "all.db")
     assert stat.S_IMODE(made.path.stat().st_mode) == 0o600
     assert not list(tmp_path.glob("all.db-*"))
     target = another("sqlite")
@@ -192,7 +192,7 @@ def test_a_copy_of_the_file_restores(backend: Any, another: Any, filled: caliber
     restored = target.open(**AT_ONCE)
     check_same(rows_of(restored), before)
     assert report.epoch != made.epoch
-    assert restored.verify() == []
+    assert restored.admin.verify() == []
     with pytest.raises(InvalidValue, match="SQLite"):
         caliber.restore(another("postgres").config(), made.path)
 
@@ -201,10 +201,10 @@ def test_a_copy_of_the_file_restores(backend: Any, another: Any, filled: caliber
 def test_nothing_is_overwritten_unless_asked(backend: Any, filled: caliber.Caliber, tmp_path: Path) -> None:
     backend.needs("reopen")
     path = tmp_path / "all.zip"
-    filled.storage.backup(path)
+    filled.admin.backup(path)
     raw = path.read_bytes()
     with pytest.raises(Conflict, match="there already"):
-        filled.storage.backup(path)
+        filled.admin.backup(path)
     assert path.read_bytes() == raw
     note = filled.add_note(entity="x", entity_type="y", note_type="fact", content="since", confidence=1.0)
     filled.flush()
@@ -223,7 +223,7 @@ def test_restoring_says_what_was_forgotten_since(backend: Any, tmp_path: Path) -
     for restored_undoes in (0, 1):
         memory.storage.erasures.insert(Erasure(uuid.uuid4(), ErasureKind.SUBJECT, {}, now, now))
         if not restored_undoes:
-            memory.storage.backup(tmp_path / "all.zip")
+            memory.admin.backup(tmp_path / "all.zip")
         report = caliber.restore(backend.config(), tmp_path / "all.zip", replace=True)
         assert report.erasures_undone == restored_undoes
 
@@ -232,18 +232,18 @@ def test_a_store_that_was_only_opened_is_restored_into(backend: Any, another: An
     backend.needs("reopen")
     memory = backend.open()
     fill(memory, large=False)
-    made = memory.storage.backup(tmp_path / "all.zip")
+    made = memory.admin.backup(tmp_path / "all.zip")
     target = another(backend.name)
     opened = target.open()
     caliber.restore(target.config(), made.path)
     assert len(opened.search("fact", limit=9, consistency="latest").hits) > 1
-    assert opened.verify() == []
+    assert opened.admin.verify() == []
 
 
 def test_who_has_the_store_open_reads_it_anew(backend: Any, filled: caliber.Caliber, tmp_path: Path) -> None:
     backend.needs("sharing")
     path = tmp_path / "all.zip"
-    made = filled.storage.backup(path)
+    made = filled.admin.backup(path)
     other = backend.open()
     since = [
         other.add_note(entity="x", entity_type="y", note_type="fact", content=f"since {place}", confidence=1.0)
@@ -255,12 +255,12 @@ def test_who_has_the_store_open_reads_it_anew(backend: Any, filled: caliber.Cali
         found = memory.search("since", limit=50, consistency="latest")
         assert not {hit.id for hit in found.hits} & {note.note_id for note in since}
         assert found.position.epoch == report.epoch != made.epoch
-        assert memory.verify() == []
+        assert memory.admin.verify() == []
     # Both go on, and see each other.
     fresh = other.add_note(entity="x", entity_type="y", note_type="fact", content="after restoring", confidence=1.0)
     hits = filled.search("after restoring", limit=5, consistency="latest").hits
     assert fresh.note_id in {hit.id for hit in hits}
-    assert filled.verify() == other.verify() == []
+    assert filled.admin.verify() == other.admin.verify() == []
 
 
 def test_words_are_found_after_a_restore_as_before(backend: Any, tmp_path: Path) -> None:
@@ -270,13 +270,13 @@ def test_words_are_found_after_a_restore_as_before(backend: Any, tmp_path: Path)
     fill(memory, large=False)
     rebuild_full_text(backend.config())
     for name in ("all.zip", "all.db") if backend.adapter == "sqlite" else ("all.zip",):
-        memory.storage.backup(tmp_path / name)
+        memory.admin.backup(tmp_path / name)
         memory.add_note(entity="x", entity_type="y", note_type="fact", content=f"since {name}", confidence=1.0)
         caliber.restore(backend.config(), tmp_path / name, replace=True)
         full_text = inspect(memory).store.full_text
         assert full_text.state().complete
         assert check_full_text(inspect(memory).store, backend.config()) == []
-        assert memory.verify() == []
+        assert memory.admin.verify() == []
 
 
 def test_a_restored_store_that_is_searched_in_its_database_has_its_indexes(
@@ -286,7 +286,7 @@ def test_a_restored_store_that_is_searched_in_its_database_has_its_indexes(
         pytest.skip(f"{backend.name}: not a store where vectors have an index of the database")
     memory = backend.open(**AT_ONCE)
     fill(memory, large=False)
-    made = memory.storage.backup(tmp_path / "all.zip")
+    made = memory.admin.backup(tmp_path / "all.zip")
     target = another("postgres")
     searched = target.config(search__mode="backend", vector__index_type="hnsw")
     assert caliber.restore(searched, made.path).not_indexed is None
@@ -306,10 +306,10 @@ class _StopError(Exception):
 def test_an_interrupted_restore_leaves_the_old_store(backend: Any, filled: caliber.Caliber, tmp_path: Path) -> None:
     backend.needs("reopen")
     path = tmp_path / "all.zip"
-    filled.storage.backup(path)
+    filled.admin.backup(path)
     filled.add_note(entity="x", entity_type="y", note_type="fact", content="since", confidence=1.0)
     filled.flush()
-    before, epoch, given = rows_of(filled), filled.stats()["position"]["epoch"], ordinals(filled)
+    before, epoch, given = rows_of(filled), filled.admin.stats()["position"]["epoch"], ordinals(filled)
     there = names(tmp_path)
     stages = ["checking the archive", "restoring rows", "verifying rows"]
     stages += ["taking over"] if backend.adapter == "sqlite" else []
@@ -322,13 +322,13 @@ def test_an_interrupted_restore_leaves_the_old_store(backend: Any, filled: calib
         with pytest.raises(_StopError):
             caliber.restore(backend.config(), path, replace=True, progress=stop)
         assert rows_of(filled) == before
-        assert filled.stats()["position"]["epoch"] == epoch
+        assert filled.admin.stats()["position"]["epoch"] == epoch
         assert names(tmp_path) == there
-    assert filled.verify() == []
+    assert filled.admin.verify() == []
     now = ordinals(filled)
     assert all(now[name] >= last for name, last in given.items())  # those that came since have theirs
     with pytest.raises(_StopError):
-        filled.storage.backup(tmp_path / "other.zip", progress=lambda *_: (_ for _ in ()).throw(_StopError()))
+        filled.admin.backup(tmp_path / "other.zip", progress=lambda *_: (_ for _ in ()).throw(_StopError()))
     assert names(tmp_path) == there
 
 
@@ -350,7 +350,7 @@ def test_a_killed_restore_leaves_the_old_store(backend: Any, filled: caliber.Cal
     import pickle
 
     path = tmp_path / "all.zip"
-    filled.storage.backup(path)
+    filled.admin.backup(path)
     filled.add_note(entity="x", entity_type="y", note_type="fact", content="since", confidence=1.0)
     filled.flush()
     before = rows_of(filled)
@@ -359,10 +359,10 @@ def test_a_killed_restore_leaves_the_old_store(backend: Any, filled: caliber.Cal
     done = subprocess.run([sys.executable, "-c", _KILLED, given], check=False, timeout=120)
     assert done.returncode == -signal.SIGKILL
     assert rows_of(filled) == before
-    assert filled.verify() == []
+    assert filled.admin.verify() == []
     caliber.restore(backend.config(), path, replace=True)  # what the killed one left is in nobody's way
     assert filled.search("since", limit=50, consistency="latest").position.epoch
-    assert filled.verify() == []
+    assert filled.admin.verify() == []
     assert not [name for name in names(tmp_path) if name.endswith(".restoring")]
 
 
@@ -379,7 +379,7 @@ def test_what_a_lost_store_left_beside_it_is_not_taken_for_the_restored_ones(
     right = another("sqlite").open()
     fill(right, large=False)
     for name in ("all.zip", "all.db"):
-        right.storage.backup(tmp_path / name)
+        right.admin.backup(tmp_path / name)
         store.unlink()
         Path(f"{store}-wal").write_bytes(log)
         caliber.restore(file_backend.config(), tmp_path / name)
@@ -393,8 +393,8 @@ def test_two_do_not_write_one_file_at_once(file_backend: Any, tmp_path: Path) ->
     for name in ("all.zip", "all.db"):
         path = tmp_path / name
         with only_one(path), pytest.raises(Conflict, match="just now"):
-            memory.storage.backup(path, replace=True)
-        memory.storage.backup(path)
+            memory.admin.backup(path, replace=True)
+        memory.admin.backup(path)
         with only_one(Path(file_backend.path)), pytest.raises(Conflict, match="just now"):
             caliber.restore(file_backend.config(), path, replace=True)
         caliber.restore(file_backend.config(), path, replace=True)
@@ -404,7 +404,7 @@ def test_two_do_not_write_one_file_at_once(file_backend: Any, tmp_path: Path) ->
 def test_a_store_that_somebody_makes_meanwhile_is_not_replaced(file_backend: Any, another: Any, tmp_path: Path) -> None:
     # P-083, design section 10: never lose an acknowledged write
     memory = file_backend.open()
-    made = memory.storage.backup(tmp_path / "all.zip")
+    made = memory.admin.backup(tmp_path / "all.zip")
     other = another("sqlite")
 
     def meanwhile(what: str, _: int, __: int) -> None:
@@ -415,7 +415,7 @@ def test_a_store_that_somebody_makes_meanwhile_is_not_replaced(file_backend: Any
     with pytest.raises(Conflict, match="meanwhile"):
         caliber.restore(other.config(), made.path, replace=True, progress=meanwhile)
     with other.open() as there:
-        assert there.storage.status().relations
+        assert there.admin.status().relations
         assert rows_of(there)["trajectory"]
 
 
@@ -425,7 +425,7 @@ def test_what_is_written_while_a_store_is_restored_into_stays(
     file_backend: Any, another: Any, stage: str, tmp_path: Path
 ) -> None:
     memory = file_backend.open()
-    made = another("sqlite").open().storage.backup(tmp_path / "all.zip")
+    made = another("sqlite").open().admin.backup(tmp_path / "all.zip")
     kept: list[Any] = []
 
     def meanwhile(what: str, _: int, __: int) -> None:
@@ -438,7 +438,7 @@ def test_what_is_written_while_a_store_is_restored_into_stays(
     with pytest.raises(Conflict, match="--force"):
         caliber.restore(file_backend.config(), made.path, progress=meanwhile)
     assert memory.get(kept[0].note_id).content == "acknowledged"
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 # docs/decisions/0131: who moves a tenant relies on nobody writing where it was
@@ -446,13 +446,13 @@ def test_a_store_that_moves_is_not_replaced_and_a_copy_of_it_does_not_move(
     file_backend: Any, another: Any, tmp_path: Path
 ) -> None:
     memory = file_backend.open(**AT_ONCE)
-    archive = memory.storage.backup(tmp_path / "all.zip").path
+    archive = memory.admin.backup(tmp_path / "all.zip").path
     for state in FenceState:
         fence(inspect(memory).connection, state, str(uuid.uuid4()))
         with pytest.raises(Unavailable, match=state.value):
             caliber.restore(file_backend.config(), archive, replace=True)
     other = another("sqlite").config()
-    caliber.restore(other, memory.storage.backup(tmp_path / "all.db").path)
+    caliber.restore(other, memory.admin.backup(tmp_path / "all.db").path)
     with caliber.open(other) as restored:
         restored.start_trajectory("written there", initiator=USER)
 
@@ -479,7 +479,7 @@ def test_a_damaged_backup_is_refused_and_changes_nothing(backend: Any, agent: An
     memory = agent.memory
     fill(memory, large=False)
     path = tmp_path / "all.zip"
-    memory.storage.backup(path)
+    memory.admin.backup(path)
     before = rows_of(memory)
     seen = []
     for what, raw in list(_damages(path)):
@@ -497,13 +497,13 @@ def test_a_damaged_backup_is_refused_and_changes_nothing(backend: Any, agent: An
         with pytest.raises(CaliberError):
             caliber.restore(backend.config(), tmp_path / "other.db", replace=True)
     assert rows_of(memory) == before
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 def test_an_archive_made_to_do_harm_is_refused(file_backend: Any, tmp_path: Path) -> None:
     # P-083: an archive may come from anybody, and its manifest says numbers that statements are made with
     memory = file_backend.open()
-    made = memory.storage.backup(tmp_path / "all.zip")
+    made = memory.admin.backup(tmp_path / "all.zip")
     memory.close()
     with zipfile.ZipFile(made.path) as file:
         parts = {info.filename: file.read(info) for info in file.infolist()}
@@ -531,7 +531,7 @@ def test_rows_that_do_not_come_back_are_noticed(backend: Any, agent: Any, tmp_pa
     backend.needs("reopen")
     memory = agent.memory
     fill(memory, large=False)
-    made = memory.storage.backup(tmp_path / "all.zip")
+    made = memory.admin.backup(tmp_path / "all.zip")
     # A whole archive whose manifest promises other rows than it holds: only reading back can tell.
     with zipfile.ZipFile(made.path) as file:
         parts = {info.filename: file.read(info) for info in file.infolist()}
@@ -558,13 +558,13 @@ def test_a_full_disk_leaves_no_half_backup(backend: Any, filled: caliber.Caliber
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
     try:
         with pytest.raises(Unavailable, match="cannot be written"):
-            filled.storage.backup(tmp_path / "all.zip")
+            filled.admin.backup(tmp_path / "all.zip")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert names(tmp_path) == there
     with pytest.raises(Unavailable, match="folder does not exist"):
-        filled.storage.backup(tmp_path / "missing" / "all.zip")
-    assert filled.verify() == []
+        filled.admin.backup(tmp_path / "missing" / "all.zip")
+    assert filled.admin.verify() == []
 
 
 def test_every_relation_is_carried_or_belongs_to_the_database() -> None:
@@ -582,7 +582,7 @@ def test_a_file_system_without_links_is_restored_on_too(
 
     memory = file_backend.open()
     fill(memory, large=False)
-    made = memory.storage.backup(tmp_path / "all.zip")
+    made = memory.admin.backup(tmp_path / "all.zip")
     rows = rows_of(memory)
     memory.close()
     Path(file_backend.path).unlink()

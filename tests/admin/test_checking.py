@@ -47,12 +47,12 @@ def filled(backend: Any) -> caliber.Caliber:
 
 def found(memory: caliber.Caliber) -> dict[tuple[str, str], Finding]:
     """Return findings of the store by kind and relation; memory was loaded before the fault, and differs."""
-    return {(item.kind.value, item.relation): item for item in memory.storage.check() if item.kind.value != "memory"}
+    return {(item.kind.value, item.relation): item for item in memory.admin.check() if item.kind.value != "memory"}
 
 
 def test_a_sound_store_has_no_findings(filled: caliber.Caliber) -> None:
     told: list[tuple[str, int, int]] = []
-    assert filled.storage.check(lambda *step: told.append(step)) == []
+    assert filled.admin.check(lambda *step: told.append(step)) == []
     assert {what for what, *_ in told} == {"checking rules", "checking hashes"}
 
 
@@ -123,7 +123,7 @@ def test_planted_faults_are_found_and_counted(backend: Any, filled: caliber.Cali
 
 def test_a_mirror_that_differs_is_found(backend: Any, filled: caliber.Caliber) -> None:
     backend.tamper(filled, "UPDATE note SET confidence = 0.75")
-    findings = [item for item in filled.storage.check() if item.kind.value == "memory"]
+    findings = [item for item in filled.admin.check() if item.kind.value == "memory"]
     assert [item.relation for item in findings] == ["note"] * len(findings)
     assert {item.count for item in findings} == {2}
     assert findings[0].examples[0].startswith("ordinal ")
@@ -132,7 +132,7 @@ def test_a_mirror_that_differs_is_found(backend: Any, filled: caliber.Caliber) -
 def test_a_missing_column_is_said_and_nothing_else_is_asked(backend: Any, filled: caliber.Caliber) -> None:
     backend.tamper(filled, "ALTER TABLE edge RENAME COLUMN auto_linked TO linked")
     try:
-        assert [item.what for item in filled.storage.check() if item.kind.value == "schema"] == [
+        assert [item.what for item in filled.admin.check() if item.kind.value == "schema"] == [
             "column auto_linked of edge is missing"
         ]
     finally:
@@ -145,7 +145,7 @@ def test_full_text_that_differs_is_found(backend: Any, filled: caliber.Caliber) 
 
     backend.needs("reopen")
     rebuild_full_text(backend.config())
-    assert filled.storage.check() == []
+    assert filled.admin.check() == []
     backend.tamper(filled, "DELETE FROM text_note_entry")
     assert ("full_text", "") in found(filled)
 

@@ -140,7 +140,7 @@ def expected(memory: caliber.Caliber, view: View, adapter: str) -> list[dict[str
 def test_each_view_selects_without_error_and_gives_the_rows_of_its_relation(
     backend: Any, filled: caliber.Caliber
 ) -> None:
-    names = filled.storage.create_views()
+    names = filled.admin.create_views()
     assert names == [view.name for view in VIEWS]
     assert {view.relation for view in VIEWS} == {relation.name for relation in RELATIONS}
     seen = 0
@@ -168,23 +168,23 @@ def test_each_view_selects_without_error_and_gives_the_rows_of_its_relation(
 
 
 def test_views_can_be_made_again_and_removed_and_are_read_only(backend: Any, filled: caliber.Caliber) -> None:
-    filled.storage.create_views()
-    assert filled.storage.create_views() == [view.name for view in VIEWS]
+    filled.admin.create_views()
+    assert filled.admin.create_views() == [view.name for view in VIEWS]
     before = filled.storage.notes.count()
     for statement in ("DELETE FROM {}", "UPDATE {} SET content = 'x'"):
         with pytest.raises(Exception, match=r"view|SQLError"):
             backend.tamper(filled, statement.format(backend.qualified("memories")))
     assert filled.storage.notes.count() == before
-    assert filled.storage.drop_views() == sorted(view.name for view in VIEWS)
-    assert filled.storage.drop_views() == []
-    assert filled.verify() == []
+    assert filled.admin.drop_views() == sorted(view.name for view in VIEWS)
+    assert filled.admin.drop_views() == []
+    assert filled.admin.verify() == []
 
 
 def test_a_view_of_somebody_else_stays_and_is_not_overwritten(backend: Any, filled: caliber.Caliber) -> None:
     backend.tamper(filled, "CREATE VIEW memories AS SELECT 1 AS mine")
     with pytest.raises(Conflict, match="memories"):
-        filled.storage.create_views()
-    assert filled.storage.drop_views() == []
+        filled.admin.create_views()
+    assert filled.admin.drop_views() == []
     assert select(backend, filled, f"SELECT mine FROM {backend.qualified('memories')}") == [(1,)]
     backend.tamper(filled, "DROP VIEW memories")
 
@@ -193,15 +193,15 @@ def test_a_view_of_somebody_else_stays_and_is_not_overwritten(backend: Any, fill
 def test_views_that_somebody_builds_on_are_said_to_be(backend: Any, filled: caliber.Caliber) -> None:
     if backend.adapter != "postgres":
         return  # SQLite's views are found by name, each time they are asked
-    filled.storage.create_views()
+    filled.admin.create_views()
     backend.tamper(filled, "CREATE VIEW theirs AS SELECT * FROM memories")
     try:
-        for attempt in (filled.storage.drop_views, filled.storage.create_views):
+        for attempt in (filled.admin.drop_views, filled.admin.create_views):
             with pytest.raises(Conflict, match="somebody else's"):
                 attempt()
     finally:
         backend.tamper(filled, "DROP VIEW theirs")
-    assert "memories" in filled.storage.drop_views()
+    assert "memories" in filled.admin.drop_views()
 
 
 def test_no_code_reads_a_view() -> None:
@@ -233,11 +233,11 @@ def test_no_statement_reads_messages_or_memories() -> None:
 
 
 def test_status_tells_sizes_rows_position_and_indexes(backend: Any, filled: caliber.Caliber) -> None:
-    status = filled.storage.status()
+    status = filled.admin.status()
     rows = {each.name: each.rows for each in status.relations}
     for relation in RELATIONS:
         assert rows[relation.name] == filled.storage.get(relation.plural).count()
-    position = filled.stats()["position"]
+    position = filled.admin.stats()["position"]
     assert (status.epoch, status.sequence) == (position["epoch"], position["sequence"])
     assert status.changes == rows["change"] > 0
     assert status.adapter == backend.adapter
@@ -268,7 +268,7 @@ def test_vacuum_says_which_tables_it_has_no_right_to(backend: Any, filled: calib
             assert maintenance.skipped(connection) == [
                 relation.name for relation in RELATIONS if relation.name != "note"
             ]
-        assert filled.storage.vacuum().skipped == ()
+        assert filled.admin.vacuum().skipped == ()
     finally:
         backend.tamper(filled, f"REASSIGN OWNED BY {role} TO CURRENT_USER")
         backend.tamper(filled, f"DROP OWNED BY {role}")
@@ -280,12 +280,12 @@ def test_vacuum_gives_room_back_and_loses_nothing(backend: Any, filled: caliber.
     for place in range(60):
         filled.append_turn(agent.scope_id, role="user", content=f"{place}" + uuid.uuid4().hex * 500)
     filled.flush()
-    before = filled.storage.status().bytes
+    before = filled.admin.status().bytes
     filled.storage.turns.delete_by_scope(agent.scope_id)
     backend.tamper(filled, "DELETE FROM content_version")
     told: list[tuple[int, int]] = []
-    done = filled.storage.vacuum(full=True, progress=lambda at, of: told.append((at, of)))
+    done = filled.admin.vacuum(full=True, progress=lambda at, of: told.append((at, of)))
     assert done.bytes_after < before
     assert told[-1][0] == told[-1][1] > 0
-    assert filled.verify() == []
+    assert filled.admin.verify() == []
     assert filled.append_turn(agent.scope_id, role="user", content="goes on").sequence >= 60

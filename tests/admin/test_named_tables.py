@@ -63,7 +63,7 @@ def test_scopes_turns_and_checkpoints(memory: Caliber) -> None:
     with pytest.raises(InvalidStateTransition):
         tables.scopes.close(second.scope_id)
     assert tables.scopes.get_current(task.trajectory_id).scope_id == first.scope_id
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 def test_artifacts_and_notes(memory: Caliber) -> None:

@@ -73,7 +73,8 @@ def reads(worker: int) -> Iterator[Operation]:
         ("storage.notes", "count", (), {}),
         ("storage.trajectories", "get", ("$task",), {}),
         ("storage.artifacts", "list_by_trajectory", ("$task",), {}),
-        ("", "verify", (), {}),
+        ("admin", "verify", (), {}),
+        ("admin", "check", (), {}),
     )
 
 

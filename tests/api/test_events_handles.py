@@ -152,7 +152,7 @@ def test_use_is_counted(agent: Any) -> None:
     usages = agent.memory.storage.usages
     assert usages.get(note.note_id).access_count == 4
     assert usages.get(other.note_id).access_count == 1
-    assert agent.memory.verify() == []
+    assert agent.memory.admin.verify() == []
 
 
 def test_window_is_explained_at_once_and_kept_later(backend: Any, start: Any) -> None:
@@ -187,7 +187,7 @@ def test_windows_that_are_not_kept_are_not_found(backend: Any, start: Any) -> No
     for call in (memory.explain, memory.replay):
         with pytest.raises(NotFound, match="expired"):
             call(window.window_id)
-    assert memory.maintain()["windows"] == 1
+    assert memory.admin.maintain()["windows"] == 1
     assert memory.storage.context_windows.count() == 0
 
 
@@ -217,7 +217,7 @@ def test_retention_removes_what_is_over_and_nothing_else(backend: Any, start: An
     memory.flush()  # its new vector too, which the worker makes
     clock.advance(ms=3 * day)
     young = memory.assemble_context(agent.trajectory_id)
-    report = memory.maintain()
+    report = memory.admin.maintain()
     assert report["windows"] == 1
     assert report["contents"] == 1, "nobody can ask for the old text any more"
     assert report["events"] > 0
@@ -226,7 +226,7 @@ def test_retention_removes_what_is_over_and_nothing_else(backend: Any, start: An
         memory.replay(old.window_id)
     assert memory.replay(young.window_id).text == young.text
     assert memory.get(note.note_id).content == "changed"
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 def test_full_queue_slows_the_reader_and_loses_nothing(backend: Any, start: Any) -> None:
@@ -243,11 +243,11 @@ def test_maintenance_does_not_lose_the_feed_position(backend: Any, start: Any) -
     agent = start(memory)
     agent.note("a")
     time.sleep(0.005)
-    memory.maintain()
+    memory.admin.maintain()
     assert memory.storage.changes.count() <= 1
     agent.note("b")
-    assert memory.stats()["resident"]["reloads"] == 0
-    assert memory.verify() == []
+    assert memory.admin.stats()["resident"]["reloads"] == 0
+    assert memory.admin.verify() == []
 
 
 # --- handles -------------------------------------------------------------------------------------
@@ -272,9 +272,9 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "consolidate_notes": lambda a: a.memory.consolidate_notes(a.trajectory_id),
     "complete_trajectory": lambda a: a.memory.complete_trajectory(a.trajectory_id, status="success", summary=""),
     "suspend_trajectory": lambda a: a.memory.suspend_trajectory(a.trajectory_id),
-    "stats": lambda a: a.memory.stats(),
-    "verify": lambda a: a.memory.verify(),
-    "maintain": lambda a: a.memory.maintain(),
+    "stats": lambda a: a.memory.admin.stats(),
+    "verify": lambda a: a.memory.admin.verify(),
+    "maintain": lambda a: a.memory.admin.maintain(),
     "flush": lambda a: a.memory.flush(),
     "acting_as": lambda a: a.memory.acting_as(a.memory.principal),
     "agents.acquire": lambda a: a.memory.agents.locks.acquire("r", holder="h", lease_ms=1_000),
@@ -322,7 +322,7 @@ def test_handle_closes_itself_at_the_end_of_with(backend: Any) -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_use_after_fork_is_unavailable_and_the_parent_unharmed(backend: Any, working: Any) -> None:
     # issue, Bad input: use after fork; design section 4: Unavailable(forked) until reopened
-    before = working.memory.stats()["records"]
+    before = working.memory.admin.stats()["records"]
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:  # pragma: no cover  (another process)
@@ -355,7 +355,7 @@ def test_use_after_fork_is_unavailable_and_the_parent_unharmed(backend: Any, wor
     assert len(texts) == expected
     assert texts[-1] == "from the parent"
     assert before["turn"] == 1
-    assert working.memory.verify() == []
+    assert working.memory.admin.verify() == []
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
@@ -378,7 +378,7 @@ def test_child_that_ends_normally_closes_nothing_of_its_parent(backend: Any, wor
     working.say("after the child")
     other_process = backend.open() if backend.has("sharing") else working.memory
     assert len(other_process.storage.turns.list_by_scope(working.scope_id)) == 2
-    assert working.memory.verify() == []
+    assert working.memory.admin.verify() == []
 
 
 def _wait(child: int) -> int:
@@ -417,7 +417,7 @@ def test_threads_share_a_handle(backend: Any, start: Any) -> None:
     assert errors == []
     assert memory.storage.turns.count() == 100
     assert memory.storage.notes.count() == 100
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 def test_close_while_others_use_it_is_typed(backend: Any, start: Any) -> None:
@@ -451,7 +451,7 @@ def test_close_while_others_use_it_is_typed(backend: Any, start: Any) -> None:
 def test_stats_say_what_there_is(agent: Any) -> None:
     agent.say("x")
     agent.note("n")
-    stats = agent.memory.stats()
+    stats = agent.memory.admin.stats()
     assert stats["records"]["turn"] == 1
     assert stats["records"]["note"] == 1
     assert stats["resident"]["column_bytes"] > 0
@@ -476,7 +476,7 @@ def test_retention_in_a_forked_child_is_refused_at_once(backend: Any, start: Any
         if child == 0:
             code = 1
             try:
-                memory.maintain()
+                memory.admin.maintain()
             except Unavailable as error:
                 code = 0 if error.context["reason"] == "forked" else 2
             finally:

@@ -96,7 +96,7 @@ class StoreBesideDicts(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         for handle in self.handles:
-            assert handle.verify() == []
+            assert handle.admin.verify() == []
             handle.close()
         shutil.rmtree(self.folder)
 
@@ -265,7 +265,7 @@ class StoreBesideDicts(RuleBasedStateMachine):
     @rule()
     def maintain(self) -> None:
         self.clock.advance(ms=60_000)
-        self.memory.maintain()
+        self.memory.admin.maintain()
 
     @rule()
     def reopen(self) -> None:

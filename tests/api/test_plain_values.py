@@ -110,7 +110,7 @@ def test_texts_of_a_subclass_are_kept_as_they_read(text: Any, backend: Any) -> N
         assert (got.content, got.tags, got.importance) == ("Pixel is a dog.", ("brown",), 5.0)
         assert (handle.get(kept.artifact_id).content, handle.get(kept.artifact_id).schema_version) == (b"decide", "v1")
         assert handle.get(task.trajectory_id).goal == "the goal"
-        assert handle.verify() == []
+        assert handle.admin.verify() == []
         assert len(handle.records("note").find(entity=np.str_("Pixel"))) == 1
         window = handle.assemble_context(task.trajectory_id, query=text("Pixel dog"))
         assert "bob" in window.text

@@ -63,7 +63,7 @@ class World:
         """Count what evaluating must not leave behind."""
         names = ("trajectory", "scope", "turn", "note", "artifact", "context_window", "embedding")
         with self.backend.open(self.settings, principal=MAKER) as memory:
-            counted = memory.stats()["records"]
+            counted = memory.admin.stats()["records"]
             return {name: counted[name] for name in names}
 
 

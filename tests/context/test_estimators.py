@@ -55,7 +55,7 @@ def test_everything_counted_follows_the_knob(backend: Any, start: Any, estimator
     assert window.used_tokens == sum(count(estimator, s.content) for s in window.sections) + overhead
     assert window.estimator.split("/")[0] == estimator
     assert memory.explain(window.window_id)["inputs"]["estimator"] == window.estimator
-    assert memory.stats()["estimator"] == window.estimator
+    assert memory.admin.stats()["estimator"] == window.estimator
     assert memory.replay(window.window_id).used_tokens == window.used_tokens
 
     # Changed, closed, and written past the services.

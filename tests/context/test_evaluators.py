@@ -106,7 +106,7 @@ def test_windows_are_equal_and_replay_under_either(handles: dict[str, Any], prin
 
 
 def test_figures_name_the_evaluator(handles: dict[str, Any]) -> None:
-    plain, compiled = handles["numpy"].stats(), handles["numba"].stats()
+    plain, compiled = handles["numpy"].admin.stats(), handles["numba"].admin.stats()
     assert (plain["evaluator"], plain["compiled_loops"]) == ("numpy", None)
     assert compiled["evaluator"] == "numba"
     loops = compiled["compiled_loops"]
@@ -123,7 +123,7 @@ def test_what_was_not_kept_is_in_the_event_log(backend: Any, numba: Any, compile
     with replaced(evaluator, "compiled", caliber.kernels.Evaluator("numba", numba.loops, code)):
         memory = backend.open(resident__evaluator="numba", cache_dir=str(compiled_code))
     memory.flush()
-    assert memory.stats()["compiled_loops"]["problems"] == list(code.problems)
+    assert memory.admin.stats()["compiled_loops"]["problems"] == list(code.problems)
     errors = [event for event in memory.storage.events.all() if event.payload.get("where") == "evaluator"]
     assert len(errors) == 1
     assert "Read-only file system" in errors[0].payload["message"]

@@ -171,7 +171,7 @@ def test_replay_survives_pruning_of_its_sources(agent: Any) -> None:
     agent.memory.complete_trajectory(agent.trajectory_id, status="success", summary="")
     assert agent.memory.storage.turns.count() == 0
     replayed(agent.memory, windows)
-    agent.memory.maintain()
+    agent.memory.admin.maintain()
     replayed(agent.memory, windows)
 
 
@@ -183,14 +183,14 @@ def test_replay_survives_deletion_of_its_sources(agent: Any) -> None:
             assert getattr(storage, table).delete(getattr(entity, key))
     assert storage.turns.count() == storage.notes.count() == storage.artifacts.count() == 0
     replayed(agent.memory, windows)
-    assert agent.memory.verify() == []
+    assert agent.memory.admin.verify() == []
 
 
 def test_replay_survives_expiry_of_its_sources(agent: Any, clock: FixedClock) -> None:
     kept = agent.keep("for a moment", ttl="1s")
     windows = windows_of(agent)
     clock.advance(ms=2_000)
-    agent.memory.maintain()
+    agent.memory.admin.maintain()
     assert agent.memory.get(kept.artifact_id).retired_at is not None
     replayed(agent.memory, windows)
 

@@ -265,11 +265,11 @@ class Program:
     def compare(self) -> None:
         """Compare memory with the store; others may write meanwhile, and what differs must differ each time."""
         self.figures["memory compared with the store"] += 1
-        different = set(self.memory.verify())
+        different = set(self.memory.admin.verify())
         for _ in range(5):
             if different:
                 time.sleep(0.01)
-                different &= set(self.memory.verify())
+                different &= set(self.memory.admin.verify())
         for difference in different:
             self.ledger.add(wrong=f"memory is not as the store: {difference}")
 
@@ -520,7 +520,7 @@ class Program:
                     break
         else:
             archive = folder / f"copy-{order['number']}.zip"
-            self.memory.storage.backup(archive)
+            self.memory.admin.backup(archive)
             self.close()
             place = f"{order['place']}_copy"
             caliber.restore(settings_of(order, place), archive)
@@ -545,21 +545,21 @@ class Program:
         made = memory
         ids = [one for writer in self.writers for one in writer.acknowledged]
         steps: dict[str, Callable[[], Any]] = {
-            "check": made.storage.check,
-            "verify": made.verify,
+            "check": made.admin.check,
+            "verify": made.admin.verify,
             "search": lambda: made.search("fault abcdefghij", consistency="latest"),
             "get": lambda: made.get(self.chance.choice(ids)) if ids else None,
             "assemble": lambda: made.assemble_context(self.trajectory, query="fault"),
             "explain": lambda: made.explain(self.chance.choice(self.windows)) if self.windows else None,
             "replay": lambda: made.replay(self.chance.choice(self.windows)) if self.windows else None,
-            "backup": lambda: made.storage.backup(Path(self.order["folder"]) / "damaged.zip", replace=True),
+            "backup": lambda: made.admin.backup(Path(self.order["folder"]) / "damaged.zip", replace=True),
             "export": lambda: [made.storage.bulk_read(name).read_all() for name in ("note", "turn", "event")],
             "append": lambda: made.append_turn(self.scope, role="user", content="again"),
             "add": lambda: made.add_note(
                 entity="e", entity_type="t", note_type="fact", content="again", confidence=0.5
             ),
             "events": lambda: list(made.storage.events.all()),
-            "maintain": made.maintain,
+            "maintain": made.admin.maintain,
             "flush": made.flush,
         }  # fmt: skip
         names = list(steps)

@@ -163,14 +163,14 @@ def main() -> None:
             if [one for one in heard if one in own] != writer.made:
                 failures.append(f"{writer.name}: the listener heard of {len(heard)} events, or in another order")
         memory.flush()
-        retried = memory.stats()["store"].get("retried", 0)
+        retried = memory.admin.stats()["store"].get("retried", 0)
         print(json.dumps([[writer.done() for writer in writers], listened, failures, retried, len(heard)]), flush=True)
         made = int(sys.stdin.readline())
         memory.search("counter", limit=1, consistency="latest")
         limit = time.monotonic() + 120
         while listens and len(heard) < made and time.monotonic() < limit:
             time.sleep(0.01)
-        print(json.dumps([[str(fault) for fault in memory.verify()], heard if listens else None]), flush=True)
+        print(json.dumps([[str(fault) for fault in memory.admin.verify()], heard if listens else None]), flush=True)
 
 
 main()

@@ -281,7 +281,7 @@ def test_what_a_child_inherits_refuses_and_gives_up_no_lock(opened: Opened) -> N
             mine.execute("BEGIN IMMEDIATE")
             with contextlib.suppress(Unavailable):
                 rows.close()
-            for call in (lambda: inherited.command("SELECT 1"), lambda: opened.memory.stats()):
+            for call in (lambda: inherited.command("SELECT 1"), lambda: opened.memory.admin.stats()):
                 try:
                     call()
                     return "it worked"

@@ -29,7 +29,7 @@ NEW = {**HASH_PROVIDER, "model": "newer", "dimensions": 48}
 def rows_of(path: str, name: str) -> dict[tuple[bytes, int], int]:
     """Return the ordinal of each vector of a space, by owner and chunk."""
     with caliber.open(config(path, embedding_provider=NEW, **{"vector.dimensions": 48, **PLAIN})) as memory:
-        assert memory.verify() == []
+        assert memory.admin.verify() == []
         space = memory.storage.embedding_spaces.find(name)
         found = [row for row in memory.storage.embeddings.all() if row.space_id == space.space_id]
         plans = inspect(memory).store.plans["embedding"]

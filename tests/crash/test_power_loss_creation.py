@@ -47,7 +47,7 @@ def _create_store(path: Path) -> None:
 def _use_store(path: Path) -> None:
     with caliber.open(settings_for(str(path))) as memory:
         memory.start_trajectory("goal", initiator=USER)
-        assert memory.verify() == []
+        assert memory.admin.verify() == []
 
 
 def _open_directory(path: Path, *, create: bool) -> None:

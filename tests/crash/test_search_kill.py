@@ -69,7 +69,7 @@ def test_a_store_killed_while_searched_answers_as_its_twin(tmp_path: Path) -> No
                 if query:  # an empty question depends on the moment it is asked at
                     assert_same(result, twin_answer(memory, held, query, given_of(memory, query), {"limit": 20}), query)
                     compared, hits = compared + 1, hits + len(result.hits)
-            assert memory.verify() == []
+            assert memory.admin.verify() == []
     assert hits > compared
     record(
         "search-after-a-kill",

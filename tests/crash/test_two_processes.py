@@ -66,7 +66,7 @@ def test_two_processes_on_one_file(durability: str, tmp_path: Path) -> None:
         assert memory.storage.context_windows.count() == sum(output["windows"] for output in outputs), (
             "what was written behind is on disk once a process has ended"
         )
-        assert memory.verify() == []
+        assert memory.admin.verify() == []
     for output in outputs:
         assert len(output["appended"]) > 5, "it hardly got to write"
         assert output["seen"] == ["left", "right"], "both see both"

@@ -300,7 +300,7 @@ def test_what_no_text_is_at_fault_for_is_waited_for(error: CaliberError) -> None
         with pytest.raises(type(error)):
             memory.flush()
         with held_back(embedder):
-            assert memory.stats()["behind"]["embeddings_waiting"] == 20
+            assert memory.admin.stats()["behind"]["embeddings_waiting"] == 20
         time.sleep(0.1)
         errors = [event for event in memory.storage.events.all() if event.event_type == EventType.ERROR]
         assert len(errors) <= 2  # not one for each text
@@ -399,7 +399,7 @@ def test_every_chunk_has_a_vector_and_the_best_one_counts(mode: str) -> None:
             hits = memory.search("Ships sail the sea.").hits
             assert [hit.id for hit in hits].count(turn.turn_id) == 1
             found[rule] = next(hit.score for hit in hits if hit.id == turn.turn_id)
-            assert memory.verify() == []
+            assert memory.admin.verify() == []
     assert found["chunks"] > found["chunk_mean"] + 0.1
 
 
@@ -417,7 +417,7 @@ def test_a_record_that_shrinks_loses_its_chunks() -> None:
             )
             kept = sorted(row.chunk_index for row in memory.storage.embeddings.all())
             assert kept == list(range(rows))
-            assert memory.verify() == []
+            assert memory.admin.verify() == []
 
 
 def test_a_long_query_has_one_vector_under_every_rule() -> None:
@@ -476,7 +476,7 @@ def test_vectors_that_memory_cannot_hold_are_refused(memory: Any, start: Any) ->
             embeddings.insert(dataclasses.replace(other, **wrong))
     embeddings.insert(other)
     assert embeddings.count() == 2
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
     assert memory.search("lake").hits[0].id == note.note_id
 
 
@@ -491,13 +491,13 @@ def test_the_worker_does_not_stand_in_line_for_each_record(monkeypatch: pytest.M
         memory.flush()  # what it looks for when it begins is looked for: it does not come upon the first turn twice
         memory.append_turn(scope.scope_id, role="user", content="first")
         until = time.monotonic() + 60
-        while memory.stats()["behind"]["embeddings_waiting"] and time.monotonic() < until:
+        while memory.admin.stats()["behind"]["embeddings_waiting"] and time.monotonic() < until:
             time.sleep(0.005)
         for at in range(30):
             memory.append_turn(scope.scope_id, role="user", content=f"turn {at}")
-        assert memory.stats()["behind"]["embeddings_waiting"] == 30
+        assert memory.admin.stats()["behind"]["embeddings_waiting"] == 30
         memory.flush()
-        assert memory.stats()["behind"]["embeddings_waiting"] == 0
+        assert memory.admin.stats()["behind"]["embeddings_waiting"] == 0
         assert memory.storage.embeddings.count() == 31
 
 
@@ -507,7 +507,7 @@ def test_a_changed_note_gets_a_new_vector_by_itself(backend: Any, start: Any) ->
     memory.flush()
     memory.storage.notes.update(note.note_id, content="delta epsilon zeta")
     until(lambda: [hit.content for hit in memory.search("delta epsilon zeta").hits])
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 def test_a_change_that_touches_no_content_keeps_the_vector(backend: Any, start: Any) -> None:
@@ -530,7 +530,7 @@ def test_the_old_vector_goes_with_the_old_content_without_a_provider_too(backend
     plain = backend.open(backend.config(embedding_provider=None))
     plain.storage.artifacts.update(artifact.artifact_id, content=b"delta epsilon zeta")
     assert plain.storage.embeddings.count() == 0
-    assert plain.verify() == []
+    assert plain.admin.verify() == []
 
 
 def test_the_worker_survives_whatever_a_provider_raises(backend: Any, start: Any) -> None:

@@ -115,13 +115,13 @@ def test_search_goes_on_with_the_old_model_until_the_new_one_is_complete(store: 
             inspect(memory).resident.snapshot.spaces[key[1]].name for key in inspect(memory).resident.snapshot.vectors
         }
         assert held == {NEW_NAME}, "vectors of the old model left memory"
-        assert memory.verify() == []
+        assert memory.admin.verify() == []
         again = memory.storage.embedding_spaces.reembed()
         assert (again.made, again.switched_from, again.in_use) == (0, None, True)
         kinds = [event.event_type for event in memory.storage.events.all() if event.family == "audit"]
         assert kinds == [EventType.SPACE_FILL, EventType.SPACE_SWITCH]
     with caliber.open(settings(store, NEW)) as memory:
-        assert memory.verify() == []
+        assert memory.admin.verify() == []
         assert memory.search("what is known of 7").status == "ok"
         assert len(vectors_of(memory, OLD_NAME)) == 50, "the old space is dropped by nothing but a command"
 
@@ -143,7 +143,7 @@ def test_without_the_old_provider_the_vector_leg_is_out_and_says_why(store: Path
 def test_a_program_that_has_the_store_open_does_it_behind(store: Path) -> None:
     with caliber.open(settings(store, NEW, previous_embedding_provider=OLD)) as memory:
         until(lambda: states(memory)[NEW_NAME] == "active")
-        assert memory.verify() == []
+        assert memory.admin.verify() == []
         assert memory.search("what is known of 7").status == "ok"
     # And back again: what was kept is not asked for a second time.
     provider = CountingEmbeddings()
@@ -151,7 +151,7 @@ def test_a_program_that_has_the_store_open_does_it_behind(store: Path) -> None:
         until(lambda: states(memory)[OLD_NAME] == "active")
         assert provider.asked == []
         assert states(memory)[NEW_NAME] == "retired"
-        assert memory.verify() == []
+        assert memory.admin.verify() == []
         assert memory.search("what is known of 7").status == "ok"
 
 
@@ -174,7 +174,7 @@ def test_static_vectors_of_two_sizes(tmp_path: Path) -> None:
         assert memory.search("a ship at sea").hits[0].content == texts[1]
         rows = vectors_of(memory, "wordllama-l2-supercat@64")
         assert {len(row.vector) for row in rows} == {4 * 64}
-        assert memory.verify() == []
+        assert memory.admin.verify() == []
 
 
 # --- while it is filled ---------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ def test_what_is_written_meanwhile_is_in_both_spaces(store: Path) -> None:
         memory.flush()
         assert len(vectors_of(memory, OLD_NAME)) == 55, "nobody searches it any more"
         assert len(vectors_of(memory, NEW_NAME)) == 56
-        assert memory.verify() == []
+        assert memory.admin.verify() == []
 
 
 @pytest.mark.parametrize("mode", ["behind", "commit"])
@@ -225,7 +225,7 @@ def test_no_record_is_lost_by_vector_at_the_switch(store: Path, mode: str) -> No
         owners = [row.owner_id for row in vectors_of(memory, NEW_NAME)]
         assert len(owners) == len(set(owners)) == 50 + written
         assert memory.storage.embedding_spaces.progress().done == 50 + written
-        assert memory.verify() == []
+        assert memory.admin.verify() == []
 
 
 class Pointing:
@@ -390,7 +390,7 @@ def test_two_programs_fill_it_and_nothing_is_there_twice(store: Path) -> None:
         assert other.search("what is known of 7").status == "ok"
         assert len(vectors_of(one, NEW_NAME)) == 50
         assert sum(len(provider.asked) for provider in providers) <= 52, "one fills, the other need not"
-        assert one.verify() == other.verify() == []
+        assert one.admin.verify() == other.admin.verify() == []
 
 
 def test_a_program_of_the_old_model_says_that_it_cannot_answer_any_more(store: Path) -> None:
@@ -402,7 +402,7 @@ def test_a_program_of_the_old_model_says_that_it_cannot_answer_any_more(store: P
         assert (found.status, found.reason) == ("degraded", f"space_of_another_model: {NEW_NAME}")
         add(before, 1, start=500)  # it still writes; whoever knows the new model embeds it
         before.flush()
-        assert before.verify() == []
+        assert before.admin.verify() == []
     with caliber.open(settings(store, NEW)) as memory:
         memory.flush()
         assert memory.storage.embedding_spaces.progress().done == 51
@@ -415,7 +415,7 @@ def test_what_others_leave_without_a_vector_gets_one(store: Path, monkeypatch: p
         with caliber.open(settings(store, OLD, **off)) as other:
             add(other, 3, start=700)
         until(lambda: len(vectors_of(memory, OLD_NAME)) == 53)
-        assert memory.verify() == []
+        assert memory.admin.verify() == []
 
 
 # --- dropping, sweeping, making anew ----------------------------------------------------------------------
@@ -444,7 +444,7 @@ def test_a_space_is_dropped_by_name_unless_it_is_searched_or_configured(switched
         assert [space.name for space in table.report()] == [NEW_NAME]
         assert memory.storage.embeddings.count() == 50
         assert memory.search("what is known of 7").status == "ok"
-        assert memory.verify() == []
+        assert memory.admin.verify() == []
         assert memory.storage.events.all()
         with pytest.raises(NotFound):
             table.drop(OLD_NAME)
@@ -478,7 +478,7 @@ def test_a_dropped_space_is_gone_from_programs_that_had_it(store: Path) -> None:
         )
         before.flush()
         assert before.search("written by the old", consistency="latest").hits[0].id == note.note_id
-        assert before.verify() == []
+        assert before.admin.verify() == []
         assert before.storage.embeddings.count() == 50
 
 
@@ -504,7 +504,7 @@ def test_the_configuration_opened_last_is_what_is_filled(store: Path) -> None:
 
 def test_strays_are_counted_and_removed(store: Path) -> None:
     with caliber.open(settings(store, OLD)) as memory:
-        assert memory.storage.sweep(dry_run=True).count == 0
+        assert memory.admin.sweep(dry_run=True).count == 0
         notes = list(memory.storage.notes.all())
         memory.storage.notes.update(notes[0].note_id, archived_at=notes[0].created_at)
     with contextlib.closing(apsw.Connection(str(store))) as raw:
@@ -518,17 +518,17 @@ def test_strays_are_counted_and_removed(store: Path) -> None:
         )
     with caliber.open(settings(store, OLD, **{"embedding.embed.note": "off"})) as memory:
         assert memory.search("what is known of 7").status == "ok", "vectors of an unknown space keep nobody out"
-        planned = memory.storage.sweep(dry_run=True)
+        planned = memory.admin.sweep(dry_run=True)
         counts = (planned.owner_gone, planned.owner_out_of_use, planned.space_unknown, planned.empty_spaces)
         assert counts == (1, 1, 1, ("gone@8",))
         assert memory.storage.embeddings.count() == 50
-        removed = memory.storage.sweep()
+        removed = memory.admin.sweep()
         assert dataclasses.replace(removed, removed=False) == planned
         assert removed.removed
-        assert memory.storage.sweep().count == 0
+        assert memory.admin.sweep().count == 0
         assert memory.storage.embeddings.count() == 47
         assert states(memory) == {OLD_NAME: "active"}
-        assert memory.verify() == []
+        assert memory.admin.verify() == []
 
 
 @pytest.mark.parametrize("mode", ["resident", "backend"])
@@ -542,13 +542,13 @@ def test_what_search_is_answered_from_is_made_anew(store: Path, mode: str) -> No
         raw.execute("UPDATE embedding SET content_hash = ? WHERE ordinal IN (2, 3)", (b"z" * 32,))
     with caliber.open(settings(store, OLD, **changes)) as memory:
         steps: list[str] = []
-        came = memory.storage.rebuild_search(steps.append)
+        came = memory.admin.rebuild_search(steps.append)
         assert len(steps) >= 4
         assert (came.outdated, came.differences, came.swept.count) == (2, (), 0)
         assert memory.storage.embeddings.count() == 50
         assert came.vectors in (2, 3)  # the worker may have made the missing one already
         assert (came.full_text is None, came.texts == 0) == ((True, False) if mode == "resident" else (False, True))
-        again = memory.storage.rebuild_search()
+        again = memory.admin.rebuild_search()
         assert (again.outdated, again.vectors, again.differences) == (0, 0, ())
         assert memory.search("what is known of 7").hits
 
@@ -565,7 +565,7 @@ def test_a_tenant_searched_in_the_database_changes_its_model_too(store: Path) ->
         assert after.reason == "not_resident"
         assert "vector" in after.hits[0].breakdown
         assert memory.storage.embedding_spaces.drop(OLD_NAME) == 50
-        assert memory.verify() == []
+        assert memory.admin.verify() == []
 
 
 def test_without_a_provider_there_is_nothing_to_fill(store: Path) -> None:
@@ -578,7 +578,7 @@ def test_without_a_provider_there_is_nothing_to_fill(store: Path) -> None:
             with pytest.raises(ProviderNotConfigured):
                 ask()
         assert [space.provider for space in memory.storage.embedding_spaces.report()] == [None]
-        assert memory.storage.rebuild_search().differences == ()
+        assert memory.admin.rebuild_search().differences == ()
 
 
 def test_a_previous_provider_alone_is_refused_and_faults_name_their_section() -> None:
@@ -609,12 +609,12 @@ def test_the_whole_cycle_on_every_database(backend: Any) -> None:
         came = memory.storage.embedding_spaces.reembed()
         assert (came.made, came.done, came.switched_from) == (12, 13, OLD_NAME)
         assert memory.search("what is known of 7").status == "ok"
-        assert memory.verify() == []
+        assert memory.admin.verify() == []
         note = next(iter(memory.storage.notes.all()))
         memory.storage.notes.update(note.note_id, archived_at=note.created_at)
-        swept = memory.storage.sweep()
+        swept = memory.admin.sweep()
         assert (swept.owner_out_of_use, swept.count) == (2, 2)  # in either space
         assert memory.storage.embedding_spaces.drop(OLD_NAME) == 12
-        rebuilt = memory.storage.rebuild_search()
+        rebuilt = memory.admin.rebuild_search()
         assert (rebuilt.outdated, rebuilt.vectors, rebuilt.differences) == (0, 0, ())
         assert [space.name for space in memory.storage.embedding_spaces.report()] == [NEW_NAME]

@@ -139,7 +139,7 @@ def test_memory_has_the_last_state_of_a_row_that_a_shared_transaction_changed_tw
     go_on.set()
     for thread in threads:
         thread.join(30)
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 _FORK = """

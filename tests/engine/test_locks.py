@@ -94,7 +94,7 @@ def test_tokens_rise_also_after_old_rows_are_gone(agent: Any, clock: FixedClock)
         seen.append(locks.acquire("file", holder="a", lease_ms=10).token)
         clock.advance(ms=20)
         locks.reap()
-        agent.memory.maintain()
+        agent.memory.admin.maintain()
     assert seen == sorted(set(seen))
     assert agent.memory.storage.locks.count() == 1
 
@@ -118,14 +118,14 @@ def test_lost_lock_stops_the_write(name: str, agent: Any, clock: FixedClock) -> 
     # design section 4: writes take ``guard``
     lock = agent.memory.agents.locks.acquire("r", holder="a", lease_ms=1_000)
     clock.advance(ms=1_000)
-    before = agent.memory.stats()["position"]
+    before = agent.memory.admin.stats()["position"]
     for guard in (token_of(lock), LockToken("r", lock.token + 1), LockToken("unknown", 1)):
         with pytest.raises(LockExpired):
             GUARDED[name](agent, guard)
-    assert agent.memory.stats()["position"] == before, "nothing was written"
+    assert agent.memory.admin.stats()["position"] == before, "nothing was written"
     again = agent.memory.agents.locks.acquire("r", holder="a", lease_ms=60_000)
     GUARDED[name](agent, token_of(again))
-    assert agent.memory.stats()["position"] != before
+    assert agent.memory.admin.stats()["position"] != before
 
 
 def test_one_of_many_gets_the_lock(backend: Any, start: Any) -> None:

@@ -47,11 +47,11 @@ def test_an_entry_that_cannot_be_written_stops_nothing(memory: Any, start: Any) 
     after = memory.assemble_context(agent.trajectory_id, query="Lisbon").window_id
     memory.flush()
     memory.flush()  # the errors too, which the first flush queued
-    assert behind.set_aside == memory.stats()["behind"]["set_aside"] == 4
+    assert behind.set_aside == memory.admin.stats()["behind"]["set_aside"] == 4
     told = [error for error in errors(memory) if error["where"].startswith("write-behind")]
     assert len(told) == 4, "each once"
     assert behind.waiting() == 0
-    assert memory.storage.check() == []
+    assert memory.admin.check() == []
     for window_id in (before, after):
         assert memory.explain(window_id)
     memory.forget(texts=("Zebedee Quux",))
@@ -168,7 +168,7 @@ def test_a_failure_is_recorded_without_waiting_for_room(file_backend: Any, start
     assert engine.unrecorded_errors >= 1
     memory.flush()
     assert len(errors(memory)) + engine.unrecorded_errors == 20
-    assert memory.stats()["behind"]["unrecorded_errors"] == engine.unrecorded_errors
+    assert memory.admin.stats()["behind"]["unrecorded_errors"] == engine.unrecorded_errors
     assert memory.get(agent.trajectory_id)
 
 

@@ -241,7 +241,7 @@ def test_a_forgotten_subject_is_found_in_no_table_and_no_file(world: Any, backen
     assert report.remaining == ()
     assert report.proven
     assert searched(backend, memory, tmp_path, wanted) == []
-    assert memory.verify() == [], "full text among it"
+    assert memory.admin.verify() == [], "full text among it"
     assert {place.kind for place in report.searched} >= {"column", "memory", "file"}
     json.dumps(report.to_dict())
     erasures = list(memory.storage.erasures.all())
@@ -357,7 +357,7 @@ def test_a_purged_task_takes_what_was_drawn_from_it_alone(world: Any, backend: A
     child = memory.start_trajectory("a part", initiator=USER, parent=world.trajectory_id)
     drawn = world.note("drawn from it", source_trajectory_ids=(world.trajectory_id,))
     shared = world.note("drawn from both", source_trajectory_ids=(world.trajectory_id, world.own.trajectory_id))
-    report = memory.purge_trajectory(world.trajectory_id)
+    report = memory.admin.purge_trajectory(world.trajectory_id)
     assert report.proven, report
     task = world.facts["task"].record_id
     for gone in (world.trajectory_id, world.scope_id, child.trajectory_id, drawn.note_id, world.turns[0].turn_id, task):
@@ -368,9 +368,9 @@ def test_a_purged_task_takes_what_was_drawn_from_it_alone(world: Any, backend: A
     ids = [form for item in (world.trajectory_id, child.trajectory_id)
            for form in (item.bytes.lower(), str(item).encode(), item.hex.encode())]  # fmt: skip
     assert searched(backend, memory, tmp_path, ids) == []
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
     with pytest.raises(NotFound):
-        memory.purge_trajectory(world.trajectory_id)
+        memory.admin.purge_trajectory(world.trajectory_id)
 
 
 def test_what_could_be_somebody_else_is_refused(file_backend: Any, start: Any) -> None:
@@ -406,7 +406,7 @@ def test_records_that_say_the_same_afterwards_become_one(file_backend: Any, star
     assert report.proven
     assert [note.content for note in agent.memory.storage.notes.all()] == ["[forgotten] flies"]
     assert [artifact.content for artifact in agent.memory.storage.artifacts.all()] == [b"[forgotten] flies"]
-    assert agent.memory.verify() == []
+    assert agent.memory.admin.verify() == []
 
 
 def test_two_forgotten_authors_may_have_used_one_key(agent: Any) -> None:
@@ -504,10 +504,10 @@ def continued(agent: Any, backend: Any, tmp_path: Path) -> None:
         assert any("erasures are not finished" in str(event.payload) for event in memory.storage.events.all())
         (unfinished,) = memory.storage.erasures.list_unfinished()
         assert "rillian" not in repr(unfinished)
-        (report,) = memory.resume_forgetting()
+        (report,) = memory.admin.resume_forgetting()
         assert not report.remaining
         assert memory.storage.erasures.list_unfinished() == []
-        assert memory.maintain()["erasures"] == 0
+        assert memory.admin.maintain()["erasures"] == 0
         assert searched(backend, memory, tmp_path, [b"trillian", b"likes tea"]) == []
 
 
@@ -650,7 +650,7 @@ def test_who_reads_an_older_state_is_waited_for_and_named(backend: Any, start: A
         assert report.remaining, "an older state is being read"
         assert not report.proven
     assert agent.memory.storage.erasures.list_unfinished()
-    (finished,) = agent.memory.resume_forgetting()
+    (finished,) = agent.memory.admin.resume_forgetting()
     assert not finished.remaining
     assert not agent.memory.storage.erasures.list_unfinished()
 

@@ -140,15 +140,15 @@ def test_who_holds_the_log_is_named_and_waited_for(world: World, impatient: pyte
             assert world.found("base") == set(), "tables are done"
             assert world.found("pg_wal")
             files = world.tables()
-            memory.maintain()
-            (resumed,) = memory.resume_forgetting()
+            memory.admin.maintain()
+            (resumed,) = memory.admin.resume_forgetting()
             assert slot in resumed.remaining[0]
             assert world.tables() == files, "nothing is rewritten twice"
             assert memory.storage.erasures.list_unfinished()
         finally:
             world.ask(f"SELECT pg_drop_replication_slot('{slot}')")
         impatient.undo()
-        (resumed,) = memory.resume_forgetting()
+        (resumed,) = memory.admin.resume_forgetting()
         assert not resumed.remaining
         assert not memory.storage.erasures.list_unfinished()
     assert world.found("pg_wal") == set()
@@ -178,7 +178,7 @@ def test_who_is_killed_amid_the_log_leaves_settings_as_they_were(world: World) -
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert world.told() == told
     with caliber.open(world.settings) as memory:
-        (resumed,) = memory.resume_forgetting()
+        (resumed,) = memory.admin.resume_forgetting()
         assert not resumed.remaining
         assert not memory.storage.erasures.list_unfinished()
     assert world.found() == set()

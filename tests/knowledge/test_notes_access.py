@@ -89,7 +89,7 @@ def test_changed_note_is_found_by_what_it_says_now(agent: Any) -> None:
     assert changed.fingerprint != note.fingerprint
     agent.memory.flush()
     assert agent.memory.search("thing: about submarines", kinds=["note"]).hits[0].score > 0.99
-    assert agent.memory.verify() == []
+    assert agent.memory.admin.verify() == []
 
 
 def test_notes_count_while_they_are_valid(backend: Any, start: Any) -> None:

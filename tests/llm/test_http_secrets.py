@@ -239,7 +239,7 @@ def test_no_event_and_no_file_holds_the_key(server: ModelServer, tmp_path: Path)
         events = list(memory.storage.events.all())
         assert "refused" in repr(events)
         assert not [event for event in events if KEY in repr(event)]
-        assert KEY not in repr(memory.stats()) + repr(settings) + repr(memory)
+        assert KEY not in repr(memory.admin.stats()) + repr(settings) + repr(memory)
     for path in tmp_path.rglob("*"):
         assert KEY.encode() not in path.read_bytes()
 

@@ -479,7 +479,7 @@ def test_a_scope_is_closed_with_what_the_model_says(server: ModelServer, kind: s
         memory.complete_trajectory(task.trajectory_id, status="success", summary="done")
         (made,) = memory.storage.notes.all()
         assert (made.entity, made.content) == ("store", "The store is SQLite.")
-        assert memory.stats()["providers"]["summarization"].startswith(f"{kind}:")
+        assert memory.admin.stats()["providers"]["summarization"].startswith(f"{kind}:")
 
 
 @pytest.mark.parametrize("mode", ["fail", "close_without_summary"])

@@ -69,8 +69,8 @@ def test_a_memory_whose_code_no_byte_holds(backend: Any, another: Any, tmp_path:
     here.records("fact").delete(removed.record_id)
     assert [hit.id for hit in there.search("program", kinds=["fact"], consistency="latest").hits] == [kept.record_id]
     assert [hit.id for hit in here.search("program", kinds=["fact"]).hits] == [kept.record_id]
-    assert there.verify() == here.storage.check() == []
-    there.storage.backup(tmp_path / "all.zip")
+    assert there.admin.verify() == here.admin.check() == []
+    there.admin.backup(tmp_path / "all.zip")
     for name in ("sqlite", "postgres"):
         into = another(name)
         into.create(into.config())
@@ -152,8 +152,8 @@ def test_records_of_a_memory_that_is_gone_are_not_found_in_its_namesake(backend:
         catalog = inspect(memory).store.catalog
         relation = catalog.memories["step"].relation
         assert inspect(memory).write(one) > first + 2**39
-        assert memory.verify() == []
-        assert memory.storage.check() == []
+        assert memory.admin.verify() == []
+        assert memory.admin.check() == []
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_who_has_the_store_open_goes_on_and_deletes_nothing_it_cannot_see(backen
     with pytest.raises(SchemaMismatch, match="open it again"):
         old.forget(texts=["Ada Lovelace"])
     with pytest.raises(SchemaMismatch, match="open it again"):
-        old.storage.check()
+        old.admin.check()
     assert inspect(new).resident.verify() == []
     for handle in (old, new):
         handle.close()
@@ -257,11 +257,11 @@ def test_a_memory_that_took_the_name_of_another_is_not_taken_for_it(backend: Any
         with pytest.raises(SchemaMismatch, match="open it again"):
             call()
     old.assemble_context(agent.trajectory_id, query="beta", consistency="latest")
-    assert old.verify() == []
+    assert old.admin.verify() == []
     with pytest.raises(SchemaMismatch, match="open it again"):
         ideas.find()
     assert new.records("idea").find() == [made]
-    assert new.verify() == []
+    assert new.admin.verify() == []
 
 
 def test_vectors_of_a_memory_that_came_later_are_passed_over(backend: Any, start: Any) -> None:
@@ -274,9 +274,9 @@ def test_vectors_of_a_memory_that_came_later_are_passed_over(backend: Any, start
     new.records("idea").insert(content="beta")
     inspect(new).part(Embeddings).embedder.drain()
     old.assemble_context(agent.trajectory_id, query="beta", consistency="latest")
-    assert old.verify() == []
+    assert old.admin.verify() == []
     inspect(old).resident.reload()
-    assert old.verify() == []
+    assert old.admin.verify() == []
 
 
 @pytest.mark.parametrize("kind", ["text", "int", None])
@@ -311,7 +311,7 @@ def test_a_field_that_took_the_place_of_another_is_not_taken_for_it(backend: Any
             read(first.record_id)
     if kind is not None:
         assert new.records("idea").get(fresh.record_id) == fresh
-        assert new.verify() == []
+        assert new.admin.verify() == []
 
 
 def test_two_migrators_do_each_step_once(backend: Any) -> None:

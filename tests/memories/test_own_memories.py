@@ -165,7 +165,7 @@ def test_a_memory_may_be_called_as_what_there_is(backend: Any) -> None:
         assert memory.storage.get(own.relation.plural).get(made.record_id) == made
         assert memory.storage.get(own.relation.plural).count() == 1
     assert memory.storage.notes.count() == 0
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 def test_stores_of_one_process_have_memories_of_one_name_with_other_types(backend: Any, another: Any) -> None:
@@ -178,7 +178,7 @@ def test_stores_of_one_process_have_memories_of_one_name_with_other_types(backen
         made.append((memory, memory.records("saying").insert(said=value)))
     for memory, one in made:
         assert list(memory.storage.saying.all()) == [one]
-        assert memory.verify() == []
+        assert memory.admin.verify() == []
 
 
 def test_names_may_be_as_long_as_they_may(backend: Any) -> None:  # NAME_CHARS
@@ -204,5 +204,5 @@ def test_names_may_be_as_long_as_they_may(backend: Any) -> None:  # NAME_CHARS
             listed = getattr(table, f"list_by_{item['name']}")(f"{name} {item['name']}")
             assert listed == [stored]
         assert table.count() == 1
-    assert memory.verify() == []
-    assert memory.storage.check() == []
+    assert memory.admin.verify() == []
+    assert memory.admin.check() == []

@@ -175,7 +175,7 @@ def _changed(agent: Any, resident: Any) -> None:
     for query in ("walrus", "otter", "walrus bay", ""):
         same(memory, resident, query)
     assert check_full_text(inspect(memory).store, memory.config) == []
-    assert memory.storage.check() == []
+    assert memory.admin.check() == []
 
 
 def without(memory: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -256,7 +256,7 @@ def test_who_has_the_store_open_keeps_the_index_as_it_is_now(backend: Any) -> No
     oldest.records("place").insert(title="one more bay", story="seals")  # it knows of no words that are searched
     assert len(new.search("seals").hits) == 2
     assert sound(new)
-    assert old.verify() == oldest.verify() == []
+    assert old.admin.verify() == oldest.admin.verify() == []
     caliber.migrate(backend.config(memories=[more], **knobs))
     newer = backend.open(memories=[more], **knobs)
     assert len(newer.search("seals").hits) == 2
@@ -264,8 +264,8 @@ def test_who_has_the_store_open_keeps_the_index_as_it_is_now(backend: Any) -> No
     with pytest.raises(SchemaMismatch, match=r"not complete.*rebuild-search"):
         newer.search("bay")
     with pytest.raises(SchemaMismatch, match="open it again"):
-        new.storage.rebuild_search()
-    newer.storage.rebuild_search()
+        new.admin.rebuild_search()
+    newer.admin.rebuild_search()
     assert len(newer.search("bay").hits) == 4
     caliber.migrate(backend.config(memories=[plain | {"fields": more["fields"]}], **knobs))
     newer.records("place").insert(title="an unsearched bay")
@@ -318,7 +318,7 @@ def test_words_and_vectors_come_back_from_a_backup_and_with_a_load(backend: Any,
     memory = opened(backend, "backend", vector__index_type="hnsw")
     memory.records("place").insert(title="walrus bay")
     memory.records("fact").insert(subject="walrus", kind="claim", content="tusks")
-    memory.storage.backup(tmp_path / "all.zip")
+    memory.admin.backup(tmp_path / "all.zip")
     loaded = memory.storage.bulk_read("memory_place").read_all().select(["title"])
     memory.storage.bulk_load("place", loaded)
     assert len(memory.records("place").search("walrus").hits) == 2
@@ -367,6 +367,6 @@ def test_check_finds_planted_faults(backend: Any) -> None:
         if "memories" in planted:
             with pytest.raises(SchemaMismatch, match="rebuild-search"):
                 memory.records("place").search("walrus")
-        memory.storage.rebuild_search()
+        memory.admin.rebuild_search()
     assert sound(memory)
     assert memory.records("place").search("walrus").hits

@@ -127,8 +127,8 @@ def test_records_have_vectors_when_the_configuration_says(backend: Any, mode: st
     assert {row.owner_type for row in embeddings.all()} == (set() if mode == "off" else {"memory_fact"})
     (space,) = memory.storage.embedding_spaces.report()
     assert space.pending == 0
-    assert memory.verify() == []
-    assert memory.storage.check() == []
+    assert memory.admin.verify() == []
+    assert memory.admin.check() == []
 
 
 def test_what_lacks_a_vector_gets_one_after_reopening(backend: Any) -> None:
@@ -232,6 +232,6 @@ def test_another_model_embeds_declared_memories_too(backend: Any) -> None:  # K-
         assert hit.breakdown["vector"] > 0
         memory.flush()  # the worker has looked for what lacks a vector: it will not find what is lost now
         inspect(memory).write(lambda uow: uow.remove(EMBEDDING, "embedding.drop_owner", made[0].record_id.bytes))
-        rebuilt = memory.storage.rebuild_search()
+        rebuilt = memory.admin.rebuild_search()
         assert (rebuilt.vectors, rebuilt.texts, rebuilt.differences) == (1, 5, ())
-        assert memory.storage.check() == []
+        assert memory.admin.check() == []

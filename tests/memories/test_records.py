@@ -97,7 +97,7 @@ def test_a_record_is_stored_and_read_as_it_was_said(kept: Any) -> None:  # C-130
     assert [(event.event_type, event.subject_type) for event in logged] == [
         (f"memory_{name}", "memory_fact") for name in names
     ]
-    assert kept.verify() == []
+    assert kept.admin.verify() == []
 
 
 def test_all_that_is_wrong_with_a_record_is_said_at_once(kept: Any) -> None:
@@ -171,7 +171,7 @@ def test_an_id_is_that_of_one_record_of_any_kind(kept: Any, start: Any) -> None:
     free = uuid.uuid4()
     assert facts.insert(fact_id=free, subject="Ada", kind="claim").record_id == free
     assert kept.get(note.note_id).content == "a note"
-    assert kept.verify() == []
+    assert kept.admin.verify() == []
 
 
 def test_numbers_are_those_that_databases_keep(kept: Any) -> None:
@@ -179,7 +179,7 @@ def test_numbers_are_those_that_databases_keep(kept: Any) -> None:
     made = facts.insert(subject="Ada", kind="claim", score=-0.0, about={"x": [-0.0]})
     assert (math.copysign(1, made.score), math.copysign(1, made.about["x"][0])) == (1.0, 1.0)
     assert repr(kept.storage.fact.get(made.record_id)) == repr(made)
-    assert kept.verify() == []
+    assert kept.admin.verify() == []
 
 
 def test_a_purged_task_takes_what_its_deleted_records_said(kept: Any, start: Any) -> None:
@@ -193,7 +193,7 @@ def test_a_purged_task_takes_what_its_deleted_records_said(kept: Any, start: Any
         kept.storage.turns.delete_by_scope(each.scope_id)
     versions = kept.storage.content_versions
     assert versions.count() == 8
-    kept.purge_trajectory(agent.trajectory_id)
+    kept.admin.purge_trajectory(agent.trajectory_id)
     assert versions.count() == 4
     assert {each.trajectory_id for each in versions.list_oldest(limit=9)} == {other.trajectory_id}
 
@@ -384,7 +384,7 @@ def test_any_record_comes_back_as_it_was(backend: Any, kept: Any) -> None:
         assert facts.count(in_force=False) == 0
 
     any_records()
-    assert kept.verify() == []
+    assert kept.admin.verify() == []
 
 
 class Machine(RuleBasedStateMachine):
@@ -443,7 +443,7 @@ class Machine(RuleBasedStateMachine):
             assert self.facts.count() == sum(not gone for _, _, gone in self.model.values())
 
     def teardown(self) -> None:
-        assert self.memory.verify() == []
+        assert self.memory.admin.verify() == []
         self.memory.close()
 
 

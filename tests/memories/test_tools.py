@@ -53,7 +53,7 @@ def test_an_archive_carries_memories_to_any_database(
     memory = backend.open(memories=MEMORIES)
     kept = _filled(memory)
     path = tmp_path / "all.zip"
-    memory.storage.backup(path)
+    memory.admin.backup(path)
     target = another(other)
     settings = target.config(memories=[{**FACT, "name": "rumour"}, {**STEP, "name": "fact", "parent": None}])
     target.open(settings).close()  # what is there gives way, its memories too
@@ -61,10 +61,10 @@ def test_an_archive_carries_memories_to_any_database(
     assert report.rows["memory_fact"] == 4
     with target.open(target.config(memories=MEMORIES)) as restored:
         assert [restored.get(each.record_id) for each in kept] == kept
-        assert restored.verify() == []
-        assert restored.storage.check() == []
+        assert restored.admin.verify() == []
+        assert restored.admin.check() == []
         again = tmp_path / "again.zip"
-        restored.storage.backup(again)
+        restored.admin.backup(again)
         before, after = _hashes(path), _hashes(again)
         for name in ("memory_type", "memory_fact", "memory_step", "content_version"):
             assert after[name] == before[name]
@@ -76,10 +76,10 @@ def test_an_archive_carries_memories_to_any_database(
 def test_what_looks_after_the_store_counts_its_memories(backend: Any) -> None:
     memory = backend.open(memories=MEMORIES)
     kept = _filled(memory)
-    assert memory.stats()["records"]["memory_fact"] == 4
-    assert {each.name: each.rows for each in memory.storage.status().relations}["memory_step"] == 2
-    assert memory.storage.vacuum().skipped == ()
-    assert memory.storage.check() == []
+    assert memory.admin.stats()["records"]["memory_fact"] == 4
+    assert {each.name: each.rows for each in memory.admin.status().relations}["memory_step"] == 2
+    assert memory.admin.vacuum().skipped == ()
+    assert memory.admin.check() == []
     assert [memory.storage.fact.get(each.record_id) for each in kept[:4]] == kept[:4]
     assert memory.storage.fact.list_by_subject("s3") == [kept[2]]
     assert memory.storage.step.list_by_parent(kept[0].record_id) == [kept[4]]
@@ -92,7 +92,7 @@ def test_a_check_sees_what_is_wrong_with_memories(backend: Any) -> None:
     memory = backend.open(memories=MEMORIES)
     _filled(memory)
     backend.damage(memory, f"DELETE FROM {backend.qualified('memory_fact')} WHERE subject = 's1'")
-    found = {(each.relation, each.what) for each in memory.storage.check()}
+    found = {(each.relation, each.what) for each in memory.admin.check()}
     assert ("memory_step", "parent_id refers to no memory_fact") in found
     assert {relation for relation, _ in found} >= {"memory_fact", "memory_step"}
 
@@ -116,7 +116,7 @@ def test_records_of_memories_are_loaded_and_read_in_bulk(backend: Any, another: 
     wrong = bare.set_column(2, "kind", [["lie"] * 4])
     with pytest.raises(InvalidRow, match="must be one of claim, rumour"):
         target.storage.bulk_load("fact", wrong)
-    assert target.verify() == []
+    assert target.admin.verify() == []
 
 
 def test_records_are_found_where_they_are_not_in_memory(backend: Any) -> None:
@@ -126,4 +126,4 @@ def test_records_are_found_where_they_are_not_in_memory(backend: Any) -> None:
         kept = _filled(memory)
         assert "memory_fact" not in inspect(memory).resident.snapshot.relations
         assert [memory.get(each.record_id) for each in kept] == kept
-        assert memory.verify() == []
+        assert memory.admin.verify() == []

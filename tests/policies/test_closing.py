@@ -82,7 +82,7 @@ def test_close_does_what_its_policies_say_and_each_once(opened: Any, summarizer:
     agent.memory.close_scope(agent.scope_id)
     assert len(summarizer.calls) == 2, "closing what is closed does nothing again"
     assert len(events(agent, "scope_close")) == 1
-    assert agent.memory.verify() == []
+    assert agent.memory.admin.verify() == []
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_prune_touches_the_closing_scope_only(target: str, backend: Any, start: 
     assert len(memory.storage.turns.list_by_scope(other.scope_id)) == 1
     assert len(memory.storage.turns.list_by_scope(bystander.scope_id)) == 1
     assert memory.get(agent.scope_id).turn_count == 2, "counters keep what was there"
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
     assert target in ("turn_buffer", "scope")
 
 
@@ -218,7 +218,7 @@ def test_provider_failure_never_leaves_a_scope_half_closed(
         assert len(errors) == 1, "C-229: a failing action is traced"
         assert errors[0].payload["trigger"] == "scope_close"
         assert len(events(agent, "caliber_closed")) == 1, "the other actions are done"
-    assert agent.memory.verify() == []
+    assert agent.memory.admin.verify() == []
 
 
 def test_failing_action_can_abort(opened: Any, summarizer: ScriptedSummarizer) -> None:
@@ -351,7 +351,7 @@ def test_outcome_survives_pruning(opened: Any) -> None:
     assert note.confidence == 0.6
     assert len(events(agent, "trajectory_complete")) == 1
     assert len(events(agent, "caliber_closed")) == 1
-    assert agent.memory.verify() == []
+    assert agent.memory.admin.verify() == []
 
 
 def test_every_open_scope_is_closed_first(opened: Any) -> None:
@@ -468,7 +468,7 @@ def test_consolidated_notes_are_merged_into_what_is_known(opened: Any, summarize
     agent.memory.flush()
     hit = agent.memory.search("something else", kinds=["note"]).hits[0]
     assert hit.id == first.note_id, "its vector says what it says now"
-    assert agent.memory.verify() == []
+    assert agent.memory.admin.verify() == []
 
 
 def test_note_changed_while_merging_is_merged_anew(opened: Any, summarizer: ScriptedSummarizer) -> None:

@@ -107,7 +107,7 @@ def test_every_action_of_every_trigger_leaves_one_event_in_declared_order(opened
     assert numbers == [1, 1, None, 1, None, 1]
     assert {run["outcome"] for trigger in ("task_start", "turn", "scope_close", "task_end")
             for run in runs(agent, trigger)} == {"done"}  # fmt: skip
-    assert agent.memory.verify() == []
+    assert agent.memory.admin.verify() == []
 
 
 @pytest.mark.parametrize("first", ["prune", "extract"])
@@ -315,7 +315,7 @@ def test_a_memory_of_ones_own_is_pruned_and_summarized_as_the_others(opened: Any
     (run,) = [event.payload for event in told(agent, "policy_execute") if event.payload["trigger"] == "schedule"]
     assert (run["action"], run["pruned"]) == ("prune finding", 1)
     assert memory.storage.turns.count() == 1
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 # --- what fails ----------------------------------------------------------------------------------
@@ -425,7 +425,7 @@ def test_an_action_that_cannot_be_written_leaves_nothing_of_itself(
         assert len(told(agent, "caliber_closed")) == 1
         assert [run["outcome"] for run in runs(agent, "scope_close")] == ["done", "failed", "done", "done"]
     assert len(agent.memory.storage.turns.list_by_scope(agent.scope_id)) == 2
-    assert agent.memory.verify() == []
+    assert agent.memory.admin.verify() == []
 
 
 @HERE

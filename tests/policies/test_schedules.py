@@ -105,7 +105,7 @@ def test_a_week_runs_as_declared_on_every_database(backend: Any, start: Any) -> 
     assert memory.get(old.artifact_id).retired_at is not None
     assert memory.get(young.artifact_id).retired_at is None
     assert [turn.text for turn in memory.storage.turns.all()] == ["said on Thursday"]
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 def test_what_came_due_while_nothing_ran_runs_once(backend: Any) -> None:

@@ -68,10 +68,10 @@ class Store:
     def finish(self) -> tuple[Counter[str], list[str], int, int]:
         """Do what is left; return what the log says, and what was made."""
         memory = self._open()
-        assert memory.verify() == []
+        assert memory.admin.verify() == []
         memory.run_due()
         assert memory.run_due() == 0
-        assert memory.stats()["behind"]["triggers_waiting"] == 0
+        assert memory.admin.stats()["behind"]["triggers_waiting"] == 0
         memory.flush()
         log: Counter[str] = Counter()
         for event in memory.storage.events.all():
@@ -81,7 +81,7 @@ class Store:
                 log[f"error {event.payload}"] += 1
         found = (log, [item.text for item in memory.storage.artifacts.all()], memory.storage.checkpoints.count(),
                  memory.storage.turns.count())  # fmt: skip
-        assert memory.verify() == []
+        assert memory.admin.verify() == []
         memory.close()
         return found
 

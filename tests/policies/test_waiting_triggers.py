@@ -104,7 +104,7 @@ def test_what_a_process_left_is_done_once_it_is_old_enough_as_who_set_it_off(
     turns = agent.memory.append_turns(agent.scope_id, [{"role": "user", "content": text} for text in ("KEEP it", "b")])
     assert [each.trigger for each in left(memory)] == ["task_start", "turn"], "one for a call, however many turns"
     assert log(memory) == []
-    assert memory.stats()["behind"]["triggers_waiting"] == 2
+    assert memory.admin.stats()["behind"]["triggers_waiting"] == 2
     dies(False)
     clock.at += BOUND - timedelta(milliseconds=1)
     assert memory.run_due() == 0
@@ -120,7 +120,7 @@ def test_what_a_process_left_is_done_once_it_is_old_enough_as_who_set_it_off(
     assert {item.created_by for item in memory.storage.notes.all()} == {note.created_by}
     assert [len(log(memory, f"caliber_{name}")) for name in ("begun", "said")] == [1, 1]
     assert memory.get(turns[0].turn_id).text == "KEEP it"
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 @HERE
@@ -244,10 +244,10 @@ def test_a_policy_of_others_is_left_to_them_and_goes_with_the_log(
     dies(False)
     clock.at += timedelta(days=6)
     assert other.run_due() == 0
-    assert other.maintain()["triggers"] == 0
+    assert other.admin.maintain()["triggers"] == 0
     assert len(left(other)) == 1
     clock.at += timedelta(days=2)
-    assert other.maintain()["triggers"] == 1
+    assert other.admin.maintain()["triggers"] == 1
     assert left(other) == []
     assert memory.run_due() == 0
 
@@ -378,7 +378,7 @@ def test_what_has_ended_takes_what_waits_for_it_along(
     assert [run["trigger"] for run in dropped] == ["turn"]
     assert {run.trajectory_id for run in log(memory) if run.payload["outcome"] == "done"} == {other.trajectory_id}
     assert memory.storage.artifacts.count() == 1
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 @HERE
@@ -462,7 +462,7 @@ def test_who_deletes_a_task_and_who_does_what_waits_for_it_do_not_wait_for_each_
     for thread in (said, gone):
         thread.join(30)
     assert outcomes(memory) == [("turn", "done", None)] * 2
-    assert (memory.stats()["store"]["retried"], left(memory)) == (0, [])
+    assert (memory.admin.stats()["store"]["retried"], left(memory)) == (0, [])
     assert memory.storage.trajectories.get(agent.trajectory_id) is None
 
 
@@ -497,7 +497,7 @@ def test_two_that_lost_a_race_do_what_waits_for_one_task_one_after_the_other(
     go.set()
     for thread in both:
         thread.join(30)
-    assert (memory.stats()["store"]["retried"], left(memory)) == (0, [])
+    assert (memory.admin.stats()["store"]["retried"], left(memory)) == (0, [])
     assert outcomes(memory) == [("turn", "done", None)] * 4
 
 
@@ -509,7 +509,7 @@ def test_what_is_erased_does_not_wait(opened: Any, start: Any, clock: SetClock, 
     gone, agent = start(memory), start(memory.acting_as(Principal(PrincipalKind.AGENT, "melchior")))
     gone.say("KEEP that")
     agent.say("KEEP this")
-    memory.purge_trajectory(gone.trajectory_id)
+    memory.admin.purge_trajectory(gone.trajectory_id)
     assert [each.trajectory_id for each in left(memory)] == [agent.trajectory_id]
     memory.forget(texts=["melchior"])
     assert [each.principal_id for each in left(memory)] == ["[forgotten]"]
@@ -527,7 +527,7 @@ def test_a_backup_keeps_what_waits(
     dies()
     agent = start(memory)
     agent.say("KEEP this")
-    memory.storage.backup(tmp_path / "kept.zip")
+    memory.admin.backup(tmp_path / "kept.zip")
     dies(False)
     clock.at += BOUND
     assert memory.run_due() == 2

@@ -59,7 +59,7 @@ def test_a_week_leaves_the_same_log_on_every_database(backends: dict[str, Any]) 
         week = Week(opened, settings, tasks=scale(1, 6), look_hours=scale(6, 1))
         memory = week.run()
         logs[name], kept[name], done[name] = log_of(memory), kept_of(memory), week.done
-        assert memory.verify() == []
+        assert memory.admin.verify() == []
     for at, (one, other) in enumerate(zip(logs["sqlite"], logs["postgres"], strict=False)):
         assert one == other, f"line {at} of {len(logs['sqlite'])}"
     assert logs["sqlite"] == logs["postgres"]
@@ -137,7 +137,7 @@ def test_what_two_take_at_once_is_taken_once(backends: dict[str, Any], monkeypat
     assert [(run["outcome"], run["pruned"]) for run in runs] == [("done", 1)]
     assert first.turn_id not in [turn.turn_id for turn in memory.storage.turns.all()]
     assert memory.storage.turns.count() == 0
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 def test_what_retention_took_is_still_found_by_forget(backends: dict[str, Any]) -> None:

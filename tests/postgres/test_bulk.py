@@ -59,7 +59,7 @@ def test_a_connection_that_is_cut_in_the_middle_of_copy_leaves_nothing(store: An
         assert caught.value.retryable
         assert store.storage.notes.count() == 0
     assert store.storage.bulk_load("note", notes(0, 10)).loaded == 10
-    assert store.verify() == []
+    assert store.admin.verify() == []
 
 
 def test_texts_that_postgresql_cannot_hold_come_back(store: Any) -> None:
@@ -73,7 +73,7 @@ def test_texts_that_postgresql_cannot_hold_come_back(store: Any) -> None:
     assert found["\0"] == ("x", "\ufdd0")
     by_content = dict(zip(loaded.column("content").to_pylist(), loaded.column("tags").to_pylist(), strict=True))
     assert by_content == {content: list(tags) for content, tags in found.items()}
-    assert store.verify() == []
+    assert store.admin.verify() == []
 
 
 def test_json_is_what_it_was(store: Any) -> None:
@@ -88,7 +88,7 @@ def test_json_is_what_it_was(store: Any) -> None:
     again = turns.slice(1).set_column(number, turns.schema.field(number), pa.array([odd]))
     store.storage.bulk_load("turn", again)
     assert store.storage.bulk_read("turn").read_all().column("tool_calls").to_pylist() == ["[]", odd]
-    assert store.verify() == []
+    assert store.admin.verify() == []
 
 
 def test_a_row_is_named_in_whatever_batch_it_is(store: Any) -> None:
@@ -114,7 +114,7 @@ def test_of_equal_rows_of_a_load_the_first_is_kept(store: Any) -> None:
     report = store.storage.bulk_load("note", given, on_existing="skip", batch_rows=2)
     assert report.skipped_rows.tolist() == [3, 4]
     assert {note.note_id.bytes for note in store.storage.notes.all()} == {*ids[:3], *ids[5:]}
-    assert store.verify() == []
+    assert store.admin.verify() == []
 
 
 def notes_in_memory(handle: Any) -> int:
@@ -143,7 +143,7 @@ def test_others_write_while_a_load_is_under_way(store: Any, backend: Any) -> Non
     for handle in (store, other):
         assert notes_in_memory(handle) == 603
         assert len(handle.search("note", limit=5).hits) == 5
-        assert handle.verify() == []
+        assert handle.admin.verify() == []
 
 
 def test_no_connection_is_left_behind(store: Any, postgres: str) -> None:

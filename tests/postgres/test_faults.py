@@ -120,7 +120,7 @@ def test_full_disk_of_the_server_is_said_and_survived(pg: PostgresBackend, small
         admin(f"ALTER TABLE {name}.turn SET TABLESPACE pg_default")
     memory.append_turn(scope.scope_id, role="user", content="after")
     memory.flush()
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
     assert memory.storage.turns.count() == written + 1
 
 
@@ -184,7 +184,7 @@ def _fill_the_disk(memory: caliber.Caliber, disk: Path) -> None:
 
     until(comes_back, "it did not come back")
     memory.flush()
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
     kept = {turn.turn_id for turn in memory.storage.turns.list_by_scope(scope.scope_id)}
     # The write whose outcome is unknown may be there; all that were acknowledged are.
     assert kept.issuperset(written)
@@ -242,7 +242,7 @@ def test_server_that_turns_read_only_is_said_and_survived(pg: PostgresBackend) -
 
     until(written, "it stayed read-only")
     memory.flush()
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
     assert memory.storage.notes.count() == stored + 1
 
 
@@ -334,7 +334,7 @@ def test_right_that_is_taken_away_and_given_back(pg: PostgresBackend, guest: Any
     note(memory, "after")
     memory.flush()
     assert {hit.content for hit in memory.search("", kinds=["note"]).hits} == {"before", "after"}
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 def test_creating_without_the_right_leaves_nothing(pg: PostgresBackend, guest: Any) -> None:
@@ -378,7 +378,7 @@ def test_write_that_takes_too_long_is_undone(pg: PostgresBackend, trigger: Calla
     memory.start_trajectory("quick", initiator=USER)
     assert memory.storage.trajectories.count() == 1
     assert memory.storage.scopes.count() == 1
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 def test_transaction_that_the_server_ends_is_said(pg: PostgresBackend) -> None:

@@ -59,7 +59,7 @@ def test_everything_goes_through_it_and_the_variable_is_not_read(
         assert half.read_next_batch().num_rows == 1
         half.close()
         assert memory.storage.notes.count() == 4
-        assert memory.verify() == []
+        assert memory.admin.verify() == []
         with psycopg.connect(os.environ[DSN]) as raw:
             assert raw.execute("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'lent'").fetchone()
     assert not pool.closed, "whoever made it closes it"
@@ -80,7 +80,7 @@ def test_others_find_connections_as_they_left_them(pg: PostgresBackend, pool: An
                 assert shown == {"s": "on"}
                 with connection.cursor() as cursor, cursor.copy("COPY (SELECT 7) TO STDOUT") as copy:
                     assert b"".join(copy) == b"7\n"
-        assert memory.stats()["store"]["connections_replaced"] == 0
+        assert memory.admin.stats()["store"]["connections_replaced"] == 0
 
 
 def test_dead_connections_are_replaced(pg: PostgresBackend, pool: Any) -> None:
@@ -93,8 +93,8 @@ def test_dead_connections_are_replaced(pg: PostgresBackend, pool: Any) -> None:
             with psycopg.connect(os.environ[DSN], autocommit=True) as raw:
                 raw.execute(end)
             assert memory.storage.notes.count() == at + 1
-        assert memory.stats()["store"]["connections_replaced"] > 0
-        assert memory.verify() == []
+        assert memory.admin.stats()["store"]["connections_replaced"] > 0
+        assert memory.admin.verify() == []
 
 
 def test_writers_share_fewer_connections_than_they_are(pg: PostgresBackend, pool: Any) -> None:
@@ -122,7 +122,7 @@ def test_writers_share_fewer_connections_than_they_are(pg: PostgresBackend, pool
         assert failed == []
         for handle in (memory, other):
             inspect(handle).snapshot("latest")
-            assert handle.verify() == []
+            assert handle.admin.verify() == []
             turns = handle.storage.turns.list_by_scope(scope.scope_id)
             assert [turn.sequence for turn in turns] == list(range(36))
 

@@ -32,7 +32,7 @@ def pg(postgres: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[PostgresBacke
 
 
 def feed(memory: caliber.Caliber) -> dict[str, Any]:
-    return memory.stats()["store"]["feed"]  # type: ignore[no-any-return]
+    return memory.admin.stats()["store"]["feed"]  # type: ignore[no-any-return]
 
 
 def contents(memory: caliber.Caliber) -> set[str]:
@@ -57,7 +57,7 @@ def test_commits_of_others_are_heard_without_polling(pg: PostgresBackend) -> Non
     rows = {"entity": ["e"], "entity_type": ["t"], "note_type": ["fact"], "content": ["loaded"], "confidence": [1.0]}
     other.storage.bulk_load("note", pa.table(rows))
     until(lambda: contents(one) == {"told", "loaded"}, "it never heard of the load")
-    assert one.verify() == []
+    assert one.admin.verify() == []
 
 
 def test_own_commits_wake_nobody_here(pg: PostgresBackend) -> None:
@@ -94,7 +94,7 @@ def test_a_cut_connection_is_made_again_and_nothing_is_missed(pg: PostgresBacken
         until(lambda at=at: f"untold {at}" in contents(one), "it did not look again when it was back")
         until(lambda at=at: feed(one)["connections"] == at + 2, "it never came back")
     assert feed(one)["mode"] == "listening"
-    assert one.verify() == []
+    assert one.admin.verify() == []
 
 
 def test_polling_goes_on_while_there_is_no_connection(pg: PostgresBackend, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +130,7 @@ def test_store_opens_and_polls_where_nobody_answers(
     facts = feed(memory)
     assert facts.pop("channels") == prefix_of(pg.config().storage.schema_name) + "*"
     assert facts == {"mode": "polling", "notifications": 0, "connections": 0, "fault": "cannot connect"}
-    print_stats(Output(json=False), memory.stats())
+    print_stats(Output(json=False), memory.admin.stats())
     assert "heard of by polling (no connection to listen on: cannot connect)" in capsys.readouterr().out
     note(pg.open(), "polled")
     until(lambda: contents(memory) == {"polled"}, "nobody polled")
@@ -184,4 +184,4 @@ def test_writers_of_several_handles_end_alike(pg: PostgresBackend) -> None:
     expected = {f"{at}.{number}" for at in range(3) for number in range(10) if number % 3}
     for memory in handles:
         until(lambda memory=memory: contents(memory) == expected, "it missed something")
-        assert memory.verify() == []
+        assert memory.admin.verify() == []

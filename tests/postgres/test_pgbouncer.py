@@ -102,7 +102,7 @@ def test_writers_readers_and_locks_share_fewer_connections_than_they_want(bounce
         for memory in (one, other):
             memory.flush()
             inspect(memory).snapshot("latest")
-            assert memory.verify() == []
+            assert memory.admin.verify() == []
             assert len(memory.storage.turns.list_by_scope(scope.scope_id)) == 36
             assert memory.storage.notes.count() == 32
 
@@ -123,7 +123,7 @@ def test_commits_are_heard_of_past_it(bounced: str) -> None:
     settings = settings_for("heard", storage__feed_dsn=f"env:{DIRECT}")
     caliber.create(settings)
     with caliber.open(settings) as one, caliber.open(settings) as other:
-        assert one.stats()["store"]["feed"]["mode"] == "listening"
+        assert one.admin.stats()["store"]["feed"]["mode"] == "listening"
         made = other.add_note(entity="e", entity_type="t", note_type="fact", content="told", confidence=0.5)
         limit = time.monotonic() + 30
         while made.note_id not in [hit.id for hit in one.search("told", kinds=["note"]).hits]:

@@ -229,7 +229,7 @@ def test_pgvector_in_another_schema_is_found_there(pg: PostgresBackend) -> None:
         caliber.create(pg.config())
         with caliber.open(pg.config()) as memory:
             note(memory, "has a vector")
-            assert memory.verify() == []
+            assert memory.admin.verify() == []
             assert memory.search("vector").hits[0].content == "has a vector"
         rebuild_full_text(pg.config(search__mode="backend"))
         with caliber.open(pg.config(search__mode="backend")) as memory:
@@ -252,7 +252,7 @@ def test_a_dsn_that_is_written_out_is_used_and_never_told(pg: PostgresBackend) -
     with caliber.open(settings) as memory:
         remembered = note(memory, "found by a DSN in the program")
         assert memory.get(remembered.note_id).content == "found by a DSN in the program"
-        assert PASSWORD not in f"{memory!r} {memory.stats()!r} {inspect(memory).engine.config!r}"
+        assert PASSWORD not in f"{memory!r} {memory.admin.stats()!r} {inspect(memory).engine.config!r}"
         task = memory.start_trajectory("windows say under which configuration", initiator=USER).trajectory_id
         window = memory.assemble_context(task)
     with caliber.open(pg.config()) as memory:  # the document of the other configuration is without the DSN
@@ -454,7 +454,7 @@ def test_turn_cannot_slip_under_a_trajectory_being_deleted(pg: PostgresBackend) 
     for memory in (here, there):
         memory.flush()
         inspect(memory).snapshot("latest")
-        assert memory.verify() == []
+        assert memory.admin.verify() == []
 
 
 def test_lease_that_runs_out_while_a_guarded_write_waits_lets_nothing_through(pg: PostgresBackend) -> None:
@@ -492,8 +492,8 @@ def test_connection_that_the_server_ended_is_replaced(pg: PostgresBackend) -> No
     note(memory, "before")
     admin("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'caliber'")
     note(memory, "after")
-    assert memory.stats()["store"]["connections_replaced"] >= 1
-    assert memory.verify() == []
+    assert memory.admin.stats()["store"]["connections_replaced"] >= 1
+    assert memory.admin.verify() == []
 
 
 def test_reading_after_connections_were_ended_asks_another(pg: PostgresBackend) -> None:
@@ -550,8 +550,8 @@ def test_commit_whose_answer_is_lost_is_looked_up(pg: PostgresBackend, committed
         kept = note(memory, "stands once")
     assert memory.get(kept.note_id).content == "stands once"
     assert memory.storage.notes.count() == 1
-    assert memory.stats()["store"]["retried"] == (0 if committed else 1)
-    assert memory.verify() == []
+    assert memory.admin.stats()["store"]["retried"] == (0 if committed else 1)
+    assert memory.admin.verify() == []
 
 
 def test_number_given_out_again_after_a_crash_is_not_taken_for_ours(
@@ -586,7 +586,7 @@ def test_number_given_out_again_after_a_crash_is_not_taken_for_ours(
     assert numbers[0] in numbers[1:], "the number was not given out again: this proves nothing"
     assert memory.storage.notes.get(kept.note_id).content == "stands once", "acknowledged, and lost"
     assert memory.storage.notes.count() == 2
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 @pytest.mark.parametrize("how", ["fast", "immediate", "kill"])
@@ -594,7 +594,7 @@ def test_server_that_comes_back_is_used_again(lone: PostgresBackend, own_server:
     # issue, Bad input: server restarted, killed (-9)
     memory = lone.open()
     note(memory, "harbour")
-    reloads = memory.stats()["resident"]["reloads"]
+    reloads = memory.admin.stats()["resident"]["reloads"]
     if how == "kill":
         own_server.kill()
     else:
@@ -606,9 +606,9 @@ def test_server_that_comes_back_is_used_again(lone: PostgresBackend, own_server:
     own_server.restart()
     note(memory, "after")
     inspect(memory).snapshot("latest")
-    assert memory.stats()["resident"]["reloads"] == reloads + 1, "it might have been restored to an earlier state"
+    assert memory.admin.stats()["resident"]["reloads"] == reloads + 1, "it might have been restored to an earlier state"
     assert sorted(item.content for item in memory.storage.notes.all()) == ["after", "harbour"]
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 # --- prepared statements -----------------------------------------------------------------------------
@@ -623,7 +623,7 @@ def test_nothing_is_prepared_where_the_pool_in_between_cannot(pg: PostgresBacken
         assert session.command("SELECT count(*) FROM pg_prepared_statements WHERE name <> ''") == [("0",)]  # type: ignore[attr-defined]
         assert session.command("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == [("0",)]  # type: ignore[attr-defined]
     assert memory.search("unprepared").hits[0].content == "unprepared"
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 def test_too_few_prepared_statements_are_refused(pg: PostgresBackend) -> None:
@@ -689,7 +689,7 @@ def test_transaction_that_commits_late_is_not_missed(pg: PostgresBackend) -> Non
     assert inspect(memory).store.changed_elsewhere()
     inspect(memory).snapshot("latest")
     assert {item.content for item in memory.search("", kinds=["note"]).hits} == {"early", "late"}
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 def test_feed_does_not_wait_for_a_long_transaction_of_another_database(pg: PostgresBackend) -> None:
@@ -703,10 +703,10 @@ def test_feed_does_not_wait_for_a_long_transaction_of_another_database(pg: Postg
             inspect(here).snapshot("latest")
             assert len(here.search("", kinds=["note"]).hits) == at + 1
         assert not inspect(here).store.changed_elsewhere(), "what was read is not news again"
-        reloads = here.stats()["resident"]["reloads"]
+        reloads = here.admin.stats()["resident"]["reloads"]
         inspect(there).write(lambda uow: uow.execute("change.prune", 2**60, 0))
         inspect(here).snapshot("latest")
-        assert here.stats()["resident"]["reloads"] == reloads, "nothing of what it could still need was removed"
+        assert here.admin.stats()["resident"]["reloads"] == reloads, "nothing of what it could still need was removed"
     admin("DROP DATABASE neighbour")
 
 
@@ -714,14 +714,14 @@ def test_own_commits_are_not_read_back(pg: PostgresBackend) -> None:
     memory, other = pg.open(), pg.open()
     memory.flush()
     inspect(memory).snapshot("latest")
-    applied = memory.stats()["resident"]["applied_foreign"]
+    applied = memory.admin.stats()["resident"]["applied_foreign"]
     for at in range(5):
         note(memory, f"own {at}")
     note(other, "theirs")
     inspect(memory).snapshot("latest")
-    news = memory.stats()["resident"]["applied_foreign"] - applied
+    news = memory.admin.stats()["resident"]["applied_foreign"] - applied
     assert 1 <= news <= 3, "the note, its vector, what the other's reads left behind"
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 def test_writers_of_two_processes_and_their_readers_agree(pg: PostgresBackend) -> None:
@@ -746,7 +746,7 @@ def test_writers_of_two_processes_and_their_readers_agree(pg: PostgresBackend) -
         memory.flush()
     for memory in handles:
         inspect(memory).snapshot("latest")
-        assert memory.verify() == []
+        assert memory.admin.verify() == []
         turns = memory.storage.turns.list_by_scope(scope.scope_id)
         assert [turn.sequence for turn in turns] == list(range(48))
 

@@ -71,11 +71,11 @@ def test_earlier_state_is_noticed_however_far_it_went_on_since(
         note(other, f"since {at}")
     other.flush()
     expected = {"before the copy", *(f"since {at}" for at in range(30))}
-    reloads = memory.stats()["resident"]["reloads"]
+    reloads = memory.admin.stats()["resident"]["reloads"]
     for handle in (memory, other):
         found = handle.search("", kinds=["note"], limit=100, consistency="latest").hits
         assert {hit.content for hit in found} == expected
-        assert handle.verify() == []
-    assert memory.stats()["resident"]["reloads"] == reloads + 1
+        assert handle.admin.verify() == []
+    assert memory.admin.stats()["resident"]["reloads"] == reloads + 1
     note(memory, "goes on")
     assert memory.storage.notes.count() == 32

@@ -339,11 +339,11 @@ def test_what_keeps_an_index_from_being_made_keeps_nobody_out(pg: PostgresBacken
     assert [error["where"] for error in errors] == ["embedding index"]
     hit = agent.memory.search("lake").hits[0]
     assert (hit.id, "vector" in hit.found_by) == (note.note_id, True)
-    agent.memory.storage.rebuild_search()
+    agent.memory.admin.rebuild_search()
     assert [space.index for space in agent.memory.storage.embedding_spaces.report()] == ["hnsw"]
     exact = pg.open(pg.config(search__mode="backend", vector__index_type="exact"))
     assert exact.search("lake").hits[0] == hit
-    exact.storage.rebuild_search()
+    exact.admin.rebuild_search()
     assert [space.index for space in exact.storage.embedding_spaces.report()] == [None]
 
 
@@ -390,5 +390,5 @@ def test_a_declared_memory_has_an_index_of_its_own(pg: PostgresBackend) -> None:
     memory.close()
     caliber.migrate(pg.config(**options), drop=["fact", "step"])
     memory = pg.open(pg.config(**options), embedding_provider=provider)
-    memory.storage.rebuild_search()
+    memory.admin.rebuild_search()
     assert indexes() == ["artifact", "note", "scope", "turn"]

@@ -99,7 +99,7 @@ def test_every_kind_of_change_travels(pair: Any) -> None:
     assert second.get(kept.note_id).content == "changed"
     with pytest.raises(caliber.CaliberError):
         second.get(gone.note_id)
-    assert second.verify() == []
+    assert second.admin.verify() == []
     assert second.search("changed", kinds=["note"]).hits[0].id == kept.note_id, "its vector travelled too"
 
 
@@ -127,12 +127,12 @@ def test_feed_that_no_longer_reaches_back_is_a_reload(pair: Any) -> None:
     for content in contents:
         note(first, content)
     inspect(first).write(lambda uow: uow.execute("change.prune", 2**60, 0))
-    reloads = second.stats()["resident"]["reloads"]
+    reloads = second.admin.stats()["resident"]["reloads"]
     found = second.search("", limit=50, kinds=["note"], consistency="latest").hits
     assert sorted(hit.content for hit in found) == sorted(contents)
-    assert second.stats()["resident"]["reloads"] == reloads + 1
-    assert second.verify() == []
-    assert first.verify() == []
+    assert second.admin.stats()["resident"]["reloads"] == reloads + 1
+    assert second.admin.verify() == []
+    assert first.admin.verify() == []
 
 
 def test_versions_decide_and_older_news_changes_nothing(pair: Any) -> None:
@@ -187,7 +187,7 @@ def test_two_handles_write_in_turns_and_agree(pair: Any) -> None:
         assert [message["content"] for message in window.to_messages() if message["role"] == "user"] == [
             f"turn {at}" for at in range(20)
         ]
-        assert memory.verify() == []
+        assert memory.admin.verify() == []
 
 
 def test_position_names_the_commit_boundary(pair: Any) -> None:

@@ -27,7 +27,7 @@ def _note(memory: Any, text: str) -> Any:
 
 def _assert_sound(memory: Any, notes: list[Any]) -> None:
     assert [memory.get(note.note_id).content for note in notes] == [note.content for note in notes]
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 @pytest.mark.parametrize("files", ["resident/memory.py", "resident/mirrors.py", "resident/"])
@@ -83,10 +83,10 @@ def test_what_was_committed_is_seen_although_taking_it_over_was_interrupted(back
             _note(memory, f"note {at}")
         assert inspect(memory).resident.snapshot["note"].count() == count(inspect(memory).store, NOTE)
     assert at > 20
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
     memory.flush()
     at = count(inspect(memory).store, NOTE)
-    assert memory.stats()["behind"]["embeddings_waiting"] == 0
+    assert memory.admin.stats()["behind"]["embeddings_waiting"] == 0
     with inspect(memory).store.read() as session:
         assert session.run(inspect(memory).store.plans["embedding"].count, ())[0][0] == at
 
@@ -121,4 +121,4 @@ def test_a_commit_that_was_not_taken_over_is_read_anew(backend: Any, error: Base
         with pytest.raises(type(error)):
             _note(memory, "it stands")
     assert resident.snapshot["note"].count() == 1
-    assert memory.verify() == []
+    assert memory.admin.verify() == []

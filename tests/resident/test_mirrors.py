@@ -24,7 +24,7 @@ def test_a_key_may_come_back_before_anybody_read(backend: Any, start: Any) -> No
     memory.storage.notes.delete(note.note_id)
     memory.storage.notes.insert(note)
     assert memory.get(note.note_id).content == "gone and back"
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 def test_a_key_that_came_back_elsewhere_is_followed(backend: Any, start: Any) -> None:
@@ -36,7 +36,7 @@ def test_a_key_that_came_back_elsewhere_is_followed(backend: Any, start: Any) ->
     there.storage.notes.insert(note)
     here.search("", consistency="latest")
     assert here.get(note.note_id).content == "gone and back"
-    assert here.verify() == []
+    assert here.admin.verify() == []
 
 
 def test_what_is_owned_goes_from_memory_with_its_owner(backend: Any, start: Any) -> None:
@@ -48,7 +48,7 @@ def test_what_is_owned_goes_from_memory_with_its_owner(backend: Any, start: Any)
     for gone in (turn.turn_id, artifact.artifact_id):
         with pytest.raises(NotFound):
             memory.get(gone)
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
     assert memory.storage.embeddings.count() == 0
 
 
@@ -58,7 +58,7 @@ def test_what_only_mentions_a_record_stays_without_it(backend: Any, start: Any) 
     child = memory.start_trajectory("child", initiator=parent.trajectory.initiator, parent=parent.trajectory_id)
     memory.storage.trajectories.delete(parent.trajectory_id)
     assert memory.get(child.trajectory_id).parent_trajectory_id is None
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 def test_a_row_deleted_elsewhere_right_after_our_commit_stays_deleted(backend: Any) -> None:
@@ -79,7 +79,7 @@ def test_a_row_deleted_elsewhere_right_after_our_commit_stays_deleted(backend: A
         inspect(here).write(work)
     with pytest.raises(NotFound):
         here.get(made[0].note_id)
-    assert here.verify() == []
+    assert here.admin.verify() == []
 
 
 def test_a_failure_while_following_is_made_good(backend: Any) -> None:
@@ -94,7 +94,7 @@ def test_a_failure_while_following_is_made_good(backend: Any) -> None:
         here.search("", consistency="latest")
     here.search("", consistency="latest")
     assert here.get(note.note_id).content == "seen late"
-    assert here.verify() == []
+    assert here.admin.verify() == []
 
 
 def test_records_of_relations_unknown_here_are_passed_over(backend: Any, start: Any) -> None:  # design 3: side by side
@@ -105,7 +105,7 @@ def test_records_of_relations_unknown_here_are_passed_over(backend: Any, start: 
     note = start(there).note("written by a newer version")
     here.search("", consistency="latest")
     assert here.get(note.note_id)
-    assert here.verify() == []
+    assert here.admin.verify() == []
 
 
 def test_verifying_across_a_gap_reads_anew(backend: Any, start: Any) -> None:
@@ -115,9 +115,9 @@ def test_verifying_across_a_gap_reads_anew(backend: Any, start: Any) -> None:
     agent = start(there)
     kept = [agent.note(f"fact {number}") for number in range(4)]
     time.sleep(0.01)
-    there.maintain()
+    there.admin.maintain()
     agent.note("after the gap")
-    assert here.verify() == []
+    assert here.admin.verify() == []
     assert all(here.get(note.note_id) for note in kept)
 
 
@@ -126,7 +126,7 @@ def test_verifying_lost_memory_needs_no_second_reader(backend: Any, start: Any) 
     inspect(memory).resident.lost(StorageError("planted"))
     start(memory).note("while memory is lost")
     found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(memory.verify()), daemon=True)
+    thread = threading.Thread(target=lambda: found.append(memory.admin.verify()), daemon=True)
     thread.start()
     thread.join(10)
     assert found == [[]]
@@ -138,7 +138,7 @@ def test_the_verifier_sees_a_row_that_stands_twice(backend: Any, start: Any) -> 
     memory.get(note.note_id)
     mirror = inspect(memory).mirror("note")
     mirror.append(mirror.row(0))
-    assert any("twice" in difference for difference in memory.verify())
+    assert any("twice" in difference for difference in memory.admin.verify())
 
 
 def test_an_owner_that_moves_while_a_search_begins_is_found_where_it_was(

@@ -140,7 +140,7 @@ def test_snapshot_stays_as_it_was(backend: Any, start: Any) -> None:
     assert _content(snapshot) == before
     assert snapshot.position == position
     assert memory.snapshot.position.sequence > position.sequence
-    assert agent.memory.verify() == []
+    assert agent.memory.admin.verify() == []
 
 
 def _content(snapshot: Any) -> dict[str, Any]:
@@ -210,7 +210,7 @@ def test_reader_never_sees_one_row_of_a_commit_without_the_other(backend: Any, s
     for watcher in watchers:
         watcher.join(30)
     assert torn == []
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 @pytest.mark.usefixtures("quick_turns")
@@ -245,7 +245,7 @@ def test_changed_pair_is_seen_changed_together(backend: Any, start: Any) -> None
     stop.set()
     watcher.join(30)
     assert torn == []
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 def test_reader_waits_for_what_another_reader_is_applying(backend: Any, start: Any) -> None:
@@ -324,7 +324,7 @@ def crowded(backend: Any, start: Any) -> Any:
 
 
 def test_texts_leave_memory_and_reads_stay_right(crowded: Any) -> None:
-    stats = crowded.memory.stats()["resident"]
+    stats = crowded.memory.admin.stats()["resident"]
     assert stats["column_bytes"] + stats["text_bytes"] <= 1 << 20
     gone = 0
     for record_id, text in crowded.texts.items():
@@ -333,9 +333,9 @@ def test_texts_leave_memory_and_reads_stay_right(crowded: Any) -> None:
         snapshot, number = memory_of(crowded.memory).snapshot.locate(record_id.bytes)
         gone += snapshot.text(number) is EVICTED
     assert gone > 30
-    after = crowded.memory.stats()["resident"]["evicted_texts_read"]
+    after = crowded.memory.admin.stats()["resident"]["evicted_texts_read"]
     assert after - stats["evicted_texts_read"] >= gone, "what was read back is counted"
-    assert crowded.memory.verify() == []
+    assert crowded.memory.admin.verify() == []
 
 
 def test_evicted_texts_cost_one_statement_a_call(crowded: Any) -> None:
@@ -359,7 +359,7 @@ def test_evicted_texts_cost_one_statement_a_call(crowded: Any) -> None:
 
 def test_windows_are_the_same_whether_texts_are_in_memory_or_not(crowded: Any, backend: Any) -> None:
     backend.needs("reopen")
-    until(lambda: crowded.memory.stats()["behind"]["turn_summaries_waiting"] == 0)
+    until(lambda: crowded.memory.admin.stats()["behind"]["turn_summaries_waiting"] == 0)
     small = crowded.memory.assemble_context(crowded.trajectory_id, max_tokens=100_000)
     assert crowded.memory.replay(small.window_id).text == small.text
     crowded.memory.close()
@@ -405,8 +405,8 @@ def test_store_that_outgrows_its_limit_stays_usable(backend: Any, start: Any) ->
     for at in range(0, len(notes), 50):
         inspect(agent.memory).write(lambda uow, at=at: [uow.insert(NOTE, note) for note in notes[at : at + 50]])
     assert agent.memory.get(notes[-1].note_id).note_id == notes[-1].note_id
-    assert agent.memory.stats()["records"]["note"] == 2_500
-    assert agent.memory.verify() == []
+    assert agent.memory.admin.stats()["records"]["note"] == 2_500
+    assert agent.memory.admin.verify() == []
 
 
 # --- compaction and reloading --------------------------------------------------------------------
@@ -434,7 +434,7 @@ def test_compaction_forgets_the_dead_and_nothing_else(backend: Any, start: Any) 
             assert sorted(after[name]) == sorted(before[name])
         elif name.startswith("best "):
             assert after[name] == before[name], "ids, not row numbers, decide"
-    assert agent.memory.verify() == []
+    assert agent.memory.admin.verify() == []
 
 
 def test_compaction_comes_by_itself(backend: Any, start: Any) -> None:
@@ -449,10 +449,10 @@ def test_compaction_comes_by_itself(backend: Any, start: Any) -> None:
     for at in range(100):
         inspect(agent.memory).write(lambda uow, at=at: rewrite(uow, at))
         agent.memory.get(notes[0].note_id)
-    assert agent.memory.stats()["resident"]["compactions"] >= 1
+    assert agent.memory.admin.stats()["resident"]["compactions"] >= 1
     assert memory.snapshot["note"].length < 1_600
     assert [agent.memory.get(note.note_id).content for note in notes] == [str(1_584 + at) for at in range(16)]
-    assert agent.memory.verify() == []
+    assert agent.memory.admin.verify() == []
 
 
 def _rewrite(uow: UnitOfWork, note: Any, at: int) -> None:
@@ -476,8 +476,8 @@ def test_reload_gives_the_same_memory(backend: Any, start: Any) -> None:
         if not name.endswith(".found"):
             key = str if name.startswith("best") else None
             assert sorted(after[name], key=key) == sorted(before[name], key=key), name
-    assert agent.memory.stats()["resident"]["reloads"] == 1
-    assert agent.memory.verify() == []
+    assert agent.memory.admin.stats()["resident"]["reloads"] == 1
+    assert agent.memory.admin.verify() == []
 
 
 def test_reopened_store_has_the_same_memory(backend: Any, start: Any) -> None:
@@ -491,7 +491,7 @@ def test_reopened_store_has_the_same_memory(backend: Any, start: Any) -> None:
             if not name.endswith(".found"):
                 key = str if name.startswith("best") else None
                 assert sorted(after[name], key=key) == sorted(before[name], key=key), name
-        assert again.verify() == []
+        assert again.admin.verify() == []
 
 
 def test_small_segments_change_nothing(backend: Any, start: Any) -> None:
@@ -501,12 +501,12 @@ def test_small_segments_change_nothing(backend: Any, start: Any) -> None:
     found = agent.memory.search("memory agent", kinds=["note"], limit=90).hits
     assert len(found) >= 60
     assert [hit.score for hit in found] == sorted((hit.score for hit in found), reverse=True)
-    assert agent.memory.verify() == []
+    assert agent.memory.admin.verify() == []
 
 
 def test_verify_on_open_is_a_knob(backend: Any, start: Any) -> None:
     agent = filled(backend, start, resident__verify_on_open=True)
-    assert agent.memory.verify() == []
+    assert agent.memory.admin.verify() == []
 
 
 # --- the verifier sees everything ----------------------------------------------------------------
@@ -638,11 +638,11 @@ def test_verifier_sees_planted_corruption(kind: str, backend: Any, start: Any) -
     # design section 5: "a test corrupts one to prove that it sees it"
     agent = filled(backend, start, count=12)
     memory = memory_of(agent.memory)
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
     CORRUPTIONS[kind](memory)
-    assert memory.verify() != [], f"{kind} went unseen"
+    assert memory.admin.verify() != [], f"{kind} went unseen"
     memory.reload()
-    assert memory.verify() == [], "reading anew repairs it"
+    assert memory.admin.verify() == [], "reading anew repairs it"
 
 
 def test_verifier_sees_a_store_changed_behind_its_back(backend: Any, start: Any) -> None:
@@ -653,9 +653,9 @@ def test_verifier_sees_a_store_changed_behind_its_back(backend: Any, start: Any)
         "UPDATE embedding SET vector = (SELECT vector FROM embedding WHERE ordinal = 4) WHERE ordinal = 3",
     ):
         backend.tamper(agent.memory, statement)
-        assert agent.memory.verify() != [], statement
+        assert agent.memory.admin.verify() != [], statement
         memory_of(agent.memory).reload()
-        assert agent.memory.verify() == []
+        assert agent.memory.admin.verify() == []
 
 
 def test_verifier_looks_into_the_database_too(file_backend: Any, start: Any) -> None:
@@ -663,7 +663,7 @@ def test_verifier_looks_into_the_database_too(file_backend: Any, start: Any) -> 
     connection = inspect(agent.memory).connection
     connection.command("PRAGMA foreign_keys = OFF")
     connection.command("UPDATE turn SET scope_id = zeroblob(16) WHERE ordinal = 1")
-    assert any("dangling reference in turn" in fault for fault in agent.memory.verify())
+    assert any("dangling reference in turn" in fault for fault in agent.memory.admin.verify())
 
 
 def test_assembly_is_a_function_of_its_inputs(backend: Any, start: Any) -> None:

@@ -105,7 +105,7 @@ def test_what_stays_for_a_scope_goes_when_it_closes(opened: Any, start: Any) -> 
     assert memory.replay(window.window_id).text == window.text
     memory.storage.scopes.close(other.scope_id)
     assert left(memory)["scratch"] == left(memory)["turn_buffer"] == []
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 @HERE
@@ -149,7 +149,7 @@ def test_what_stays_for_a_session_goes_when_it_ends(opened: Any, start: Any, how
     expected = {name: ["out"] for name in ("turn_buffer", "artifact", "scratch")}
     assert left(memory) == {**expected, "note": ["a note"]}
     assert taken(memory) == [(name, "session", 1) for name in ("turn_buffer", "artifact", "scratch")]
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 @EVERYWHERE
@@ -174,9 +174,9 @@ def test_what_is_too_old_goes_in_batches_when_it_is_time(opened: Any, start: Any
     clock.at = MONDAY + DAY + HOUR
     memory.run_due()
     assert left(memory)["note"] == ["5"], "not yet: it looks every hour"
-    memory.maintain()
+    memory.admin.maintain()
     assert left(memory) == {"turn_buffer": [], "artifact": [], "note": [], "scratch": []}
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 @HERE
@@ -188,7 +188,7 @@ def test_a_sweep_that_is_due_runs_once_whoever_is_open(opened: Any, start: Any) 
     clock.at = MONDAY + HOUR
     lock = inspect(memory).engine.locks.acquire(LEASE, holder="somebody else")
     memory.run_due()
-    assert memory.maintain()["memories"] == 0
+    assert memory.admin.maintain()["memories"] == 0
     assert left(memory)["note"] == ["old"], "another process is at it"
     from caliber.model.agents import LockToken
 
@@ -229,7 +229,7 @@ def test_only_the_newest_stay(opened: Any, start: Any) -> None:
     memory.run_due()
     assert sum(count for _, _, count in taken(memory)) == 2 + 3 + 4 + 2 + 4
     assert {rule for _, rule, _ in taken(memory)} == {"max(2)"}
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 @HERE
@@ -307,7 +307,7 @@ def test_records_give_way_to_one_that_sums_them_up(opened: Any, start: Any) -> N
     ]
     assert memory.replay(window.window_id).text == window.text
     memory.complete_trajectory(other.trajectory_id, status="success", summary="")
-    assert memory.storage.check() == []
+    assert memory.admin.check() == []
 
 
 @HERE
@@ -327,7 +327,7 @@ def test_what_stands_for_records_is_found_and_they_are_not(opened: Any, start: A
     memory.flush()
     assert [hit.content for hit in memory.search("ships boats", kinds=["note"]).hits] == ["summary of ships sail"]
     assert left(memory)["scratch"] == ["summary of ships sail"]
-    assert memory.storage.check() == []
+    assert memory.admin.check() == []
 
 
 @HERE
@@ -416,7 +416,7 @@ def test_a_summary_stays_although_its_words_were_there_for_a_while(opened: Any, 
         agent.keep(text)
     memory.complete_trajectory(agent.trajectory_id, status="success", summary="")
     clock.at = MONDAY + 3 * HOUR
-    memory.maintain()
+    memory.admin.maintain()
     assert left(memory)["artifact"] == ["summary of one"]
 
 
@@ -494,4 +494,4 @@ def test_what_is_compressed_on_a_schedule_is_compressed_in_the_whole_store(opene
     clock.at = MONDAY + DAY + 4 * HOUR
     memory.run_due()
     assert len(summarizer.calls) == asked, "what is one already is not summed up again"
-    assert memory.verify() == []
+    assert memory.admin.verify() == []

@@ -128,12 +128,12 @@ def main(path: str, knobs: dict[str, Any], is_file: bool, folder: str) -> None:
                 hidden(memory)
                 in_windows(memory)
                 ended(memory)
-                assert memory.storage.check() == []
+                assert memory.admin.check() == []
                 exported(memory)
                 left = found(memory), memory.storage.tips.count()
                 archive_file = Path(folder) / f"{mode}.zip"
                 if is_file:
-                    memory.storage.backup(archive_file)
+                    memory.admin.backup(archive_file)
             if is_file:
                 caliber.restore(settings, archive_file, replace=True)
                 with caliber.open(settings) as memory:
@@ -167,7 +167,7 @@ def exported(memory: Any) -> None:
     assert found(memory) == set()
     memory.storage.bulk_load("tip", records)
     assert found(memory) == before
-    assert memory.storage.check() == []
+    assert memory.admin.check() == []
 
 
 def searched(memory: Any) -> None:

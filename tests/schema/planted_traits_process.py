@@ -203,8 +203,8 @@ def derived(memory: Any) -> None:
     assert (
         memory.storage.bulk_load("page", memory.storage.bulk_read("page").read_all(), on_existing="skip").skipped == 3
     )
-    assert memory.verify() == []
-    assert memory.storage.check() == []
+    assert memory.admin.verify() == []
+    assert memory.admin.check() == []
     exported(memory, made[1:])
 
 
@@ -214,13 +214,13 @@ def exported(memory: Any, loaded: list[Page]) -> None:
     records = memory.storage.bulk_read("page").read_all()
     usage = caliber.model.Usage("page", loaded[0].page_id, 1, WHEN)
     memory.storage.usages.insert(usage)
-    assert memory.storage.check() == []
+    assert memory.admin.check() == []
     for each in loaded:
         memory.storage.pages.delete(each.page_id)
-    assert "a page that is gone" in memory.storage.check()[0].what
+    assert "a page that is gone" in memory.admin.check()[0].what
     memory.storage.bulk_load("page", records.drop_columns("vouched"), on_existing="skip")
     assert [memory.storage.pages.get(each.page_id) for each in loaded] == loaded
-    assert memory.storage.check() == []
+    assert memory.admin.check() == []
 
 
 def erased(memory: Any) -> None:
@@ -255,8 +255,8 @@ def erased(memory: Any) -> None:
     assert changed == completed(PAGE, wanted, estimator)
     assert changed.seal == SEAL
     assert pages.get(utf_16.page_id).body == f"{mark}!".encode("utf-16-le") + b"\xff"
-    assert memory.verify() == []
-    assert memory.storage.check() == []
+    assert memory.admin.verify() == []
+    assert memory.admin.check() == []
 
 
 if __name__ == "__main__":

@@ -30,10 +30,10 @@ def test_an_artifact_that_is_out_of_use_is_not_retired_once_more(backend: Any, s
     old, new, other = (agent.keep(text, ttl="1s") for text in ("old", "new", "other"))
     memory.storage.artifacts.update(old.artifact_id, superseded_by=new.artifact_id)
     clock.advance(ms=1_000)
-    assert memory.maintain()["artifacts"] == 2
+    assert memory.admin.maintain()["artifacts"] == 2
     assert memory.get(old.artifact_id).retired_at is None
     assert memory.get(other.artifact_id).retired_at is not None
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 def test_a_note_is_counted_to_a_task_whose_id_stands_across_two_others_too(backend: Any, start: Any) -> None:

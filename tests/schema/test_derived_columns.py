@@ -37,8 +37,8 @@ def test_a_change_by_hand_is_followed_in_every_relation(agent: Any) -> None:
     assert tables.turns.update(turn.turn_id, content=bytearray(b"two")).content == b"two"
     assert tables.turns.update(turn.turn_id, content=b"one", token_count=99).token_count == 99
     assert tables.turns.update(turn.turn_id, name="Ines").token_count == 99, "the name is not counted"
-    assert agent.memory.verify() == []
-    assert tables.check() == []
+    assert agent.memory.admin.verify() == []
+    assert agent.memory.admin.check() == []
 
 
 def test_a_change_by_hand_is_dated_and_no_change_is_none(agent: Any) -> None:
@@ -94,7 +94,7 @@ def test_a_load_derives_what_it_is_not_given(agent: Any) -> None:
     )  # fmt: skip
     tables.bulk_load("turn_summary", summaries)
     assert [each.token_count for each in tables.turn_summaries.all()] == [count("said in short")]
-    assert tables.check() == []
+    assert agent.memory.admin.check() == []
 
 
 def test_a_load_gives_the_hash_of_a_goal_that_is_not_kept(agent: Any) -> None:

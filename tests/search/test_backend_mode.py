@@ -203,7 +203,7 @@ def test_user_text_is_never_query_syntax(pair: Any) -> None:
         assert told(stored.search(said)) == told(newest(resident, said)), query
     with pytest.raises(InvalidValue):
         stored.search("lake\ud800")
-    assert stored.verify() == []
+    assert stored.admin.verify() == []
 
 
 def test_texts_of_a_megabyte_and_bytes_are_indexed_to_their_end(backend: Any, start: Any) -> None:
@@ -236,7 +236,7 @@ def test_full_text_follows_every_change(backend: Any, start: Any) -> None:
     assert memory.search("seal").hits == ()
     memory.storage.turns.insert(turn)
     assert [hit.id for hit in memory.search("seal").hits] == [turn.turn_id]
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 def test_vectors_are_searched_exactly_and_an_outage_is_said(backend: Any, start: Any) -> None:
@@ -352,8 +352,8 @@ def test_get_reads_any_record_and_hides_what_may_not_be_seen(backend: Any, start
     for wanted in (secret.note_id, uuid.uuid4()):
         with pytest.raises(NotFound):
             memory.acting_as(READER).get(wanted)
-    assert memory.verify() == []
-    assert memory.stats()["records"]["note"] == 2
+    assert memory.admin.verify() == []
+    assert memory.admin.stats()["records"]["note"] == 2
 
 
 def test_windows_hold_what_comes_into_question_and_say_so(backend: Any, start: Any) -> None:
@@ -404,7 +404,7 @@ def test_scopes_close_tasks_complete_and_knowledge_is_merged(backend: Any, start
     outcome = memory.complete_trajectory(agent.trajectory_id, status="success", summary="done")
     assert outcome.summary == "done"
     assert memory.storage.checkpoints.count()
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 def test_what_reads_all_records_of_a_kind_is_refused(backend: Any, start: Any) -> None:
@@ -488,7 +488,7 @@ def test_sweeping_and_rebuilding_work_without_records_in_memory(backend: Any, st
     agent = start(backend.open(search__mode="backend"))
     note = agent.note("a lake")
     agent.memory.flush()
-    came = agent.memory.storage.rebuild_search()
+    came = agent.memory.admin.rebuild_search()
     assert came.differences == ()
-    assert agent.memory.storage.sweep() is not None
+    assert agent.memory.admin.sweep() is not None
     assert [hit.id for hit in agent.memory.search("lake").hits] == [note.note_id]

@@ -85,7 +85,7 @@ class World(Filled):
         )
         super().__init__(inspect(self.memory).store, ROWS)
         inspect(self.memory).resident.reload()
-        self.memory.storage.rebuild_search()
+        self.memory.admin.rebuild_search()
 
     def check(self, memory: Any, name: str, predicate: Predicate, text: str) -> None:
         """Hold ``find``, ``count`` and ``search`` to what a person makes of a filter, record by record."""

@@ -299,6 +299,6 @@ def test_database_without_full_text_is_searched_in_memory_only(backend: Any, mon
     none = property(lambda self: None, lambda self, value: None)
     monkeypatch.setattr(type(backend.store()), "full_text", none, raising=False)
     memory = backend.open(settings_of(backend, "resident"))
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
     with pytest.raises(InvalidConfigValue, match=r"search\.mode.*no full text"):
         backend.open(settings_of(backend, "backend"))

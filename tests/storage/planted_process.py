@@ -97,7 +97,7 @@ def main() -> None:
             elif order == "moods":
                 answer = moods()
             elif order == "backup":
-                memory.storage.backup(rest)
+                memory.admin.backup(rest)
             elif order == "export":
                 with memory.storage.bulk_read("mood") as reader:
                     parquet.write_table(reader.read_all(), rest)
@@ -106,7 +106,7 @@ def main() -> None:
             elif order == "restore":
                 caliber.restore(settings, rest)
             elif order == "verify":
-                answer = memory.verify() + [str(found) for found in memory.storage.check() if not found.harmless]
+                answer = memory.admin.verify() + [str(found) for found in memory.admin.check() if not found.harmless]
             elif order == "close":
                 memory.close()
         except CaliberError as error:

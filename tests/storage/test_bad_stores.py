@@ -64,7 +64,7 @@ def test_newer_store_that_still_lets_us_write_is_opened(backend: Any) -> None:
     with caliber.open(settings) as memory:
         memory.start_trajectory("another", initiator=USER)
         assert memory.storage.trajectories.count() == 2
-        assert memory.verify() == []
+        assert memory.admin.verify() == []
 
 
 def test_store_of_an_older_version_says_how_to_migrate(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +90,7 @@ def test_archive_older_than_the_baseline_is_refused_by_its_version(backend: Any,
     backend.needs("reopen")
     memory = backend.open()
     memory.start_trajectory("goal", initiator=USER)
-    made = memory.storage.backup(tmp_path / "all.zip").path
+    made = memory.admin.backup(tmp_path / "all.zip").path
     with zipfile.ZipFile(made) as file:
         parts = {info.filename: file.read(info) for info in file.infolist()}
     for version, message in ((BASELINE_VERSION - 1, OLDER), (NEXT, "newer version; upgrade CALIBER")):
@@ -107,7 +107,7 @@ def test_copy_older_than_the_baseline_is_refused_by_its_version(tmp_path: Path) 
     settings = config(str(tmp_path / "store.db"))
     caliber.create(settings)
     with caliber.open(settings) as memory:
-        copy = memory.storage.backup(tmp_path / "copy.db").path
+        copy = memory.admin.backup(tmp_path / "copy.db").path
     edited = apsw.Connection(str(copy))
     edited.execute(f"UPDATE schema_migration SET schema_version = {BASELINE_VERSION - 1}").fetchall()
     edited.close()
@@ -184,7 +184,7 @@ def test_a_program_may_change_its_directory(tmp_path: Path, monkeypatch: pytest.
         memory.start_trajectory("goal", initiator=USER)
         with inspect(memory).store.read(), inspect(memory).store.read():  # more than there are by now
             assert memory.storage.trajectories.count() == 1
-        assert memory.verify() == []
+        assert memory.admin.verify() == []
     with caliber.open(config("store.db")) as other:
         assert other.storage.trajectories.count() == 0
 
@@ -215,7 +215,7 @@ def test_full_disk_says_what_is_free(file_backend: Any) -> None:
     connection.command("PRAGMA max_page_count = 1000000")
     memory.append_turn(scope.scope_id, role="user", content="after")
     assert memory.storage.turns.count() == 1
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 # --- locks -------------------------------------------------------------------------------------------

@@ -102,7 +102,7 @@ def test_what_is_loaded_is_what_add_note_would_have_made(store: Any) -> None:
         # The same statement again is the same note; what came without a label is trusted least.
         assert store.add_note(**{name: row[name] for name in said}, trust="web").note_id == note.note_id
         assert store.get(note.note_id) == note
-    assert store.verify() == []
+    assert store.admin.verify() == []
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def test_every_relation_comes_back_as_it_went_out(filled: Any, other: Any) -> No
         assert list(other.storage.get(relation.plural).all() if relation.ordinal else ()) == list(
             filled.storage.get(relation.plural).all() if relation.ordinal else ()
         )
-    assert other.verify() == []
+    assert other.admin.verify() == []
     for trajectory in filled.storage.trajectories.all():
         assert other.get(trajectory.trajectory_id) == trajectory
 
@@ -178,7 +178,7 @@ def test_rows_that_are_there_are_refused_or_passed_over(store: Any) -> None:
     report = store.storage.bulk_load("note", given, on_existing="skip", batch_rows=3)
     assert (report.rows, report.loaded, report.skipped, report.skipped_rows.tolist()) == (5, 3, 2, [2, 3])
     assert store.storage.notes.count() == 8
-    assert store.verify() == []
+    assert store.admin.verify() == []
     cached = pa.table(
         {"content_hash": [bytes(32)] * 2, "model_id": ["m"] * 2, "dimensions": [2] * 2, "vector": [[0.5, 1.0]] * 2}
     )
@@ -198,9 +198,9 @@ def test_a_change_record_holds_a_thousand_keys_and_others_follow_at_once(backend
     report = store.storage.bulk_load("note", notes(NOTES), progress=seen.append, batch_rows=700)
     assert (report.loaded, report.change_records) == (NOTES, 3)
     assert seen == [700, 1_400, 2_100, NOTES]
-    assert store.stats()["resident"]["reloads"] == 0
+    assert store.admin.stats()["resident"]["reloads"] == 0
     assert len(store.search("says", limit=10).hits) == 10
-    assert store.verify() == []
+    assert store.admin.verify() == []
 
 
 def test_another_handle_sees_a_load_whole(backend: Any) -> None:
@@ -210,7 +210,7 @@ def test_another_handle_sees_a_load_whole(backend: Any) -> None:
     note = next(writer.storage.notes.all())
     assert reader.search("says", limit=5, consistency="latest").position == writer.search("says", limit=5).position
     assert reader.get(note.note_id) == note
-    assert reader.verify() == []
+    assert reader.admin.verify() == []
     # Writing goes on where the load ended.
     again = reader.add_note(entity="e", entity_type="t", note_type="fact", content="a zebra", confidence=1.0)
     assert writer.search("zebra", limit=1, consistency="latest").hits[0].id == again.note_id
@@ -241,7 +241,7 @@ def test_a_source_that_fails_leaves_nothing(store: Any) -> None:
         store.storage.bulk_load("note", pa.RecordBatchReader.from_batches(notes(1).schema, batches()))
     assert store.storage.notes.count() == 0
     store.add_note(entity="e", entity_type="t", note_type="fact", content="a zebra", confidence=1.0)
-    assert store.verify() == []
+    assert store.admin.verify() == []
 
 
 def instants(*values: int | None) -> pa.Array:
@@ -404,7 +404,7 @@ def test_references_may_point_forward(store: Any) -> None:
     later = pa.array([ids[1], ids[2], None], pa.binary(16))
     store.storage.bulk_load("note", notes(3, note_id=pa.array(ids, pa.binary(16)), superseded_by=later), batch_rows=1)
     assert [note.superseded_by and note.superseded_by.bytes for note in store.storage.notes.all()] == [*ids[1:], None]
-    assert store.verify() == []
+    assert store.admin.verify() == []
 
 
 def spaces_and_vectors(store: Any, count: int, dimensions: int = 3) -> tuple[pa.Table, pa.Table]:
@@ -439,7 +439,7 @@ def test_vectors_are_loaded_into_their_space(store: Any) -> None:
     assert report.loaded == 8
     back = store.storage.bulk_read("embedding").read_all()
     assert back.column("vector").to_pylist() == vectors.slice(2).column("vector").to_pylist()
-    assert store.verify() == []
+    assert store.admin.verify() == []
     rest = vectors.slice(0, 2)
     for column, bad, reason in (
         ("vector", [[1.0, 2.0, 3.0], [1.0, 2.0]], "dimensions"),
@@ -452,7 +452,7 @@ def test_vectors_are_loaded_into_their_space(store: Any) -> None:
         with pytest.raises(InvalidRow, match=reason) as caught:
             store.storage.bulk_load("embedding", rest.set_column(number, column, pa.array(bad, kind)))
         assert (caught.value.row, caught.value.field) == (1, column)
-    assert store.verify() == []
+    assert store.admin.verify() == []
 
 
 def test_turns_stand_where_their_scope_counts_them(filled: Any, other: Any) -> None:
@@ -484,7 +484,7 @@ def test_turns_stand_where_their_scope_counts_them(filled: Any, other: Any) -> N
     assert next(other.storage.turns.all()).tool_calls == (caliber.model.ToolCall("a", "b", "c"),)
     scope = next(iter(other.storage.scopes.all()))
     other.append_turn(scope.scope_id, role="user", content="goes on")
-    assert other.verify() == []
+    assert other.admin.verify() == []
 
 
 def test_a_lifetime_goes_with_its_kind(filled: Any, other: Any) -> None:
@@ -505,7 +505,7 @@ def test_loaded_records_get_their_vectors(backend: Any) -> None:
         assert time.monotonic() < deadline
         time.sleep(0.02)
     assert len(memory.storage.bulk_read("embedding").read_all().column("vector")[0]) == DIMENSIONS
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 def test_full_text_is_kept_through_a_load(backend: Any) -> None:

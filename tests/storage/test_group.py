@@ -257,7 +257,7 @@ def test_interrupt_as_the_commit_is_done_leaves_everybody_done(backend: Any) -> 
     assert all(isinstance(crowd.ends[at], int) for at in range(3)), crowd.ends
     assert count(store, TRAJECTORY) == 4
     assert_free(store)
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 @pytest.mark.usefixtures("leading")
@@ -396,7 +396,7 @@ def test_interrupts_at_any_moment_harm_nobody_else(backend: Any) -> None:
     least = 1 + own + sum(written.values())
     assert least <= stored <= least + hits, "what was acknowledged is there once, and only what was interrupted may be"
     assert_free(store)
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 # --- on PostgreSQL -------------------------------------------------------------------------------------
@@ -441,7 +441,7 @@ def test_steps_of_a_batch_travel_together(pg: Any) -> None:
     reserving = sum(1 for size in trips if size == 1)
     assert len(trips) - reserving <= 4, "the gate's, the step, and the commit"
     assert sorted(turn.turn_number for turn in ends) == [3] * 8
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 def locks_nothing_before(pg: Any, memory: Any, trajectory_id: Any, write: Callable[[], Any]) -> None:
@@ -491,7 +491,7 @@ def test_trajectory_is_locked_before_what_belongs_to_it(pg: Any, durability: str
     ):
         memory.flush()  # the worker that embeds locks what it embeds, and nothing else
         locks_nothing_before(pg, memory, task.trajectory_id, write)
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 def test_worker_that_embeds_waits_for_nobodys_companions(pg: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -510,9 +510,9 @@ def test_worker_that_embeds_waits_for_nobodys_companions(pg: Any, monkeypatch: p
     assert inside.wait(30)
     gate = Gate(inspect(memory).store)
     go.set()
-    until(lambda: memory.stats()["behind"]["embeddings_waiting"] == 0)
+    until(lambda: memory.admin.stats()["behind"]["embeddings_waiting"] == 0)
     gate.open()
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 def test_an_interrupt_in_one_thread_is_no_interrupt_in_another(backend: Any, start: Any) -> None:

@@ -74,7 +74,7 @@ def test_created_store_opens_and_keeps(tmp_path: Path) -> None:
         trajectory = memory.start_trajectory("goal", initiator=USER)
     with caliber.open(settings) as memory:
         assert memory.get(trajectory.trajectory_id) == trajectory
-        assert memory.verify() == []
+        assert memory.admin.verify() == []
 
 
 def test_create_refuses_what_exists_unless_told(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_file_of_something_else_is_left_as_it_is(content: bytes, journal: bytes 
     # issue 12, First, item 1: SQLite takes a file of one byte for an empty one, and rolls back what is no database
     path, beside, backup = tmp_path / "other.db", tmp_path / "other.db-journal", tmp_path / "backup.db"
     with caliber.open(made(tmp_path / "store.db")) as memory:
-        memory.storage.backup(backup)
+        memory.admin.backup(backup)
     path.write_bytes(content)
     if journal is not None:
         beside.write_bytes(journal)
@@ -322,8 +322,8 @@ def test_store_in_memory_is_made_by_opening_it(tmp_path: Path) -> None:
         caliber.create(settings)
     with caliber.open(settings) as first, caliber.open(settings) as second:
         first.start_trajectory("goal", initiator=USER)
-        assert first.stats()["records"]["trajectory"] == 1
-        assert second.stats()["records"]["trajectory"] == 0, "two stores in memory share nothing"
+        assert first.admin.stats()["records"]["trajectory"] == 1
+        assert second.admin.stats()["records"]["trajectory"] == 0, "two stores in memory share nothing"
 
 
 # --- files that cannot be written ----------------------------------------------------------------
@@ -386,7 +386,7 @@ def test_read_only_file_or_folder_is_said(file_mode: int, folder_mode: int, open
     path.chmod(0o644)
     assert path.read_bytes() == bytes_before
     with caliber.open(config(str(path))) as memory:
-        assert memory.verify() == []
+        assert memory.admin.verify() == []
 
 
 def test_path_through_a_file_is_said(tmp_path: Path) -> None:
@@ -420,7 +420,7 @@ _FULL = """
     assert memory.assemble_context(trajectory.trajectory_id).used_tokens > 0
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     memory.append_turn(scope.scope_id, role='user', content=b'after')
-    assert memory.verify() == [], memory.verify()
+    assert memory.admin.verify() == [], memory.admin.verify()
     memory.close()
 """
 
@@ -441,7 +441,7 @@ def test_full_disk_is_said_and_survived(tmp_path: Path) -> None:
     acknowledged, counted = map(int, done.stdout.splitlines()[1].split())
     assert acknowledged == counted > 10
     with caliber.open(settings) as memory:
-        assert memory.verify() == []
+        assert memory.admin.verify() == []
         assert memory.storage.turns.count() == acknowledged + 1
 
 
@@ -467,7 +467,7 @@ def test_database_that_may_not_grow_is_said_and_survived(file_backend: Any) -> N
     assert memory.get(scope.scope_id).turn_count == written
     connection.command("PRAGMA max_page_count = 1000000")
     memory.append_turn(scope.scope_id, role="user", content="after")
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
     assert memory.storage.turns.count() == written + 1
 
 

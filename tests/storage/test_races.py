@@ -43,4 +43,4 @@ def test_session_ends_with_the_last_of_trajectories_that_end_at_once(backend: An
         thread.join(30)
         assert not thread.is_alive()
     assert memory.get(session.session_id).ended_at is not None
-    assert memory.verify() == []
+    assert memory.admin.verify() == []

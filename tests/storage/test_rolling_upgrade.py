@@ -103,7 +103,7 @@ def test_old_and_new_use_a_store_that_is_migrated_under_them(backend: Any, newer
         old.storage.notes.update(each, confidence=0.25)
     assert newer[1].ask("moods") == ["calm"] * 11
     assert old.storage.bulk_read("note").read_all().num_rows == 11
-    assert old.verify() == []
+    assert old.admin.verify() == []
     assert newer[0].ask("verify") == []
     with caliber.open(backend.config(**QUIET)) as another:
         assert another.storage.turns.count() == written, "an old program also opens what is expanded"

@@ -134,7 +134,7 @@ def test_versions_that_expand_are_used_side_by_side(store: Any, versions: list[V
     # A process that does not know the relation passes over its change records.
     note(old, "beside moods")
     assert [hit.content for hit in old.search("", kinds=["note"], consistency="latest").hits] == ["beside moods"]
-    assert old.verify() == []
+    assert old.admin.verify() == []
 
     second.ask("migrate")
     second.ask("open")
@@ -170,12 +170,12 @@ def test_what_is_not_known_is_not_carried_elsewhere(store: Any, versions: list[V
     versions[2].ask("migrate")
     old.start_trajectory("goal", initiator=USER)
     with pytest.raises(SchemaMismatch, match="upgrade the package"):
-        old.storage.backup(tmp_path / "all.zip")
+        old.admin.backup(tmp_path / "all.zip")
     assert list(tmp_path.glob("all*")) == []
     with pytest.raises(SchemaMismatch, match="upgrade the package"):
         caliber.restore(store.config(), DATA / "archive.zip", replace=True)
     if store.adapter == "sqlite":
-        assert old.storage.backup(tmp_path / "all.db").bytes > 0, "a copy has all of it"
+        assert old.admin.backup(tmp_path / "all.db").bytes > 0, "a copy has all of it"
 
 
 def test_a_member_that_is_none_is_refused_after_a_migration(store: Any, versions: list[Version]) -> None:

@@ -47,7 +47,7 @@ def check_store(settings: Any, *, restored: bool = False) -> None:
     """Open a store that holds what was made, and read, write and search it."""
     clock = FixedClock(EXPECTED["now_us"])
     with caliber.open(settings, clock=clock) as memory:
-        assert memory.verify() == []
+        assert memory.admin.verify() == []
         tables = inspect(memory).store.plans
         with inspect(memory).store.read() as session:
             rows = {name: session.run(plans.count, ())[0][0] for name, plans in tables.items()}
@@ -75,7 +75,7 @@ def check_store(settings: Any, *, restored: bool = False) -> None:
     with caliber.open(settings, clock=clock) as memory:
         assert memory.get(note.note_id).content == "written now"
         assert memory.records("fact").get(added.record_id).subject == "Ash"
-        assert memory.verify() == []
+        assert memory.admin.verify() == []
 
 
 @pytest.fixture

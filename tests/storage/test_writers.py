@@ -221,4 +221,4 @@ def test_turns_of_many_threads_are_numbered_without_gaps(backend: Any) -> None:
         assert own == [f"{at}.{n}" for n in range(10)], "one thread's turns stay in its order"
     scopes = together(8, lambda at: memory.open_scope(trajectory.trajectory_id))
     assert sorted(item.sequence_number for item in scopes) == list(range(1, 9))
-    assert memory.verify() == []
+    assert memory.admin.verify() == []

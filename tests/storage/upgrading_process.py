@@ -73,7 +73,7 @@ def main() -> None:
                 found = memory.search("", kinds=["note"], limit=500, consistency="latest")
                 answer = sorted(hit.content for hit in found.hits)
             elif order == "verify":
-                answer = memory.verify()
+                answer = memory.admin.verify()
             elif order == "close":
                 memory.close()
         except CaliberError as error:

@@ -209,8 +209,8 @@ class Run:
         try:
             with caliber.open(settings_of(self.order)) as memory:
                 made.stored = stored_in(memory)
-                made.findings += [f"check: {finding}" for finding in memory.storage.check()]
-                made.findings += [f"verify: {difference}" for difference in memory.verify()]
+                made.findings += [f"check: {finding}" for finding in memory.admin.check()]
+                made.findings += [f"verify: {difference}" for difference in memory.admin.verify()]
         except Exception:
             made.findings.append(f"the store cannot be read: {traceback.format_exc()}")
 

@@ -167,7 +167,7 @@ def check(settings: CaliberConfig, ledger: Iterable[dict[str, Any]]) -> list[str
     except CaliberError as error:
         return [f"does not open: {error}"]
     with memory:
-        return [*_acknowledged(memory, ledger), *_whole(memory), *memory.verify(), *_windows(memory)]
+        return [*_acknowledged(memory, ledger), *_whole(memory), *memory.admin.verify(), *_windows(memory)]
 
 
 def _acknowledged(memory: caliber.Caliber, ledger: Iterable[dict[str, Any]]) -> list[str]:

@@ -113,7 +113,7 @@ def test_a_tenant_moves_while_another_process_writes_and_nothing_is_lost(
     assert len(did["acknowledged"]) == len(set(did["acknowledged"]))
     assert did["heard"].get("moved") == 1  # it was told to open the tenant again, once
     with caliber.open(settings, tenant="alice") as memory:
-        assert memory.verify() == []
+        assert memory.admin.verify() == []
         turns_of_scope = memory.storage.turns.list_by_scope(known["scope"])
         assert [turn.turn_number for turn in turns_of_scope] == list(range(len(turns_of_scope)))
         assert memory.replay(known["window"]).text == known["text"]
@@ -163,7 +163,7 @@ def test_full_text_moves_too(tmp_path: Path) -> None:
         state = indexes.of(space)
         assert state is not None
         assert state.usable
-        assert memory.verify() == []
+        assert memory.admin.verify() == []
 
 
 # --- killed ---------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ def test_a_move_that_was_killed_goes_on(settings: CaliberConfig, source: str, ta
             assert lost(frozen, rows_of(place_config(settings, "alice", tenants.get("alice").place))) == []
         tenants.drop_old("alice")
     with caliber.open(settings, tenant="alice") as memory:
-        assert memory.verify() == []
+        assert memory.admin.verify() == []
         assert memory.replay(known["window"]).text == known["text"]
         memory.append_turn(known["scope"], role="user", content="at home")
 
@@ -246,7 +246,7 @@ def test_of_two_attempts_the_later_one_moves_the_tenant(settings: CaliberConfig)
         assert one.get("alice").place == done[0].tenant.place
     with caliber.open(settings, tenant="alice") as memory:
         memory.append_turn(known["scope"], role="user", content="moved once")
-        assert memory.verify() == []
+        assert memory.admin.verify() == []
 
 
 @pytest.mark.parametrize("step", ["tell writers", "fence", "copy", "last rows"][: scale(1, 4)])

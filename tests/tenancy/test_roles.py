@@ -128,8 +128,8 @@ def test_what_works_for_a_role_is_what_works_without(both: CaliberConfig) -> Non
         memory.storage.bulk_load("note", memory.storage.bulk_read("note").read_all(), on_existing="skip")
         memory.assemble_context(trajectory.trajectory_id, query="hello")
         memory.flush()
-        memory.maintain()
-        assert memory.verify() == []
+        memory.admin.maintain()
+        assert memory.admin.verify() == []
     assert caliber.migrate(both, tenant="bob") == []
 
 

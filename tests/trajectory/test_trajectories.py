@@ -344,7 +344,7 @@ def test_unknown_and_malformed_ids_are_told_apart(backend: Any) -> None:
         for malformed in ("not an id", "", 5, None, b"x" * 16):
             with pytest.raises(InputError):
                 call(malformed)
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 @pytest.mark.parametrize(

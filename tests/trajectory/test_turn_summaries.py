@@ -107,7 +107,7 @@ class Talk:
 
     @property
     def waiting(self) -> int:
-        count: int = self.memory.stats()["behind"]["turn_summaries_waiting"]
+        count: int = self.memory.admin.stats()["behind"]["turn_summaries_waiting"]
         return count
 
     def sound(self) -> None:
@@ -118,8 +118,8 @@ class Talk:
             assert summary.source_turns == tuple(turn.turn_id for turn in inside)
             assert (summary.first_turn, summary.last_turn) == (inside[0].turn_number, inside[-1].turn_number)
             assert summary.content == " | ".join(f"user: {turn.text}" for turn in inside)
-        assert self.memory.verify() == []
-        assert self.memory.storage.check() == []
+        assert self.memory.admin.verify() == []
+        assert self.memory.admin.check() == []
 
 
 @pytest.fixture
@@ -303,7 +303,7 @@ def test_results_whose_call_is_gone_stand_where_their_number_is(talk: Talk) -> N
     talk.memory.storage.turns.delete(caller.turn_id)
     talk.memory.flush()
     assert talk.ranges == [(0, SIZE - 2), (SIZE, SIZE), (SIZE + 1, 2 * SIZE - 1)], "no summary of others is made anew"
-    assert talk.memory.storage.check() == []
+    assert talk.memory.admin.check() == []
 
 
 def test_turns_of_other_scopes_are_none_of_a_block(talk: Talk) -> None:
@@ -356,7 +356,7 @@ def test_a_summary_is_trusted_as_the_least_trusted_of_its_turns(talk: Talk) -> N
         assert talk.ranges == [(0, 3)], "it goes with the label of its turn"
     talk.memory.flush()
     assert [summary.trust for summary in talk.summaries] == [TrustLabel.WEB, TrustLabel.TOOL]
-    assert talk.memory.storage.check() == []
+    assert talk.memory.admin.check() == []
 
 
 # --- gone with a turn ------------------------------------------------------------------------------
@@ -444,9 +444,9 @@ def test_summaries_go_with_pruned_turns_and_with_their_task(backend: Any, start:
     assert talk.turns == []
     assert talk.ranges == []
     assert talk.memory.storage.turn_summaries.count() == 1
-    talk.memory.purge_trajectory(other.trajectory_id)
+    talk.memory.admin.purge_trajectory(other.trajectory_id)
     assert talk.memory.storage.turn_summaries.count() == 0
-    assert talk.memory.storage.check() == []
+    assert talk.memory.admin.check() == []
 
 
 def test_retention_takes_summaries_along(backend: Any, start: Any) -> None:
@@ -465,7 +465,7 @@ def test_retention_takes_summaries_along(backend: Any, start: Any) -> None:
     from datetime import timedelta
 
     clock.at += timedelta(hours=2)
-    agent.memory.maintain()
+    agent.memory.admin.maintain()
     assert agent.memory.storage.turns.count() == 0
     assert table.count() == 0
 
@@ -514,7 +514,7 @@ def test_who_changes_a_turn_while_its_summary_is_stored_comes_before_or_after(
             elif change == "rewrites":
                 second.storage.turns.update(turn.turn_id, content=b"said otherwise")
             else:
-                second.purge_trajectory(talk.agent.trajectory_id)
+                second.admin.purge_trajectory(talk.agent.trajectory_id)
         except BaseException as error:
             failures.append(error)
 
@@ -596,7 +596,7 @@ def test_two_handles_make_one_summary(backend: Any, start: Any) -> None:
     assert talk.ranges == [(0, 3)]
     inspect(second).snapshot("latest")
     talk.sound()
-    assert second.verify() == []
+    assert second.admin.verify() == []
     snapshot = inspect(second).snapshot()["turn_summary"]
     assert snapshot.count() == 1
 
@@ -654,7 +654,7 @@ def test_a_provider_that_fails_is_asked_again_and_stops_nothing_else(backend: An
     assert caught.value.kind == outage().kind
     assert agent.memory.storage.embeddings.count() == 2 * SIZE + 1, "vectors are made all the same"
     assert len(errors_of(agent.memory)) == 1, "an outage is said once"
-    assert agent.memory.stats()["behind"]["turn_summaries_waiting"] == 2
+    assert agent.memory.admin.stats()["behind"]["turn_summaries_waiting"] == 2
     agent.say("goes on")
     provider.failing = set()
     until(lambda: agent.memory.storage.turn_summaries.count() == 2)
@@ -700,7 +700,7 @@ def test_without_a_provider_or_with_the_knob_off_nothing_is_summarized(backend: 
             agent.say(f"turn {number}")
         agent.memory.flush()
         assert agent.memory.storage.turn_summaries.list_by_trajectory(agent.trajectory_id) == []
-        assert agent.memory.stats()["behind"]["turn_summaries_waiting"] == 0
+        assert agent.memory.admin.stats()["behind"]["turn_summaries_waiting"] == 0
         assert not any(thread.name == "caliber-summarize" for thread in threading.enumerate())
         agent.memory.close()
         if not backend.has("reopen"):
@@ -727,7 +727,7 @@ def test_backups_hold_summaries(backend: Any, start: Any, tmp_path: Path) -> Non
     talk.count(2 * SIZE + 1)
     talk.memory.flush()
     before = talk.summaries
-    talk.memory.storage.backup(tmp_path / "kept.zip")
+    talk.memory.admin.backup(tmp_path / "kept.zip")
     from support.configs import config
 
     restored = config(str(tmp_path / "restored.db"), **LIGHT)
@@ -737,7 +737,7 @@ def test_backups_hold_summaries(backend: Any, start: Any, tmp_path: Path) -> Non
         memory.flush()
         assert memory.storage.turn_summaries.list_by_scope(talk.scope_id) == before
         assert provider.asked == []
-        assert memory.storage.check() == []
+        assert memory.admin.check() == []
 
 
 def test_summaries_are_exported_and_imported(backend: Any, start: Any) -> None:
@@ -765,7 +765,7 @@ def test_a_turn_that_is_loaded_between_others_has_their_summary_made_anew(talk: 
         talk.memory.storage.bulk_load(
             "turn", loaded.drop_columns(["ordinal"]) if "ordinal" in loaded.column_names else loaded
         )
-        faults = talk.memory.storage.check()
+        faults = talk.memory.admin.check()
         assert [(fault.relation, fault.what) for fault in faults] == [
             ("turn_summary", "lacks a turn between its first and its last")
         ]
@@ -781,7 +781,7 @@ def test_check_finds_summaries_that_are_not_of_their_turns(talk: Talk) -> None:
     table = talk.memory.storage.turn_summaries
 
     def found() -> list[tuple[str, str]]:
-        return [(fault.kind.value, fault.what) for fault in talk.memory.storage.check()]
+        return [(fault.kind.value, fault.what) for fault in talk.memory.admin.check()]
 
     with talk.resting():
         table.update(first.turn_summary_id, source_turns=first.source_turns[1:])
@@ -841,7 +841,7 @@ def test_summaries_are_right_whatever_is_written_beside_them(backend: Any, start
         other = start(second)
         for number in range(3 * SIZE):
             other.say(f"turn {number}")
-        second.purge_trajectory(other.trajectory_id)
+        second.admin.purge_trajectory(other.trajectory_id)
 
     def flush(_: random.Random) -> None:
         talk.memory.flush()

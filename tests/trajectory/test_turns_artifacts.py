@@ -66,7 +66,7 @@ def test_invalid_utf8_is_kept_as_bytes_and_shown_with_replacement(agent: Any) ->
     assert window.to_messages()[-1]["content"] == turn.text
     artifact = agent.keep(INVALID_UTF8)
     assert agent.memory.get(artifact.artifact_id).content == INVALID_UTF8
-    assert agent.memory.verify() == []
+    assert agent.memory.admin.verify() == []
 
 
 def test_empty_turn_is_a_turn_and_empty_artifact_is_none(agent: Any) -> None:
@@ -90,7 +90,7 @@ def test_content_of_many_megabytes_is_kept_whole(backend: Any, start: Any) -> No
     assert agent.memory.get(artifact.artifact_id).content == content
     window = agent.memory.assemble_context(agent.trajectory_id)
     assert window.used_tokens <= window.max_tokens
-    assert agent.memory.verify() == []
+    assert agent.memory.admin.verify() == []
 
 
 def test_content_beyond_the_limit_is_refused(agent: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,7 +290,7 @@ def test_failed_embedding_at_commit_stores_nothing(backend: Any, start: Any) -> 
     agent.keep("y")
     agent.note("z")
     assert memory.storage.embeddings.count() == 3
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 @pytest.mark.parametrize("mode", ["commit", "behind"])
@@ -309,7 +309,7 @@ def test_white_space_is_kept_without_a_vector(mode: str, backend: Any, start: An
     assert sorted(provider.asked) == ["a", "b"]
     assert memory.search("a", kinds=["turn"]).pending == 0
     assert [event for event in memory.storage.events.all() if event.event_type == "error"] == []
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 @pytest.mark.parametrize("mode", ["commit", "behind"])
@@ -325,7 +325,7 @@ def test_a_turn_is_embedded_with_who_says_it(mode: str, backend: Any, start: Any
     memory.flush()
     assert sorted(provider.asked) == ["Ines: the tea is ready", "Tomas: more tea", "thanks"]
     assert memory.storage.embeddings.count() == 3
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 def test_what_was_left_without_a_vector_is_embedded_with_its_head(backend: Any, start: Any) -> None:
@@ -361,7 +361,7 @@ def test_embedding_behind_is_made_up_for(backend: Any, start: Any) -> None:
     assert memory.storage.embeddings.count() == 2
     assert memory.search("said during the outage", kinds=["turn"]).hits[0].id == turn.turn_id
     assert memory.search("said", limit=1).pending == 0
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 def test_pending_embeddings_are_found_after_reopening(backend: Any, start: Any) -> None:
@@ -419,10 +419,10 @@ def test_artifacts_live_as_long_as_they_are_told(backend: Any, start: Any) -> No
     clock.advance(ms=10_000)
     assert alive() == {"for ever", "also for ever"}
     assert memory.storage.artifacts.count() == 6, "what has expired stays in the store"
-    assert memory.maintain()["artifacts"] == 2
-    assert memory.maintain()["artifacts"] == 0
+    assert memory.admin.maintain()["artifacts"] == 2
+    assert memory.admin.maintain()["artifacts"] == 0
     assert memory.get(kept["ten seconds"]).retired_at is not None
-    assert memory.verify() == []
+    assert memory.admin.verify() == []
 
 
 def test_expired_content_can_be_kept_anew(backend: Any, start: Any) -> None:
@@ -516,4 +516,4 @@ def test_an_artifact_changed_by_hand_keeps_a_true_hash(backend: Any, start: Any)
     assert memory.get(artifact.artifact_id).text == "second, and longer"
     with pytest.raises(ConstraintViolation):
         memory.storage.artifacts.update(artifact.artifact_id, content_hash=bytes(32))
-    assert memory.verify() == []
+    assert memory.admin.verify() == []

@@ -47,7 +47,7 @@ def test_a_whole_task_runs_asynchronously(config: CaliberConfig) -> None:
             with pytest.raises(NotFound):
                 await memory.get(uuid.uuid4())
         with pytest.raises(Unavailable):
-            memory.sync.stats()
+            memory.sync.admin.stats()
 
     asyncio.run(run())
 
@@ -108,7 +108,7 @@ def test_a_call_cancelled_before_its_turn_never_runs(config: CaliberConfig) -> N
             await memory.flush()
             # Four ran, eight waited for a thread, the rest waited in the loop: what was cancelled is not stored.
             assert await memory.storage.turns.count() == 12
-            assert await memory.verify() == []
+            assert await memory.admin.verify() == []
 
     asyncio.run(run())
 

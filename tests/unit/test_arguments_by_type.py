@@ -27,10 +27,9 @@ from caliber.model.errors import CaliberError, InternalError
 SKIPPED = frozenset(
     (
         "close",
-        "events.deliver",  # for the bus itself
         "storage.bulk_read",  # hands out a reader that is in the middle of its session
-        "storage.rebuild_search",  # no argument but switches, and slow
-        "storage.vacuum",
+        "admin.rebuild_search",  # no argument but switches, and slow
+        "admin.vacuum",
     )
 )
 EXTRA = {"update": ("content",), "insert": ("subject", "about", "score")}
@@ -128,6 +127,7 @@ class World:
         for prefix, facet in (
             ("agents.locks.", memory.agents.locks),
             ("events.", memory.events),
+            ("admin.", memory.admin),
             ("storage.", memory.storage),
             ("notes.", memory.records("note")),
             ("turn_buffer.", memory.records("turn_buffer")),

@@ -143,7 +143,7 @@ def test_init_writes_a_commented_file_that_checks_and_opens(tmp_path: Path, monk
     assert "sound" in caliber("check").stdout
     caliber("create")
     with package.open(tmp_path / "caliber.toml") as memory:
-        assert memory.stats()["records"]["turn"] == 0
+        assert memory.admin.stats()["records"]["turn"] == 0
 
 
 def test_init_never_overwrites_unasked(here: Path) -> None:

@@ -50,7 +50,7 @@ def test_the_demo_shows_the_whole_job(project: Path, here: Path) -> None:
     assert max(len(line) for line in result.stdout.splitlines() if str(here) not in line) <= 80
     assert (here / ".demo" / ".gitignore").read_text() == "*\n"
     with package.open(".demo/demo.caliber") as memory:
-        assert memory.stats()["records"]["turn"] == 24  # two questions, and an answer to each
+        assert memory.admin.stats()["records"]["turn"] == 24  # two questions, and an answer to each
     assert "is not in this window" not in result.stdout
     assert " of 20 " not in result.stderr
 

@@ -36,8 +36,8 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, uuid.UUID]:
 
 def _handle(memory: caliber.Caliber, window: uuid.UUID, checked: list[Any]) -> Iterator[Step]:
     """Yield what is asked of an open handle."""
-    yield "check", lambda: checked.append(memory.storage.check())
-    yield "verify", memory.verify
+    yield "check", lambda: checked.append(memory.admin.check())
+    yield "verify", memory.admin.verify
     yield "explain", lambda: memory.explain(window)
     yield "replay", lambda: memory.replay(window)
     yield "search", lambda: memory.search("fault")
@@ -161,7 +161,7 @@ def test_text_that_is_not_utf8_is_named(sound: tuple[Path, uuid.UUID], tmp_path:
     copied = _fresh(path, tmp_path)
     assert damage.tell_wrong(copied, "UPDATE event SET payload = CAST(x'7bff7d' AS TEXT)")
     with caliber.open(damage.settings(copied)) as memory:
-        found = memory.storage.check()
+        found = memory.admin.check()
         assert "event" in {finding.relation for finding in found if finding.kind == "database"}
         assert memory.search("fault").hits
         assert memory.explain(window)
@@ -172,7 +172,7 @@ def test_damaged_archives_are_typed_errors_and_nothing_is_made(sound: tuple[Path
     target = tmp_path / "new.db"
     with caliber.open(damage.settings(_fresh(path, tmp_path))) as memory:
         for suffix in (".zip", ".db"):
-            memory.storage.backup(tmp_path / f"good{suffix}")
+            memory.admin.backup(tmp_path / f"good{suffix}")
     wrong: list[str] = []
     for at in range(evidence.scale(8, 300)):
         for suffix in (".zip", ".db"):
@@ -192,7 +192,7 @@ def test_damaged_archives_are_typed_errors_and_nothing_is_made(sound: tuple[Path
 def test_an_archive_whose_directory_lies_is_a_typed_error(sound: tuple[Path, uuid.UUID], tmp_path: Path) -> None:
     path, _ = sound
     with caliber.open(damage.settings(_fresh(path, tmp_path))) as memory:
-        memory.storage.backup(tmp_path / "good.zip")
+        memory.admin.backup(tmp_path / "good.zip")
     good = (tmp_path / "good.zip").read_bytes()
     wrong: list[str] = []
     for place in range(1, 23):  # where the directory of the archive is said to be
@@ -209,9 +209,9 @@ def test_a_value_that_memory_cannot_hold_is_a_difference(sound: tuple[Path, uuid
     path, _ = sound
     copied = _fresh(path, tmp_path)
     with caliber.open(damage.settings(copied)) as memory:
-        assert memory.verify() == []
+        assert memory.admin.verify() == []
         assert damage.tell_wrong(copied, "UPDATE note SET note_type = 'nobody'")
-        assert any("column note_type differs" in difference for difference in memory.verify())
+        assert any("column note_type differs" in difference for difference in memory.admin.verify())
 
 
 def test_rows_that_come_again_end_the_reading(sound: tuple[Path, uuid.UUID], tmp_path: Path) -> None:

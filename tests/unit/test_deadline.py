@@ -90,4 +90,4 @@ def test_words_of_a_long_text_are_learned_no_longer_than_a_call_may_take() -> No
             memory.search("w99999", deadline_ms=10)
         other.join(60)
         assert len(memory.search("w99999", kinds=["turn"]).hits) == 1
-        assert memory.verify() == []
+        assert memory.admin.verify() == []

@@ -87,7 +87,7 @@ def test_numba_is_imported_by_the_first_store_that_asks_for_it(compiled_code: Pa
     with caliber.open(plain.with_overrides(**{{"resident.evaluator": "numba"}})) as memory:
         seen.append("numba" in sys.modules)
         with caliber.open(plain) as other:
-            names = [memory.stats()["evaluator"], other.stats()["evaluator"]]
+            names = [memory.admin.stats()["evaluator"], other.admin.stats()["evaluator"]]
     from caliber.kernels.evaluator import open_evaluator
     loops = open_evaluator("numba", None).loops
     hits = sum(sum(loop.stats.cache_hits.values()) for loop in vars(loops).values())

@@ -40,7 +40,7 @@ class Opened:
         assert scope is not None
         self.scope = scope.scope_id
         self.say("before")
-        self.memory.storage.backup(self.copy)
+        self.memory.admin.backup(self.copy)
 
     def say(self, text: str) -> None:
         self.memory.append_turn(self.scope, role="user", content=text)
@@ -240,7 +240,7 @@ def test_a_file_that_was_emptied_is_noticed_and_ends_no_process(opened: Opened) 
         opened.say("after")
     assert caught.value.context["reason"] == "file emptied"
     with pytest.raises(caliber.CaliberError):
-        opened.memory.storage.vacuum()
+        opened.memory.admin.vacuum()
     close(opened.memory)
     shutil.copy(opened.copy, opened.path)
     for ending in ("-wal", "-shm"):
@@ -255,7 +255,7 @@ def test_a_backup_in_the_place_of_a_folder_or_a_pipe_is_refused(opened: Opened, 
     os.mkfifo(pipe)
     for place in (folder, pipe):
         with pytest.raises(Unavailable, match="it is no file"):
-            opened.memory.storage.backup(place, replace=True)
+            opened.memory.admin.backup(place, replace=True)
     assert list(folder.iterdir()) == []
 
 
@@ -264,7 +264,7 @@ def test_a_backup_never_replaces_a_store_that_is_open_or_was_not_closed(opened: 
         if place != opened.path:
             place.symlink_to(opened.path)
         with pytest.raises(Conflict, match="open, or was not closed"):
-            opened.memory.storage.backup(place, replace=True)
+            opened.memory.admin.backup(place, replace=True)
     opened.say("after")
     left = opened.copy.with_name("copy.db-wal")  # of a process that had the copy open and was killed
     left.write_bytes(b"frames of another store")
@@ -272,10 +272,10 @@ def test_a_backup_never_replaces_a_store_that_is_open_or_was_not_closed(opened: 
     for place in (opened.copy, opened.copy.with_name("new.db")):
         left.rename(left := place.with_name(f"{place.name}-wal"))
         with pytest.raises(Conflict, match="-wal is beside it"):
-            opened.memory.storage.backup(place, replace=True)
+            opened.memory.admin.backup(place, replace=True)
     assert opened.copy.read_bytes() == before
     left.unlink()
-    opened.memory.storage.backup(opened.copy, replace=True)
+    opened.memory.admin.backup(opened.copy, replace=True)
     close(opened.memory)
     assert opened.texts() == ["before", "after"]
 

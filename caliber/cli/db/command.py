@@ -92,7 +92,7 @@ def _words_anew(settings: Settings) -> Iterator[Callable[[int, int], None]]:
 def maintain(settings: Settings) -> None:
     """Apply retention now: expired windows, old events and changes, lapsed locks. Knowledge is never removed."""
     with settings.memory() as memory:
-        removed = memory.maintain()
+        removed = memory.admin.maintain()
 
     def human() -> None:
         settings.out.say(

@@ -218,7 +218,7 @@ def _check_droppable(memory: Caliber, name: str) -> None:
 def sweep(settings: Settings, dry_run: bool) -> None:
     """Remove vectors of records that are gone or out of use, or of unknown spaces, and retired spaces without any."""
     with settings.memory(note=False) as memory:
-        found = memory.storage.sweep(dry_run=dry_run)
+        found = memory.admin.sweep(dry_run=dry_run)
         document = {**dataclasses.asdict(found), "count": found.count}
         settings.out.result(document, lambda: _print_swept(settings.out, found))
 
@@ -265,8 +265,8 @@ def rebuild_search(settings: Settings, dry_run: bool, full_text: bool, drop: boo
         return DONE
     if dry_run:
         with settings.memory(note=False) as memory:
-            found = memory.storage.sweep(dry_run=True)
-            differences = memory.verify()
+            found = memory.admin.sweep(dry_run=True)
+            differences = memory.admin.verify()
 
         def planned() -> None:
             _print_swept(out, found)
@@ -285,7 +285,7 @@ def rebuild_search(settings: Settings, dry_run: bool, full_text: bool, drop: boo
             said = _steps(advance)
             build_index_of(config, lambda what, done, _: said(what, done))
     with settings.memory(note=False) as memory:
-        came = memory.storage.rebuild_search(lambda text: out.note(f"{text} …"), full_text=rows is None)
+        came = memory.admin.rebuild_search(lambda text: out.note(f"{text} …"), full_text=rows is None)
     came = came if rows is None else dataclasses.replace(came, full_text=rows)
     document = {**dataclasses.asdict(came), "ok": not came.differences, "seconds": round(time.monotonic() - begun, 3)}
 

@@ -253,7 +253,7 @@ def _reopen(out: Output, config_path: Path, before: dict[str, int], asked: list[
         # There may be more by now: vectors and summaries are made behind.
         lost = {name: (count, after.get(name, 0)) for name, count in before.items() if after.get(name, 0) < count}
         same = [steps.same_window(memory.replay(item.window.window_id), item.window) for item in asked]
-        differences = memory.verify()
+        differences = memory.admin.verify()
     ok = not lost and all(same) and not differences
     out.say(
         f"   reopened in {opened * 1000:.0f} ms: {sum(after.values()):,} records, "
@@ -280,8 +280,8 @@ def _measure(out: Output, memory: Caliber, asked: list[Asked], assemblies: int) 
     for trajectory, question, budget in calls:
         memory.assemble_context(trajectory, query=question, max_tokens=budget)
     memory.flush()
-    start_bytes = memory.stats()["store"]["bytes"]
-    windows_before = memory.stats()["behind"]["windows_written"]
+    start_bytes = memory.admin.stats()["store"]["bytes"]
+    windows_before = memory.admin.stats()["behind"]["windows_written"]
     store = memory._engine.store
     times: list[float] = []
     statements = 0
@@ -297,7 +297,7 @@ def _measure(out: Output, memory: Caliber, asked: list[Asked], assemblies: int) 
             if number % 50 == 49 or number == assemblies - 1:
                 advance(number % 50 + 1)
     memory.flush()
-    found = memory.stats()
+    found = memory.admin.stats()
     times.sort()
     written = max(1, found["behind"]["windows_written"] - windows_before)
     figures = {

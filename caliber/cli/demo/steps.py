@@ -203,7 +203,7 @@ def an_exclusion(memory: Caliber, windows: list[ContextWindow]) -> tuple[Context
 
 def counts(memory: Caliber) -> dict[str, int]:
     """Return how many records of each kind there are, apart from what opening and closing itself leaves."""
-    records = memory.stats()["records"]
+    records = memory.admin.stats()["records"]
     return {name: records[name] for name in COUNTED}
 
 

@@ -386,7 +386,7 @@ READERS: Final[dict[str, tuple[str, ...]]] = {
     "trust.artifacts": ("policies.policy_engine", "trajectory.facet", "trajectory.summing"),
     "trust.notes": ("knowledge.drawing", "knowledge.facet", "memories.records"),
     "debug.trace_limit": ("context.service",),
-    "debug.view_limit": ("admin.tables",),
+    "debug.view_limit": ("admin.facet",),
     "aio.workers": ("api.aio_base",),
     "aio.queue": ("api.aio_base",),
     "policy_engine.on_error": ("policies.policy_engine", "policies.schedules"),

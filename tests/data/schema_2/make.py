@@ -103,7 +103,7 @@ def main() -> None:
 
         store.write(fill)
     with caliber.open(settings, clock=clock) as memory:
-        assert memory.verify() == []
+        assert memory.admin.verify() == []
         hits = memory.search("tomatoes need", limit=5).hits
         expected = {
             "now_us": clock.now_us(),
@@ -114,7 +114,7 @@ def main() -> None:
             "facts": {str(fact.record_id): fact.subject for fact in said},
         }
         memory.flush()
-        memory.storage.backup(HERE / "archive.zip")
+        memory.admin.backup(HERE / "archive.zip")
         with memory._engine.store.read() as reading:
             plans = memory._engine.store.plans
             expected["rows"] = {name: reading.run(plans[name].count, ())[0][0] for name in plans}

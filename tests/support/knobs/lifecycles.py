@@ -286,7 +286,7 @@ def viewed(config: CaliberConfig, place: Place) -> int:
     agent = Agent(place.open(config))
     for number in range(5):
         agent.keep(f"artifact {number}")
-    agent.memory.storage.create_views()
+    agent.memory.admin.create_views()
     with inspect(agent.memory).store.read() as session:
         return len(session.command("SELECT * FROM caliber_debug_recent_artifacts"))
 

@@ -53,7 +53,7 @@ def texts_in_memory(config: CaliberConfig, place: Place) -> bool:
     for number in range(4):
         agent.keep(f"{number}" * 500_000)
     agent.memory.search("x")
-    return bool(agent.memory.stats()["resident"]["text_bytes"] > 1_500_000)
+    return bool(agent.memory.admin.stats()["resident"]["text_bytes"] > 1_500_000)
 
 
 def segments(config: CaliberConfig, place: Place) -> int:
@@ -111,7 +111,7 @@ def rebuilt(config: CaliberConfig, place: Place) -> int:
 
     inspect(agent.memory).write(work)
     agent.memory.search("t")
-    return int(agent.memory.stats()["resident"]["compactions"])
+    return int(agent.memory.admin.stats()["resident"]["compactions"])
 
 
 def evaluator(config: CaliberConfig, place: Place) -> str:
@@ -222,7 +222,7 @@ def left_after_two_days(what: str) -> Callable[[CaliberConfig, Place], int]:
         agent.memory.assemble_context(agent.trajectory_id)
         agent.memory.flush()
         clock.advance(ms=2 * DAY_MS)
-        return min(agent.memory.maintain()[what], 1)
+        return min(agent.memory.admin.maintain()[what], 1)
 
     return see
 
@@ -235,7 +235,7 @@ def windows_of_before(config: CaliberConfig, place: Place) -> int:
     agent.memory.assemble_context(agent.trajectory_id)
     agent.memory.close()
     clock.advance(ms=2 * DAY_MS)
-    return place.open(config, clock=clock).maintain()["windows"]
+    return place.open(config, clock=clock).admin.maintain()["windows"]
 
 
 def changes_left(config: CaliberConfig, place: Place) -> int:
@@ -245,7 +245,7 @@ def changes_left(config: CaliberConfig, place: Place) -> int:
         agent.note(f"note {number}")
     agent.memory.flush()
     clock.advance(ms=2 * DAY_MS)
-    agent.memory.maintain()
+    agent.memory.admin.maintain()
     return count(inspect(agent.memory).store, CHANGE)
 
 

@@ -1,0 +1,146 @@
+"""Facet ``memory.admin``: figures, checks, retention, erasure of tasks, care for the files and tables of a store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from caliber.admin import backup as backups
+from caliber.admin import maintenance, spaces, stats
+from caliber.admin.backup import BackupReport
+from caliber.admin.checking import check_memory, check_store
+from caliber.admin.full_text import check_full_text
+from caliber.admin.spaces import Rebuilt, Sweep
+from caliber.engine.engine import Engine
+from caliber.model import arguments
+from caliber.model.access import Principal
+from caliber.model.erasure import ForgetReport
+from caliber.model.ids import Id
+from caliber.storage.maintain.integrity import Finding
+from caliber.storage.maintain.maintenance import Stages, Steps, StoreStatus, Vacuumed
+
+
+class Admin:
+    """Administration of one tenant. Raises: PermissionDenied without an admin, but for ``stats``."""
+
+    def __init__(self, engine: Engine, principal: Principal) -> None:
+        self._engine = engine
+        self._principal = principal
+
+    def _require(self, action: str) -> Engine:
+        self._engine.check_open()
+        self._principal.require_admin(action, "the store")
+        return self._engine
+
+    # --- memory and records ----------------------------------------------------------------------
+
+    def stats(self) -> dict[str, Any]:
+        """Return figures: records, bytes on disk and in memory, statements, pending work.
+
+        A principal that is no admin gets no counts of records that include some it may not see.
+        """
+        return stats.stats(self._engine, self._principal)
+
+    def verify(self) -> list[str]:
+        """Compare memory and store row by row, and check the store itself; return no findings when all is well."""
+        return stats.verify(self._require("verify"))
+
+    def maintain(self) -> dict[str, int]:
+        """Apply retention: of memories, expired windows, old events and changes, unreferenced content, lapsed locks."""
+        return maintenance.maintain(self._require("maintain"))
+
+    def purge_trajectory(
+        self, trajectory_id: Id, *, dry_run: bool = False, wait_ms: int | None = None, scrub_log: bool = False
+    ) -> ForgetReport:
+        """Erase a task, those it started, and records drawn from them alone. Raises: NotFound."""
+        from caliber.erasure.service import Forgetting
+
+        return Forgetting(self._engine, self._principal).purge_trajectory(
+            arguments.as_uuid(trajectory_id, "trajectory_id"),
+            dry_run=arguments.as_flag(dry_run, "dry_run"),
+            wait_ms=wait_ms,
+            scrub_log=arguments.as_flag(scrub_log, "scrub_log"),
+        )
+
+    def resume_forgetting(self, *, wait_ms: int | None = None) -> list[ForgetReport]:
+        """Finish erasures that a process left in the middle; return no reports when all are finished."""
+        from caliber.erasure.service import Forgetting
+
+        wait = None if wait_ms is None else arguments.as_whole(wait_ms, "wait_ms")
+        return Forgetting(self._engine, self._principal).resume(wait_ms=wait)
+
+    # --- search ----------------------------------------------------------------------------------
+
+    def sweep(self, *, dry_run: bool = False) -> Sweep:
+        """Remove vectors that belong to nobody, and spaces without any; with ``dry_run`` only count them."""
+        self._require("sweep")
+        return spaces.sweep(self._engine, dry_run=arguments.as_flag(dry_run, "dry_run"))
+
+    def rebuild_search(self, step: Callable[[str], None] | None = None, *, full_text: bool = True) -> Rebuilt:
+        """Make anew whatever search is answered from, and verify it; ``step`` hears what is being done.
+
+        Raises: LlmError kinds of an outage of the embedding provider.
+        """
+        engine = self._require("rebuild")
+        told = arguments.as_callback(step, "step") or (lambda _: None)
+        arguments.as_flag(full_text, "full_text")
+
+        def verify() -> list[str]:
+            return [*stats.verify(engine), *check_full_text(engine.store, engine.config)]
+
+        return spaces.rebuild_search(engine, verify, told, full_text=full_text)
+
+    # --- files and tables ------------------------------------------------------------------------
+
+    def status(self) -> StoreStatus:
+        """Return the state of the store: sizes, rows, indexes, position, connections, standby servers."""
+        return self._require("read").store.maintenance.status()
+
+    def vacuum(self, *, full: bool = False, progress: Steps | None = None) -> Vacuumed:
+        """Give room back to the disk, and renew the statistics of the planner.
+
+        SQLite rewrites the file. PostgreSQL makes room within its tables; with ``full`` it rewrites each, and nobody
+        can read it meanwhile.
+
+        Raises: Unavailable
+        """
+        engine = self._require("vacuum")
+        told = arguments.as_callback(progress, "progress") or _unheard
+        return engine.store.maintenance.vacuum(full=arguments.as_flag(full, "full"), progress=told)
+
+    def backup(
+        self, path: str | os.PathLike[str], *, replace: bool = False, progress: Stages | None = None
+    ) -> BackupReport:
+        """Write everything to one file, as of one commit; others may go on writing, and nobody waits.
+
+        ``*.zip`` is an archive that every database restores (extra ``arrow``), ``*.db`` a copy of a SQLite file. It
+        appears once it is whole and on disk. ``caliber.restore`` makes a store of it.
+
+        Raises: Conflict for a file that is there unless ``replace``; InvalidValue, Unavailable, ExtraNotInstalled
+        """
+        engine = self._require("back up")
+        told = arguments.as_callback(progress, "progress") or backups.unheard
+        target, over = arguments.as_path(path, "path"), arguments.as_flag(replace, "replace")
+        engine.behind.flush()
+        return backups.backup(engine.store, target, replace=over, progress=told)
+
+    def check(self, progress: Stages | None = None) -> list[Finding]:
+        """Return everything that does not hold: in the database, between its rows, and in memory; writes nothing."""
+        engine = self._require("check")
+        told = arguments.as_callback(progress, "progress") or backups.unheard
+        engine.behind.flush()
+        return [*check_store(engine.store, engine.config, told), *check_memory(engine)]
+
+    def create_views(self) -> list[str]:
+        """Make the views for people anew, under the names of the sources; no code reads them. Raises: Conflict."""
+        engine = self._require("create views in")
+        return engine.store.maintenance.create_views(engine.config.debug.view_limit)
+
+    def drop_views(self) -> list[str]:
+        """Remove the views for people; return their names."""
+        return self._require("drop views of").store.maintenance.drop_views()
+
+
+def _unheard(done: int, total: int) -> None:
+    """Do nothing: the caller asked for no progress."""
