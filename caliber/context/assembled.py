@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from caliber.context.gather.taking import Take
+from caliber.context.gather.rule_selection import Selection
 from caliber.context.trace import Decided
 from caliber.model.windows import ContextWindow
 
@@ -19,7 +19,7 @@ class Assembled:
     window: ContextWindow
     pack: Callable[[], bytes] = field(repr=False)
     decided: Decided = field(repr=False)
-    takes: Sequence[Take] = field(default=(), repr=False)
+    selections: Sequence[Selection] = field(default=(), repr=False)
     """What each rule of injection took."""
 
     @cached_property

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from caliber.context.abridge import abridge
 from caliber.context.assembled import Assembled
 from caliber.context.columns import CONSIDERED, LENGTH, ROW, SECTION, SOURCE, Candidates, entered, rank
 from caliber.context.conversation import PASSAGE, SPOKEN
@@ -25,8 +26,7 @@ from caliber.context.gather.turns import PassageReader, TurnReader
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import EXTRA, PERSONA, SYSTEM, AssemblyPlan, plan_of
 from caliber.context.record.record import pack_record
-from caliber.context.short import short_form
-from caliber.context.texts import Cut, FixedText, Said, said_of
+from caliber.context.texts import Cut, FixedText, RenderedTexts, render_columns
 from caliber.context.trace import Decided
 from caliber.context.window import build_window, count_sections, cut_texts, excess
 from caliber.model.context import SectionType
@@ -54,8 +54,8 @@ def assemble(inputs: AssemblyInputs, texts: TextSource, searcher: Searcher) -> A
     gathering = gather_shared if plan.stable_first else gather_strict
     gathered = gathering(inputs, plan, fixed, reader, searcher, texts)
     ranked, codes = rank(gathered.candidates, plan)
-    said, sizes = _measure(ranked, codes, inputs.snapshot, texts, fixed, reader, plan)
-    decided = _decide(ranked, codes, sizes, plan, inputs.max_tokens, reader, said)
+    rendered, sizes = _measure(ranked, codes, inputs.snapshot, texts, fixed, reader, plan)
+    decided = _decide(ranked, codes, sizes, plan, inputs.max_tokens, reader, rendered)
     facts = WindowFacts(
         window_id=inputs.window_id,
         trajectory_id=inputs.trajectory_id,
@@ -78,8 +78,8 @@ def assemble(inputs: AssemblyInputs, texts: TextSource, searcher: Searcher) -> A
         once=inputs.once,
         own=plan.declared,
     )
-    window = build_window(facts, decided, said, ranked.id_of)
-    return Assembled(window, lambda: pack_record(facts, decided, said), decided, gathered.takes)
+    window = build_window(facts, decided, rendered, ranked.id_of)
+    return Assembled(window, lambda: pack_record(facts, decided, rendered), decided, gathered.selections)
 
 
 def _decide(
@@ -89,18 +89,18 @@ def _decide(
     plan: AssemblyPlan,
     max_tokens: int,
     reader: TurnReader,
-    said: Said,
+    rendered: RenderedTexts,
 ) -> Decided:
     """Fill the budget, and where lengths do not add up, count what came of it until nothing is exceeded."""
     reserve = NO_RESERVE
     for attempt in count():
         filled = fill(ranked, codes, sizes, plan, max_tokens, reserve)
-        _say_turns(ranked, filled.codes, reader, said)
-        shown = cut_texts(plan, ranked, sizes, filled, said)
+        _render_turns(ranked, filled.codes, reader, rendered)
+        shown = cut_texts(plan, ranked, sizes, filled, rendered)
         decided = Decided(plan, max_tokens, ranked, filled, sizes, shown, reserve)
         if plan.additive:
             break
-        counts, whole = count_sections(decided, said)
+        counts, whole = count_sections(decided, rendered)
         decided = replace(decided, counts=counts)
         total, sections = excess(decided, whole)
         if not total and not sections:
@@ -108,7 +108,7 @@ def _decide(
         # Twice as much with each attempt: at last nothing is left to exceed anything, and BudgetTooSmall ends it.
         lengths = {section: plan.longest(over) << attempt for section, over in sections.items()}
         reserve = reserve.more(plan.longest(total) << attempt, lengths)
-        said.uncut()
+        rendered.uncut()
     return decided
 
 
@@ -172,7 +172,7 @@ def _measure(
     fixed: Sequence[FixedText],
     reader: TurnReader,
     plan: AssemblyPlan,
-) -> tuple[Said, NDArray[np.int64]]:
+) -> tuple[RenderedTexts, NDArray[np.int64]]:
     """Return the length of every candidate that is still considered (-1 for the others), and all texts but turns."""
     out: dict[int, str] = {}
     sizes = ranked[LENGTH].copy()
@@ -186,55 +186,55 @@ def _measure(
         chosen = places[source == kind]
         if len(chosen) and kind not in (SPOKEN, PASSAGE):
             rows = ranked[ROW][chosen].tolist()
-            out.update(zip(chosen.tolist(), _said(snapshot[relation.name], rows, texts), strict=True))
-    short = _shorten(ranked, out, plan) if plan.taking else {}
+            out.update(zip(chosen.tolist(), _render(snapshot[relation.name], rows, texts), strict=True))
+    short = _shorten(ranked, out, plan) if plan.rule_sections else {}
     sizes[list(out)] = plan.measure(list(out.values()))
     row_of = ranked[ROW]
-    said = Said(out, lambda chosen: reader.parts(row_of[list(chosen)].tolist()), shortened=short)
-    if plan.stable_first or any(section.source == PASSAGE for section in plan.taking):
-        said.passages = PassageReader(snapshot, texts, plan)
-    return said, sizes
+    rendered = RenderedTexts(out, lambda chosen: reader.parts(row_of[list(chosen)].tolist()), shortened=short)
+    if plan.stable_first or any(section.source == PASSAGE for section in plan.rule_sections):
+        rendered.passages = PassageReader(snapshot, texts, plan)
+    return rendered, sizes
 
 
 def _shorten(ranked: Candidates, texts: dict[int, str], plan: AssemblyPlan) -> dict[int, Cut]:
     """Bring the texts of rules in mode summary into their short form; return where each was cut."""
-    brief = [section.index for section in plan.taking if section.rule is not None and section.rule.shortens]
+    brief = [section.index for section in plan.rule_sections if section.rule is not None and section.rule.shortens]
     out = {}
     if brief:
         limit = plan.config.assembly.summary_mode_tokens
         section_of = ranked[SECTION]
         for place in [place for place in texts if int(section_of[place]) in brief]:
-            cut = short_form(texts[place], limit, plan.estimator)
+            cut = abridge(texts[place], limit, plan.estimator)
             if cut is not None:
                 out[place] = cut
                 texts[place] = cut.of(texts[place])
     return out
 
 
-def _say_turns(ranked: Candidates, codes: NDArray[np.uint8], reader: TurnReader, said: Said) -> None:
+def _render_turns(ranked: Candidates, codes: NDArray[np.uint8], reader: TurnReader, rendered: RenderedTexts) -> None:
     """Add the texts of the turns that entered."""
     places = entered(codes)
     places = places[ranked[SOURCE].take(places) == SPOKEN]
     if len(places):
         texts = reader.texts(ranked[ROW][places].tolist())
-        said.texts.update(zip(places.tolist(), texts, strict=True))
-    say_passages(ranked, codes, said)
+        rendered.texts.update(zip(places.tolist(), texts, strict=True))
+    render_passages(ranked, codes, rendered)
 
 
-def say_passages(ranked: Candidates, codes: NDArray[np.uint8], said: Said) -> None:
+def render_passages(ranked: Candidates, codes: NDArray[np.uint8], rendered: RenderedTexts) -> None:
     """Add the lines of passages that entered, and who says each."""
-    if said.passages is None:
+    if rendered.passages is None:
         return
     places = entered(codes)
     places = places[ranked[SOURCE].take(places) == PASSAGE]
     if len(places):
-        turns = said.passages.parts(ranked[ROW][places].tolist())
+        turns = rendered.passages.parts(ranked[ROW][places].tolist())
         for place, turn in zip(places.tolist(), turns, strict=True):
-            said.texts[place] = turn.line
-            said.speakers[place] = turn.speaker
+            rendered.texts[place] = turn.line
+            rendered.speakers[place] = turn.speaker
 
 
-def _said(owners: RelationSnapshot, rows: list[int], texts: TextSource) -> list[str]:
+def _render(owners: RelationSnapshot, rows: list[int], texts: TextSource) -> list[str]:
     """Return what records say, from their columns as they are stored."""
     relation, layout = owners.relation, owners.layout
     columns: list[Sequence[Any]] = []
@@ -251,4 +251,4 @@ def _said(owners: RelationSnapshot, rows: list[int], texts: TextSource) -> list[
             columns.append([values[code] for code in owners.column(name)[rows].tolist()])
         else:
             columns.append(owners.packed_values(name, rows))
-    return said_of(relation, columns)
+    return render_columns(relation, columns)

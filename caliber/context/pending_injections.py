@@ -88,13 +88,13 @@ class PendingInjections(Deferred):
 
     def write(self, uow: UnitOfWork, items: Iterable[Claim]) -> None:
         for claim in items:
-            spend(uow, claim)
+            consume(uow, claim)
 
     def written(self, items: Iterable[Claim]) -> None:
         for claim in items:
-            self.settled(claim)
+            self.committed(claim)
 
-    def settled(self, claim: Claim) -> None:
+    def committed(self, claim: Claim) -> None:
         """Note that what was taken is gone from the store, and from memory."""
         self._forget(claim)
 
@@ -105,7 +105,7 @@ class PendingInjections(Deferred):
                     del self._taken[key]
 
 
-def spend(uow: UnitOfWork, claim: Claim) -> None:
+def consume(uow: UnitOfWork, claim: Claim) -> None:
     """Remove what a window took. What a trigger asked for again meanwhile waits on."""
     for key, version in claim.rows:
         row: PendingInjection | None = uow.find(PENDING_INJECTION, key)
@@ -119,7 +119,7 @@ def spend(uow: UnitOfWork, claim: Claim) -> None:
         uow.delete(PENDING_INJECTION, row)
 
 
-def spend_all(uow: UnitOfWork, claim: Claim) -> bool:
+def consume_all(uow: UnitOfWork, claim: Claim) -> bool:
     """Remove what a window took, if all of it is as it was when it was taken; else nothing, and return False.
 
     Raises: Conflict when somebody else removes it at this moment; then the transaction must not stand
@@ -132,7 +132,7 @@ def spend_all(uow: UnitOfWork, claim: Claim) -> bool:
     return True
 
 
-def stands(claim: Claim, keep: Callable[[], bool]) -> bool:
+def try_commit(claim: Claim, keep: Callable[[], bool]) -> bool:
     """Return whether ``keep`` kept a window: not when others were quicker to take what it took."""
     try:
         return keep()

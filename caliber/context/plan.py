@@ -156,7 +156,7 @@ class AssemblyPlan:
     user: SectionPlan
     current: SectionPlan
     """Where the last user message and what followed it stand: ``user`` where priorities are strict."""
-    taking: tuple[SectionPlan, ...] = ()
+    rule_sections: tuple[SectionPlan, ...] = ()
     """The sections of rules that bring records, in the order in which they take them."""
     governed: bool = False
     """Whether records enter by rules only."""
@@ -415,7 +415,7 @@ def plan_with(config: CaliberConfig, measures: Measures, once: tuple[OneShot, ..
         by_name={section.name: section for section in sections},
         user=next(section for section in sections if section.type is SectionType.USER and section.source == SPOKEN),
         current=sections[-1],
-        taking=tuple(
+        rule_sections=tuple(
             next(section for section in sections if section.rule is rule) for rule in rules if not speaks(rule)
         ),
         governed=bool(config.injection_rules),

@@ -14,7 +14,7 @@ import numpy as np
 from caliber.context.assembled import Assembled
 from caliber.context.columns import SECTION, entered
 from caliber.context.gather.asking import DefaultQuery
-from caliber.context.gather.taking import FILTER
+from caliber.context.gather.rule_selection import FILTER
 from caliber.context.plan import SectionPlan
 from caliber.context.trace import rule_id_of
 from caliber.context.window import filled_sections
@@ -63,7 +63,7 @@ def window_plan(assembled: Assembled, query: DefaultQuery) -> WindowPlan:
     """Return what each rule of a window took and what that costs."""
     decided, window = assembled.decided, assembled.window
     plan = decided.plan
-    out = [_outcome(assembled, (take.section,), take.considered, take.through) for take in assembled.takes]
+    out = [_outcome(assembled, (take.section,), take.considered, take.through) for take in assembled.selections]
     if plan.user.rule is not None:
         cuts = [cut for cut in window.cut_offs if cut.rule == plan.user.rule.name]
         count = int(np.count_nonzero(np.isin(decided.ranked[SECTION], [item.index for item in plan.conversation])))

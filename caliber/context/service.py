@@ -22,7 +22,7 @@ from caliber.context.conversation import TASKS
 from caliber.context.facts import WindowFacts
 from caliber.context.gather.asking import DefaultQuery, default_query, stated_query
 from caliber.context.inputs import AssemblyInputs
-from caliber.context.pending_injections import Claim, PendingInjections, spend_all, stands
+from caliber.context.pending_injections import Claim, PendingInjections, consume_all, try_commit
 from caliber.context.plan import plan_of
 from caliber.context.record.log import WindowLog
 from caliber.context.record.record import principal_of
@@ -52,7 +52,7 @@ from caliber.search.stored_content import StoredContents
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 if TYPE_CHECKING:
-    from caliber.context.explain.again import ScoredNow
+    from caliber.context.explain.rescore import CurrentScore
 
 _NO_QUERY = DefaultQuery(None, None, "caller")
 _MORE = 4
@@ -222,14 +222,14 @@ class Reader:
                 stored = build()
 
                 def work(uow: UnitOfWork) -> bool:
-                    if not spend_all(uow, claim):
+                    if not consume_all(uow, claim):
                         return False
                     uow.insert_new(CONTEXT_WINDOW, stored)
                     return True
 
-                if not stands(claim, lambda: engine.store.write(work, deadline_ms=deadline.left_ms)):
+                if not try_commit(claim, lambda: engine.store.write(work, deadline_ms=deadline.left_ms)):
                     return False
-                self._pending.settled(claim)
+                self._pending.committed(claim)
             else:
                 taken = ((self._pending, None, claim),) if claim.rows else ()
                 engine.behind.put((self._windows, window.window_id, build), *taken)
@@ -307,9 +307,9 @@ class Reader:
         config = self.config_of(window)
         return explain(window.record, config, contents, exclusion=exclusion, score_now=self._score_now)
 
-    def _score_now(self, record_id: uuid.UUID, facts: WindowFacts) -> ScoredNow | None:
+    def _score_now(self, record_id: uuid.UUID, facts: WindowFacts) -> CurrentScore | None:
         """Return what a window's query makes of a record as it is now; None when there is nothing to say."""
-        from caliber.context.explain.again import asked_again, score_now
+        from caliber.context.explain.rescore import rebuild_inputs, score_now
 
         engine = self._engine
         if self._shared.records is not None:  # a score compares with those of all other records
@@ -320,7 +320,7 @@ class Reader:
             return None
         masks = self._readers.masks(snapshot)
         return score_now(
-            asked_again(facts, snapshot, engine.config, masks), *found, self._shared.searcher, engine.memory
+            rebuild_inputs(facts, snapshot, engine.config, masks), *found, self._shared.searcher, engine.memory
         )
 
     # --- the event log ---------------------------------------------------------------------------

@@ -125,7 +125,7 @@ class Speaking(Protocol):
 
 
 @dataclass(slots=True)
-class Said:
+class RenderedTexts:
     """The texts of a window, by place in the canonical order.
 
     ``texts`` holds at least what is included, as it enters; ``whole`` what was cut, as it was before; ``parts`` gives
@@ -179,7 +179,7 @@ def turn_text(role: str, content: bytes, name: str | None, calls: str, call_id: 
     return TurnText(role, shown(content), name, parsed, call_id)
 
 
-def said_of(relation: Relation, columns: Sequence[Sequence[Any]]) -> list[str]:
+def render_columns(relation: Relation, columns: Sequence[Sequence[Any]]) -> list[str]:
     """Return the texts of some records, by the template of their relation.
 
     ``columns`` has the values of each column that windows show, as drivers keep them.
@@ -196,14 +196,14 @@ def said_of(relation: Relation, columns: Sequence[Sequence[Any]]) -> list[str]:
 
 def _listed(relation: Relation, values: Sequence[Any]) -> str:
     """Return a record as an item of a list: what its fields say, one without a value left out."""
-    said = [
+    rendered = [
         (column, _plain(column, value))
         for column, value in zip(map(relation.column, relation.in_windows.shown), values, strict=True)
         if value is not None
     ]
-    if len(said) == 1 and said[0][0].residence is Residence.TEXT:
-        return f"- {said[0][1]}"
-    return "- " + "\n  ".join(f"{column.name}: {value}" for column, value in said)
+    if len(rendered) == 1 and rendered[0][0].residence is Residence.TEXT:
+        return f"- {rendered[0][1]}"
+    return "- " + "\n  ".join(f"{column.name}: {value}" for column, value in rendered)
 
 
 def _plain(column: Column, stored: Any) -> str:
@@ -231,7 +231,7 @@ def passage_lead(line: str, speaker: str, day: int) -> str:
 
 def text_of_content(relation: Relation, content: Mapping[str, Any]) -> str:
     """Return the text of a record from its content columns; a field that is gone by now says nothing."""
-    return said_of(relation, [[content.get(name)] for name in relation.in_windows.shown])[0]
+    return render_columns(relation, [[content.get(name)] for name in relation.in_windows.shown])[0]
 
 
 def turn_of_content(content: Mapping[str, Any]) -> TurnText:

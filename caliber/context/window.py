@@ -32,7 +32,7 @@ from caliber.context.conversation import PASSAGE, SPOKEN
 from caliber.context.facts import WindowFacts
 from caliber.context.filling.filled import Filled
 from caliber.context.plan import AssemblyPlan, SectionPlan, source_type_of
-from caliber.context.texts import Cut, Said, TurnText, byte_length, passage_lead
+from caliber.context.texts import Cut, RenderedTexts, TurnText, byte_length, passage_lead
 from caliber.context.trace import Decided, trace
 from caliber.kernels.tokens.counting import ELLIPSIS, truncate_to_length, truncate_to_tokens
 from caliber.model.context import ContextPersistence
@@ -49,7 +49,7 @@ _VERSION_8: Final = (0xF << 76, 0x8 << 76)
 _VARIANT: Final = (0x3 << 62, 0x2 << 62)
 
 
-def build_window(facts: WindowFacts, decided: Decided, said: Said, id_of: IdOf) -> ContextWindow:
+def build_window(facts: WindowFacts, decided: Decided, rendered: RenderedTexts, id_of: IdOf) -> ContextWindow:
     """Return the window of these decisions and texts."""
     plan = decided.plan
     sections: list[ContextSection] = []
@@ -60,7 +60,7 @@ def build_window(facts: WindowFacts, decided: Decided, said: Said, id_of: IdOf) 
     still = True
     filled = filled_sections(decided)
     for item in filled:
-        body = _body(decided, item, said)
+        body = _body(decided, item, rendered)
         if item.section.source == SPOKEN:
             turns[item.section is not plan.user].extend(item.places)
         else:
@@ -90,7 +90,7 @@ def build_window(facts: WindowFacts, decided: Decided, said: Said, id_of: IdOf) 
         text=text,
         messages=LazyTuple(
             len(older) + len(current) + bool(lead) + bool(following),
-            lambda: _messages(lead, said.turns(older), following, said.turns(current)),
+            lambda: _messages(lead, rendered.turns(older), following, rendered.turns(current)),
         ),
         assembly_trace=LazyTuple(len(decided.ranked), lambda: trace(decided, id_of, facts.now_us)),
         cut_offs=facts.cut_offs,
@@ -102,8 +102,8 @@ def build_window(facts: WindowFacts, decided: Decided, said: Said, id_of: IdOf) 
     )
 
 
-def _body(decided: Decided, item: FilledSection, said: Said) -> str:
-    plan, ranked, texts = decided.plan, decided.ranked, said.texts
+def _body(decided: Decided, item: FilledSection, rendered: RenderedTexts) -> str:
+    plan, ranked, texts = decided.plan, decided.ranked, rendered.texts
     if not item.passages:
         return item.section.header + plan.separator.join([texts[place] for place in item.places])
     parts: list[list[str]] = []
@@ -114,18 +114,18 @@ def _body(decided: Decided, item: FilledSection, said: Said) -> str:
         if passage and passage == last:
             parts[-1].append(texts[place])
         elif passage:
-            parts.append([passage_lead(texts[place], said.speakers[place], int(days[place]))])
+            parts.append([passage_lead(texts[place], rendered.speakers[place], int(days[place]))])
         else:
             parts.append([texts[place]])
         last = passage
     return item.section.header + plan.separator.join(["\n".join(lines) for lines in parts])
 
 
-def count_sections(decided: Decided, said: Said) -> tuple[dict[int, int], int]:
+def count_sections(decided: Decided, rendered: RenderedTexts) -> tuple[dict[int, int], int]:
     """Return the tokens of each finished section by its index, and those of the window's text, as they are counted."""
     plan = decided.plan
     items = filled_sections(decided)
-    contents = [_body(decided, item, said) + (plan.separator if item is not items[-1] else "") for item in items]
+    contents = [_body(decided, item, rendered) + (plan.separator if item is not items[-1] else "") for item in items]
     *parts, whole = plan.estimator.lengths_of([*contents, "".join(contents)]).tolist()
     counts = {item.section.index: plan.tokens(part) for item, part in zip(items, parts, strict=True)}
     return counts, plan.tokens(whole)
@@ -210,7 +210,7 @@ def cut_texts(
     ranked: Candidates,
     sizes: NDArray[np.int64],
     filled: Filled,
-    said: Said,
+    rendered: RenderedTexts,
     known: Mapping[int, tuple[int, Cut]] | None = None,
 ) -> NDArray[np.int64]:
     """Shorten the texts that enter cut, and return all sizes after that.
@@ -223,15 +223,17 @@ def cut_texts(
     for item in filled.truncations:
         place = item.place
         if known is None:
-            said.cut(place, _cut(plan, said.texts[place], item.room))
-            shown[place] = plan.measure([said.texts[place]])[0]
+            rendered.cut(place, _cut(plan, rendered.texts[place], item.room))
+            shown[place] = plan.measure([rendered.texts[place]])[0]
         else:
             shown[place], cut = known[place]
-            said.cut(place, cut)
+            rendered.cut(place, cut)
         if ranked[SOURCE][place] == SPOKEN:
-            (turn,) = said.parts([place])
-            text = said.texts[place]
-            said.cut_turns[place] = turn.with_content(text[len(turn.label) :] if text.startswith(turn.label) else "")
+            (turn,) = rendered.parts([place])
+            text = rendered.texts[place]
+            rendered.cut_turns[place] = turn.with_content(
+                text[len(turn.label) :] if text.startswith(turn.label) else ""
+            )
     return shown
 
 

@@ -230,7 +230,7 @@ def _check(world: Any, config: Any, assembled: Any, once: tuple[OneShot, ...]) -
         assert item.source_type is _SOURCES[rule.memory]
 
     # modes: as many as they may, as near as they must
-    for section in plan.taking:
+    for section in plan.rule_sections:
         mine = [item for item in window.assembly_trace if item.rule == section.rule.name]
         mode = section.rule.mode
         assert mode.count is None or len(mine) <= mode.count

@@ -16,7 +16,7 @@ from caliber.config import CaliberConfig, profiles
 from caliber.config.search import SearchConfig
 from caliber.context.assembled import Assembled
 from caliber.context.assembler import assemble
-from caliber.context.explain.again import ScoredNow, asked_again, score_now
+from caliber.context.explain.rescore import CurrentScore, rebuild_inputs, score_now
 from caliber.context.facts import WindowFacts
 from caliber.context.inputs import AssemblyInputs
 from caliber.kernels.evaluator import NUMPY, Allowed, Evaluator
@@ -387,13 +387,16 @@ class World:
         inputs = self.inputs(**options)
         return assemble(inputs, self.memory, self.searcher(inputs.config))
 
-    def score_now(self, key: uuid.UUID, facts: WindowFacts) -> ScoredNow | None:
+    def score_now(self, key: uuid.UUID, facts: WindowFacts) -> CurrentScore | None:
         """What a window's query makes of a record that everybody may see, as it is now."""
         found = self.memory.snapshot.locate(key.bytes)
         if found is None:
             return None
         return score_now(
-            asked_again(facts, self.memory.snapshot, self.config, {}), *found, self.searcher(self.config), self.memory
+            rebuild_inputs(facts, self.memory.snapshot, self.config, {}),
+            *found,
+            self.searcher(self.config),
+            self.memory,
         )
 
     def searcher(self, config: CaliberConfig) -> Searcher:

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from caliber.context.conversation import PASSAGE, SCOPES, TURNS
-from caliber.context.explain.again import ScoredNow
+from caliber.context.explain.rescore import CurrentScore
 from caliber.context.facts import WindowFacts
 from caliber.context.plan import AssemblyPlan, source_type_of
 from caliber.context.rules import RulePlan, failing, values_of
@@ -46,7 +46,7 @@ def why_absent(
     source: int,
     facts: WindowFacts,
     plan: AssemblyPlan,
-    score: ScoredNow | None,
+    score: CurrentScore | None,
     above: Above = frozenset(),
     unreached: str | None = None,
 ) -> Absence:
@@ -125,7 +125,7 @@ def _unrecalled(
     facts: WindowFacts,
     plan: AssemblyPlan,
     cuts: list[CutOff],
-    score: ScoredNow | None,
+    score: CurrentScore | None,
     above: Above,
     unreached: str | None,
 ) -> Absence | None:
@@ -187,11 +187,11 @@ def _by_rules(
     facts: WindowFacts,
     plan: AssemblyPlan,
     cuts: list[CutOff],
-    score: ScoredNow | None,
+    score: CurrentScore | None,
     above: Above,
 ) -> Absence | None:
     """Return what each rule that could have brought a record did with it."""
-    rules = [section.rule for section in plan.taking if section.source == source and section.rule]
+    rules = [section.rule for section in plan.rule_sections if section.source == source and section.rule]
     if not rules:
         return _filtered("no_rule", f"records enter by rules only, and none brings any of {plan.records[source].name}")
     relation = plan.records[source]
@@ -212,7 +212,7 @@ def _by_rule(
     at_us: int,
     facts: WindowFacts,
     cuts: list[CutOff],
-    score: ScoredNow | None,
+    score: CurrentScore | None,
     age: datetime | int,
 ) -> Absence | None:
     """Return what one rule that could have brought a record did with it."""
@@ -241,12 +241,12 @@ def _turn_by_rules(
     facts: WindowFacts,
     plan: AssemblyPlan,
     cuts: list[CutOff],
-    score: ScoredNow | None,
+    score: CurrentScore | None,
     unreached: str | None,
 ) -> Absence | None:
     """Return what kept a turn out of the conversation, and out of what rules recall."""
     relation = plan.records[PASSAGE]
-    ranking = [section.rule for section in plan.taking if section.source == PASSAGE and section.rule]
+    ranking = [section.rule for section in plan.rule_sections if section.source == PASSAGE and section.rule]
     told: list[Absence | None] = []
     if ranking and unreached is not None:
         told.append(_filtered("out_of_reach", unreached))
@@ -285,7 +285,7 @@ def _joined(known: list[Absence]) -> Absence:
     return Absence(first.verdict, "; ".join(item.reason for item in known), first.filter, first.numbers)
 
 
-def _similarity_cut(cuts: list[CutOff], now: ScoredNow | None) -> Absence | None:
+def _similarity_cut(cuts: list[CutOff], now: CurrentScore | None) -> Absence | None:
     """Return whether a rule's relevance, or the limit on the most similar, kept a record out."""
     for cut in cuts:
         if cut.filter not in ("min_relevance", "min_similarity", "similarity_limit"):
@@ -311,7 +311,7 @@ def _filtered(name: str, reason: str) -> Absence:
 
 
 def _known_cut(
-    entity: Any, relation: Relation, plan: AssemblyPlan, cuts: list[CutOff], now: ScoredNow | None
+    entity: Any, relation: Relation, plan: AssemblyPlan, cuts: list[CutOff], now: CurrentScore | None
 ) -> Absence | None:
     """Return which limit kept out what belongs to no task."""
     if not cuts:
@@ -338,7 +338,7 @@ def _known_cut(
     return Absence("cut_off", reason, cut.filter, numbers)
 
 
-def _search_cut(cuts: list[CutOff], now: ScoredNow | None) -> Absence | None:
+def _search_cut(cuts: list[CutOff], now: CurrentScore | None) -> Absence | None:
     """Return whether a limit on the most relevant, or that nothing was found in common, kept a record out."""
     found = [cut for cut in cuts if cut.filter in _OF_SEARCH]
     if not found:

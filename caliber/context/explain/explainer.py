@@ -15,8 +15,8 @@ import numpy as np
 from caliber.config import CaliberConfig
 from caliber.context.columns import ORDINAL, SECTION, SOURCE
 from caliber.context.explain.absence import Absence, why_absent
-from caliber.context.explain.again import ScoredNow
 from caliber.context.explain.replayer import decide_again, decided_again, identity_of, plan_for, with_conditions
+from caliber.context.explain.rescore import CurrentScore
 from caliber.context.facts import WindowFacts
 from caliber.context.inputs import ContentSource
 from caliber.context.plan import source_type_of
@@ -30,7 +30,7 @@ from caliber.model.trust import TrustLabel
 from caliber.model.windows import AssemblyDecision, CutOff
 from caliber.schema.traits import Enters
 
-ScoreNow = Callable[[uuid.UUID, WindowFacts], "ScoredNow | None"]
+ScoreNow = Callable[[uuid.UUID, WindowFacts], "CurrentScore | None"]
 """What a window's query makes of a record as it is now, or None when nothing can be said of it."""
 
 
@@ -154,7 +154,7 @@ def _rules(explained: _Explained, sections: list[FilledSection]) -> list[dict[st
     decided = explained.decided
     plan, brought = decided.plan, {item.section.index: item for item in sections}
     out = []
-    for section in (*plan.taking, plan.user):
+    for section in (*plan.rule_sections, plan.user):
         if section.rule is None:
             continue
         rule, parts = section.rule, plan.conversation if section is plan.user else (section,)

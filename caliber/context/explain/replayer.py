@@ -19,11 +19,11 @@ from caliber.context.conversation import PASSAGE, SPOKEN
 from caliber.context.facts import WindowFacts
 from caliber.context.filling.fill import fill
 from caliber.context.filling.filled import Filled
-from caliber.context.gather.taking import FILTER
+from caliber.context.gather.rule_selection import FILTER
 from caliber.context.inputs import ContentSource
 from caliber.context.plan import AssemblyPlan, plan_with, section_count, source_type_of
 from caliber.context.record.record import Record, content_hash, unpack_record
-from caliber.context.texts import Said, TurnText, text_of_content, turn_of_content
+from caliber.context.texts import RenderedTexts, TurnText, text_of_content, turn_of_content
 from caliber.context.trace import Decided
 from caliber.context.window import build_window, cut_texts
 from caliber.model.context import DecisionCode
@@ -41,13 +41,13 @@ def replay(record: bytes, config: CaliberConfig, contents: ContentSource) -> Con
     plan = plan_for(kept, config)
     facts = replace(kept.facts, measures=plan.measures, cut_offs=with_conditions(kept.facts.cut_offs, plan))
     filled = decide_again(kept, plan)
-    said = _said(kept, plan, contents)
+    rendered = _render(kept, plan, contents)
 
     def id_of(place: int) -> uuid.UUID | None:
         return identity_of(kept, contents, place)
 
-    shown = cut_texts(plan, kept.ranked, kept.sizes, filled, said, kept.known_cuts)
-    return build_window(facts, decided_again(kept, plan, filled, shown), said, id_of)
+    shown = cut_texts(plan, kept.ranked, kept.sizes, filled, rendered, kept.known_cuts)
+    return build_window(facts, decided_again(kept, plan, filled, shown), rendered, id_of)
 
 
 def with_conditions(cut_offs: tuple[CutOff, ...], plan: AssemblyPlan) -> tuple[CutOff, ...]:
@@ -117,7 +117,7 @@ def identity_of(record: Record, contents: ContentSource, place: int) -> uuid.UUI
     return None if relation is None else contents.identity(relation, int(record.ranked[ORDINAL][place]))
 
 
-def _said(record: Record, plan: AssemblyPlan, contents: ContentSource) -> Said:
+def _render(record: Record, plan: AssemblyPlan, contents: ContentSource) -> RenderedTexts:
     if record.erased:
         raise _gone(record, min(record.erased), "it was forgotten")
     if record.erased_sections:
@@ -160,7 +160,7 @@ def _said(record: Record, plan: AssemblyPlan, contents: ContentSource) -> Said:
             out[place] = text if short is None else short.of(text)
         if content_hash(out[place]) != record.hashes[place]:
             raise _gone(record, place, "what it said then was not kept")
-    return Said(out, lambda places: [turns[place] for place in places], speakers=speakers)
+    return RenderedTexts(out, lambda places: [turns[place] for place in places], speakers=speakers)
 
 
 def _gone(record: Record, place: int, reason: str) -> NotFound:

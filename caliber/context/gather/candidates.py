@@ -46,8 +46,8 @@ from caliber.context.conversation import (
 from caliber.context.gather.ancestry import ancestors_of, keep_of_ancestors
 from caliber.context.gather.dialogue import Conversation
 from caliber.context.gather.recall import recallable, tasks_in_reach
+from caliber.context.gather.rule_selection import RuleSelector, Selection
 from caliber.context.gather.scores import Scored, Scorer
-from caliber.context.gather.taking import Take, Taking
 from caliber.context.gather.turns import TurnFacts
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import AssemblyPlan, source_type_of
@@ -74,7 +74,7 @@ class Gathered:
     scope_id: ScopeId | None
     cut_offs: list[CutOff] = field(default_factory=list)
     degraded: list[str] = field(default_factory=list)
-    takes: list[Take] = field(default_factory=list)
+    selections: list[Selection] = field(default_factory=list)
     """What each rule took."""
 
 
@@ -116,7 +116,7 @@ class Members:
 
 def begun(
     inputs: AssemblyInputs, plan: AssemblyPlan, searcher: Searcher, texts: TextSource
-) -> tuple[ScopeId | None, bytes | None, Members, Taking]:
+) -> tuple[ScopeId | None, bytes | None, Members, RuleSelector]:
     """Return the newest open scope and its key, what belongs to the task, and what rules take.
 
     Raises: NotFound for an unknown trajectory; InvalidValue for a wrong mask.
@@ -125,7 +125,8 @@ def begun(
     scopes = inputs.snapshot[SCOPES]
     scope_id, key = newest_scope(scopes, open_scopes(scopes, inputs.trajectory_id))
     members = members_of(inputs, plan, searcher)
-    return scope_id, key, members, Taking(inputs, plan, texts, scope_id, entering(inputs, plan, members, searcher))
+    may_enter = entering(inputs, plan, members, searcher)
+    return scope_id, key, members, RuleSelector(inputs, plan, texts, scope_id, may_enter)
 
 
 def _check_task(inputs: AssemblyInputs) -> None:
@@ -227,8 +228,8 @@ def pool_of_rules(
     scopes = snapshot[SCOPES]
     scope_id, _ = newest_scope(scopes, open_scopes(scopes, inputs.trajectory_id))
     may_enter = entering(inputs, plan, members, searcher)
-    rules = Taking(inputs, plan, texts, scope_id, may_enter)
-    for section in plan.taking:
+    rules = RuleSelector(inputs, plan, texts, scope_id, may_enter)
+    for section in plan.rule_sections:
         rule = section.rule
         if rule is None or not rule.asks or plan.records[section.source].name != kind:
             continue

@@ -101,15 +101,15 @@ def _equal_texts(parts: Sequence[Recalled], ranked: _Ranked, texts: TextSource) 
         tokens = item.owners.column("token_count")[item.rows[mine]]
         _, where, counts = np.unique(tokens, return_inverse=True, return_counts=True)
         several = mine[counts[where] > 1].tolist()
-        said: dict[str, int] = {}
+        first_of: dict[str, int] = {}
         for place, text in zip(several, texts.texts(item.owners, item.rows[several].tolist()), strict=True):
             content = _text(text).strip()
-            first = said.setdefault(_said(item, place, content), place)
+            first = first_of.setdefault(_wording(item, place, content), place)
             if first != place and content:  # calls of tools have no content of their own
                 item.twins[place] = item.ordinal(first)
 
 
-def _said(item: Recalled, place: int, text: str) -> str:
+def _wording(item: Recalled, place: int, text: str) -> str:
     """Return what a record says with its head: who said it, or what it is about."""
     owners = item.owners
     return _text(document_of(owners.relation, owners.packed(int(item.rows[place])), text))
@@ -147,14 +147,14 @@ class _Alike:
         """Mark in each group what has the words of a more relevant record, and weigh the rest."""
         changed: dict[int, np.float32] = {}
         for first, followers in self._groups():
-            said: dict[str, int] = {}
+            first_of: dict[str, int] = {}
             for rank, text in zip([first, *followers], self._contents([first, *followers]), strict=True):
-                better = said.setdefault(_words(text), rank)
+                better = first_of.setdefault(_words(text), rank)
                 if better != rank:
                     item, place = self._at(rank)
                     kept, at = self._at(better)
                     item.twins[place] = kept.ordinal(at)
-            others = [rank for rank in said.values() if rank != first]
+            others = [rank for rank in first_of.values() if rank != first]
             if others:
                 changed |= self._weighed(first, others)
         self._weigh(changed)
@@ -167,7 +167,7 @@ class _Alike:
         for rank in ranks:
             item, place = self._at(rank)
             (text,) = self._texts.texts(item.owners, [int(item.rows[place])])
-            out.append(_said(item, place, _text(text)))
+            out.append(_wording(item, place, _text(text)))
         return out
 
     def _groups(self) -> Iterable[tuple[int, list[int]]]:

@@ -42,8 +42,8 @@ from caliber.context.gather.candidates import (
 from caliber.context.gather.dialogue import Conversation, conversation_of
 from caliber.context.gather.duplicates import Recalled
 from caliber.context.gather.recall import Recall, recall
+from caliber.context.gather.rule_selection import FILTER, RuleSelector, Selection
 from caliber.context.gather.scores import Flat, Scored, Scorer, scorer_of
-from caliber.context.gather.taking import FILTER, Take, Taking
 from caliber.context.gather.turns import PassageReader, TurnReader
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import AssemblyPlan, source_type_of
@@ -79,23 +79,23 @@ def gather_shared(
         parts, degraded = _unruled(inputs, plan, searcher, texts, members, hidden, cut_offs)
         parts.append(_history(inputs, plan, members, cut_offs))
         parts += _blocks(inputs, plan)
-    takes: list[Take] = []
-    if plan.taking:
+    selections: list[Selection] = []
+    if plan.rule_sections:
         rules.hidden = hidden
-        takes = rules.take(searcher, marked(inputs, plan, parts))
-        parts += [_taken(inputs, plan, texts, take) for take in takes]
-        cut_offs += [cut for take in takes for cut in take.cut_offs]
+        selections = rules.select(searcher, marked(inputs, plan, parts))
+        parts += [_taken(inputs, plan, texts, chosen) for chosen in selections]
+        cut_offs += [cut for chosen in selections for cut in chosen.cut_offs]
         degraded = degraded or rules.degraded
     parts = [part for part in parts if len(part.rows)]
     candidates = join(inputs, plan, fixed, conversation.turns, parts, conversation)
-    return Gathered(candidates, scope_id, cut_offs, [*inputs.degraded, *degraded], takes)
+    return Gathered(candidates, scope_id, cut_offs, [*inputs.degraded, *degraded], selections)
 
 
 def _conversation(
     inputs: AssemblyInputs,
     plan: AssemblyPlan,
     reader: TurnReader,
-    rules: Taking,
+    rules: RuleSelector,
     open_scope: bytes | None,
     cut_offs: list[CutOff],
 ) -> Conversation:
@@ -245,13 +245,13 @@ def _of_task(
         yield made_part(source, plan.section_of_record(source), owners, rows, nothing)
 
 
-def _taken(inputs: AssemblyInputs, plan: AssemblyPlan, texts: TextSource, take: Take) -> Part:
-    part = made_part(take.section.source, take.section.index, take.owners, take.rows, take.scored)
+def _taken(inputs: AssemblyInputs, plan: AssemblyPlan, texts: TextSource, chosen: Selection) -> Part:
+    part = made_part(chosen.section.source, chosen.section.index, chosen.owners, chosen.rows, chosen.scored)
     part = _valued(part, 0.0)
-    if take.section.source == SUMMARY:
+    if chosen.section.source == SUMMARY:
         first = np.array(inputs.snapshot[SCOPES].packed_values("start_turn", part.rows.tolist()), np.int64)
         return replace(part, columns={**part.columns, TURN_NUMBER: first})
-    return as_passages(inputs, plan, texts, part) if take.section.source == PASSAGE else part
+    return as_passages(inputs, plan, texts, part) if chosen.section.source == PASSAGE else part
 
 
 # --- what left the conversation ------------------------------------------------------------------

@@ -24,9 +24,9 @@ from caliber.context.gather.candidates import (
     task_records,
 )
 from caliber.context.gather.dialogue import place_of_current, since
+from caliber.context.gather.rule_selection import FILTER, RuleSelector, Selection
 from caliber.context.gather.scores import Scorer, scorer_of
 from caliber.context.gather.shared import as_passages
-from caliber.context.gather.taking import FILTER, Take, Taking
 from caliber.context.gather.turns import TurnFacts, TurnReader
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import AssemblyPlan, source_type_of
@@ -62,19 +62,19 @@ def gather_strict(
             _summaries(inputs, plan, scorer, members, cut_offs),
         ]
         degraded = scorer.degraded
-    takes: list[Take] = []
-    if plan.taking:
+    selections: list[Selection] = []
+    if plan.rule_sections:
         rules.hidden = turns.rows  # the conversation has them, and no section is looked at twice
-        takes = rules.take(searcher, marked(inputs, plan, parts))
-        parts += [_taken(inputs, plan, texts, take) for take in takes]
-        cut_offs += [cut for take in takes for cut in take.cut_offs]
+        selections = rules.select(searcher, marked(inputs, plan, parts))
+        parts += [_taken(inputs, plan, texts, chosen) for chosen in selections]
+        cut_offs += [cut for chosen in selections for cut in chosen.cut_offs]
         degraded = degraded or rules.degraded
     candidates = join(inputs, plan, fixed, turns, [part for part in parts if len(part.rows)])
-    return Gathered(candidates, scope_id, cut_offs, [*inputs.degraded, *degraded], takes)
+    return Gathered(candidates, scope_id, cut_offs, [*inputs.degraded, *degraded], selections)
 
 
 def _current_turns(
-    reader: TurnReader, plan: AssemblyPlan, rules: Taking, scope: bytes | None, cut_offs: list[CutOff]
+    reader: TurnReader, plan: AssemblyPlan, rules: RuleSelector, scope: bytes | None, cut_offs: list[CutOff]
 ) -> TurnFacts:
     if scope is None:
         return TurnFacts.none()
@@ -106,7 +106,7 @@ def _summaries(
     return made_part(SUMMARY, int(plan.section_of_source[SUMMARY]), scopes, rows, scored)
 
 
-def _taken(inputs: AssemblyInputs, plan: AssemblyPlan, texts: TextSource, take: Take) -> Part:
-    part = made_part(take.section.source, take.section.index, take.owners, take.rows, take.scored)
+def _taken(inputs: AssemblyInputs, plan: AssemblyPlan, texts: TextSource, chosen: Selection) -> Part:
+    part = made_part(chosen.section.source, chosen.section.index, chosen.owners, chosen.rows, chosen.scored)
     # Candidates are looked at one by one: each recalled turn is a passage of its own.
-    return as_passages(inputs, plan, texts, part, apart=True) if take.section.source == PASSAGE else part
+    return as_passages(inputs, plan, texts, part, apart=True) if chosen.section.source == PASSAGE else part

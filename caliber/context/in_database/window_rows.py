@@ -144,7 +144,7 @@ class WindowRows:
         found: list[Rows] = []
         if not self._plan.governed:
             found += self._unruled(hidden)
-        if self._plan.taking:
+        if self._plan.rule_sections:
             matching = self._searches.matching(replace(self._base, kinds=self._knowledge))
             self.totals = {**matching, **self.totals}
             found += self._ruled(hidden)
@@ -313,7 +313,7 @@ class WindowRows:
     def _ruled(self, hidden: int) -> list[Rows]:
         """Return what rules could take: the newest of each, and what a search finds of what its filter lets through."""
         out: list[Rows] = []
-        for section in self._plan.taking:
+        for section in self._plan.rule_sections:
             if section.source == PASSAGE:
                 out += self._passages(section, hidden)
             elif self._plan.records[section.source].in_windows.enters in (Enters.KNOWLEDGE, Enters.FOUND):

@@ -54,7 +54,7 @@ from caliber.context.record.rules import (
     unpacked_cut_off,
     unpacked_one_shot,
 )
-from caliber.context.texts import Cut, Said
+from caliber.context.texts import Cut, RenderedTexts
 from caliber.context.trace import Decided
 from caliber.kernels import sha256_batch
 from caliber.model.context import DecisionCode
@@ -132,7 +132,7 @@ def content_hashes(texts: Sequence[str]) -> bytes:
 # --- packing ------------------------------------------------------------------------------------
 
 
-def pack_record(facts: WindowFacts, decided: Decided, said: Said) -> bytes:
+def pack_record(facts: WindowFacts, decided: Decided, rendered: RenderedTexts) -> bytes:
     """Return a window's record.
 
     Raises: StorageError for more candidates than a record holds.
@@ -152,7 +152,7 @@ def pack_record(facts: WindowFacts, decided: Decided, said: Said) -> bytes:
     age_s = ranked[AGE_US] // _SECOND_US
     kept = included_with_id(ranked, codes)
     ids = ranked.ids[kept].astype(">u8").tobytes()
-    meta = json.dumps(_meta(facts, decided, said), ensure_ascii=False, separators=(",", ":")).encode()
+    meta = json.dumps(_meta(facts, decided, rendered), ensure_ascii=False, separators=(",", ":")).encode()
     vector = b"" if facts.query_embedding is None else np.asarray(facts.query_embedding, "<f4").tobytes()
     parts = [
         struct.pack("<I", len(meta)),
@@ -173,7 +173,7 @@ def pack_record(facts: WindowFacts, decided: Decided, said: Said) -> bytes:
         _column(groups),
         *(_column(_zigzag(ranked[name])) for name in DECIDED),
         np.frombuffer(ids, np.uint8).reshape(len(kept), 16).T.tobytes(),
-        content_hashes([said.whole.get(place) or said.texts[place] for place in kept.tolist()]),
+        content_hashes([rendered.whole.get(place) or rendered.texts[place] for place in kept.tolist()]),
     ]
     return MAGIC + bytes((FORMAT,)) + zlib.compress(b"".join(parts), _LEVEL)
 
@@ -200,7 +200,7 @@ def _column(values: NDArray[Any]) -> bytes:
     return bytes((width,)) + planes.tobytes()
 
 
-def _meta(facts: WindowFacts, decided: Decided, said: Said) -> dict[str, Any]:
+def _meta(facts: WindowFacts, decided: Decided, rendered: RenderedTexts) -> dict[str, Any]:
     measures, counts = facts.measures, decided.counts
     out: dict[str, Any] = {
         "window": facts.window_id.hex,
@@ -231,7 +231,7 @@ def _meta(facts: WindowFacts, decided: Decided, said: Said) -> dict[str, Any]:
         "reserve": [decided.reserve.total, list(decided.reserve.sections)],
         "counts": None if counts is None else sorted(counts.items()),
         "cut": [
-            [place, int(decided.shown[place]), cut.characters, cut.dots] for place, cut in sorted(said.cuts.items())
+            [place, int(decided.shown[place]), cut.characters, cut.dots] for place, cut in sorted(rendered.cuts.items())
         ],
         "cut_offs": [packed_cut_off(item) for item in facts.cut_offs],
     }
@@ -240,8 +240,8 @@ def _meta(facts: WindowFacts, decided: Decided, said: Said) -> dict[str, Any]:
         out["once"] = [packed_one_shot(shot) for shot in facts.once]
     if facts.own:
         out["own"] = sorted(facts.own.items())
-    if said.shortened:
-        out["short"] = [[place, cut.characters, cut.dots] for place, cut in sorted(said.shortened.items())]
+    if rendered.shortened:
+        out["short"] = [[place, cut.characters, cut.dots] for place, cut in sorted(rendered.shortened.items())]
     return out
 
 

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class ScoredNow:
+class CurrentScore:
     """The relevance of a record as it is now, and what each part of a search adds to it."""
 
     score: float
     breakdown: Mapping[str, float] = field(default_factory=dict)
 
 
-def asked_again(
+def rebuild_inputs(
     facts: WindowFacts, snapshot: ResidentSnapshot, config: CaliberConfig, masks: Mapping[str, Allowed]
 ) -> AssemblyInputs:
     """Return the inputs of a window over another snapshot."""
@@ -60,7 +60,7 @@ def asked_again(
 
 def score_now(
     inputs: AssemblyInputs, owners: RelationSnapshot, row: int, searcher: Searcher, texts: TextSource
-) -> ScoredNow | None:
+) -> CurrentScore | None:
     """Return the relevance of one row, or None when nothing can be said of it: it may not enter, or has no vector."""
     plan = plan_of(inputs.config, inputs.once)
     kind = owners.relation.name
@@ -70,7 +70,7 @@ def score_now(
     if plan.stable_first and not plan.governed:
         return _recalled(inputs, plan, owners, row, searcher)
     members = members_of(inputs, plan, searcher)
-    found = pool_of_rules(inputs, plan, members, kind, row, searcher, texts) if plan.taking else None
+    found = pool_of_rules(inputs, plan, members, kind, row, searcher, texts) if plan.rule_sections else None
     pools = {pool.kind: pool for pool in pools_of(inputs, plan, members)} if found is None else {kind: found}
     pool = pools.get(kind)
     if pool is None:
@@ -88,12 +88,12 @@ def score_now(
         return None
     scored = scorer.score(kind, owners, every).at(np.searchsorted(every, rows))
     parts = {name: float(part[0]) for name, part in scored.parts.items() if part[0]}
-    return ScoredNow(float(scored.relevance[0]), parts)
+    return CurrentScore(float(scored.relevance[0]), parts)
 
 
 def _recalled(
     inputs: AssemblyInputs, plan: AssemblyPlan, owners: RelationSnapshot, row: int, searcher: Searcher
-) -> ScoredNow | None:
+) -> CurrentScore | None:
     """Return what the search of a window that recalls makes of one row."""
     if not plan.config.recall.limit or (inputs.query_embedding is None and not (inputs.query or "").strip()):
         return None
@@ -105,14 +105,14 @@ def _recalled(
     pools[at] = replace(pools[at], rows=np.array([row], np.int64))
     found = searcher.relevance(request_of(inputs, plan), pools, together=True)[0][at]
     parts = {name: float(part[0]) for name, part in found.parts.items() if part[0]}
-    return ScoredNow(min(1.0, float(found.scores[0])), parts)
+    return CurrentScore(min(1.0, float(found.scores[0])), parts)
 
 
-def _similarity(inputs: AssemblyInputs, owners: RelationSnapshot, rows: np.ndarray) -> ScoredNow | None:
+def _similarity(inputs: AssemblyInputs, owners: RelationSnapshot, rows: np.ndarray) -> CurrentScore | None:
     if inputs.query_embedding is None or inputs.space_id is None:
         return None
     vectors = inputs.snapshot.vectors.get((owners.relation.name, inputs.space_id))
     if vectors is None or vectors.dimensions != len(inputs.query_embedding):
         return None
     scores, present = vectors.scores(inputs.query_embedding, owners, rows)
-    return ScoredNow(float(scores[0])) if present[0] else None
+    return CurrentScore(float(scores[0])) if present[0] else None

@@ -1,4 +1,4 @@
-"""Records that rules of injection take: filters first, then the mode, then what a better rule has taken already.
+"""Selection of records by the rules of injection: the filter, then the mode, then precedence among rules.
 
 Each rule is judged by itself: the ten most relevant records of a filter are the same ten whatever other rules there
 are. A record that several rules would take enters with the best of them.
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 Bools = NDArray[np.bool_]
 Rows = NDArray[np.int64]
+_Limit = tuple[str, int, float | None]
+_Owners = dict[int, NDArray[np.int32]]
 
 FILTER: Final = "filter"
 """What a cut-off by a rule's own filter is called; ``condition`` says which."""
@@ -48,8 +50,8 @@ _LEAST: Final = -1.0
 
 
 @dataclass(slots=True)
-class Take:
-    """What one rule takes. ``considered`` could have entered, of which the filter let ``through``."""
+class Selection:
+    """The records that one rule selects. Of ``considered`` candidates the filter let ``through`` some."""
 
     section: SectionPlan
     rule: RulePlan
@@ -68,7 +70,7 @@ class Take:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Asked:
+class _Input:
     """A rule, and the rows that its filter lets through."""
 
     section: SectionPlan
@@ -79,8 +81,8 @@ class _Asked:
     count: int
 
 
-class Taking:
-    """The rules of one assembly at work. ``eligible`` says which rows of a source may enter at all."""
+class RuleSelector:
+    """The rules of one assembly. ``eligible`` returns the rows of a source that may enter at all."""
 
     def __init__(
         self,
@@ -112,16 +114,16 @@ class Taking:
         ask = let_through if anyones else mask
         return ask(rule.predicate, owners, variables, self._texts.texts, among)
 
-    def take(self, searcher: Searcher, claimed: dict[int, Bools]) -> list[Take]:
-        """Return what each rule takes. ``claimed`` marks the rows that have entered already, and is added to."""
-        asked = [self._ask(section) for section in self._plan.taking]
-        out = [self._taken(item, *found) for item, found in zip(asked, self._judged(asked, searcher), strict=True)]
-        owner: dict[int, NDArray[np.int32]] = {}
-        for at, take in enumerate(out):
-            self._claim(at, take, out, claimed, owner)
+    def select(self, searcher: Searcher, selected: dict[int, Bools]) -> list[Selection]:
+        """Return the selection of each rule. ``selected`` marks rows that entered already; this adds to it."""
+        asked = [self._ask(section) for section in self._plan.rule_sections]
+        out = [self._selection(item, *found) for item, found in zip(asked, self._judged(asked, searcher), strict=True)]
+        owner: _Owners = {}
+        for at in range(len(out)):
+            self._resolve(at, out, selected, owner)
         return out
 
-    def _ask(self, section: SectionPlan) -> _Asked:
+    def _ask(self, section: SectionPlan) -> _Input:
         rule = section.rule
         assert rule is not None
         owners = self._inputs.snapshot[self._plan.records[section.source].name]
@@ -132,10 +134,10 @@ class Taking:
         allowed = self.filtered(rule, section.source, owners, eligible)
         considered = int(np.count_nonzero(eligible))
         count = considered if allowed is eligible else int(np.count_nonzero(allowed))
-        return _Asked(section, rule, owners, considered, allowed, count)
+        return _Input(section, rule, owners, considered, allowed, count)
 
     def _judged(
-        self, asked: Sequence[_Asked], searcher: Searcher
+        self, asked: Sequence[_Input], searcher: Searcher
     ) -> Iterator[tuple[Flat | BySimilarity, Relevance | None]]:
         """Yield for each rule what scores its records, and what a search found of them if one judges."""
         asking = [item for item in asked if item.rule.asks]
@@ -160,33 +162,34 @@ class Taking:
             else:
                 yield flat, None  # of what no search can judge, too, the newest is taken
 
-    def _pool(self, item: _Asked) -> Pool:
+    def _pool(self, item: _Input) -> Pool:
         silent = self.hidden if item.section.source == PASSAGE else None
         return Pool(item.owners.relation.name, item.allowed, self._most(item), excluded=silent)
 
-    def _most(self, item: _Asked) -> int:
+    def _most(self, item: _Input) -> int:
         """Return how many records a rule that asks takes at most."""
         if item.rule.kind is InjectionKind.TOP_K:
             return min(item.rule.mode.count or 0, item.count)
         return min(self._plan.config.assembly.relevant_limit, item.count)
 
-    def _taken(self, item: _Asked, scorer: Flat | BySimilarity, found: Relevance | None) -> Take:
-        take = Take(item.section, item.rule, item.owners, item.considered, item.count, np.empty(0, np.int64), _NOTHING)
+    def _selection(self, item: _Input, scorer: Flat | BySimilarity, found: Relevance | None) -> Selection:
+        nothing = np.empty(0, np.int64)
+        chosen = Selection(item.section, item.rule, item.owners, item.considered, item.count, nothing, _NOTHING)
         if item.owners.relation.in_windows.enters is Enters.KNOWLEDGE:
-            take.considered = self._inputs.totals.get(item.owners.relation.name, item.considered)
-        if item.count < take.considered and item.rule.predicate is not None:
-            take.cut(FILTER, None, None, take.considered, item.count)
+            chosen.considered = self._inputs.totals.get(item.owners.relation.name, item.considered)
+        if item.count < chosen.considered and item.rule.predicate is not None:
+            chosen.cut(FILTER, None, None, chosen.considered, item.count)
         if found is not None:
-            self._searched(take, item, found)
+            self._searched(chosen, item, found)
         elif item.rule.asks and isinstance(scorer, BySimilarity):
-            self._similar(take, item, scorer)
+            self._similar(chosen, item, scorer)
         else:
-            self._newest(take, item, scorer)
-        return take
+            self._newest(chosen, item, scorer)
+        return chosen
 
     # --- the modes -------------------------------------------------------------------------------
 
-    def _searched(self, take: Take, item: _Asked, found: Relevance) -> None:
+    def _searched(self, chosen: Selection, item: _Input, found: Relevance) -> None:
         scored = found_scored(found)
         rows, limit = found.rows, self._most(item)
         name = "relevance_limit" if len(rows) >= limit else "not_found"
@@ -196,18 +199,18 @@ class Taking:
             near = np.flatnonzero(scored.relevance >= np.float32(least))
             if len(near) < len(rows):
                 rows, scored, name, worst = rows[near], scored.at(near), "min_relevance", float(least)
-        self._keep(take, item, rows, scored, (name, limit, worst))
+        self._keep(chosen, item, rows, scored, (name, limit, worst))
 
-    def _similar(self, take: Take, item: _Asked, scorer: BySimilarity) -> None:
+    def _similar(self, chosen: Selection, item: _Input, scorer: BySimilarity) -> None:
         least = item.rule.mode.min_relevance
         limit = self._most(item)
         picked = scorer.nearest(item.owners, item.allowed, limit, _LEAST if least is None else least)
         if picked is None:
-            self._newest(take, item, scorer)
+            self._newest(chosen, item, scorer)
             return
-        self._keep(take, item, picked.rows, picked.scored, (picked.filter, limit, picked.worst))
+        self._keep(chosen, item, picked.rows, picked.scored, (picked.filter, limit, picked.worst))
 
-    def _newest(self, take: Take, item: _Asked, scorer: Flat | BySimilarity) -> None:
+    def _newest(self, chosen: Selection, item: _Input, scorer: Flat | BySimilarity) -> None:
         """Take the newest: where a rule takes all, and where nothing says what is relevant."""
         assembly, mode = self._plan.config.assembly, item.rule.mode
         if item.rule.kind is InjectionKind.TOP_K:
@@ -226,31 +229,30 @@ class Taking:
             near = np.flatnonzero(scored.relevance >= np.float32(mode.min_relevance))
             if len(near) < len(rows):
                 rows, scored, name, bar = rows[near], scored.at(near), "min_relevance", mode.min_relevance
-        self._keep(take, item, rows, scored, (name, limit, bar))
+        self._keep(chosen, item, rows, scored, (name, limit, bar))
 
-    def _keep(self, take: Take, item: _Asked, rows: Rows, scored: Scored, limit: tuple[str, int, float | None]) -> None:
-        take.rows, take.scored = rows, scored
+    def _keep(self, chosen: Selection, item: _Input, rows: Rows, scored: Scored, limit: _Limit) -> None:
+        chosen.rows, chosen.scored = rows, scored
         if len(rows) < item.count:
-            take.cut(*limit, item.count, len(rows))
+            chosen.cut(*limit, item.count, len(rows))
 
     # --- one record, one rule --------------------------------------------------------------------
 
-    def _claim(
-        self, at: int, take: Take, every: Sequence[Take], claimed: dict[int, Bools], owner: dict[int, NDArray[np.int32]]
-    ) -> None:
-        source = take.section.source
-        marked = claimed.get(source)
+    def _resolve(self, at: int, every: Sequence[Selection], selected: dict[int, Bools], owner: _Owners) -> None:
+        chosen = every[at]
+        source = chosen.section.source
+        marked = selected.get(source)
         if marked is None:
-            marked = claimed[source] = np.zeros(take.owners.length, np.bool_)
-        by = owner.setdefault(source, np.full(take.owners.length, -1, np.int32))
-        lost = marked[take.rows]
+            marked = selected[source] = np.zeros(chosen.owners.length, np.bool_)
+        by = owner.setdefault(source, np.full(chosen.owners.length, -1, np.int32))
+        lost = marked[chosen.rows]
         if lost.any():
-            before = len(take.rows)
-            for other in np.unique(by[take.rows[lost]]).tolist():
+            before = len(chosen.rows)
+            for other in np.unique(by[chosen.rows[lost]]).tolist():
                 name = every[other].rule.name if other >= 0 else source_type_of(source).value
-                count = int(np.count_nonzero(by[take.rows[lost]] == other))
-                take.cut(TAKEN + name, None, None, before, before - count)
+                count = int(np.count_nonzero(by[chosen.rows[lost]] == other))
+                chosen.cut(TAKEN + name, None, None, before, before - count)
             kept = np.flatnonzero(~lost)
-            take.rows, take.scored = take.rows[kept], take.scored.at(kept)
-        marked[take.rows] = True
-        by[take.rows] = at
+            chosen.rows, chosen.scored = chosen.rows[kept], chosen.scored.at(kept)
+        marked[chosen.rows] = True
+        by[chosen.rows] = at
