@@ -16,7 +16,7 @@ from caliber.config.injection import CONVERSATION, InjectionKind, InjectionMode,
 from caliber.model.context import SectionType
 from caliber.schema.memories import window_of
 from caliber.schema.memory_types import MemoryType
-from caliber.schema.predicate import All, Comparison, Either, Predicate, Variable, holds
+from caliber.schema.predicate import All, Comparison, Either, OneOf, Predicate, Variable, holds
 from caliber.schema.relation import Relation
 
 
@@ -147,6 +147,8 @@ def failing(predicate: Predicate, record: Mapping[str, Any], variables: Mapping[
             return failing(first, record, variables)
         case Either(conditions):
             return ", and ".join(failing(item, record, variables) for item in conditions)
+        case OneOf(column, values):
+            return f"{column} {_shown(record[column])} is not one of {_shown(values)}"
         case Comparison(column, operator, value):
             own = record[column]
             wanted = variables[value] if isinstance(value, Variable) else value

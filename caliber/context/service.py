@@ -204,7 +204,6 @@ class Reader:
             space=space,
             kinds=(),
             limit=1,
-            conditions={},
             readers=self._readers,
             as_of_us=now if as_of is None else to_us(as_of, "as_of"),
             now_us=now,

@@ -15,15 +15,9 @@ from caliber.model import arguments
 from caliber.model.errors import DTypeError, InvalidValue
 from caliber.model.hints import did_you_mean
 from caliber.schema.memories import MemoryBinding
-from caliber.schema.predicate import All, Comparison, Either, Operator, Predicate
+from caliber.schema.predicate import Comparison, Either, Operator, Predicate, all_of, one_of
 from caliber.schema.relation import Column, ColumnType
 from caliber.storage.compile.listing import ORDERED
-
-
-def joined(*parts: Predicate | None) -> Predicate | None:
-    """Return the condition that all of some hold; None for none."""
-    known = tuple(part for part in parts if part is not None)
-    return All(known) if len(known) > 1 else (known[0] if known else None)
 
 
 def equalities(memory: MemoryBinding, values: Mapping[str, Any]) -> Predicate | None:
@@ -31,29 +25,30 @@ def equalities(memory: MemoryBinding, values: Mapping[str, Any]) -> Predicate | 
 
     Raises: InvalidValue, DTypeError, naming the field.
     """
-    return joined(*(_equal(memory, name, value) for name, value in values.items()))
+    return all_of(*(_equal(memory, name, value) for name, value in values.items()))
 
 
 def _equal(memory: MemoryBinding, name: str, value: Any) -> Predicate:
-    column = column_of(memory, name, f"filter.{name}")
-    several = isinstance(value, list | tuple | set | frozenset)
-    options = tuple(_compared(column, item, f"filter.{name}") for item in (value if several else (value,)))
-    if not options:
-        # One of no values: no record has that, as none is without a key.
-        return Comparison(memory.relation.key[0], Operator.EQUAL, None)
-    return Either(options) if len(options) > 1 else options[0]
+    field = f"filter.{name}"
+    column = column_of(memory, name, field)
+    several = value if isinstance(value, list | tuple | set | frozenset) else (value,)
+    is_list = column.type in (ColumnType.TEXT_ARRAY, ColumnType.UUID_ARRAY)
+    options = tuple(_compared(column, item, field, is_list) for item in several)
+    if not is_list or not options:
+        return one_of(column.name, options)
+    members = tuple(Comparison(column.name, Operator.CONTAINS, item) for item in options)
+    return Either(members) if len(members) > 1 else members[0]
 
 
-def _compared(column: Column, value: Any, field: str) -> Comparison:
-    operator = Operator.CONTAINS if column.type in (ColumnType.TEXT_ARRAY, ColumnType.UUID_ARRAY) else Operator.EQUAL
+def _compared(column: Column, value: Any, field: str, is_list: bool) -> Any:
     if value is None:
-        if not column.nullable or operator is Operator.CONTAINS:
+        if not column.nullable or is_list:
             raise InvalidValue(field=field, reason="is never without a value")
-        return Comparison(column.name, operator, None)
+        return None
     check = _CHECKS.get(column.type)
     if check is None:
         raise InvalidValue(field=field, reason="cannot be compared")
-    return Comparison(column.name, operator, check(column, value, field))
+    return check(column, value, field)
 
 
 def _text(_: Column, value: Any, field: str) -> str:

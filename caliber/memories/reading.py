@@ -24,7 +24,7 @@ from caliber.resident.predicates import mask
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.in_force import in_force
 from caliber.schema.memories import MemoryBinding
-from caliber.schema.predicate import Predicate
+from caliber.schema.predicate import Predicate, all_of
 from caliber.schema.relation import Column, ColumnType, Residence
 from caliber.search.filtering.compiled import variables
 from caliber.search.opening import SearchEngine
@@ -159,9 +159,7 @@ class RecordReader:
             asked = self._shared.filters.of(given, (kind,), named=True)[kind]
         elif given is not None:
             asked = conditions.equalities(self._bound, arguments.as_mapping(given, "filter"))
-        return conditions.joined(
-            in_force(self._relation) if counting else None, asked, conditions.equalities(self._bound, equal)
-        )
+        return all_of(in_force(self._relation) if counting else None, asked, conditions.equalities(self._bound, equal))
 
     def _unsearched(self) -> str:
         return "is not searched by words"

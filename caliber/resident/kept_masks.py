@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from caliber.model.forks import renew_in_child
 from caliber.resident.mirror import Generation, RelationSnapshot
 from caliber.resident.predicates import Texts, mask
-from caliber.schema.predicate import All, Comparison, Predicate, Variable
+from caliber.schema.predicate import All, Predicate, Variable, all_of, variables_in
 
 Bools = NDArray[np.bool_]
 
@@ -82,21 +82,9 @@ def _lasting(predicate: Predicate, owners: RelationSnapshot, texts: Texts) -> Bo
 @lru_cache(maxsize=256)
 def _parts(predicate: Predicate) -> tuple[Predicate | None, Predicate | None]:
     """Return the part of a condition that lasts, and the part that depends on when and where it is asked."""
-    if not isinstance(predicate, All):
-        return (None, predicate) if _moves(predicate) else (predicate, None)
-    moving = [_moves(item) for item in predicate.conditions]
+    parts = predicate.conditions if isinstance(predicate, All) else (predicate,)
+    moving = [bool(variables_in(part)) for part in parts]
     return (
-        _all(item for item, moves in zip(predicate.conditions, moving, strict=True) if not moves),
-        _all(item for item, moves in zip(predicate.conditions, moving, strict=True) if moves),
+        all_of(*(part for part, moves in zip(parts, moving, strict=True) if not moves)),
+        all_of(*(part for part, moves in zip(parts, moving, strict=True) if moves)),
     )
-
-
-def _all(conditions: Any) -> Predicate | None:
-    known = tuple(conditions)
-    return All(known) if len(known) > 1 else (known[0] if known else None)
-
-
-def _moves(predicate: Predicate) -> bool:
-    if isinstance(predicate, Comparison):
-        return isinstance(predicate.value, Variable)
-    return any(_moves(item) for item in predicate.conditions)

@@ -8,7 +8,6 @@ import numpy as np
 
 from caliber.schema.relation import ColumnType, Relation, Residence
 from caliber.storage.compile.codec import Row, codec_of
-from caliber.storage.sql.full_text import filterable
 
 _DTYPES = {
     ColumnType.INT: np.int64,
@@ -26,7 +25,6 @@ class Layout:
         "codec",
         "columns",
         "enum_codes",
-        "filterable",
         "gaps",
         "groups",
         "has_tie",
@@ -34,6 +32,7 @@ class Layout:
         "key_places",
         "ordinal_place",
         "relation",
+        "residences",
         "text_place",
         "version_place",
     )
@@ -53,8 +52,6 @@ class Layout:
                 self.columns.append((column.name, place, column.residence, column.type, column.resident_null))
                 if column.enum is not None:
                     self.enum_codes[column.name] = {member.value: code for code, member in enumerate(column.enum)}
-        self.filterable = frozenset(filterable(relation))
-        """What a search of these records can be filtered by."""
         self.groups = tuple((name, self.codec.index(name)) for name in relation.groups)
         # What columns hold as it is stored need not stand in the packed row again; an instant takes 13 bytes there.
         self.held = tuple(
@@ -63,6 +60,10 @@ class Layout:
             if residence is Residence.COLUMN and kind is ColumnType.INSTANT and null is None
         )
         self.has_tie = len(relation.key) == 1 and relation.column(relation.key[0]).type is ColumnType.UUID
+        self.residences = {column.name: column.residence for column in relation.columns}
+        """How a column is asked: a key of one id is looked up, wherever it is held."""
+        if self.has_tie:
+            self.residences[relation.key[0]] = Residence.COLUMN
         self.gaps = (0, *(place for _, place in self.held), *(self.key_places if self.has_tie else ()))
 
     def key_of(self, row: Row) -> bytes:

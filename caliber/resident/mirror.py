@@ -10,7 +10,7 @@ from __future__ import annotations
 import marshal
 import struct
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -52,18 +52,18 @@ def _is_set(value: Any) -> bool:
 class _Interner:
     """Gives each distinct value a code; ``values`` is the list that codes index."""
 
-    __slots__ = ("_codes", "_values")
+    __slots__ = ("codes", "values")
 
-    def __init__(self, values: list[Any]) -> None:
-        self._values = values
-        self._codes: dict[Any, int] = {}
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self.codes: dict[Any, int] = {}
 
     def __call__(self, value: Any) -> int:
-        code = self._codes.get(value)
+        code = self.codes.get(value)
         if code is None:
-            code = len(self._values)
-            self._values.append(value)
-            self._codes[value] = code
+            code = len(self.values)
+            self.values.append(value)
+            self.codes[value] = code
         return code
 
 
@@ -81,7 +81,7 @@ class Generation:
         "evict_at",
         "groups",
         "index",
-        "interned",
+        "interners",
         "keywords",
         "layout",
         "length",
@@ -114,8 +114,8 @@ class Generation:
             for name, _, residence, kind, _ in layout.columns
         }
         self.groups: dict[str, dict[bytes, list[int]]] = {name: {} for name, _ in layout.groups}
-        self.interned: dict[str, list[Any]] = {
-            name: [] for name, _, residence, _, _ in layout.columns if residence is Residence.INTERNED
+        self.interners = {
+            name: _Interner() for name, _, residence, _, _ in layout.columns if residence is Residence.INTERNED
         }
         self._converters = {
             name: self._converter(name, residence, kind, null) for name, _, residence, kind, null in layout.columns
@@ -133,7 +133,7 @@ class Generation:
         if residence is Residence.FLAG:
             return _is_set
         if residence is Residence.INTERNED:
-            return _Interner(self.interned[name])
+            return self.interners[name]
         if kind is ColumnType.ENUM:
             codes = self.layout.enum_codes[name]
             return (lambda value: null if value is None else codes[value]) if null is not None else codes.__getitem__
@@ -367,7 +367,14 @@ class RelationSnapshot:
 
     def interned(self, name: str) -> list[Any]:
         """Return the distinct values of an interned column; codes index it."""
-        return self.generation.interned[name]
+        return self.generation.interners[name].values
+
+    def interned_codes(self, name: str) -> Mapping[Any, int]:
+        """Return the codes of the values, as stored, of an interned column.
+
+        A writer may append while this is read: some may be codes that no row of this boundary has.
+        """
+        return self.generation.interners[name].codes
 
     def enum_code(self, name: str, value: str) -> int:
         """Return the code that stands for an enum's value in its column."""

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from caliber.kernels.patterns import matcher, matches
 from caliber.model.time import to_us
 from caliber.resident.mirror import RelationSnapshot
-from caliber.schema.predicate import All, Comparison, Operator, Predicate, Variable, holds
+from caliber.schema.predicate import All, Comparison, OneOf, Operator, Predicate, Variable, holds
 from caliber.schema.relation import Column, ColumnType, Residence
 from caliber.storage.compile.codec import decoder_of
 
@@ -47,6 +47,8 @@ _SCALARS: Final[dict[Operator, Callable[[Any, Any], bool]]] = {
 }
 TEXTS_AT_ONCE: Final = 4_096
 """Texts left memory because they are many: they do not come back all at once."""
+CODES_COMPARED: Final = 16
+"""Of more values of a column of codes a table of verdicts is quicker than comparisons."""
 _COSTS: Final = {
     Residence.COLUMN: 0,
     Residence.FLAG: 1,  # a comparison with an id goes on to packed rows, but few are set
@@ -54,6 +56,11 @@ _COSTS: Final = {
     Residence.PACKED: 4,
     Residence.TEXT: 6,
 }
+
+
+def held_texts(snapshot: RelationSnapshot, rows: Sequence[int]) -> list[Any]:
+    """Return the texts of rows of a mirror that none has left."""
+    return [snapshot.text(row) for row in rows]
 
 
 def mask(
@@ -75,10 +82,11 @@ def mask(
 class _Asking:
     """One predicate asked of one snapshot. Every method answers only for the rows it is asked about."""
 
-    __slots__ = ("_snapshot", "_texts", "_variables")
+    __slots__ = ("_layout", "_snapshot", "_texts", "_variables")
 
     def __init__(self, snapshot: RelationSnapshot, variables: Mapping[Variable, Any], texts: Texts) -> None:
         self._snapshot = snapshot
+        self._layout = snapshot.layout
         self._variables = variables
         self._texts = texts
 
@@ -86,6 +94,8 @@ class _Asking:
         """Return the wanted rows that a predicate holds for."""
         if isinstance(predicate, Comparison):
             return self._compared(predicate, wanted)
+        if isinstance(predicate, OneOf):
+            return self._member(predicate, wanted)
         parts = sorted(predicate.conditions, key=self._cost)
         if isinstance(predicate, All):
             for part in parts:
@@ -97,22 +107,46 @@ class _Asking:
         return found
 
     def _cost(self, predicate: Predicate) -> int:
-        if not isinstance(predicate, Comparison):
-            return max(map(self._cost, predicate.conditions))
-        return _COSTS[self._residence(predicate)] + (predicate.operator is Operator.MATCHES)
+        if isinstance(predicate, Comparison):
+            return _COSTS[self._layout.residences[predicate.column]] + (predicate.operator is Operator.MATCHES)
+        if isinstance(predicate, OneOf):
+            return _COSTS[self._layout.residences[predicate.column]]
+        return max(map(self._cost, predicate.conditions))
 
-    def _residence(self, comparison: Comparison) -> Residence:
-        layout = self._snapshot.layout
-        if layout.has_tie and comparison.column == layout.relation.key[0]:
-            return Residence.COLUMN
-        return layout.relation.column(comparison.column).residence
+    def _member(self, asked: OneOf, wanted: Bools) -> Bools:
+        """Return the wanted rows that have one of some values."""
+        snapshot, column, values = self._snapshot, self._layout.relation.column(asked.column), asked.values
+        if column.residence is Residence.INTERNED:
+            known = snapshot.interned_codes(column.name)
+            codes = [code for code in map(known.get, map(_as_stored, values)) if code is not None]
+            if len(codes) > CODES_COMPARED:
+                verdicts = np.zeros(len(snapshot.interned(column.name)), np.bool_)
+                verdicts[codes] = True
+                either: Bools = verdicts[snapshot.column(column.name)]
+                return _both(either, wanted)
+            return self._among(column, codes, wanted)
+        if column.residence is Residence.COLUMN:
+            null = column.resident_null
+            stored = [null if value is None else self._stored(column, value) for value in values]
+            # The value that stands for NULL in the array is no record's.
+            return self._among(column, [item for item in stored if item != null or None in values], wanted)
+        either = np.zeros(snapshot.length, np.bool_)
+        for value in values:
+            either |= self._compared(Comparison(column.name, Operator.EQUAL, value), wanted & ~either)
+        return either
+
+    def _among(self, column: Column, values: Sequence[Any], wanted: Bools) -> Bools:
+        array, found = self._snapshot.column(column.name), wanted.copy()
+        known = np.array(sorted(value for value in values if value is not None), array.dtype)
+        self._snapshot.evaluator.keep_members(found, array, known)
+        return found
 
     def _compared(self, comparison: Comparison, wanted: Bools) -> Bools:
         value = self._value(comparison)
         if isinstance(comparison.value, Variable) and value is None:
             return np.zeros(len(wanted), np.bool_)
-        column = self._snapshot.relation.column(comparison.column)
-        match self._residence(comparison):
+        column = self._layout.relation.column(comparison.column)
+        match self._layout.residences[comparison.column]:
             case Residence.COLUMN if column.type is ColumnType.UUID:
                 return _both(self._by_key(comparison, value), wanted)
             case Residence.COLUMN:
@@ -181,17 +215,17 @@ class _Asking:
 
     def _by_code(self, comparison: Comparison, column: Column, value: Any, wanted: Bools) -> Bools:
         codes: NDArray[np.int32] = self._snapshot.column(column.name)
-        # A writer may append while this reads: what was there when the boundary was made stays in its place.
-        values = self._snapshot.interned(column.name)
         if comparison.operator in (Operator.EQUAL, Operator.UNEQUAL):
-            stored = value.bytes if isinstance(value, uuid.UUID) else value
-            same = _code_of(values, stored)
+            known = self._snapshot.interned_codes(column.name)
+            same = known.get(_as_stored(value), -1)
             if comparison.operator is Operator.EQUAL:
                 return np.equal(codes, same)
             found: Bools = np.not_equal(codes, same)
             if value is not None and column.nullable:
-                found &= codes != _code_of(values, None)
+                found &= codes != known.get(None, -1)
             return found
+        # A writer may append while this reads: what was there when the boundary was made stays in its place.
+        values = self._snapshot.interned(column.name)
         asked = np.zeros(len(values), np.bool_)
         asked[codes[wanted]] = True
         verdicts = np.zeros(len(asked), np.bool_)
@@ -236,9 +270,5 @@ def _both(fresh: Bools, wanted: Bools) -> Bools:
     return np.logical_and(fresh, wanted, out=fresh)
 
 
-def _code_of(values: list[Any], stored: Any) -> int:
-    """Return the code of a value in a column of codes, or -1 where no row has it."""
-    try:
-        return values.index(stored)
-    except ValueError:
-        return -1
+def _as_stored(value: Any) -> Any:
+    return value.bytes if isinstance(value, uuid.UUID) else value

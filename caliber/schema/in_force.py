@@ -10,7 +10,7 @@ import functools
 from datetime import datetime
 from typing import Any
 
-from caliber.schema.predicate import All, Comparison, Either, Operator, Predicate, Variable
+from caliber.schema.predicate import Comparison, Either, Operator, Predicate, Variable, all_of
 from caliber.schema.relation import Relation
 
 
@@ -25,9 +25,7 @@ def in_force(relation: Relation) -> Predicate | None:
             for name, operator in bounds
             if name is not None
         ]
-    if len(parts) < 2:
-        return parts[0] if parts else None
-    return All(tuple(parts))
+    return all_of(*parts)
 
 
 def _unset(column: str) -> Comparison:

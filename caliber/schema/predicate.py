@@ -1,4 +1,4 @@
-"""Conditions over the columns of a relation, as data: what filters of the language compile to.
+"""Conditions over the columns of a relation, as data: every filter, in words or by values, and traits of relations.
 
 A comparison with a column that is NULL does not hold, whatever its operator; only ``= null`` and ``!= null`` ask about
 NULL itself. The bounds of validity are open: ``valid_until`` without a value lies after every instant, ``valid_from``
@@ -8,7 +8,7 @@ before. Source: C-161 to C-165, K-064, K-071.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -50,6 +50,17 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
+class OneOf:
+    """``column`` has one of some values, each of the column's type; None among them is having no value.
+
+    Of no values no record has one.
+    """
+
+    column: str
+    values: tuple[Literal, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class All:
     """Every one of two or more conditions holds."""
 
@@ -63,10 +74,34 @@ class Either:
     conditions: tuple[Predicate, ...]
 
 
-Predicate: TypeAlias = Comparison | All | Either
+Predicate: TypeAlias = Comparison | OneOf | All | Either
 
 OPEN_BEFORE = frozenset({"valid_from"})
 OPEN_AFTER = frozenset({"valid_until"})
+
+
+def one_of(column: str, values: Sequence[Literal]) -> Comparison | OneOf:
+    """Return the condition that a column has one of some values."""
+    if len(values) == 1:
+        return Comparison(column, Operator.EQUAL, values[0])
+    return OneOf(column, tuple(values))
+
+
+def all_of(*parts: Predicate | None) -> Predicate | None:
+    """Return the condition that all of some hold; None for none."""
+    known = tuple(part for part in parts if part is not None)
+    return All(known) if len(known) > 1 else (known[0] if known else None)
+
+
+def variables_in(predicate: Predicate) -> frozenset[Variable]:
+    """Return the variables that a predicate names."""
+    match predicate:
+        case Comparison(_, _, value):
+            return frozenset((value,)) if isinstance(value, Variable) else frozenset()
+        case OneOf():
+            return frozenset()
+        case All(conditions) | Either(conditions):
+            return frozenset().union(*map(variables_in, conditions))
 
 
 def holds(
@@ -84,6 +119,8 @@ def holds(
             return all(holds(item, record, variables, matches) for item in conditions)
         case Either(conditions):
             return any(holds(item, record, variables, matches) for item in conditions)
+        case OneOf(column, values):
+            return record[column] in values
         case Comparison(column, operator, None):
             return (record[column] is None) is (operator is Operator.EQUAL)
         case Comparison(column, operator, wanted):

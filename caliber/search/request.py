@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +12,11 @@ from numpy.typing import NDArray
 from caliber.access.visibility import Readers
 from caliber.model.embedding import EmbeddingSpace
 from caliber.model.windows import Evidence
-from caliber.resident.predicates import Texts
+from caliber.resident.predicates import Texts, held_texts
 from caliber.resident.snapshot import ResidentSnapshot
+from caliber.schema.predicate import Predicate
 from caliber.search.filtering.filters import Found, Seen
-from caliber.search.filtering.where import Where, held_texts
+from caliber.search.filtering.where import Where
 from caliber.search.query import Query
 from caliber.search.stats import StoredStats
 
@@ -32,7 +32,6 @@ class Request:
     space_id: uuid.UUID | None
     kinds: Sequence[str]
     limit: int
-    conditions: Mapping[str, Any]
     readers: Seen
     as_of_us: int
     now_us: int
@@ -57,7 +56,6 @@ class Asked:
     space: EmbeddingSpace | None
     kinds: Sequence[str]
     limit: int
-    conditions: Mapping[str, Any]
     readers: Readers
     as_of_us: int
     now_us: int
@@ -66,8 +64,8 @@ class Asked:
     where: Where | None = None
     floor: bool = True
     """Whether only what reaches the floor is found."""
-    reach: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
-    """Conditions by kind, of which a record has to meet one besides; every record of a kind that is not named does."""
+    reach: Mapping[str, Sequence[Predicate | None]] = field(default_factory=dict)
+    """Conditions by kind, of which a record has to meet one besides, and meets none but that; of other kinds none."""
 
 
 @dataclass(frozen=True, slots=True)

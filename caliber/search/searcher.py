@@ -98,21 +98,15 @@ class Searcher:
             self._similar.warm()
 
     def searched(self, request: Request) -> list[Searched]:
-        """Return the kinds that can be searched as asked; a kind without a filtered column is left out."""
+        """Return the kinds that can be searched as asked."""
         out = []
         for kind in request.kinds:
             owners = request.snapshot[kind]
             if not owners.length:
                 continue
             visibility = self._visible_cache.of(owners, request.readers, request.as_of_us, request.now_us)
-            allowed = visibility.visible
-            if request.conditions:
-                meeting = visibility.meeting(owners, request.conditions)
-                if meeting is None:
-                    continue
-                allowed = meeting
-            if request.where is not None:
-                allowed = visibility.holding(owners, request.where, request.texts)
+            where = request.where
+            allowed = visibility.visible if where is None else visibility.meeting(owners, where, request.texts)
             out.append(Searched(kind, owners, visibility, allowed, self.keywords.of(owners)))
         return out
 

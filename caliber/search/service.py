@@ -155,14 +155,15 @@ class Searching:
         deadline.check("the query was embedded")
         now = engine.clock.now_us()
         at_us = now if as_of is None else to_us(as_of, "as_of")
-        given: dict[str, Any] = {}
         where = None
         if isinstance(conditions, str):
             predicates = self._shared.filters.of(conditions, wanted, named=kinds is not None)
             where = Where(predicates, variables(self._principal, at_us))
-            wanted = tuple(predicates)
-        else:
-            given = arguments.as_mapping(conditions, "filter")
+        elif values := arguments.as_mapping(conditions, "filter"):
+            relations = engine.store.catalog.by_name
+            where = Where(filters.conditions_of([relations[kind] for kind in wanted], values), {})
+        if where is not None:
+            wanted = tuple(where.predicates)
         space = self._embeddings.searched(snapshot)
         out = []
         within = functools.partial(deadline.check, "the database was searched")
@@ -175,7 +176,6 @@ class Searching:
                     space=space,
                     kinds=wanted,
                     limit=count,
-                    conditions=given,
                     readers=self.readers,
                     as_of_us=at_us,
                     now_us=now,
@@ -209,8 +209,6 @@ class Searching:
         return SearchResult(hits, status, reason, position, pending, _understood(outcome), outcome.below)
 
     def _in_memory(self, asked: Asked, snapshot: ResidentSnapshot) -> tuple[Outcome, Position]:
-        if asked.conditions:
-            filters.check_filter([snapshot[kind] for kind in asked.kinds], asked.conditions)
         request = Request(
             snapshot=snapshot,
             text=asked.text,
@@ -219,7 +217,6 @@ class Searching:
             space_id=None if asked.space is None else asked.space.space_id,
             kinds=asked.kinds,
             limit=asked.limit,
-            conditions=asked.conditions,
             readers=asked.readers,
             as_of_us=asked.as_of_us,
             now_us=asked.now_us,

@@ -37,14 +37,13 @@ def test_relevance_is_the_score_of_a_search(agent: Any) -> None:
         engine.part(Embeddings).embedder.space.space_id,
         ("note", "artifact"),
         5,
-        {},
         seen,
         now,
         now,
     )
     pools = []
     for kind in request.kinds:
-        found = masks(snapshot[kind], {}, seen, now, now)
+        found = masks(snapshot[kind], None, seen, now, now)
         assert found is not None
         rows = np.flatnonzero(found[1])[::-1] if kind == "artifact" else None
         pools.append(Pool(kind, None if rows is None else found[1], 5, rows))

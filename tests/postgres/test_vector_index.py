@@ -30,10 +30,12 @@ from caliber.model import EventType, Principal, PrincipalKind
 from caliber.model.embedding import DistanceMetric, EmbeddingSpace, SpaceState
 from caliber.model.ids import SpaceId
 from caliber.schema.relations import EMBEDDING_SPACE, NOTE
-from caliber.search.filtering.filters import encoded_filter
+from caliber.search.filtering.filters import conditions_of
+from caliber.search.filtering.where import Where
 from caliber.search.in_database.candidates import Candidates, VisibleSet, by_vector
 from caliber.search.in_database.full_text import WordIndexer
 from caliber.search.request import Asked
+from caliber.storage.compile.filters import parameters, unfiltered
 from caliber.storage.sql.vector_index import Near
 from caliber.testing import inspect
 
@@ -77,10 +79,10 @@ class World:
             space,
             ("note",),
             10,
-            conditions,
             Readers(ADMIN),
             now_us,
             now_us,
+            where=Where(conditions_of([NOTE], conditions), {}) if conditions else None,
         )
 
     def found(self, name: str, query: NDArray[np.float32], store: Any = None, **conditions: Any) -> list[int]:
@@ -95,7 +97,7 @@ class World:
         return sorted(ordinal - 1 for ordinal in out.rows.get("note", ()))
 
     def near(self, name: str, query: NDArray[np.float32], records: int = 10, **conditions: Any) -> Any:
-        filters = encoded_filter(NOTE, conditions)
+        filters = parameters(NOTE, conditions_of([NOTE], conditions).get("note"))
         assert filters is not None
         now_us = int(NOW.timestamp()) * 1_000_000
         near = Near("note", query.astype("<f4").tobytes(), "[]", now_us, filters, records)
@@ -376,8 +378,7 @@ def test_a_declared_memory_has_an_index_of_its_own(pg: PostgresBackend) -> None:
     made = facts.insert_many(rows)
     (space,) = inspect(memory).resident.snapshot.spaces.values()
     vector = np.asarray(provider.embed_batch(["fact number 7"])[0], np.float32)
-    filters = encoded_filter(inspect(memory).store.catalog.by_name["memory_fact"], {})
-    assert filters is not None
+    filters = unfiltered(inspect(memory).store.catalog.by_name["memory_fact"])
     with inspect(memory).store.read() as session:
         near = Near("memory_fact", vector.tobytes(), "[]", int(NOW.timestamp()) * 1_000_000, filters, 10)
         rows_found = indexed.nearest(session, space, near)

@@ -27,8 +27,10 @@ from caliber.model import AgentRole, Principal, PrincipalKind
 from caliber.model.errors import BudgetTooSmall, DTypeError, InvalidValue, NonFiniteError, ShapeError
 from caliber.resident.layout import Layout
 from caliber.resident.memory import ResidentMemory
+from caliber.resident.predicates import held_texts, mask
 from caliber.schema.relations import MIRRORED
-from caliber.search.filtering.filters import filter_mask
+from caliber.search.filtering.filters import conditions_of
+from caliber.search.filtering.where import Where
 from caliber.search.request import Request
 from caliber.search.searcher import Searcher
 
@@ -494,15 +496,18 @@ def test_searches_of_one_store_find_the_same(
     found = []
     for memory in _both(world, numba):
         snapshot = memory.snapshot
+        relations = [snapshot[kind].relation for kind in ("note", "artifact", "turn", "scope")]
+        predicates = conditions_of(relations, conditions)
+        where = Where(predicates, {}) if conditions else None
         request = Request(
             snapshot=snapshot,
             text=text,
             vector=None if query is None else np.array(query, np.float32),
             without_vector="none was drawn",
             space_id=world.space.space_id,
-            kinds=("note", "artifact", "turn", "scope"),
+            kinds=[relation.name for relation in relations if not conditions or relation.name in predicates],
             limit=limit,
-            conditions=conditions,
+            where=where,
             readers=Readers(principal),
             as_of_us=now + days * 86_400_000_000,
             now_us=now,
@@ -511,9 +516,8 @@ def test_searches_of_one_store_find_the_same(
         found.append([(hit.relation.entity_id(hit.row), hit.score, hit.breakdown) for hit in outcome.found])
         notes = snapshot["note"]
         if notes.length and "importance" in conditions:
-            mask = filter_mask(notes, conditions)
-            assert mask is not None
+            met = mask(predicates["note"], notes, {}, held_texts)
             wanted = [v for v in np.atleast_1d(conditions["importance"]).tolist() if v in (1, 5.5)]
-            assert mask.tolist() == np.isin(notes.column("importance"), wanted).tolist()
+            assert met.tolist() == (notes.live_mask & np.isin(notes.column("importance"), wanted)).tolist()
     assert found[0] == found[1]
     world.close()

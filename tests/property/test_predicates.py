@@ -19,7 +19,7 @@ from caliber.resident.layout import Layout
 from caliber.resident.mirror import EVICTED, Generation, RelationSnapshot
 from caliber.resident.predicates import mask
 from caliber.schema.memories import BUILT_IN
-from caliber.schema.predicate import All, Comparison, Either, Operator, Predicate, holds
+from caliber.schema.predicate import All, Comparison, Either, OneOf, Operator, Predicate, Variable, holds
 from caliber.storage.compile.codec import codec_of
 
 EXAMPLES = 5_000 if os.environ.get("CALIBER_SOAK") else 120
@@ -85,6 +85,22 @@ def test_every_operator_of_every_column() -> None:
                     found = mask(asked, rows.snapshot, VARIABLES, rows.read_texts)
                     held = [holds(asked, item, VARIABLES, matches) for item in rows.records]
                     assert found.tolist() == (rows.snapshot.live_mask & np.array(held)).tolist(), asked
+
+
+@pytest.mark.parametrize("compared", [0, 16])
+def test_one_of_some_values_of_every_column(compared: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # of a column of codes few values are compared, and many looked up
+    monkeypatch.setattr("caliber.resident.predicates.CODES_COMPARED", compared)
+    for name, memory in BUILT_IN.items():
+        rows = Rows(name, 40, 5)
+        for column in memory.relation.columns:
+            values = [item.value for item in singles(column) if item.operator is Operator.EQUAL]
+            plain = [value for value in values if not isinstance(value, Variable)]
+            for left_out in range(len(plain) + 1):
+                asked = OneOf(column.name, tuple(plain[:left_out] + plain[left_out + 1 :]))
+                found = mask(asked, rows.snapshot, VARIABLES, rows.read_texts)
+                held = [holds(asked, item, VARIABLES, matches) for item in rows.records]
+                assert found.tolist() == (rows.snapshot.live_mask & np.array(held)).tolist(), asked
 
 
 def test_texts_are_read_last_and_only_where_they_decide(monkeypatch: pytest.MonkeyPatch) -> None:

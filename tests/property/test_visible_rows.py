@@ -19,7 +19,11 @@ import caliber
 from caliber.access.visibility import Readers
 from caliber.model import AgentRole, EntityRef, EntityType, FixedClock, Principal, PrincipalKind
 from caliber.model.time import from_us
+from caliber.resident.predicates import held_texts
+from caliber.schema.relations import NOTE
+from caliber.search.filtering.filters import conditions_of
 from caliber.search.filtering.visible import VisibleCache
+from caliber.search.filtering.where import Where
 from caliber.search.opening import SearchEngine
 from caliber.testing import inspect
 
@@ -87,19 +91,18 @@ def test_a_sight_is_what_would_be_found_anew(seed: int) -> None:
                 if not owners.length:
                     continue
                 visibility = visibilities.of(owners, reader, as_of_us, now_us)
-                found = masks(owners, {}, reader, as_of_us, now_us)
-                assert found is not None
+                found = masks(owners, None, reader, as_of_us, now_us)
                 assert visibility.visible.tolist() == found[0].tolist()
                 assert visibility.count == np.count_nonzero(found[0])
                 if rng.random() < 0.7:
                     words = keywords.of(owners)
                     assert visibility.lengths(words) == int(words.lengths[: owners.length][found[0]].sum())
-                for conditions in ({"token_count": [2, 3]}, {"token_count": 3.0}, {"token_count": 3}, {"name": "x"}):
-                    expected = masks(owners, conditions, reader, as_of_us, now_us)
+                for values in ([2, 3], 3.0, 3, []):
+                    tokens = "summary_tokens" if owners.relation.has("summary_tokens") else "token_count"
+                    wanted = conditions_of([owners.relation], {tokens: values})
+                    expected = masks(owners, wanted[owners.relation.name], reader, as_of_us, now_us)[1]
                     for _ in range(2):  # found, and kept
-                        meeting = visibility.meeting(owners, conditions)
-                        assert (meeting is None) == (expected is None)
-                        assert meeting is None or meeting.tolist() == expected[1].tolist()
+                        assert visibility.meeting(owners, Where(wanted, {}), held_texts).tolist() == expected.tolist()
                 again = visibilities.of(owners, reader, as_of_us, now_us)
                 assert again is visibility  # nothing has changed: nothing is found anew
 
@@ -123,7 +126,8 @@ def test_what_is_kept_is_bounded_and_ends_with_its_generation() -> None:
         (kept,) = visibilities.known.values()
         assert len(kept) == 16
         for most in range(40):  # and few filters
-            assert kept[0].meeting(snapshot["note"], {"token_count": most}) is not None
+            where = Where(conditions_of([NOTE], {"token_count": most}), {})
+            assert kept[0].meeting(snapshot["note"], where, held_texts).shape == (40,)
         assert len(kept[0].filtered) <= 16
         memory.storage.notes.delete(memory.search("n").hits[0].id)
         inspect(memory).resident.compact()

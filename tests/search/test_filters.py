@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.filled import Filled
-from support.predicates import MOMENTS, VARIABLES, cases
+from support.predicates import MOMENTS, VARIABLES, cases, memberships
 
 import caliber
 from caliber.access.visibility import may_see
@@ -33,8 +33,9 @@ from caliber.model.errors import DTypeError, InvalidValue, NotFound, Unavailable
 from caliber.model.time import to_us
 from caliber.schema.in_force import in_force
 from caliber.schema.memories import BUILT_IN, BuiltInName
-from caliber.schema.predicate import All, Comparison, Operator, Predicate, Variable, holds
+from caliber.schema.predicate import All, Comparison, Either, OneOf, Operator, Predicate, Variable, holds
 from caliber.search.opening import SearchEngine
+from caliber.storage.compile.filters import filterable
 from caliber.testing import inspect
 
 EXAMPLES, ROWS = (400, 200) if os.environ.get("CALIBER_SOAK") else (15, 20)
@@ -46,6 +47,9 @@ BEFORE, NOW = datetime(2026, 3, 1, tzinfo=UTC), datetime(2026, 6, 1, tzinfo=UTC)
 
 def spelt(predicate: Predicate) -> str | None:
     """A predicate as a person would write it; None where no text can hold one of its values."""
+    if isinstance(predicate, OneOf):
+        parts = [Comparison(predicate.column, Operator.EQUAL, value) for value in predicate.values]
+        return spelt(Either((*parts, *parts))) if parts else None
     if not isinstance(predicate, Comparison):
         parts = [spelt(part) for part in predicate.conditions]
         if any(part is None for part in parts):
@@ -136,6 +140,35 @@ def test_a_filter_in_words_means_the_same_wherever_it_is_asked(backend: Any, mod
 
     any_filter()
     world.check(world.memory, "note", Comparison("content", Operator.MATCHES, "(a|é).?b"), 'content ~ "(a|é).?b"')
+
+
+@pytest.mark.parametrize("mode", ["resident", "backend"])
+def test_a_filter_by_values_means_the_same_wherever_it_is_asked(backend: Any, mode: str) -> None:
+    # a predicate from the door on: columns in memory, and the parameters of prepared statements of both databases
+    if mode == "backend":
+        backend.needs("full text")
+    world = World(backend, mode)
+    kinds = st.sampled_from(sorted(KINDS))
+
+    @given(kinds.flatmap(lambda name: st.tuples(st.just(name), st.lists(memberships(name), max_size=3))))
+    @settings(max_examples=EXAMPLES)
+    def any_values(case: tuple[str, list[OneOf]]) -> None:
+        name, wanted = case
+        relation = BUILT_IN[name].relation
+        values = {each.column: list(each.values) for each in wanted if each.column in filterable(relation)}
+        records = world.records[relation.name].values()
+        parts = [condition for condition in (in_force(relation),) if condition is not None]
+        parts += [OneOf(column, tuple(values[column])) for column in values]
+        meant = {
+            item[relation.key[0]]
+            for item in records
+            if all(holds(part, item, VARIABLES, matches) for part in parts)
+            and (name != "scope" or item["summary_tokens"] > 0)
+        }
+        hits = world.memory.search("", kinds=[KINDS[name]], filter=values, limit=999).hits
+        assert {hit.id for hit in hits} == meant, values
+
+    any_values()
 
 
 @pytest.fixture(params=["resident", "backend"])

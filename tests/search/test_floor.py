@@ -232,7 +232,6 @@ def test_relevance_says_what_is_found(vectors: Any) -> None:
             space_id=engine.part(Embeddings).embedder.space.space_id,
             kinds=(),
             limit=1,
-            conditions={},
             readers=Readers(memory.principal),
             as_of_us=now,
             now_us=now,

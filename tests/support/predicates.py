@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from caliber.model.time import from_us
 from caliber.model.trajectory import TTL, OutcomeStatus, TrajectoryOutcome, TTLKind
 from caliber.schema.memories import BUILT_IN
-from caliber.schema.predicate import All, Comparison, Either, Operator, Predicate, Variable
+from caliber.schema.predicate import All, Comparison, Either, OneOf, Operator, Predicate, Variable
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.testing.entities import FIRST_US, INT64_MAX, LAST_US, part_columns
 
@@ -126,13 +126,29 @@ def comparisons(name: str) -> st.SearchStrategy[Comparison]:
     return st.sampled_from(columns).flatmap(lambda column: st.sampled_from(singles(column)))
 
 
+def memberships(name: str) -> st.SearchStrategy[OneOf]:
+    """Conditions that a column has one of some values: of none, of one or of several, having none among them."""
+    equal = {
+        column.name: [item.value for item in singles(column) if item.operator is Operator.EQUAL]
+        for column in BUILT_IN[name].relation.columns
+    }
+    known = {
+        column: [value for value in values if not isinstance(value, Variable)]
+        for column, values in equal.items()
+        if values
+    }
+    return st.sampled_from(sorted(known)).flatmap(
+        lambda column: st.builds(OneOf, st.just(column), st.lists(st.sampled_from(known[column])).map(tuple))
+    )
+
+
 @functools.cache
 def predicates(name: str) -> st.SearchStrategy[Predicate]:
     def joined(inner: st.SearchStrategy[Predicate]) -> st.SearchStrategy[Predicate]:
         several = st.lists(inner, min_size=2, max_size=4).map(tuple)
         return st.builds(All, several) | st.builds(Either, several)
 
-    return st.recursive(comparisons(name), joined, max_leaves=6)
+    return st.recursive(comparisons(name) | memberships(name), joined, max_leaves=6)
 
 
 cases = st.sampled_from(sorted(BUILT_IN)).flatmap(lambda name: st.tuples(st.just(name), predicates(name)))

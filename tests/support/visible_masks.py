@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from caliber.resident.mirror import RelationSnapshot
-from caliber.search.filtering.filters import Seen, alive, allowed_by
+from caliber.resident.predicates import held_texts, mask
+from caliber.schema.predicate import Predicate
+from caliber.search.filtering.filters import Seen, alive
 
 
 def masks(
-    owners: RelationSnapshot, conditions: Mapping[str, Any], readers: Seen, as_of_us: int, now_us: int
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]] | None:
-    """Return which rows in force a principal may see, and which of them meet the filters; None without a column."""
+    owners: RelationSnapshot, condition: Predicate | None, readers: Seen, as_of_us: int, now_us: int
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return which rows in force a principal may see, and which of them meet a condition."""
     visible = alive(owners, as_of_us, now_us, readers.over(owners))
-    wanted = allowed_by(visible, owners, conditions)
-    return None if wanted is None else (visible, wanted)
+    return visible, visible if condition is None else mask(condition, owners, {}, held_texts, visible)

@@ -36,6 +36,19 @@ _TYPES: Final = {
     ColumnType.ENUM: "TEXT",
 }
 
+_MEMBERS: Final = "{name} IN (SELECT member::{type} FROM jsonb_array_elements_text({mark}) AS list (member))"
+_ONE_OF: Final = {
+    ColumnType.UUID: _MEMBERS,
+    ColumnType.TEXT: _MEMBERS,
+    ColumnType.ENUM: _MEMBERS,
+    # Its shortest spelling of a number may be another than ours: what is read is compared.
+    ColumnType.FLOAT: _MEMBERS,
+    # A list holds a number whichever way it is spelt: 3 and 3.0 are the same to JSONB.
+    ColumnType.INT: "{mark} @> to_jsonb({name})",
+    ColumnType.BOOL: "{mark} @> to_jsonb({name}::int)",
+    ColumnType.INSTANT: "{mark} @> to_jsonb((extract(epoch FROM {name}) * 1000000)::bigint)",
+}
+
 
 def check_schema_name(name: str) -> str:
     """Return ``name`` if a schema may be called that.
@@ -116,6 +129,9 @@ class PostgresDialect:
     def placeholder(self, position: int) -> str:
         return f"${position}"
 
+    def list_placeholder(self, position: int) -> str:
+        return f"${position}::jsonb"
+
     def in_integers(self, position: int) -> str:
         return f"SELECT value::bigint FROM jsonb_array_elements_text(${position}::jsonb)"
 
@@ -125,6 +141,10 @@ class PostgresDialect:
     def contains(self, column: Column, mark: str) -> str:
         name = quote(column.name)
         return f"strpos({name}, {mark}) > 0" if column.type is ColumnType.TEXT else f"{mark} = ANY({name})"
+
+    def one_of(self, column: Column, name: str, mark: str) -> str:
+        among = _ONE_OF[column.type].format(name=name, mark=mark, type=_TYPES[column.type])
+        return f"({among} OR ({name} IS NULL AND {mark} @> 'null'))" if column.nullable else among
 
     def _comments(self, relation: Relation) -> Iterator[str]:
         table = self.table(relation.name)

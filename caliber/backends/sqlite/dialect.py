@@ -90,6 +90,9 @@ class SqliteDialect:
     def placeholder(self, position: int) -> str:
         return f"?{position}"
 
+    def list_placeholder(self, position: int) -> str:
+        return f"?{position}"
+
     def in_integers(self, position: int) -> str:
         return f"SELECT value FROM json_each(?{position})"
 
@@ -98,6 +101,13 @@ class SqliteDialect:
 
     def contains(self, column: Column, mark: str) -> str:
         return _CONTAINS[column.type].format(quote(column.name), mark)
+
+    def one_of(self, column: Column, name: str, mark: str) -> str:
+        value = "unhex(value)" if column.type is ColumnType.UUID else "value"
+        among = f"{name} IN (SELECT {value} FROM json_each({mark}))"
+        if not column.nullable:
+            return among
+        return f"({among} OR ({name} IS NULL AND EXISTS (SELECT 1 FROM json_each({mark}) WHERE type = 'null')))"
 
 
 DIALECT = SqliteDialect()

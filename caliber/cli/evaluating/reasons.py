@@ -18,10 +18,12 @@ from caliber.model.knowledge import Note
 from caliber.model.time import from_us, to_us
 from caliber.model.windows import SearchHit, SearchResult
 from caliber.resident.mirror import RelationSnapshot
+from caliber.resident.predicates import held_texts, mask
 from caliber.schema.in_force import asked_us, why_not
 from caliber.search.filtering import filters
 from caliber.search.in_database.stored import NOT_RESIDENT
 from caliber.search.opening import SearchEngine
+from caliber.storage.compile.filters import filterable
 
 if TYPE_CHECKING:
     from caliber.api.caliber import Caliber
@@ -217,10 +219,11 @@ class Reasons:
         if kinds and row.kind not in kinds:
             return "other_kind", f"it is a {row.kind}; only {', '.join(kinds)} was searched"
         for name, value in question.filter.items():
-            mask = filters.filter_mask(row.relation, {name: value})
-            if mask is None:
+            relation = row.relation.relation
+            if name not in filterable(relation):
                 return "filtered", f"the filter keeps only records with {name}, which a {row.kind} has not"
-            if not mask[row.number]:
+            condition = filters.conditions_of([relation], {name: value})[relation.name]
+            if not mask(condition, row.relation, {}, held_texts)[row.number]:
                 return "filtered", f"the filter {name} = {value} leaves it out"
         return self._invalid(question, row)
 

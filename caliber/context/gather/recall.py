@@ -9,6 +9,7 @@ Source: design section 5 (What a window is for), docs/windows.md.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -18,14 +19,16 @@ from numpy.typing import NDArray
 
 from caliber.context.conversation import PASSAGE, SUMMARY, TASKS
 from caliber.context.gather.duplicates import Recalled, find_twins
-from caliber.context.gather.reach import conditions_of, having, meeting
 from caliber.context.gather.scores import Scored, compared, without_vector
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import AssemblyPlan
 from caliber.model.context import Reach
 from caliber.model.references import EntityType
+from caliber.model.trust import TrustLabel
 from caliber.resident.conversation import neighbours
 from caliber.resident.snapshot import ResidentSnapshot
+from caliber.schema.predicate import All, Comparison, Operator, Predicate, all_of, one_of
+from caliber.schema.relation import Relation
 from caliber.search.request import Pool, Request
 
 if TYPE_CHECKING:
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 Bools = NDArray[np.bool_]
 Rows = NDArray[np.int64]
 
+_TASK: Final = "trajectory_id"
 _NEIGHBOUR_BOOST: Final = "neighbour_boost"
 _CARRIES: Final = "carries"
 """The part of a relevance that a turn has because a hit beside it borrowed words from it."""
@@ -53,35 +57,63 @@ class Recall:
 # --- whose records -------------------------------------------------------------------------------
 
 
-def tasks_in_reach(snapshot: ResidentSnapshot, trajectory_id: bytes, reach: Reach) -> list[bytes] | None:
-    """Return the keys of the tasks whose records a window may recall; None: of every task."""
+def tasks_in_reach(snapshot: ResidentSnapshot, trajectory_id: uuid.UUID, reach: Reach) -> list[uuid.UUID] | None:
+    """Return the tasks whose records a window may recall; None: of every task."""
     tasks = snapshot[TASKS]
     if reach is Reach.TENANT:
         return None
     if reach is Reach.TRAJECTORY:
         return [trajectory_id]
     place = tasks.layout.codec.index
-    row = tasks.packed(tasks.find(trajectory_id))
+    own = tasks.find(trajectory_id.bytes)
+    row = tasks.packed(own)
     name = "session_id" if reach is Reach.SESSION else "initiator_id"
     key = row[place(name)]
     rows = tasks.group(name, key) if key is not None else np.empty(0, np.int64)
     if reach is Reach.OWNER:
-        rows = rows[tasks.column("initiator_type")[rows] == tasks.column("initiator_type")[tasks.find(trajectory_id)]]
+        rows = rows[tasks.column("initiator_type")[rows] == tasks.column("initiator_type")[own]]
     shared = tasks.live_mask & (
         tasks.column("initiator_type") == tasks.enum_code("initiator_type", EntityType.SYSTEM.value)
     )
     every = np.union1d(rows, np.flatnonzero(shared))
-    return list({trajectory_id, *(tasks.entity_id(number).bytes for number in every.tolist())})
+    return list({trajectory_id, *(tasks.entity_id(number) for number in every.tolist())})
+
+
+def conditions_of(
+    relation: Relation, tasks: Sequence[uuid.UUID] | None, own: uuid.UUID, least: TrustLabel
+) -> tuple[Predicate | None, ...]:
+    """Return one or two conditions, of which a record meets exactly one if a window may recall it, and none if not.
+
+    Each says which values columns have; None: every record meets it. ``tasks`` are those in reach, None for every task;
+    ``own`` is the window's. What is not the task's own is trusted ``least`` or more.
+    """
+    if not relation.has(_TASK):  # knowledge belongs to no task
+        return (None,)
+    whose = None
+    if tasks is not None:
+        # A record that may belong to no task, and does not, is everybody's.
+        whose = one_of(_TASK, [*tasks, None] if relation.column(_TASK).nullable else tasks)
+    labels = list(TrustLabel)
+    trusted = labels[: labels.index(least) + 1]
+    if relation.trust is None or trusted == labels:
+        return (whose,)
+    column = relation.trust.column
+    distrusted = one_of(column, [label.value for label in labels if label not in trusted])
+    return (
+        all_of(whose, one_of(column, [label.value for label in trusted])),
+        All((Comparison(_TASK, Operator.EQUAL, own), distrusted)),
+    )
 
 
 def recallable(
-    inputs: AssemblyInputs, plan: AssemblyPlan, searcher: Searcher, kind: str, tasks: Sequence[bytes] | None
+    inputs: AssemblyInputs, plan: AssemblyPlan, searcher: Searcher, kind: str, tasks: Sequence[uuid.UUID] | None
 ) -> Bools:
     """Return which rows of a kind a window may recall. Shapes: ``bool[length of the mirror]``"""
     owners = inputs.snapshot[kind]
-    allowed = searcher.visibility(owners, inputs.readers, inputs.as_of_us, inputs.now_us).visible
-    conditions = conditions_of(owners.relation, tasks, inputs.trajectory_id.bytes, plan.config.recall.trust)
-    return allowed if conditions == [{}] else allowed & meeting(owners, conditions)
+    visibility = searcher.visibility(owners, inputs.readers, inputs.as_of_us, inputs.now_us)
+    conditions = conditions_of(owners.relation, tasks, inputs.trajectory_id, plan.config.recall.trust)
+    masks = [visibility.visible if each is None else visibility.having(owners, each) for each in conditions]
+    return masks[0] if len(masks) == 1 else masks[0] | masks[1]
 
 
 # --- what is found -------------------------------------------------------------------------------
@@ -98,7 +130,6 @@ def request_of(inputs: AssemblyInputs, plan: AssemblyPlan) -> Request:
         space_id=inputs.space_id,
         kinds=(),
         limit=max(1, plan.config.recall.limit),
-        conditions={},
         readers=inputs.readers,
         as_of_us=inputs.as_of_us,
         now_us=inputs.now_us,
@@ -115,7 +146,7 @@ def pools_of_recall(
     """
     config, snapshot = plan.config, inputs.snapshot
     limit = config.recall.limit
-    tasks = tasks_in_reach(snapshot, inputs.trajectory_id.bytes, plan.reach)
+    tasks = tasks_in_reach(snapshot, inputs.trajectory_id, plan.reach)
     sources = {relation.name: source for source, relation in plan.records.items()}
     pools, counts = [], {}
     for kind in searcher.kinds:
@@ -130,7 +161,9 @@ def pools_of_recall(
             allowed = allowed.copy()
             allowed[hidden] = False
         elif source == SUMMARY:
-            allowed = allowed & ~having(snapshot[kind], "trajectory_id", [inputs.trajectory_id.bytes])
+            visibility = searcher.visibility(snapshot[kind], inputs.readers, inputs.as_of_us, inputs.now_us)
+            others = Comparison(_TASK, Operator.UNEQUAL, inputs.trajectory_id)
+            allowed = allowed & visibility.having(snapshot[kind], others)
         counts[source] = int(np.count_nonzero(allowed)) + unseen
         if counts[source]:
             pools.append((source, Pool(kind, allowed, limit, excluded=hidden if source == PASSAGE else None)))

@@ -121,7 +121,6 @@ def judge(
         space_id=inputs.space_id,
         kinds=(),
         limit=1,
-        conditions={},
         readers=inputs.readers,
         as_of_us=inputs.as_of_us,
         now_us=inputs.now_us,

@@ -17,10 +17,9 @@ from caliber.config.injection import InjectionKind
 from caliber.context.plan import AssemblyPlan, SectionPlan
 from caliber.context.rules import RulePlan
 from caliber.dsl.variables import variables_of
-from caliber.memories.conditions import joined
 from caliber.model.access import Principal
 from caliber.schema.in_force import asked_us, in_force
-from caliber.schema.predicate import Variable
+from caliber.schema.predicate import Variable, all_of
 from caliber.search.filtering.where import Where
 from caliber.search.request import Asked
 from caliber.storage.compile.codec import Row
@@ -54,7 +53,7 @@ class RuleRows:
         assert rule is not None
         relation = store.catalog.by_name[self._plan.records[source].name]
         listing = store.listing(
-            relation, joined(in_force(relation), rule.predicate), relation.column(relation.age), descending=True
+            relation, all_of(in_force(relation), rule.predicate), relation.column(relation.age), descending=True
         )
         most = self.limit(rule)
         rows = listing.rows(session, self._variables(source), page_rows=max(1, min(PAGE_ROWS, most)))

@@ -16,7 +16,7 @@ from functools import cached_property
 from caliber.context.conversation import BLOCKS, PASSAGE, SCOPES, TASKS, TURNS
 from caliber.context.gather.asking import NO_QUERY, DefaultQuery, default_query
 from caliber.context.gather.dialogue import Earlier
-from caliber.context.gather.reach import conditions_of
+from caliber.context.gather.recall import conditions_of
 from caliber.context.gather.turns import TurnReader
 from caliber.context.in_database.rule_rows import RuleRows
 from caliber.context.inputs import TextSource
@@ -28,6 +28,7 @@ from caliber.model.trajectory import TurnRole
 from caliber.model.windows import Position
 from caliber.resident.partial import PartialMirrors
 from caliber.resident.snapshot import ResidentSnapshot
+from caliber.schema.predicate import Predicate
 from caliber.schema.traits import Enters
 from caliber.search.in_database.records import StoredRecords, open_scope
 from caliber.search.in_database.stored import StoredSearch
@@ -37,11 +38,6 @@ from caliber.search.stats import StoredStats
 from caliber.storage.compile.codec import Row, codec_of, dump_json
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store
-
-
-def _given(value: object) -> object:
-    """Return a stored value as searches take it."""
-    return uuid.UUID(bytes=value) if isinstance(value, bytes) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,15 +274,12 @@ class WindowRows:
         return out | {key: int(ordinal) for ordinal, key in found}
 
     @cached_property
-    def _reach(self) -> dict[str, list[dict[str, object]]]:
+    def _reach(self) -> dict[str, tuple[Predicate | None, ...]]:
         """Conditions of which a record meets one if a window may recall it, by kind."""
-        tasks = None if self._tasks is None else list(self._tasks)
+        tasks = None if self._tasks is None else [uuid.UUID(bytes=key) for key in self._tasks]
         trust, relations = self._plan.config.recall.trust, self._store.catalog.by_name
-        stored = {kind: conditions_of(relations[kind], tasks, self._key, trust) for kind in self._search.kinds}
-        return {
-            kind: [{column: list(map(_given, values)) for column, values in one.items()} for one in conditions]
-            for kind, conditions in stored.items()
-        }
+        own = self._asked.trajectory_id
+        return {kind: conditions_of(relations[kind], tasks, own, trust) for kind in self._search.kinds}
 
     def _owners(self, found: Iterable[Rows]) -> list[Row]:
         """Return the tasks in reach that records belong to: what they may be recalled by."""

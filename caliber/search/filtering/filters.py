@@ -1,6 +1,6 @@
-"""Searchable kinds and filters: checks of a caller's arguments, and masks over rows.
+"""Searchable kinds and filters by values: checks of a caller's arguments, and what they ask of records.
 
-Filters are masks, so k hits come back whenever k records match and count as found.
+A filter is a condition, so k hits come back whenever k records match and count as found.
 
 Source: M §1.2, M-046, design sections 5 and 7.
 """
@@ -10,28 +10,28 @@ from __future__ import annotations
 import contextlib
 import math
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from caliber.kernels.evaluator import Allowed
 from caliber.model.errors import DimensionMismatch, DTypeError, InvalidValue
-from caliber.model.time import to_us
+from caliber.model.time import from_us, to_us
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.validity import rows_in_force
 from caliber.schema.catalog import Catalog
 from caliber.schema.in_force import asked_us
+from caliber.schema.predicate import Predicate, all_of, one_of
 from caliber.schema.relation import Column, ColumnType, Relation, Residence
-from caliber.storage.compile.codec import dump_json
-from caliber.storage.sql.full_text import filterable as stored_filterable
+from caliber.storage.compile.filters import filterable
 from caliber.storage.sql.full_text import texts_of
 
-_FLOAT64 = np.dtype(np.float64)
-_INT64 = np.dtype(np.int64)
+_NOBODYS: Final = object()
+"""Stands for a value of the right kind that no record can have."""
 
 
 class Seen(Protocol):
@@ -92,45 +92,6 @@ def alive(
     return live
 
 
-def filter_mask(snapshot: RelationSnapshot, conditions: Mapping[str, Any]) -> NDArray[np.bool_] | None:
-    """Return the rows that meet every condition ``column = value`` (or one of a list), or None if the kind lacks one.
-
-    Raises: InvalidValue for a value that a column cannot have.
-    """
-    mask = np.ones(snapshot.length, np.bool_)
-    return mask if _keep_matching(mask, snapshot, conditions) else None
-
-
-def _keep_matching(mask: NDArray[np.bool_], snapshot: RelationSnapshot, conditions: Mapping[str, Any]) -> bool:
-    """Unmark the rows that do not meet every condition; return False if the kind lacks a column."""
-    if not filterable(snapshot).issuperset(conditions):
-        return False
-    for name, wanted in conditions.items():
-        column = snapshot.column(name)
-        codes = [_as_stored(column.dtype, _code(snapshot, name, value)) for value in _values(wanted)]
-        values = np.array(sorted({code for code in codes if code is not None}), column.dtype)
-        snapshot.evaluator.keep_members(mask, column, values)
-    return True
-
-
-def _as_stored(dtype: np.dtype[Any], value: float | None) -> float | None:
-    """Return a number as a column of this type can hold it, or None where no row can have it."""
-    if value is None:
-        return None
-    try:
-        number = float(value) if dtype.kind == "f" else int(value)
-    except (OverflowError, ValueError):  # an infinity, or not a number, among whole ones; too large for any
-        return None
-    if number != value or (dtype.kind != "f" and not np.iinfo(dtype).min <= number <= np.iinfo(dtype).max):
-        return None
-    return number
-
-
-def filterable(snapshot: RelationSnapshot) -> frozenset[str]:
-    """Return the columns a search of this kind can be filtered by."""
-    return snapshot.layout.filterable
-
-
 def check_vector(value: Any, field: str, dimensions: int | None) -> NDArray[np.float32]:
     """Return a vector that a caller passed, as the kernels want it; ``dimensions`` None leaves its length open.
 
@@ -148,101 +109,74 @@ def check_vector(value: Any, field: str, dimensions: int | None) -> NDArray[np.f
     return vector
 
 
-def check_filter(snapshots: Sequence[RelationSnapshot], conditions: Mapping[str, Any]) -> None:
-    """Raise InvalidValue for a column that no searched kind has, or a value that it cannot have."""
-    for name, wanted in conditions.items():
-        having = [snapshot for snapshot in snapshots if name in filterable(snapshot)]
-        if not having:
-            known = sorted(frozenset().union(*map(filterable, snapshots)))
-            raise InvalidValue(field=f"filter.{name}", reason=f"cannot be filtered by; there are {', '.join(known)}")
-        for snapshot in having:
-            for value in _values(wanted):
-                _code(snapshot, name, value)
+def conditions_of(relations: Sequence[Relation], values: Mapping[str, Any]) -> dict[str, Predicate]:
+    """Return the condition that columns have given values, or one of a list, for each relation that has the columns.
 
-
-def _values(wanted: Any) -> Collection[Any]:
-    return wanted if isinstance(wanted, list | tuple | set | frozenset) else (wanted,)
-
-
-def _code(snapshot: RelationSnapshot, name: str, value: Any) -> Any:
-    """Return what stands for ``value``, or for having none, in a resident column; -1 or None for what no row has."""
-    column = snapshot.relation.column(name)
-    if value is None and column.nullable and column.residence is Residence.COLUMN:
-        return column.resident_null
-    if isinstance(value, uuid.UUID):
-        value = value.bytes
-    elif isinstance(value, datetime):
-        value = to_us(value, f"filter.{name}")
-    elif isinstance(value, StrEnum):
-        value = value.value
-    if column.residence is Residence.INTERNED:
-        if column.type == "uuid" and isinstance(value, str):
-            try:
-                value = uuid.UUID(value).bytes
-            except ValueError:
-                raise InvalidValue(field=f"filter.{name}", reason="is not an id") from None
-        # What is stored is text or bytes; anything else, such as 2023 for an entity "2023", would find nothing.
-        wanted = bytes if column.type == "uuid" else str
-        if value is not None and not isinstance(value, wanted):
-            reason = "must be an id" if column.type == "uuid" else "must be text"
-            raise InvalidValue(field=f"filter.{name}", reason=reason)
-        values = snapshot.interned(name)
-        return values.index(value) if value in values else -1
-    if column.enum is not None:
-        if not isinstance(value, str) or value not in snapshot.layout.enum_codes[name]:
-            names = ", ".join(member.value for member in column.enum)
-            raise InvalidValue(field=f"filter.{name}", reason=f"must be one of {names}")
-        return snapshot.enum_code(name, value)
-    flag = column.type is ColumnType.BOOL
-    if (isinstance(value, bool) and not flag) or not isinstance(value, int | float):
-        reason = "must be true or false" if flag else "must be a number or a datetime"
-        raise InvalidValue(field=f"filter.{name}", reason=reason)
-    # What stands for no value in the array is no value that a record could have.
-    return None if value == column.resident_null else value
-
-
-def encoded_filter(
-    relation: Relation, conditions: Mapping[str, Any], among: Sequence[int] | None = None
-) -> tuple[str | None, ...] | None:
-    """Return conditions as the parameters of a database: a JSON list of values for each column, None for no condition.
-
-    None where the kind lacks a column. Values that no row can have are left out; null asks for rows without a value.
-    ``among`` are ordinals, the last.
+    Raises: InvalidValue for a column that no relation has, or a value that it cannot have.
     """
-    columns = stored_filterable(relation)
-    if not set(conditions) <= set(columns):
-        return None
-    out: list[str | None] = []
-    for name in columns:
-        if name not in conditions:
-            out.append(None)
-            continue
-        wanted = _values(conditions[name])
-        values = [_stored(relation.column(name), value) for value in wanted]
-        unset = [None] if None in wanted else []
-        out.append(dump_json([*unset, *(value for value in values if value is not None)]))
-    return (*out, None if among is None else dump_json(among))
+    columns = {relation.name: filterable(relation) for relation in relations}
+    parts: dict[str, list[Predicate]] = {relation.name: [] for relation in relations}
+    for name, wanted in values.items():
+        having = [relation for relation in relations if name in columns[relation.name]]
+        if not having:
+            known = ", ".join(sorted(set().union(*columns.values())))
+            raise InvalidValue(field=f"filter.{name}", reason=f"cannot be filtered by; there are {known}")
+        for relation in having:
+            parts[relation.name].append(_condition(relation.column(name), wanted))
+    every = {name: all_of(*found) for name, found in parts.items() if len(found) == len(values)}
+    return {name: predicate for name, predicate in every.items() if predicate is not None}
 
 
-def _stored(column: Column, value: Any) -> str | int | float | None:
-    """Return a value as the database compares it; None for one that the column cannot hold."""
-    if isinstance(value, datetime):
-        value = to_us(value)
+def _condition(column: Column, wanted: Any) -> Predicate:
+    several = wanted if isinstance(wanted, list | tuple | set | frozenset) else (wanted,)
+    values = dict.fromkeys(_value(column, value) for value in several)
+    values.pop(_NOBODYS, None)
+    return one_of(column.name, tuple(values))
+
+
+def _value(column: Column, value: Any) -> Any:
+    """Return a value as a condition compares the column with it."""
+    field, interned = f"filter.{column.name}", column.residence is Residence.INTERNED
+    if isinstance(value, StrEnum):
+        value = value.value
+    if value is None and (column.nullable or interned):
+        return None if column.nullable else _NOBODYS
     if column.type is ColumnType.UUID:
+        return _id(value, field)
+    if interned:
+        # A number, such as 2023 for an entity "2023", would find nothing.
+        if not isinstance(value, str):
+            raise InvalidValue(field=field, reason="must be text")
+        return value
+    if column.enum is not None:
+        names = [member.value for member in column.enum]
+        if value not in names:
+            raise InvalidValue(field=field, reason=f"must be one of {', '.join(names)}")
+        return value
+    if isinstance(value, datetime) and column.type is ColumnType.INSTANT:
+        to_us(value, field)
+        return value
+    return _number(column.type, value, field)
+
+
+def _id(value: Any, field: str) -> uuid.UUID:
+    if isinstance(value, str):
         with contextlib.suppress(ValueError):
-            return (value if isinstance(value, uuid.UUID) else uuid.UUID(str(value))).hex.upper()
-        return None
-    if column.type in (ColumnType.TEXT, ColumnType.ENUM):
-        return str(value) if isinstance(value, str) else None
-    if (isinstance(value, bool) and column.type is not ColumnType.BOOL) or not isinstance(value, int | float):
-        return None
-    number = _as_stored(_FLOAT64 if column.type is ColumnType.FLOAT else _INT64, value)
-    return number if number is not None and math.isfinite(number) else None
+            return uuid.UUID(value)
+        raise InvalidValue(field=field, reason="is not an id")
+    if not isinstance(value, uuid.UUID):
+        raise InvalidValue(field=field, reason="must be an id")
+    return value
 
 
-def allowed_by(
-    visible: NDArray[np.bool_], owners: RelationSnapshot, conditions: Mapping[str, Any]
-) -> NDArray[np.bool_] | None:
-    """Return which visible rows meet every condition, or None if the kind lacks a column."""
-    wanted = visible.copy()
-    return wanted if _keep_matching(wanted, owners, conditions) else None
+def _number(kind: ColumnType, value: Any, field: str) -> Any:
+    flag = kind is ColumnType.BOOL
+    if (isinstance(value, bool) and not flag) or not isinstance(value, int | float):
+        raise InvalidValue(field=field, reason="must be true or false" if flag else "must be a number or a datetime")
+    with contextlib.suppress(OverflowError, ValueError):  # an infinity, or no number; too large for any
+        if kind is ColumnType.FLOAT:
+            return float(value) if math.isfinite(value) and float(value) == value else _NOBODYS
+        whole = int(value)
+        if whole == value and (whole in (0, 1) if flag else -(2**63) <= whole < 2**63):
+            return bool(whole) if flag else from_us(whole) if kind is ColumnType.INSTANT else whole
+    return _NOBODYS

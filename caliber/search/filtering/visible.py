@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 from caliber.kernels import KeywordSnapshot
 from caliber.kernels.evaluator import LEAST_INSTANT, MOST_INSTANT, Allowed
 from caliber.resident.mirror import Generation, RelationSnapshot
-from caliber.resident.predicates import Texts, mask
+from caliber.resident.predicates import Texts, held_texts, mask
 from caliber.schema.in_force import asked_us
-from caliber.search.filtering.filters import Seen, alive, allowed_by
+from caliber.schema.predicate import Predicate, Variable
+from caliber.search.filtering.filters import Seen, alive
 from caliber.search.filtering.where import Where
 
 Bools = NDArray[np.bool_]
@@ -36,13 +37,6 @@ _SPELT = 4_096
 
 _FILTERS = 16
 """Masks that one sight keeps, each of another filter."""
-
-
-def _hashable(wanted: Any) -> object:
-    """Return a value that is equal only to the same wish: 1 is not True."""
-    if isinstance(wanted, list | tuple | set | frozenset):
-        return (type(wanted), *[(type(value), value) for value in wanted])
-    return type(wanted), wanted
 
 
 class VisibleRows:
@@ -77,33 +71,33 @@ class VisibleRows:
         self._lengths: int | None = None
         self._grown: tuple[int, NDArray[np.int64], int] | None = None
 
-    def meeting(self, owners: RelationSnapshot, conditions: Mapping[str, Any]) -> Bools | None:
-        """Return which of the rows meet every condition, read-only, or None if the kind lacks a column."""
-        key = tuple([(name, _hashable(wanted)) for name, wanted in conditions.items()])
+    def meeting(self, owners: RelationSnapshot, where: Where, texts: Texts) -> Bools:
+        """Return which of the rows meet a filter, read-only; no other row is read."""
+        predicate, key = where.predicates[owners.relation.name], where.key(owners.relation.name)
+        if key is not None:
+            return self._kept(owners, predicate, where.variables, texts, key)
+        return mask(predicate, owners, where.variables, texts, self.visible)
+
+    def having(self, owners: RelationSnapshot, predicate: Predicate) -> Bools:
+        """Return which of the rows meet a condition that names no variable and no text, read-only."""
+        return self._kept(owners, predicate, {}, held_texts, predicate)
+
+    def _kept(
+        self,
+        owners: RelationSnapshot,
+        predicate: Predicate,
+        variables: Mapping[Variable, Any],
+        texts: Texts,
+        key: object,
+    ) -> Bools:
         known = self.filtered.get(key)
         if known is None:
-            known = allowed_by(self.visible, owners, conditions)
-            if known is not None:
-                known.flags.writeable = False
-                self._keep(key, known)
-        return known
-
-    def holding(self, owners: RelationSnapshot, where: Where, texts: Texts) -> Bools:
-        """Return for which of the rows a filter of the language holds, read-only; no other row is read."""
-        kind = owners.relation.name
-        key = where.key(kind)
-        known = None if key is None else self.filtered.get(key)
-        if known is None:
-            known = mask(where.predicates[kind], owners, where.variables, texts, self.visible)
+            known = mask(predicate, owners, variables, texts, self.visible)
             known.flags.writeable = False
-            if key is not None:
-                self._keep(key, known)
+            if len(self.filtered) >= _FILTERS:
+                self.filtered.clear()
+            self.filtered[key] = known
         return known
-
-    def _keep(self, key: object, allowed: Bools) -> None:
-        if len(self.filtered) >= _FILTERS:
-            self.filtered.clear()
-        self.filtered[key] = allowed
 
     def lengths(self, words: KeywordSnapshot) -> int:
         """Return how many terms the texts in sight hold: whole numbers, so the sum is exact in any order."""

@@ -21,16 +21,17 @@ from caliber.config.search import SearchConfig
 from caliber.kernels import VectorMatrix
 from caliber.model.embedding import EmbeddingSpace
 from caliber.schema.in_force import asked_us
+from caliber.schema.predicate import all_of
 from caliber.schema.relation import Relation
 from caliber.schema.relations import BY_NAME
-from caliber.search.filtering.filters import encoded_filter
 from caliber.search.request import Asked
 from caliber.search.stats import KindStats
 from caliber.storage.compile.codec import Row, dump_json
 from caliber.storage.compile.damage import last_of
+from caliber.storage.compile.filters import Filters, parameters, unfiltered
 from caliber.storage.compile.plan import Plan
 from caliber.storage.compile.session import StatementSession
-from caliber.storage.sql.full_text import PART_MARK, filter_names
+from caliber.storage.sql.full_text import PART_MARK
 from caliber.storage.sql.vector_index import Near, VectorIndexes
 
 _PAGE_VECTORS: Final = 4_096
@@ -40,15 +41,11 @@ _TOKENS_MAX: Final = 1_024
 _LAST: Final = "\U0010ffff"
 
 
-Filters = tuple[str | None, ...]
-"""A parameter for each column that a kind can be filtered by, and one for ordinals."""
-
-
 class VisibleSet:
     """The records that one principal sees in one session, and the statements to ask for them.
 
-    ``among`` are the ordinals of the records that a filter of the language lets through, by kind; ``relations`` are
-    those of the store. ``stats`` of the kinds are counted, unless they are given.
+    ``among`` are the ordinals of the records that a filter lets through, by kind, where no parameters can say it;
+    ``relations`` are those of the store. ``stats`` of the kinds are counted, unless they are given.
     """
 
     def __init__(
@@ -70,19 +67,21 @@ class VisibleSet:
         self._seen = self._readers(asked)
         among = {} if among is None else among
         self._filters = {kind: self._encoded(kind, asked, among.get(kind)) for kind in asked.kinds}
-        self.kinds = tuple(kind for kind in asked.kinds if self._filters[kind] is not None)
+        self.kinds = tuple(asked.kinds)
         self.stats = (
             {kind: KindStats(*self.ask(f"search.figures_{kind}", *self.of(kind))[0]) for kind in self.kinds}
             if stats is None
             else stats
         )
 
-    def _encoded(self, kind: str, asked: Asked, among: Sequence[int] | None) -> list[Filters] | None:
-        """Return the filters of which a record meets one, or None where the kind lacks a column."""
-        relation = self.relations[kind]
-        out = [encoded_filter(relation, {**asked.conditions, **each}, among) for each in asked.reach.get(kind, ({},))]
-        known = [filters for filters in out if filters is not None]
-        return known if len(known) == len(out) else None
+    def _encoded(self, kind: str, asked: Asked, among: Sequence[int] | None) -> list[Filters]:
+        """Return the filters of which a record meets one."""
+        where = None if asked.where is None or among is not None else asked.where.predicates[kind]
+        reach = asked.reach.get(kind, (None,))
+        found = [parameters(self.relations[kind], all_of(where, each), among) for each in reach]
+        known = [filters for filters in found if filters is not None]
+        assert len(known) == len(found)  # reach says no more than which values columns have
+        return known
 
     def ask(self, statement: str, *parameters: Any) -> list[Row]:
         """Run one statement of full text, if there is still time."""
@@ -113,13 +112,11 @@ class VisibleSet:
 
     def filters(self, kind: str) -> Sequence[Filters]:
         """Return the filters of which a record of a kind has to meet one; no record meets two."""
-        found = self._filters[kind]
-        assert found is not None  # kinds without a column are not searched
-        return found
+        return self._filters[kind]
 
     def every(self, kind: str) -> Filters:
         """Return the filters that every record of a kind meets."""
-        return (None,) * len(filter_names(self.relations[kind]))
+        return unfiltered(self.relations[kind])
 
     def filtered(self, kind: str) -> bool:
         """Return whether a record of a kind that is in sight may be no hit."""

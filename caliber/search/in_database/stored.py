@@ -27,7 +27,6 @@ from caliber.resident.snapshot import ResidentSnapshot
 from caliber.resident.vectors import VectorSnapshot
 from caliber.schema.relation import Relation
 from caliber.schema.traits import Mirror
-from caliber.search.filtering.filters import check_filter
 from caliber.search.in_database import candidates as find
 from caliber.search.in_database.candidates import Candidates, VisibleSet
 from caliber.search.in_database.full_text import indexer_name
@@ -36,6 +35,7 @@ from caliber.search.request import Asked, Outcome, Request
 from caliber.search.searcher import Searcher
 from caliber.search.stats import KindStats, StoredStats
 from caliber.storage.compile.codec import Row, dump_json
+from caliber.storage.compile.filters import parameters
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store
 from caliber.storage.sql.full_text import PART_MARK, FullText, FullTextState, holds, texts_of
@@ -140,7 +140,6 @@ class StoredSearch:
         self, session: StatementSession, state: FullTextState | None, asked: Asked, position: Position
     ) -> Outcome:
         self.check(state, asked)
-        check_filter([self.blank[kind] for kind in asked.kinds], asked.conditions)
         settings, searcher = self.settings, self.searcher()
         visibility = self.visibility(session, asked)
         found = Candidates(settings.candidates_max)
@@ -191,7 +190,7 @@ class StoredSearch:
         seeds = max(_SEEDS, settings.graph.seeds)
         # Links lead on from all that filters and the floor leave out.
         limit = max(seeds, request.limit)
-        unfiltered = dataclasses.replace(request, limit=limit, conditions={}, where=None, floor=False)
+        unfiltered = dataclasses.replace(request, limit=limit, where=None, floor=False)
         best = self.searcher().search(unfiltered).found
         ids = [hit.relation.entity_id(hit.row) for hit in best[:seeds]]
         edges, reached = find.linked_rows(visibility, ids, settings.graph.depth, settings.candidates_max)
@@ -200,17 +199,19 @@ class StoredSearch:
         return edges
 
     def _let_through(self, session: StatementSession, asked: Asked) -> dict[str, list[int]]:
-        """Return the ordinals of the records that a filter of the language lets through, by kind.
+        """Return the ordinals of the records that a filter lets through, by kind, where no parameters can say it.
 
         All of them: what is left open after a limit would be records too few.
         """
-        if asked.where is None:
+        where, relations = asked.where, self._store.catalog.by_name
+        if where is None:
             return {}
         return {
-            kind: self._store.filter(asked.where.predicates[kind], self._store.catalog.by_name[kind]).ordinals(
-                session, asked.where.variables, check=asked.check
+            kind: self._store.filter(where.predicates[kind], relations[kind]).ordinals(
+                session, where.variables, check=asked.check
             )
             for kind in asked.kinds
+            if parameters(relations[kind], where.predicates[kind]) is None
         }
 
     # --- a mirror of what was found --------------------------------------------------------------
@@ -248,7 +249,6 @@ class StoredSearch:
             space_id=None if asked.space is None else asked.space.space_id,
             kinds=visibility.kinds,
             limit=asked.limit,
-            conditions=asked.conditions,
             readers=asked.readers,
             as_of_us=asked.as_of_us,
             now_us=asked.now_us,

@@ -19,9 +19,10 @@ from typing import Any, Final
 from caliber.kernels.patterns import matches
 from caliber.model.errors import InvalidValue
 from caliber.model.time import EPOCH, to_us
-from caliber.schema.predicate import All, Comparison, Operator, Predicate, Variable, holds
+from caliber.schema.predicate import All, Comparison, OneOf, Operator, Predicate, Variable, holds
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.storage.compile.codec import Row, codec_of, decoder_of
+from caliber.storage.compile.filters import json_list
 from caliber.storage.compile.plan import Dialect, Plan
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.compile.spelling import quote
@@ -143,6 +144,10 @@ class Words:
     def of(self, predicate: Predicate) -> str:
         if isinstance(predicate, Comparison):
             return self._comparison(predicate)
+        if isinstance(predicate, OneOf):
+            column = self.relation.column(predicate.column)
+            place = self._place(column, predicate.values)
+            return self.dialect.one_of(column, quote(column.name), self.dialect.list_placeholder(place))
         word = "AND" if isinstance(predicate, All) else "OR"
         return _joined([self.of(part) for part in predicate.conditions], word)
 
@@ -154,7 +159,7 @@ class Words:
         if operator is Operator.MATCHES:
             self.exact = False
             return f"{name} IS NOT NULL"
-        mark = self._mark(column, asked.value)
+        mark = self.dialect.placeholder(self._place(column, asked.value))
         if operator is Operator.CONTAINS:
             # PostgreSQL keeps a zero character as an escape that ends in 0 or 1.
             if column.type is ColumnType.TEXT and str(asked.value)[:1] in ("0", "1"):
@@ -166,12 +171,12 @@ class Words:
             return f"({compared} OR ({name} IS NULL AND {mark} IS NOT NULL))"
         return compared
 
-    def _mark(self, column: Column, value: Any) -> str:
+    def _place(self, column: Column, value: Any) -> int:
         key = (column.type, value)
         if key not in self._places:
             self._places[key] = len(self.values) + 1
             self.values.append((column.name, value))
-        return self.dialect.placeholder(self._places[key])
+        return self._places[key]
 
 
 def _joined(parts: Sequence[str], word: str) -> str:
@@ -184,6 +189,8 @@ def _joined(parts: Sequence[str], word: str) -> str:
 
 def bound_value(value: Any) -> Any:
     """Return a value of a filter as statements bind it."""
+    if isinstance(value, tuple):
+        return json_list(value)
     if isinstance(value, uuid.UUID):
         return value.bytes
     if isinstance(value, datetime):

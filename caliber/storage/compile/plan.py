@@ -63,6 +63,10 @@ class Dialect(Protocol):
         """Return the placeholder of the parameter at ``position``, counted from 1."""
         ...
 
+    def list_placeholder(self, position: int) -> str:
+        """Return the placeholder of a parameter that is a JSON list."""
+        ...
+
     def in_integers(self, position: int) -> str:
         """Return a row source of the integers packed in one parameter."""
         ...
@@ -73,6 +77,13 @@ class Dialect(Protocol):
 
     def contains(self, column: Column, mark: str) -> str:
         """Return the condition that a list has a member, or a text a part, that a placeholder stands for."""
+        ...
+
+    def one_of(self, column: Column, name: str, mark: str) -> str:
+        """Return the condition that a column, called ``name``, has one of the values of the list ``mark``.
+
+        The list holds ids in hexadecimal digits, instants in microseconds, true as 1, and null for having no value.
+        """
         ...
 
 

@@ -16,11 +16,12 @@ from dataclasses import replace
 from typing import Final, NamedTuple, Protocol
 
 from caliber.schema.catalog import Catalog
-from caliber.schema.relation import ColumnType, Relation, Residence
+from caliber.schema.relation import ColumnType, Relation
 from caliber.schema.relations import RELATIONS
 from caliber.schema.relations.memory import is_declared
 from caliber.schema.traits import Text
 from caliber.storage.compile.codec import Row, dump_json
+from caliber.storage.compile.filters import filter_names
 from caliber.storage.compile.plan import Plan
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.compile.spelling import quote
@@ -33,8 +34,6 @@ TEXTS: Final[tuple[Relation, ...]] = tuple(
 
 PART_MARK: Final = "^"
 """Stands before a token that is a part of a word as it is spelt, and no term: what beginnings of words find."""
-
-ORDINAL: Final = "ordinal"
 
 Memories = Mapping[int, tuple[str, ...]]
 """Declared memories that are indexed, by their codes: the fields whose words are."""
@@ -222,31 +221,6 @@ def unindexed(session: StatementSession, kind: str, unlike: Plan) -> list[str]:
     return [f"full text of {kind}: {count} texts are entered but not indexed, or the other way round"] if count else []
 
 
-def filterable(relation: Relation) -> tuple[str, ...]:
-    """Return the columns that searches of a relation can be filtered by."""
-    return tuple(
-        column.name
-        for column in relation.columns
-        if column.residence in (Residence.COLUMN, Residence.INTERNED)
-        and column.name not in ("version", relation.readers)
-    )
-
-
-def filter_names(relation: Relation) -> tuple[str, ...]:
-    """Return what the statements of a relation take filters for: its columns, and the ordinals a filter let through."""
-    return (*filterable(relation), ORDINAL)
-
-
-def may_lack(relation: Relation, name: str) -> bool:
-    """Return whether a record may have no value in what a filter of the statements names."""
-    return name != ORDINAL and relation.column(name).nullable
-
-
-def filter_type(relation: Relation, name: str) -> ColumnType:
-    """Return the type of what a filter of the statements names."""
-    return ColumnType.INT if name == ORDINAL else relation.column(name).type
-
-
 _AROUND = Irregular(("ordinals", "steps"), results=("ordinal",))
 
 
@@ -258,7 +232,7 @@ def _of(relation: Relation) -> dict[str, Irregular]:
     None for no filter. All count and find only what is in force and may be seen.
     """
     name = relation.name
-    filters = tuple(f"filter_{name}" for name in filter_names(relation))
+    filters = filter_names(relation)
     sight = ("seen", "at_us")
     linked = {
         f"search.by_key_{name}": Irregular(("keys", *sight), rows_of=name),

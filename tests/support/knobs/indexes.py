@@ -15,7 +15,7 @@ from caliber.model.ids import SpaceId
 from caliber.model.references import EntityType
 from caliber.model.time import from_us
 from caliber.schema.relations import EMBEDDING, EMBEDDING_SPACE, NOTE
-from caliber.storage.sql.full_text import filter_names
+from caliber.storage.compile.filters import unfiltered
 from caliber.storage.sql.vector_index import Near
 from support.knobs.case import Case, Knobs, Place
 from support.knobs.files import store_of
@@ -87,9 +87,7 @@ def in_force(setting: str) -> Callable[[CaliberConfig, Place], list[str]]:
         try:
             with store.read() as session:
                 query = np.ones(DIMENSIONS, "<f4").tobytes()
-                store.vector_index.nearest(
-                    session, space, Near("note", query, "[]", 0, (None,) * len(filter_names(NOTE)), 1)
-                )
+                store.vector_index.nearest(session, space, Near("note", query, "[]", 0, unfiltered(NOTE), 1))
         finally:
             place.fixture("monkeypatch").setattr(PgConnection, "run", run)
         return seen

@@ -11,38 +11,22 @@ import functools
 from typing import Final
 
 from caliber.backends.postgres.dialect import PostgresDialect
-from caliber.schema.relation import ColumnType, Relation
+from caliber.schema.relation import Relation
 from caliber.schema.relations import BY_NAME
 from caliber.storage.compile.codec import codec_of
+from caliber.storage.compile.filters import filter_condition
 from caliber.storage.compile.in_force import in_force_condition
 from caliber.storage.compile.plan import Plan
 from caliber.storage.compile.spelling import quote
 from caliber.storage.sql.full_text import (
-    ORDINAL,
     TEXTS,
     contracts_of,
-    filter_names,
-    filter_type,
     happened,
-    may_lack,
     readers_of,
     text_table,
 )
 
 _IDS: Final = "SELECT id::uuid FROM jsonb_array_elements_text({0}::jsonb) AS ids (id)"
-_ANY_OF: Final = {
-    ColumnType.UUID: "{column} IN (" + _IDS.format("{mark}") + ")",
-    ColumnType.TEXT: "{column} IN (SELECT jsonb_array_elements_text({mark}::jsonb))",
-    ColumnType.ENUM: "{column} IN (SELECT jsonb_array_elements_text({mark}::jsonb))",
-    # A list holds a number whichever way it is spelt: 3 and 3.0 are the same to JSONB.
-    ColumnType.INT: "{mark}::jsonb @> to_jsonb({column})",
-    # Its shortest spelling of a number may be another than ours: what is read is compared.
-    ColumnType.FLOAT: "{column} IN (SELECT each::float8 FROM jsonb_array_elements_text({mark}::jsonb) AS them (each))",
-    ColumnType.BOOL: "{mark}::jsonb @> to_jsonb({column}::int)",
-    ColumnType.INSTANT: "{mark}::jsonb @> to_jsonb((extract(epoch FROM {column}) * 1000000)::bigint)",
-}
-# There may be as many as there are records.
-_AMONG: Final = "{column} IN (SELECT value::bigint FROM jsonb_array_elements_text({mark}::jsonb) AS them (value))"
 
 
 def in_sight(relation: Relation, seen: str = "$2", at: str = "$3") -> str:
@@ -69,19 +53,6 @@ def _hides(relation: Relation) -> bool:
     return bool(relation.active or relation.valid or relation.readers) or lacks
 
 
-def filters(relation: Relation, first: int) -> str:
-    """Return the conditions of every column that can be filtered by; one whose parameter is NULL holds."""
-    parts = []
-    for at, name in enumerate(filter_names(relation), start=first):
-        spelt = _AMONG if name == ORDINAL else _ANY_OF[filter_type(relation, name)]
-        column = f"o.{quote(name)}"
-        any_of = spelt.format(column=column, mark=f"${at}")
-        if may_lack(relation, name):
-            any_of += f" OR ({column} IS NULL AND ${at}::jsonb @> 'null')"
-        parts.append(f"(${at}::jsonb IS NULL OR {any_of})")
-    return " AND ".join(parts)
-
-
 def looked_up(relation: Relation, dialect: PostgresDialect, on: str, first: int | None) -> str:
     """Return what joins each row with its record ``o`` that ``on`` names, if that is in sight and meets the filters.
 
@@ -91,7 +62,9 @@ def looked_up(relation: Relation, dialect: PostgresDialect, on: str, first: int 
     Units: first, the parameter of the first filter; None for no filters
     """
     kind, key = relation.name, relation.key[0]
-    conditions = f"{on} AND {in_sight(relation)}" + (f" AND {filters(relation, first)}" if first is not None else "")
+    conditions = f"{on} AND {in_sight(relation)}" + (
+        f" AND {filter_condition(relation, dialect, first)}" if first is not None else ""
+    )
     return (
         f"CROSS JOIN LATERAL (SELECT o.ordinal, o.{key} FROM {dialect.table(kind)} AS o WHERE {conditions} OFFSET 0)"
         " AS o"
@@ -109,7 +82,8 @@ def _of(relation: Relation, dialect: PostgresDialect) -> dict[str, str]:
     importance = f"coalesce(o.{relation.importance}, $5::float8)" if relation.importance else "$5::float8"
     last_used = f"greatest({happened(relation)}, u.last_accessed_at)"
     age_us = f"greatest(extract(epoch FROM $1::timestamptz - {last_used}) * 1000000, 0)::float8"
-    sight = in_sight(relation)
+    sight, first_sight = in_sight(relation), in_sight(relation, "$1", "$2")
+    meets = functools.partial(filter_condition, relation, dialect)
     linked = {
         f"search.by_key_{kind}": (
             f"SELECT {_row(relation, 'o')} FROM {records} AS o WHERE o.{key} IN ({_IDS.format('$1')}) AND {sight}"
@@ -121,11 +95,9 @@ def _of(relation: Relation, dialect: PostgresDialect) -> dict[str, str]:
         **_around(relation, dialect),
         f"search.figures_{kind}": (
             f"SELECT count(*), coalesce(sum(e.terms), 0)::bigint, max({happened(relation)}) FROM {records} AS o"
-            f" JOIN {entries} AS e ON e.ordinal = o.ordinal WHERE {in_sight(relation, '$1', '$2')}"
+            f" JOIN {entries} AS e ON e.ordinal = o.ordinal WHERE {first_sight}"
         ),
-        f"search.matching_{kind}": (
-            f"SELECT count(*) FROM {records} AS o WHERE {in_sight(relation, '$1', '$2')} AND {filters(relation, 3)}"
-        ),
+        f"search.matching_{kind}": (f"SELECT count(*) FROM {records} AS o WHERE {first_sight} AND {meets(3)}"),
         f"search.count_{kind}": (
             f"SELECT count(*) FROM {words} AS v {looked_up(relation, dialect, 'o.ordinal = v.ordinal', None)}"
             " WHERE v.term = $1::text"
@@ -148,16 +120,16 @@ def _of(relation: Relation, dialect: PostgresDialect) -> dict[str, str]:
         ),
         f"search.recent_{kind}": (
             f"SELECT o.ordinal FROM {records} AS o LEFT JOIN {usage} AS u ON u.owner_id = o.{key}"
-            f" WHERE {sight} AND {filters(relation, 7)}"
+            f" WHERE {sight} AND {meets(7)}"
             f" ORDER BY 0.5::float8 / (1.0::float8 + {age_us} / $4::float8) + 0.05::float8 * {importance} DESC,"
             " o.ordinal DESC LIMIT $6::bigint"
         ),
         f"search.newest_{kind}": (
-            f"SELECT o.ordinal FROM {records} AS o WHERE {in_sight(relation, '$1', '$2')} AND {filters(relation, 4)}"
+            f"SELECT o.ordinal FROM {records} AS o WHERE {first_sight} AND {meets(4)}"
             f" ORDER BY o.{quote(relation.dates.entered)} DESC, o.{key} LIMIT $3::bigint"
         ),
         f"search.of_days_{kind}": (
-            f"SELECT o.ordinal FROM {records} AS o WHERE {sight} AND {filters(relation, 6)}"
+            f"SELECT o.ordinal FROM {records} AS o WHERE {sight} AND {meets(6)}"
             f" AND {happened(relation)} BETWEEN $1::timestamptz AND $4::timestamptz"
             f" ORDER BY {happened(relation)} DESC, o.ordinal DESC LIMIT $5::bigint"
         ),

@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from caliber.backends.postgres.dialect import PostgresDialect
-from caliber.backends.postgres.searching.full_text_statements import filters, in_sight, looked_up
+from caliber.backends.postgres.searching.full_text_statements import in_sight, looked_up
 from caliber.model.embedding import DistanceMetric, EmbeddingSpace
 from caliber.model.errors import InternalError
 from caliber.schema.relation import Relation
+from caliber.storage.compile.filters import filter_condition, filter_names
 from caliber.storage.compile.plan import Plan
 from caliber.storage.compile.spelling import quote
-from caliber.storage.sql.full_text import filter_names, text_table
+from caliber.storage.sql.full_text import text_table
 
 VECTOR_MAX: Final = 2_000
 """Most dimensions of an indexed vector; more are indexed in half precision."""
@@ -100,7 +101,7 @@ def nearest_plan(relation: Relation, space: Space, dialect: PostgresDialect) -> 
         f"SELECT e.ordinal, o.ordinal, o.{key}, e.vector FROM {dialect.table('embedding')} AS e"
         f" {looked_up(relation, dialect, f'o.{key} = e.owner_id', 5)}"
         f" WHERE {_where(space, kind, 'e.')} ORDER BY {distance} LIMIT $4::bigint",
-        ("query", "seen", "at_us", "limit", *(f"filter_{name}" for name in filter_names(relation))),
+        ("query", "seen", "at_us", "limit", *filter_names(relation)),
         ("place", "ordinal", "key", "vector"),
     )
 
@@ -124,11 +125,11 @@ def _few(relation: Relation, dialect: PostgresDialect) -> Plan:
     return Plan(
         f"nearest.few_{kind}",
         f"WITH met AS MATERIALIZED (SELECT o.ordinal, o.{key} FROM {dialect.table(kind)} AS o"
-        f" WHERE {in_sight(relation)} AND {filters(relation, 5)} LIMIT $4::bigint)"
+        f" WHERE {in_sight(relation)} AND {filter_condition(relation, dialect, 5)} LIMIT $4::bigint)"
         f" SELECT e.ordinal, met.ordinal, met.{key}, e.vector FROM met JOIN {dialect.table('embedding')} AS e"
         f" ON e.owner_id = met.{key} AND e.space_id = $1::uuid"
         " UNION ALL SELECT NULL, count(*), NULL, NULL FROM met",
-        ("space_id", "seen", "at_us", "limit", *(f"filter_{name}" for name in filter_names(relation))),
+        ("space_id", "seen", "at_us", "limit", *filter_names(relation)),
         ("place", "ordinal", "key", "vector"),
     )
 

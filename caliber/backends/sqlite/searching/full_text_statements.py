@@ -9,21 +9,20 @@ from __future__ import annotations
 
 import functools
 
+from caliber.backends.sqlite.dialect import DIALECT
 from caliber.backends.sqlite.statements import ROW
-from caliber.schema.relation import ColumnType, Relation
+from caliber.schema.relation import Relation
 from caliber.schema.relations import BY_NAME
 from caliber.schema.relations.memory import is_declared
 from caliber.storage.compile.codec import codec_of
+from caliber.storage.compile.filters import filter_condition
 from caliber.storage.compile.in_force import in_force_condition
 from caliber.storage.compile.plan import Plan
 from caliber.storage.compile.spelling import quote
 from caliber.storage.sql.full_text import (
     TEXTS,
     contracts_of,
-    filter_names,
-    filter_type,
     happened,
-    may_lack,
     readers_of,
     text_table,
 )
@@ -44,19 +43,6 @@ def _in_sight(relation: Relation, seen: str = "?2", at: str = "?3") -> str:
         parts.append(f"({readers} IS NULL OR {readers} IN (SELECT value FROM json_each({seen})))")
     if relation.text is not None and relation.text.tokens is not None:
         parts.append(f"o.{quote(relation.text.tokens)} > 0")
-    return " AND ".join(parts)
-
-
-def _filters(relation: Relation, first: int) -> str:
-    """Return the conditions of every column that can be filtered by; one whose parameter is NULL holds."""
-    parts = []
-    for at, name in enumerate(filter_names(relation), start=first):
-        column = f"o.{quote(name)}"
-        spelt = f"hex({column})" if filter_type(relation, name) is ColumnType.UUID else column
-        any_of = f"?{at} IS NULL OR {spelt} IN (SELECT value FROM json_each(?{at}))"
-        if may_lack(relation, name):
-            any_of += f" OR ({column} IS NULL AND EXISTS (SELECT 1 FROM json_each(?{at}) WHERE type = 'null'))"
-        parts.append(f"({any_of})")
     return " AND ".join(parts)
 
 
@@ -81,7 +67,8 @@ def _of(relation: Relation) -> dict[str, str]:
     kind, key = relation.name, relation.key[0]
     records, words = quote(kind), text_table(relation)
     importance = f"coalesce(o.{relation.importance}, ?5)" if relation.importance else "?5"
-    sight, time = _in_sight(relation), happened(relation)
+    sight, first_sight, time = _in_sight(relation), _in_sight(relation, "?1", "?2"), happened(relation)
+    meets = functools.partial(filter_condition, relation, DIALECT)
     linked = {
         f"search.by_key_{kind}": (
             f"SELECT {ROW.get(kind)} FROM {records} AS o WHERE o.{key} IN ({_IDS.format('?1')}) AND {sight}"
@@ -93,11 +80,9 @@ def _of(relation: Relation) -> dict[str, str]:
         **_around(relation),
         f"search.figures_{kind}": (
             f"SELECT count(*), coalesce(sum(e.terms), 0), max({time}) FROM {records} AS o"
-            f" JOIN {words}_entry AS e ON e.ordinal = o.ordinal WHERE {_in_sight(relation, '?1', '?2')}"
+            f" JOIN {words}_entry AS e ON e.ordinal = o.ordinal WHERE {first_sight}"
         ),
-        f"search.matching_{kind}": (
-            f"SELECT count(*) FROM {records} AS o WHERE {_in_sight(relation, '?1', '?2')} AND {_filters(relation, 3)}"
-        ),
+        f"search.matching_{kind}": (f"SELECT count(*) FROM {records} AS o WHERE {first_sight} AND {meets(3)}"),
         f"search.count_{kind}": (
             f"SELECT count(*) FROM (SELECT DISTINCT doc FROM {words}_places WHERE term = ?1) AS v"
             f" CROSS JOIN {records} AS o ON o.ordinal = v.doc WHERE {sight}"
@@ -106,7 +91,7 @@ def _of(relation: Relation) -> dict[str, str]:
             "SELECT v.doc, v.hits, e.terms"
             f" FROM (SELECT doc, count(*) AS hits FROM {words}_places WHERE term = ?1 GROUP BY doc) AS v"
             f" CROSS JOIN {records} AS o ON o.ordinal = v.doc CROSS JOIN {words}_entry AS e ON e.ordinal = v.doc"
-            f" WHERE {sight} AND {_filters(relation, 7)}"
+            f" WHERE {sight} AND {meets(7)}"
             " ORDER BY v.hits / (v.hits + ?4 + ?5 * e.terms) DESC, v.doc DESC LIMIT ?6"
         ),
         f"search.tokens_{kind}": (
@@ -114,16 +99,16 @@ def _of(relation: Relation) -> dict[str, str]:
         ),
         f"search.recent_{kind}": (
             f"SELECT o.ordinal FROM {records} AS o LEFT JOIN usage AS u ON u.owner_id = o.{key}"
-            f" WHERE {sight} AND {_filters(relation, 7)}"
+            f" WHERE {sight} AND {meets(7)}"
             f" ORDER BY 0.5 / (1.0 + max(?1 - max({time}, coalesce(u.last_accessed_at, {time})), 0)"
             f" * 1.0 / ?4) + 0.05 * {importance} DESC, o.ordinal DESC LIMIT ?6"
         ),
         f"search.newest_{kind}": (
-            f"SELECT o.ordinal FROM {records} AS o WHERE {_in_sight(relation, '?1', '?2')} AND {_filters(relation, 4)}"
+            f"SELECT o.ordinal FROM {records} AS o WHERE {first_sight} AND {meets(4)}"
             f" ORDER BY o.{quote(relation.dates.entered)} DESC, o.{key} LIMIT ?3"
         ),
         f"search.of_days_{kind}": (
-            f"SELECT o.ordinal FROM {records} AS o WHERE {sight} AND {_filters(relation, 6)}"
+            f"SELECT o.ordinal FROM {records} AS o WHERE {sight} AND {meets(6)}"
             f" AND {time} BETWEEN ?1 AND ?4 ORDER BY {time} DESC, o.ordinal DESC LIMIT ?5"
         ),
         f"search.count_of_days_{kind}": (
@@ -133,7 +118,7 @@ def _of(relation: Relation) -> dict[str, str]:
             f"SELECT e.ordinal, o.ordinal, o.{key}, e.vector FROM embedding AS e"
             f" CROSS JOIN {records} AS o ON o.{key} = e.owner_id"
             f" WHERE e.ordinal > ?4 AND e.space_id = ?1 AND e.owner_type = '{kind}'"
-            f" AND {sight} AND {_filters(relation, 6)} ORDER BY e.ordinal LIMIT ?5"
+            f" AND {sight} AND {meets(6)} ORDER BY e.ordinal LIMIT ?5"
         ),
     }
 
