@@ -114,7 +114,11 @@ def _section(
         kinds = {other.section.__name__ for other in knobs if other.path == one.path}
         stores = {other.section.__name__ for other in knobs}
         only = f" ({'SQLite' if kinds <= {'StorageConfig', 'SqliteSource', 'SqliteDirectory'} else 'PostgreSQL'})"
-        seed = f", has {explaining.shown(facts['seed'], facts['unit'])}" if facts["seed"] is not None else ""
+        seed = (
+            f", has {explaining.shown(facts['source_value'], facts['unit'])}"
+            if facts["source_value"] is not None
+            else ""
+        )
         value = profiles.value_at(base, one.path)
         modules = ", ".join(module.removeprefix("caliber.") for module in found.get(one.path, ()))
         shown = value is not None and name != "policies"
@@ -125,7 +129,7 @@ def _section(
                 _accepts(one.field),
                 f"Asked for by {facts['source']}{seed}.",
                 f"Reference: `{explaining.shown(value, facts['unit'])}`." if shown else "",
-                f"Acts in {modules}." if not facts["later"] else "*Nothing reads it yet.*",
+                f"Acts in {modules}." if not facts["reserved"] else "*Nothing reads it yet.*",
             ],
         )
 

@@ -14,7 +14,7 @@ from typing import Final
 
 import click
 
-from caliber.cli.failures import DONE, PROBLEM, Mistake, Problem
+from caliber.cli.failures import DONE, PROBLEM, Problem, UsageError
 from caliber.cli.settings import Settings, with_settings
 
 ONE_THREAD: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
@@ -53,17 +53,17 @@ def bench(settings: Settings, groups: tuple[str, ...], quick: bool, rows: bool, 
 def checkout() -> Path:
     """Return the folder of the checkout this program runs from.
 
-    Raises: Mistake outside of one, or without what the benchmarks need.
+    Raises: UsageError outside of one, or without what the benchmarks need.
     """
     folder = PACKAGE.parent
     if not (folder / "bench" / "conftest.py").is_file():
-        raise Mistake(
+        raise UsageError(
             "benchmarks are not part of an installed package: they run from a checkout of CALIBER",
             "in a checkout, `make bench` installs what they compare with and runs them",
         )
     missing = [name for name in ("pytest", "pytest_benchmark") if importlib.util.find_spec(name) is None]
     if missing:
-        raise Mistake(
+        raise UsageError(
             f"{' and '.join(missing)} cannot be imported",
             "`make bench` installs what the benchmarks need, and runs them",
         )
@@ -73,7 +73,7 @@ def checkout() -> Path:
 def chosen(folder: Path, groups: tuple[str, ...]) -> list[Path]:
     """Return the files under ``bench/`` that have something of these groups in them, all of them without groups.
 
-    Raises: Mistake for a word that no file and no test there has in its name.
+    Raises: UsageError for a word that no file and no test there has in its name.
     """
     names = {
         path: {path.stem, *BENCHMARK.findall(path.read_text(encoding="utf-8"))}
@@ -82,7 +82,7 @@ def chosen(folder: Path, groups: tuple[str, ...]) -> list[Path]:
     for word in groups:
         if not _WORD.match(word) or not any(word.lower() in name for file in names.values() for name in file):
             known = sorted({name.removeprefix("test_") for file in names.values() for name in file})
-            raise Mistake(f"no benchmark has {word!r} in its name", f"there are: {', '.join(known)}")
+            raise UsageError(f"no benchmark has {word!r} in its name", f"there are: {', '.join(known)}")
     wanted = [word.lower() for word in groups] or [""]
     return [path for path, file in names.items() if any(word in name for word in wanted for name in file)]
 

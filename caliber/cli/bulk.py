@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from caliber.cli.failures import Mistake
+from caliber.cli.failures import UsageError
 from caliber.cli.output import Output, plural
 from caliber.cli.settings import Settings, with_settings
 
@@ -51,7 +51,7 @@ def export(settings: Settings, path: Path, relations: tuple[str, ...], force: bo
         files = _targets(path, relations, memory.storage.exported)
         taken = [str(file) for _, file in files if file.exists()]
         if taken and not force:
-            raise Mistake(f"{taken[0]} is there already", "choose another PATH, or overwrite with --force")
+            raise UsageError(f"{taken[0]} is there already", "choose another PATH, or overwrite with --force")
         memory.flush()
         path.parent.mkdir(parents=True, exist_ok=True)
         # What refers to others first: what somebody adds meanwhile then refers to nothing that is missing.
@@ -63,8 +63,8 @@ def export(settings: Settings, path: Path, relations: tuple[str, ...], force: bo
 
     def human() -> None:
         for item in done:
-            settings.out.say(f"  {item['relation']:<16} {item['rows']:>10,}  {item['file']}")
-        settings.out.say(f"next: caliber import --parquet {path}    in another store")
+            settings.out.print(f"  {item['relation']:<16} {item['rows']:>10,}  {item['file']}")
+        settings.out.print(f"next: caliber import --parquet {path}    in another store")
 
     settings.out.result(document, human)
 
@@ -72,11 +72,11 @@ def export(settings: Settings, path: Path, relations: tuple[str, ...], force: bo
 def _targets(path: Path, relations: tuple[str, ...], known: Mapping[str, bool]) -> list[tuple[str, Path]]:
     unknown = [name for name in relations if name not in known]
     if unknown:
-        raise Mistake(f"the store exports no {unknown[0]}", f"it exports {', '.join(known)}")
+        raise UsageError(f"the store exports no {unknown[0]}", f"it exports {', '.join(known)}")
     relations = relations or tuple(name for name, unasked in known.items() if unasked)
     if path.suffix == _ENDING:
         if len(relations) != 1:
-            raise Mistake(f"{path} is one file", "name one --relation for it, or give a folder")
+            raise UsageError(f"{path} is one file", "name one --relation for it, or give a folder")
         return [(relations[0], path)]
     return [(relation, path / f"{relation}{_ENDING}") for relation in known if relation in relations]
 
@@ -136,7 +136,7 @@ def import_(settings: Settings, path: Path, relations: tuple[str, ...], on_exist
     def human() -> None:
         for item in done:
             there = f"  ({plural(item['skipped'], 'row')} there already)" if item["skipped"] else ""
-            settings.out.say(f"  {item['relation']:<16} {item['loaded']:>10,} rows loaded{there}")
+            settings.out.print(f"  {item['relation']:<16} {item['loaded']:>10,} rows loaded{there}")
 
     settings.out.result(document, human)
 
@@ -144,7 +144,7 @@ def import_(settings: Settings, path: Path, relations: tuple[str, ...], on_exist
 def _sources(path: Path, relations: tuple[str, ...], known: Iterable[str]) -> list[tuple[str | None, Path]]:
     if not path.is_dir():
         if len(relations) > 1:
-            raise Mistake(f"{path} is one file", "name at most one --relation for it")
+            raise UsageError(f"{path} is one file", "name at most one --relation for it")
         return [(relations[0] if relations else None, path)]
     found = [
         (relation, path / f"{relation}{_ENDING}")
@@ -152,7 +152,7 @@ def _sources(path: Path, relations: tuple[str, ...], known: Iterable[str]) -> li
         if (not relations or relation in relations) and (path / f"{relation}{_ENDING}").exists()
     ]
     if not found:
-        raise Mistake(f"{path} holds no records", f"expected files such as {next(iter(known))}{_ENDING}")
+        raise UsageError(f"{path} holds no records", f"expected files such as {next(iter(known))}{_ENDING}")
     return found  # type: ignore[return-value]
 
 
@@ -162,7 +162,7 @@ def _import(memory: Caliber, out: Output, relation: str | None, file: Path, on_e
     with open_parquet(file, batch_rows=_BATCH_ROWS) as opened:
         name = relation or opened.relation
         if name is None:
-            raise Mistake(f"{file} does not say of which relation it is", "name it with --relation")
+            raise UsageError(f"{file} does not say of which relation it is", "name it with --relation")
         with out.progress(name, opened.rows, "rows") as advance:
             report = memory.storage.bulk_load(
                 name, opened.reader, on_existing=on_existing, progress=_steps(advance), batch_rows=_BATCH_ROWS

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import click
 
-from caliber.cli.failures import DONE, PROBLEM, Mistake, describe
+from caliber.cli.failures import DONE, PROBLEM, UsageError, describe
 from caliber.cli.output import plural
 from caliber.cli.settings import DISTRIBUTION, Settings, with_settings
 
@@ -178,7 +178,7 @@ def _configured(settings: Settings, network: bool) -> Iterator[Finding]:
     area = "configuration"
     try:
         path = settings.config_path()
-    except Mistake as error:
+    except UsageError as error:
         yield Finding(area, HINT, error.message, error.hint)
         return
     try:

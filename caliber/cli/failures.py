@@ -30,7 +30,7 @@ INTERRUPTED: Final = 130
 PIPE_CLOSED: Final = 141
 
 
-class Mistake(click.ClickException):
+class UsageError(click.ClickException):
     """A mistake in the call: a message and what to do next."""
 
     exit_code = MISTAKE
@@ -41,7 +41,7 @@ class Mistake(click.ClickException):
         self.details = details or {}
 
 
-class Problem(Mistake):
+class Problem(UsageError):
     """Something is wrong with what was read or examined."""
 
     exit_code = PROBLEM
@@ -112,7 +112,7 @@ def _say(text: str) -> None:
 
 def describe(error: Exception) -> tuple[int, str, str, dict[str, Any]]:
     """Return exit code, message, what to do next, and details for programs."""
-    if isinstance(error, Mistake):
+    if isinstance(error, UsageError):
         return error.exit_code, error.message, error.hint, error.details
     if isinstance(error, click.UsageError):
         hint = "" if error.ctx is None else f"see `{error.ctx.command_path} --help`"

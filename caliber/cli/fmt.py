@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from caliber.cli.failures import DONE, PROBLEM, Mistake, Problem
+from caliber.cli.failures import DONE, PROBLEM, Problem, UsageError
 from caliber.cli.settings import Settings, with_settings
 from caliber.config.parsing import MAX_BYTES
 
@@ -49,7 +49,7 @@ def fmt(settings: Settings, files: tuple[Path, ...], check: bool) -> int:
 
     def human() -> None:
         for name in changed:
-            settings.out.say(f"{'would change' if check else 'changed'} {name}")
+            settings.out.print(f"{'would change' if check else 'changed'} {name}")
 
     if not (files == (Path("-"),) and not check):
         settings.out.result({"ok": not (check and changed), "changed": changed, "files": len(files)}, human)
@@ -64,9 +64,9 @@ def _read(file: Path) -> str:
             raise Problem(f"{file} is larger than {MAX_BYTES} bytes", "give parts of it files of their own: include")
         return raw.decode("utf-8-sig")
     except FileNotFoundError:
-        raise Mistake(f"{file}: there is no such file", "name a .caliber file") from None
+        raise UsageError(f"{file}: there is no such file", "name a .caliber file") from None
     except IsADirectoryError:
-        raise Mistake(f"{file} is a folder", "name the files in it") from None
+        raise UsageError(f"{file} is a folder", "name the files in it") from None
     except UnicodeDecodeError as error:
         raise Problem(f"{file} is not UTF-8 text (byte {error.start})", "save it as UTF-8") from None
     except OSError as error:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from caliber.cli.failures import DONE, PROBLEM, Mistake
+from caliber.cli.failures import DONE, PROBLEM, UsageError
 from caliber.cli.output import bytes_text, plural
 from caliber.cli.references import as_id, as_reference
 from caliber.cli.settings import Settings, with_settings
@@ -108,7 +108,7 @@ def purge(
     Exit code 1 when something was found afterwards, or could not be done yet.
     """
     if (trajectory is None) != whole:
-        raise Mistake("say what is to be purged", "either --trajectory ID or --store")
+        raise UsageError("say what is to be purged", "either --trajectory ID or --store")
     wait_ms = int(wait_s * _MS)
     if trajectory is None:
         from caliber.api.opening import purge as purge_store
@@ -140,7 +140,9 @@ def _carry_out(out: Output, run: Callable[[bool], ForgetReport], *, dry_run: boo
             out.result(counted.to_dict(), lambda: _print_counted(out, counted))
             return DONE
         if not sys.stdin.isatty() or out.json:
-            raise Mistake("this cannot be undone, and nobody can be asked here", "look with --dry-run, then say --yes")
+            raise UsageError(
+                "this cannot be undone, and nobody can be asked here", "look with --dry-run, then say --yes"
+            )
         _print_counted(out, counted)
         click.confirm("erase all of this? It cannot be undone", abort=True)
     report = run(False)
@@ -151,33 +153,33 @@ def _carry_out(out: Output, run: Callable[[bool], ForgetReport], *, dry_run: boo
 def _print_counted(out: Output, report: ForgetReport) -> None:
     for what, counts in (("erased", report.erased), ("redacted", report.redacted)):
         for name, count in sorted(counts.items()):
-            out.say(f"  {what:<9} {count:>8,} {name}")
+            out.print(f"  {what:<9} {count:>8,} {name}")
     if report.windows_closed:
-        out.say(f"  {plural(report.windows_closed, 'window')} could no longer be replayed")
+        out.print(f"  {plural(report.windows_closed, 'window')} could no longer be replayed")
     if not report.records:
-        out.say("nothing here names it")
+        out.print("nothing here names it")
 
 
 def _print(out: Output, report: ForgetReport) -> None:
-    out.say(f"erased {plural(sum(report.erased.values()), 'record')}, redacted {sum(report.redacted.values()):,}")
+    out.print(f"erased {plural(sum(report.erased.values()), 'record')}, redacted {sum(report.redacted.values()):,}")
     if report.windows_closed:
-        out.say(f"{plural(report.windows_closed, 'window')} can no longer be replayed")
+        out.print(f"{plural(report.windows_closed, 'window')} can no longer be replayed")
     size = sum(place.searched_bytes for place in report.searched)
-    out.say(f"read {plural(len(report.searched), 'place')}, {bytes_text(size)}: {plural(report.findings, 'finding')}")
+    out.print(f"read {plural(len(report.searched), 'place')}, {bytes_text(size)}: {plural(report.findings, 'finding')}")
     for place in [place for place in report.searched if place.findings][:_SHOWN]:
-        out.say(f"  - {place.findings:,} in {place.name} ({place.kind})")
+        out.print(f"  - {place.findings:,} in {place.name} ({place.kind})")
     if report.inside_words:
-        out.say(f"{report.inside_words:,} times a name is a part of a longer word, and was left alone")
+        out.print(f"{report.inside_words:,} times a name is a part of a longer word, and was left alone")
     for line in report.remaining:
-        out.say(f"not done: {line}")
+        out.print(f"not done: {line}")
     for line in report.out_of_reach:
-        out.say(f"out of reach: {line}")
+        out.print(f"out of reach: {line}")
 
 
 def _print_resumed(out: Output, reports: list[ForgetReport]) -> None:
     if not reports:
-        out.say("nothing was left in the middle")
+        out.print("nothing was left in the middle")
     for report in reports:
-        out.say(f"erasure {report.erasure_id}: " + ("not finished yet" if report.remaining else "finished"))
+        out.print(f"erasure {report.erasure_id}: " + ("not finished yet" if report.remaining else "finished"))
         for line in report.remaining:
-            out.say(f"not done: {line}")
+            out.print(f"not done: {line}")

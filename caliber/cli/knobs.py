@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from caliber.cli.failures import DONE, Mistake
+from caliber.cli.failures import DONE, UsageError
 from caliber.cli.settings import Settings
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def explain(settings: Settings, key: str) -> int:
     try:
         one = explaining.explain(key, config)
     except InvalidConfigValue as error:
-        raise Mistake(f"{key}: {error.context['reason']}", "docs/configuration.md lists all knobs") from None
+        raise UsageError(f"{key}: {error.context['reason']}", "docs/configuration.md lists all knobs") from None
     settings.out.result(_document(one, missing), lambda: _print(settings, one, missing))
     return DONE
 
@@ -40,11 +40,11 @@ def _config(settings: Settings) -> tuple[CaliberConfig | None, str | None]:
     named = settings.config is not None
     try:
         path = settings.config_path()
-    except Mistake:
+    except UsageError:
         return None, "there is no configuration here"
     if not path.exists():
         if named:
-            raise Mistake(f"{path}: there is no such file", "write one with `caliber init`, or leave it out")
+            raise UsageError(f"{path}: there is no such file", "write one with `caliber init`, or leave it out")
         return None, f"{path} does not exist"
     try:
         return settings.load(), None
@@ -59,20 +59,20 @@ def _document(one: Explanation, missing: str | None) -> dict[str, Any]:
 def _print_section(settings: Settings, key: str, every: list[Explanation]) -> None:
     from caliber.config.manual.explaining import shown
 
-    settings.out.say(f"{key}: {len(every)} knobs")
+    settings.out.print(f"{key}: {len(every)} knobs")
     for one in every:
-        settings.out.say(f"  {one.key} = {shown(one.value, one.unit)}")
-        settings.out.say(f"      {one.meaning}")
+        settings.out.print(f"  {one.key} = {shown(one.value, one.unit)}")
+        settings.out.print(f"      {one.meaning}")
 
 
 def _print(settings: Settings, one: Explanation, missing: str | None) -> None:
     from caliber.config.manual.explaining import shown
 
     def line(name: str, text: str) -> None:
-        settings.out.say(f"  {name:<13}{text}")
+        settings.out.print(f"  {name:<13}{text}")
 
-    settings.out.say(one.key)
-    settings.out.say(f"  {one.meaning}")
+    settings.out.print(one.key)
+    settings.out.print(f"  {one.meaning}")
     line("accepts", f"{one.accepts or 'text'}{' Optional.' if one.optional else ''}")
     if one.unit:
         line("unit", one.unit)
@@ -83,8 +83,8 @@ def _print(settings: Settings, one: Explanation, missing: str | None) -> None:
         "asked for by",
         one.source + (f", has {shown(one.source_value, one.unit)}" if one.source_value is not None else ""),
     )
-    if one.departure:
-        line("", one.departure)
+    if one.deviation:
+        line("", one.deviation)
     for name, value in one.profiles.items():
         line("profiles" if name == next(iter(one.profiles)) else "", f"{name}: {shown(value, one.unit)}")
     acting = "" if one.acts else "nothing reads it yet: it is checked, and acts once its part of CALIBER is there"

@@ -81,7 +81,7 @@ class Output:
             self._errors = _console(stderr=True)
         return self._errors
 
-    def say(self, text: str = "") -> None:
+    def print(self, text: str = "") -> None:
         """Print a line for people."""
         stream = sys.stderr if self.json else sys.stdout
         stream.write(printable(text) + "\n")

@@ -66,19 +66,19 @@ def _document(found: WindowPlan) -> dict[str, Any]:
 def _print(out: Output, found: WindowPlan) -> None:
     window = found.window
     asked = "nothing is asked" if not found.query else f"asked{_BY.get(found.query_from, '')}: {printable(found.query)}"
-    out.say(f"trajectory {window.trajectory_id}, {asked}")
+    out.print(f"trajectory {window.trajectory_id}, {asked}")
     if all(item.once is not None for item in found.rules):
-        out.say("there are no rules of injection: records enter as the section [assembly] says")
+        out.print("there are no rules of injection: records enter as the section [assembly] says")
     for item in found.rules:
         cap = "" if item.cap_tokens is None else f", at most {item.cap_tokens} tokens"
-        out.say(f"{item.rule}: {item.mode} of {item.memory}, priority {item.priority}{cap}")
+        out.print(f"{item.rule}: {item.mode} of {item.memory}, priority {item.priority}{cap}")
         if item.once is not None:
-            out.say(f"    once, in the next window: {item.once}")
+            out.print(f"    once, in the next window: {item.once}")
         if item.filter is not None:
-            out.say(f"    where {printable(item.filter)}")
+            out.print(f"    where {printable(item.filter)}")
         through = "" if item.filter is None else f", {item.through} pass the filter"
         taken = f"{item.considered} considered{through}, {item.taken} taken ({item.cost_tokens} tokens)"
-        out.say(f"    {taken}; {item.included} included ({item.used_tokens} tokens)")
+        out.print(f"    {taken}; {item.included} included ({item.used_tokens} tokens)")
         for reason, count in item.excluded.items():
-            out.say(f"    {plural(count, 'record')} left out: {reason}")
-    out.say(f"{window.used_tokens} of {window.max_tokens} tokens used, {found.left_tokens} left")
+            out.print(f"    {plural(count, 'record')} left out: {reason}")
+    out.print(f"{window.used_tokens} of {window.max_tokens} tokens used, {found.left_tokens} left")

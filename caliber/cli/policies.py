@@ -48,15 +48,15 @@ def _rules(config: CaliberConfig, scheduled: list[ScheduledRule]) -> list[dict[s
 
 def _print(out: Output, found: dict[str, Any]) -> None:
     if "actions_done" in found:
-        out.say(f"ran {plural(found['actions_done'], 'action')}")
+        out.print(f"ran {plural(found['actions_done'], 'action')}")
     if not found["rules"]:
-        out.say("there are no policies")
+        out.print("there are no policies")
     for rule in found["rules"]:
         trigger = f'schedule("{rule["cron"]}")' if "cron" in rule else rule["on"]
-        out.say(f"{rule['policy']}: on {trigger}: {', '.join(rule['actions'])}")
+        out.print(f"{rule['policy']}: on {trigger}: {', '.join(rule['actions'])}")
         if "cron" in rule:
             known = rule["covered_at"]
             since = "new: counts from the first look" if known is None else f"done up to {known:%Y-%m-%d %H:%M}"
             if rule["running_since"] is not None:
                 since = f"a run of {rule['running_since']:%Y-%m-%d %H:%M} is not finished"
-            out.say(f"    next {rule['next_at']:%Y-%m-%d %H:%M} {found['time_zone']}, {since}")
+            out.print(f"    next {rule['next_at']:%Y-%m-%d %H:%M} {found['time_zone']}, {since}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from caliber.cli import show
-from caliber.cli.failures import DONE, PROBLEM, Mistake
+from caliber.cli.failures import DONE, PROBLEM, UsageError
 from caliber.cli.output import Output, printable
 from caliber.cli.settings import Settings, with_settings
 
@@ -23,28 +23,28 @@ _ORIGINS: Final = {"last_user_turn": "  (the last user turn)", "goal": "  (the g
 
 
 def as_id(text: str, what: str) -> uuid.UUID:
-    """Return an id given on the command line. Raises: Mistake."""
+    """Return an id given on the command line. Raises: UsageError."""
     try:
         return uuid.UUID(text)
     except ValueError:
-        raise Mistake(f"{text!r} is no {what}", "ids look like 0190f3c2-7c00-7000-8000-000000000000") from None
+        raise UsageError(f"{text!r} is no {what}", "ids look like 0190f3c2-7c00-7000-8000-000000000000") from None
 
 
 def trajectory_id_of(memory: Caliber, text: str) -> uuid.UUID:
-    """Return the trajectory that ``text`` names: an id, or ``latest``. Raises: Mistake."""
+    """Return the trajectory that ``text`` names: an id, or ``latest``. Raises: UsageError."""
     if text != LATEST:
         return as_id(text, "trajectory")
     newest = max(
         memory.storage.trajectories.list_by_status("active"), key=lambda item: item.last_activity_at, default=None
     )
     if newest is None:
-        raise Mistake("there is no active trajectory yet", "remember something first: `caliber ingest git .`")
+        raise UsageError("there is no active trajectory yet", "remember something first: `caliber ingest git .`")
     found: uuid.UUID = newest.trajectory_id
     return found
 
 
 def window_id_of(memory: Caliber, text: str) -> uuid.UUID:
-    """Return the window that ``text`` names: an id, or ``latest``. Raises: Mistake."""
+    """Return the window that ``text`` names: an id, or ``latest``. Raises: UsageError."""
     if text != LATEST:
         return as_id(text, "window")
     windows = memory.storage.context_windows
@@ -55,7 +55,7 @@ def window_id_of(memory: Caliber, text: str) -> uuid.UUID:
         default=None,
     )
     if newest is None:
-        raise Mistake("there is no window yet", "assemble one first: `caliber context latest`")
+        raise UsageError("there is no window yet", "assemble one first: `caliber context latest`")
     found: uuid.UUID = newest.window_id
     return found
 
@@ -84,18 +84,18 @@ def context(
                 return
             asked = memory.explain(window.window_id)["inputs"].get("query")
             show.print_window(settings.out.console, memory, window, asked)
-            settings.out.say(f"why: caliber explain {window.window_id}    whole text: --text")
+            settings.out.print(f"why: caliber explain {window.window_id}    whole text: --text")
 
         settings.out.result(show.window_document(window, trace=trace), human)
 
 
 def named_values(pairs: Sequence[str]) -> list[tuple[str, str]]:
-    """Return ``k=v`` pairs apart. Raises: Mistake."""
+    """Return ``k=v`` pairs apart. Raises: UsageError."""
     out = []
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals or not name.strip():
-            raise Mistake(f"--filter {pair}: expected NAME=VALUE", "for example --filter note_type=fact")
+            raise UsageError(f"--filter {pair}: expected NAME=VALUE", "for example --filter note_type=fact")
         out.append((name.strip(), text))
     return out
 
@@ -117,7 +117,7 @@ def _value(name: str, text: str, types: set[str]) -> Any:
 def conditions_of(pairs: Sequence[tuple[str, str]], memory: Caliber, kinds: Sequence[str]) -> dict[str, Any]:
     """Return names and values as a filter of these kinds, or of all; a name that comes again allows several values.
 
-    Raises: Mistake
+    Raises: UsageError
     """
     from caliber.search.opening import SearchEngine
 
@@ -170,7 +170,7 @@ def search(
     scopes. Exit code 1 when memory could not be searched as asked.
     """
     if filters and where is not None:
-        raise Mistake("--filter and --where exclude each other", "say all of it with --where, joined by `and`")
+        raise UsageError("--filter and --where exclude each other", "say all of it with --where, joined by `and`")
     wanted = named_values(filters)
     with settings.memory() as memory:
         conditions = conditions_of(wanted, memory, kinds) or where
@@ -230,11 +230,11 @@ def _print_analysis(out: Output, analysis: Any) -> None:
     }
     for name, values in parts.items():
         if values:
-            out.say(f"{name:<11}{printable(', '.join(values))}")
+            out.print(f"{name:<11}{printable(', '.join(values))}")
     if analysis.asks_time:
-        out.say("asks when")
+        out.print("asks when")
     if analysis.cut:
-        out.say("the query was cut: only its first words were read (search.keyword.query_words_max)")
+        out.print("the query was cut: only its first words were read (search.keyword.query_words_max)")
 
 
 def _print_hits(out: Output, found: Any, hits: list[tuple[Any, str, str | None]], explained: bool) -> None:
@@ -256,11 +256,11 @@ def _print_hits(out: Output, found: Any, hits: list[tuple[Any, str, str | None]]
             out.console.print(Text(f"     {_made_of(hit.breakdown)}", style="green"))
         out.console.print(Text(f"     {hit.id}  {trust or ''}".rstrip(), style="bright_black"))
     if not hits and found.reason is None:
-        out.say("nothing found")
+        out.print("nothing found")
     if found.below_floor is not None:
-        out.say(f"below the floor: {show.evidence_line(found.below_floor)}")
+        out.print(f"below the floor: {show.evidence_line(found.below_floor)}")
     if found.pending:
-        out.say(f"{found.pending} records still wait for their vector and were not searched")
+        out.print(f"{found.pending} records still wait for their vector and were not searched")
 
 
 @click.command()
@@ -278,7 +278,7 @@ def explain(settings: Settings, window: str, exclusion: str | None) -> None:
         if record_id is None:
             settings.out.result(found, lambda: _print_explained(settings.out, memory, found))
         else:
-            settings.out.result(found, lambda: settings.out.say(in_words(memory, found)))
+            settings.out.result(found, lambda: settings.out.print(in_words(memory, found)))
 
 
 def _print_explained(out: Output, memory: Caliber, found: dict[str, Any]) -> None:
@@ -286,15 +286,15 @@ def _print_explained(out: Output, memory: Caliber, found: dict[str, Any]) -> Non
 
     budget, inputs = found["budget"], found["inputs"]
     query = inputs.get("query")
-    out.say(f"window {found['window_id']}")
+    out.print(f"window {found['window_id']}")
     origin = _ORIGINS.get(inputs.get("query_from", ""), "")
-    out.say(f"  query      {printable(query) if query else 'none'}{origin}")
-    out.say(f"  budget     {budget['used']:,} of {budget['total']:,} tokens")
-    out.say(f"  sections   {', '.join(f'{name} {tokens:,}' for name, tokens in budget['by_section'].items())}")
-    out.say(f"  position   {inputs['position']['sequence']:,}   configuration {inputs['config_hash'][:16]}")
+    out.print(f"  query      {printable(query) if query else 'none'}{origin}")
+    out.print(f"  budget     {budget['used']:,} of {budget['total']:,} tokens")
+    out.print(f"  sections   {', '.join(f'{name} {tokens:,}' for name, tokens in budget['by_section'].items())}")
+    out.print(f"  position   {inputs['position']['sequence']:,}   configuration {inputs['config_hash'][:16]}")
     for title, key in (("included", "inclusions"), ("left out", "exclusions")):
         items = found[key]
-        out.say(f"{title}: {len(items)}")
+        out.print(f"{title}: {len(items)}")
         for item in items[:20]:
             name = show.label(show.peek(memory, None if item["id"] is None else uuid.UUID(item["id"])))
             out.console.print(Text(f"  {item['section']:<10} {show.shortened(name, 64)}"))
@@ -303,18 +303,18 @@ def _print_explained(out: Output, memory: Caliber, found: dict[str, Any]) -> Non
             if item["breakdown"]:
                 out.console.print(Text(f"             {_made_of(item['breakdown'])}", style="green"))
         if len(items) > 20:
-            out.say(f"  … and {len(items) - 20} more; --json has all")
+            out.print(f"  … and {len(items) - 20} more; --json has all")
     for rule in found["rules"]:
         once = f", once: {rule['once']}" if "once" in rule else ""
         brought = f"{rule['included']:,} of {rule['candidates']:,} candidates, {rule['tokens']:,} tokens"
-        out.say(
+        out.print(
             f"rule {rule['rule']}: {rule['mode']} of {rule['memory']}, priority {rule['priority']}{once}: {brought}"
         )
     for cut in found["cut_offs"]:
         by = f"rule {cut['rule']}, " if "rule" in cut else ""
-        out.say(f"before ranking: of {cut['considered']:,} {cut['type']}s, {by}{cut['filter']} kept {_kept(cut)}")
+        out.print(f"before ranking: of {cut['considered']:,} {cut['type']}s, {by}{cut['filter']} kept {_kept(cut)}")
         if "condition" in cut:
-            out.say(f"    {printable(cut['condition'])}")
+            out.print(f"    {printable(cut['condition'])}")
 
 
 def _made_of(breakdown: dict[str, float]) -> str:
@@ -379,7 +379,7 @@ def replay(settings: Settings, window: str, text_only: bool) -> int:
                 click.echo(again.text)
                 return
             show.print_window(settings.out.console, memory, again, memory.explain(window_id)["inputs"].get("query"))
-            settings.out.say("replayed byte for byte" if same else "the text differs from the one that was recorded")
+            settings.out.print("replayed byte for byte" if same else "the text differs from the one that was recorded")
 
         settings.out.result(document, human)
     return DONE if same else PROBLEM

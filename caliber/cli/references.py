@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Final
 
-from caliber.cli.failures import Mistake
+from caliber.cli.failures import UsageError
 
 if TYPE_CHECKING:
     import click
@@ -18,48 +18,48 @@ _SHAPE: Final = "ids look like 0190f3c2-7c00-7000-8000-000000000001"
 
 
 def as_id(text: str) -> uuid.UUID:
-    """Return the UUID that a text spells. Raises: Mistake."""
+    """Return the UUID that a text spells. Raises: UsageError."""
     try:
         return uuid.UUID(text)
     except ValueError:
-        raise Mistake(f"{text!r} is not an id", _SHAPE) from None
+        raise UsageError(f"{text!r} is not an id", _SHAPE) from None
 
 
 def as_reference(text: str, option: str) -> EntityRef:
-    """Return the entity that ``TYPE:ID`` or ``user:NAME`` names. Raises: Mistake."""
+    """Return the entity that ``TYPE:ID`` or ``user:NAME`` names. Raises: UsageError."""
     from caliber.model.references import EntityRef, EntityType
 
     kind, _, rest = text.partition(":")
     if kind not in [member.value for member in EntityType]:
-        raise Mistake(f"{option} {text!r}: unknown kind of entity", "such as user:NAME, user:ID, agent:ID, note:ID")
+        raise UsageError(f"{option} {text!r}: unknown kind of entity", "such as user:NAME, user:ID, agent:ID, note:ID")
     if kind == _USER and not _is_id(rest):
         return as_user(rest, option)
     return EntityRef(EntityType(kind), as_id(rest))
 
 
 def as_user(name: str, option: str) -> EntityRef:
-    """Return the user of a name. Raises: Mistake."""
+    """Return the user of a name. Raises: UsageError."""
     from caliber.model.references import EntityRef
 
     if not name.strip():
-        raise Mistake(f"{option}: the name is empty", "such as --for maria")
+        raise UsageError(f"{option}: the name is empty", "such as --for maria")
     return EntityRef.user(name)
 
 
 def as_owner(text: str, option: str = "--for") -> EntityRef:
-    """Return the owner of an import: a user by name, or a user or agent by id. Raises: Mistake."""
+    """Return the owner of an import: a user by name, or a user or agent by id. Raises: UsageError."""
     kind, colon, _ = text.partition(":")
     if not colon:
         if _is_id(text):
-            raise Mistake(f"{option} {text}: an id without its kind", f"write user:{text} or agent:{text}")
+            raise UsageError(f"{option} {text}: an id without its kind", f"write user:{text} or agent:{text}")
         return as_user(text, option)
     if kind not in _OWNERS:
-        raise Mistake(f"{option} {text!r}: an owner is a user or an agent", "such as maria, user:ID or agent:ID")
+        raise UsageError(f"{option} {text!r}: an owner is a user or an agent", "such as maria, user:ID or agent:ID")
     return as_reference(text, option)
 
 
 def owner_option(_context: click.Context, _parameter: click.Parameter, value: str | None) -> EntityRef | None:
-    """Return the owner that the option --for names, if it is given. Raises: Mistake."""
+    """Return the owner that the option --for names, if it is given. Raises: UsageError."""
     return None if value is None else as_owner(value)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from caliber.cli.failures import Mistake
+from caliber.cli.failures import UsageError
 
 if TYPE_CHECKING:
     from caliber.api.caliber import Caliber
@@ -50,7 +50,7 @@ class Settings:
     def config_path(self) -> Path:
         """Return the configuration file: --config, then CALIBER_CONFIG, then ./caliber.toml.
 
-        Raises: Mistake when there is none.
+        Raises: UsageError when there is none.
         """
         if self.config is not None:
             return self.config
@@ -60,13 +60,13 @@ class Settings:
         here = Path(DEFAULT_CONFIG)
         if here.exists():
             return here
-        raise Mistake(
+        raise UsageError(
             f"no configuration: there is no {DEFAULT_CONFIG} in this folder",
             "write one with `caliber init`, or name one with --config FILE or the variable CALIBER_CONFIG",
         )
 
     def load_all(self) -> CaliberConfig:
-        """Return the configuration as the file has it. Raises: MultipleErrors with every fault, Mistake."""
+        """Return the configuration as the file has it. Raises: MultipleErrors with every fault, UsageError."""
         from caliber.dsl.loading import load_config
 
         return load_config(self.config_path())

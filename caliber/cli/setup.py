@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from caliber.cli.failures import DONE, PROBLEM, Mistake
+from caliber.cli.failures import DONE, PROBLEM, UsageError
 from caliber.cli.settings import DEFAULT_CONFIG, DEFAULT_STORE, Settings, with_settings
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def render(config: CaliberConfig, path: Path, reasons: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return the text of a configuration file, by its suffix. Raises: Mistake."""
+    """Return the text of a configuration file, by its suffix. Raises: UsageError."""
     from caliber.config.manual.render import render_json, render_toml
 
     suffix = path.suffix.lower()
@@ -56,7 +56,7 @@ def render(config: CaliberConfig, path: Path, reasons: Mapping[str, str] = Mappi
         from caliber.dsl.writing import render_caliber
 
         return render_caliber(config, reasons)
-    raise Mistake(f"{path.name}: a configuration ends in .caliber, .toml or .json", "choose another --path")
+    raise UsageError(f"{path.name}: a configuration ends in .caliber, .toml or .json", "choose another --path")
 
 
 def in_command(path: Path) -> str:
@@ -107,11 +107,11 @@ def init(
 
     target = path or settings.config or Path(DEFAULT_CONFIG)
     if target.is_dir():
-        raise Mistake(f"{target} is a folder", f"name a file in it: --path {target / DEFAULT_CONFIG}")
+        raise UsageError(f"{target} is a folder", f"name a file in it: --path {target / DEFAULT_CONFIG}")
     if target.exists() and not force:
-        raise Mistake(f"{target} exists already", "keep it, choose another --path, or overwrite it with --force")
+        raise UsageError(f"{target} exists already", "keep it, choose another --path, or overwrite it with --force")
     if not target.absolute().parent.is_dir():
-        raise Mistake(f"the folder {target.absolute().parent} does not exist", "create it first")
+        raise UsageError(f"the folder {target.absolute().parent} does not exist", "create it first")
     if part is not None:
         config = _completed(part, profile)
         store = config.storage.path if isinstance(config.storage, StorageConfig) else config.storage.shown
@@ -134,21 +134,21 @@ def init(
 
     def human() -> None:
         out = settings.out
-        out.say(f"wrote {target} (profile {profile}, store {store})")
+        out.print(f"wrote {target} (profile {profile}, store {store})")
         if not embeds and embedding is None and part is None:
-            out.say("without an embedding provider: nothing is found by meaning until the extra 'embed' is installed")
-            out.say("  pip install 'caliber-memory[embed]' && caliber init --force")
+            out.print("without an embedding provider: nothing is found by meaning until the extra 'embed' is installed")
+            out.print("  pip install 'caliber-memory[embed]' && caliber init --force")
         for name in keys:
-            out.say(f"it reads a key from the environment: export {name}=...")
-        out.say("next:")
-        out.say(f"  caliber create{option}          create the store")
-        out.say(f"  caliber ingest git .{option}    remember a repository")
+            out.print(f"it reads a key from the environment: export {name}=...")
+        out.print("next:")
+        out.print(f"  caliber create{option}          create the store")
+        out.print(f"  caliber ingest git .{option}    remember a repository")
 
     settings.out.result(document, human)
 
 
 def _completed(part: Path, profile: str) -> CaliberConfig:
-    """Return the configuration of a file upon a profile. Raises: Mistake for an option that the file decides."""
+    """Return the configuration of a file upon a profile. Raises: UsageError for an option that the file decides."""
     from click.core import ParameterSource
 
     from caliber.dsl.loading import load_config
@@ -156,7 +156,7 @@ def _completed(part: Path, profile: str) -> CaliberConfig:
     context = click.get_current_context()
     for name in ("store", "embedding", "summaries"):
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise Mistake(f"--{name} does not go with --from: {part.name} decides it", f"say it in {part.name}")
+            raise UsageError(f"--{name} does not go with --from: {part.name} decides it", f"say it in {part.name}")
     return load_config(part, base=profile)
 
 
@@ -184,7 +184,9 @@ def check(settings: Settings, file: Path | None, key: str | None, base: str | No
         return explain(settings, key)
     path = settings.config_path()
     if not path.exists():
-        raise Mistake(f"{path}: there is no such file", "write one with `caliber init`, or name another with --config")
+        raise UsageError(
+            f"{path}: there is no such file", "write one with `caliber init`, or name another with --config"
+        )
     try:
         config, warnings = settings.check(base)
     except MultipleErrors as error:
@@ -231,12 +233,12 @@ def _print_faults(
     from caliber.model.errors import BASE_HINT
 
     _print_warnings(settings, warnings)
-    settings.out.say(f"{path}: {len(faults)} fault{'s' if len(faults) != 1 else ''}")
+    settings.out.print(f"{path}: {len(faults)} fault{'s' if len(faults) != 1 else ''}")
     for fault in faults:
-        settings.out.say(f"  - {fault['message']}")
+        settings.out.print(f"  - {fault['message']}")
     if any(fault["kind"] == "missing_required" and "." not in str(fault["field"]) for fault in faults):
-        settings.out.say(BASE_HINT)
-    settings.out.say(
+        settings.out.print(BASE_HINT)
+    settings.out.print(
         "correct them and run `caliber check` again; `caliber init --path FILE` writes a sound one to compare"
     )
 
@@ -269,7 +271,7 @@ def _is_there(store: str) -> bool:
 def _print_summary(
     settings: Settings, path: Path, summary: dict[str, Any], warnings: Sequence[ConfigWarning] = ()
 ) -> None:
-    say = settings.out.say
+    say = settings.out.print
     _print_warnings(settings, warnings)
     doubtful = f", with {len(warnings)} warning{'s' if len(warnings) != 1 else ''}" if warnings else ""
     say(f"{path} is sound{doubtful}")
@@ -295,12 +297,12 @@ def create(settings: Settings, exist_ok: bool) -> None:
     from caliber.model.errors import Conflict
 
     if settings.tenant is not None:
-        raise Mistake("a tenant is created by `caliber db tenant create NAME`", "it says where, with --source")
+        raise UsageError("a tenant is created by `caliber db tenant create NAME`", "it says where, with --source")
     path = settings.config_path()
     config = settings.load()
     store = config.storage.shown
     if store == ":memory:":
-        raise Mistake(
+        raise UsageError(
             "a store in memory is not created: it begins when a program opens it", "name a file in storage.path"
         )
     in_file = config.storage.adapter == "sqlite"
@@ -309,18 +311,18 @@ def create(settings: Settings, exist_ok: bool) -> None:
         create_store(config, exist_ok=exist_ok)
     except Conflict as error:
         if not in_file:
-            raise Mistake(
+            raise UsageError(
                 f"{store} holds a store already", "it is ready, if it is yours; else change storage.schema_name"
             ) from error
         if Path(store).is_dir():
-            raise Mistake(f"{store} is a folder", "storage.path must name a file in it") from error
-        raise Mistake(
+            raise UsageError(f"{store} is a folder", "storage.path must name a file in it") from error
+        raise UsageError(
             f"there is a file at {store} already", "if it is your store, it is ready; else change storage.path"
         ) from error
     option = in_command(path)
 
     def human() -> None:
-        settings.out.say(f"{'kept' if existed else 'created'} {store}")
-        settings.out.say(f"next: caliber ingest git .{option}, or open it in Python: caliber.open({str(path)!r})")
+        settings.out.print(f"{'kept' if existed else 'created'} {store}")
+        settings.out.print(f"next: caliber ingest git .{option}, or open it in Python: caliber.open({str(path)!r})")
 
     settings.out.result({"store": store, "created": not existed}, human)

@@ -22,33 +22,33 @@ def stats(settings: Settings) -> None:
 def print_stats(out: Output, found: dict[str, Any]) -> None:
     """Print the figures of a tenant."""
     store, resident = found["store"], found["resident"]
-    out.say(f"store      {store['adapter']} {store['path']}")
+    out.print(f"store      {store['adapter']} {store['path']}")
     in_wal = f", {bytes_text(store['wal_bytes'])} in the WAL" if "wal_bytes" in store else ""
-    out.say(f"           {bytes_text(store['bytes'])} on disk{in_wal}")
-    out.say(f"           {store['summary']}")
+    out.print(f"           {bytes_text(store['bytes'])} on disk{in_wal}")
+    out.print(f"           {store['summary']}")
     if "feed" in store:
         fault = store["feed"].get("fault")
         why = f" (no connection to listen on: {fault})" if fault else ""
-        out.say(f"others     heard of by {store['feed']['mode']}{why}")
+        out.print(f"others     heard of by {store['feed']['mode']}{why}")
     memory = resident["column_bytes"] + resident["text_bytes"]
-    out.say(f"resident   {bytes_text(memory)} of at most {bytes_text(resident['limit_bytes'])}")
+    out.print(f"resident   {bytes_text(memory)} of at most {bytes_text(resident['limit_bytes'])}")
     columns, texts = bytes_text(resident["column_bytes"]), bytes_text(resident["text_bytes"])
-    out.say(f"           columns and vectors {columns}, texts {texts}")
+    out.print(f"           columns and vectors {columns}, texts {texts}")
     providers = found["providers"]
-    out.say(f"embedding  {providers['embedding'] or 'none'}")
+    out.print(f"embedding  {providers['embedding'] or 'none'}")
     changing = found["embedding_spaces"]
     if changing is not None and changing["filling"] is not None:
-        out.say(f"           searched is {changing['in_use']}, until {changing['filling']} is complete")
-    out.say(f"summaries  {providers['summarization'] or 'none'}")
-    out.say(f"kernels    {found['kernels']}, evaluator {found['evaluator']}, estimator {found['estimator']}")
-    out.say(f"position   {found['position']['sequence']:,}   configuration {found['config_hash'][:16]}")
+        out.print(f"           searched is {changing['in_use']}, until {changing['filling']} is complete")
+    out.print(f"summaries  {providers['summarization'] or 'none'}")
+    out.print(f"kernels    {found['kernels']}, evaluator {found['evaluator']}, estimator {found['estimator']}")
+    out.print(f"position   {found['position']['sequence']:,}   configuration {found['config_hash'][:16]}")
     waiting = found["behind"]["embeddings_waiting"]
     if waiting:
-        out.say(f"waiting    {waiting:,} vectors")
+        out.print(f"waiting    {waiting:,} vectors")
     waiting = found["behind"]["turn_summaries_waiting"]
     if waiting:
-        out.say(f"waiting    {waiting:,} summaries of turns")
-    out.say("records")
+        out.print(f"waiting    {waiting:,} summaries of turns")
+    out.print("records")
     for name, count in found["records"].items():
         if count:
-            out.say(f"  {name:<18} {count:>10,}")
+            out.print(f"  {name:<18} {count:>10,}")

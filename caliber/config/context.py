@@ -54,7 +54,7 @@ class SectionPriorities(Section):
         knob(
             'Further sections, each a [name, priority] as ["tools", 40], fed by extra_sections.',
             "C-096",
-            seed=(),
+            source_value=(),
         )
     )
 
@@ -85,7 +85,7 @@ class TokensConfig(Section):
         "C-121",
     )
     bytes_per_token: Real = knob(
-        "UTF-8 bytes of one token, with the estimator bytes.", "C-121", unit="bytes", seed=3.5, gt=0, le=1_024
+        "UTF-8 bytes of one token, with the estimator bytes.", "C-121", unit="bytes", source_value=3.5, gt=0, le=1_024
     )
     vocabulary: Literal["o200k_base", "cl100k_base"] | None = knob(
         "Whose tokens are meant, with the estimators calibrated and exact.", "ours", optional=True
@@ -142,7 +142,7 @@ class AssemblyConfig(Section):
         le=1,
     )
     fill_ratio: Real = knob(
-        "Share of the budget at which filling stops, with order = priority.", "C-121", seed=0.95, gt=0, le=1
+        "Share of the budget at which filling stops, with order = priority.", "C-121", source_value=0.95, gt=0, le=1
     )
     relevance: Literal["search", "vector"] = knob(
         "What relevance is: search, what a search for the query gives a record, 0 for what it does not find; "
@@ -150,10 +150,13 @@ class AssemblyConfig(Section):
         "ours",
     )
     relevant_limit: Int = knob(
-        "Most records that a rule of injection with mode relevant takes: the most relevant.", "C-121", seed=20, ge=0
+        "Most records that a rule of injection with mode relevant takes: the most relevant.",
+        "C-121",
+        source_value=20,
+        ge=0,
     )
     recency_fallback_limit: Int = knob(
-        "Newest records that such a rule takes where there is no query.", "C-121", seed=10, ge=0
+        "Newest records that such a rule takes where there is no query.", "C-121", source_value=10, ge=0
     )
     rule_limit: Int = knob(
         "Most records that a rule of injection with mode full or summary takes: the newest.", "ours", ge=0
@@ -161,11 +164,11 @@ class AssemblyConfig(Section):
     summary_mode_tokens: Int = knob(
         "Most of a record that enters in short, by a rule with mode summary.", "ours", unit="tokens", ge=1
     )
-    note_search_limit: Int = knob("Most notes picked for a query: the most relevant.", "C-121", seed=20, ge=0)
+    note_search_limit: Int = knob("Most notes picked for a query: the most relevant.", "C-121", source_value=20, ge=0)
     note_min_similarity: Real = knob(
         "Least similarity of a note to the query, with relevance = vector; a search has search.min_similarity.",
         "C-121",
-        seed=0.5,
+        source_value=0.5,
         ge=-1,
         le=1,
     )
@@ -174,7 +177,7 @@ class AssemblyConfig(Section):
         "Relevance of everything when a search knows no word of the query and has no vector; with relevance = vector, "
         "of a record without one.",
         "C-121",
-        seed=0.5,
+        source_value=0.5,
         ge=0,
         le=1,
     )
@@ -190,7 +193,7 @@ class AssemblyConfig(Section):
         "Most artifacts considered: the most relevant that a search finds, else the newest.", "ours", ge=0
     )
     summary_limit: Int = knob("Most summaries of closed scopes considered, as of artifacts.", "ours", ge=0)
-    separator: Text = knob("Text between the items of a section.", "C-461", seed="\n\n", max_length=64)
+    separator: Text = knob("Text between the items of a section.", "C-461", source_value="\n\n", max_length=64)
     section_headers: Flag = knob("Begin each section with its name.", "ours")
 
     def share(self, section: str) -> tuple[float, float]:
@@ -203,7 +206,10 @@ class AssemblyConfig(Section):
 class DebugConfig(Section):
     """What views for people show."""
 
-    trace_limit: Int = knob("Events that trace returns.", "C-121", seed=100, ge=1)
+    trace_limit: Int = knob("Events that trace returns.", "C-121", source_value=100, ge=1)
     view_limit: Int = knob(
-        "Newest windows, and artifacts, that the SQL views of them show (caliber db views).", "C-121", seed=100, ge=1
+        "Newest windows, and artifacts, that the SQL views of them show (caliber db views).",
+        "C-121",
+        source_value=100,
+        ge=1,
     )

@@ -38,18 +38,18 @@ def knob(
     source: str,
     *,
     unit: str = "",
-    seed: Any = None,
+    source_value: Any = None,
     optional: bool = False,
-    later: bool = False,
+    reserved: bool = False,
     **limits: Any,
 ) -> Any:
     """Declare a knob.
 
-    ``source`` is the requirement that asks for it, or ``design`` or ``ours``; ``seed`` is the value that the source
-    documents themselves use, if any. Only an ``optional`` knob may be left out; then it is None, or empty. A knob
-    whose subsystem is still to come is checked already, and says with ``later`` that nothing reads it yet.
+    ``source`` is the requirement that asks for it, or ``design`` or ``ours``; ``source_value`` is the value in the
+    source documents, if any. Only an ``optional`` knob may be left out; then it is None, or empty. A knob
+    that is ``reserved`` is checked, but nothing reads it yet: its subsystem is still to come.
     """
-    about = {"source": source, "unit": unit, "seed": seed, "later": later}
+    about = {"source": source, "unit": unit, "source_value": source_value, "reserved": reserved}
     if optional:
         limits.setdefault("default", None)
     return Field(description=text, json_schema_extra=about, **limits)

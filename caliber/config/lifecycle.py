@@ -47,7 +47,7 @@ class PolicyEngineConfig(Section):
 
     on_error: Literal["abort", "continue"] = knob("After an action failed: stop, or go on to the next.", "C-229")
     time_zone: Annotated[Name, AfterValidator(check_time_zone)] = knob(
-        "Where the hours of schedules are told: an IANA name, such as Europe/Berlin.", "C-148", seed="UTC"
+        "Where the hours of schedules are told: an IANA name, such as Europe/Berlin.", "C-148", source_value="UTC"
     )
     schedule_poll_ms: Duration = knob(
         "How often an open store looks for what is due by schedule; 0 never does.", "C-238", unit="ms", ge=0
@@ -79,7 +79,9 @@ class TrajectoryConfig(Section):
 class NotesConfig(Section):
     """Knowledge kept beyond its trajectory."""
 
-    initial_confidence: Real = knob("Confidence of a note made by consolidation.", "C-121", seed=1.0, ge=0, le=1)
+    initial_confidence: Real = knob(
+        "Confidence of a note made by consolidation.", "C-121", source_value=1.0, ge=0, le=1
+    )
 
 
 class PrincipalConfig(Section):
@@ -98,10 +100,12 @@ class PrincipalConfig(Section):
 class VisibilityConfig(Section):
     """Which roles see what an agent of a role wrote, when the note does not say."""
 
-    orchestrator: Roles = knob("Who sees notes of an orchestrator.", "M-131", seed=("orchestrator", "optimizer"))
-    optimizer: Roles = knob("Who sees notes of an optimizer.", "M-131", seed=("optimizer", "executor"))
-    reviewer: Roles = knob("Who sees notes of a reviewer.", "M-131", seed=("reviewer", "executor"))
-    executor: Roles = knob("Who sees notes of an executor.", "M-131", seed=("executor", "reviewer"))
+    orchestrator: Roles = knob(
+        "Who sees notes of an orchestrator.", "M-131", source_value=("orchestrator", "optimizer")
+    )
+    optimizer: Roles = knob("Who sees notes of an optimizer.", "M-131", source_value=("optimizer", "executor"))
+    reviewer: Roles = knob("Who sees notes of a reviewer.", "M-131", source_value=("reviewer", "executor"))
+    executor: Roles = knob("Who sees notes of an executor.", "M-131", source_value=("executor", "reviewer"))
 
     def for_role(self, role: AgentRole) -> tuple[AgentRole, ...]:
         """Return the roles that see what ``role`` wrote."""

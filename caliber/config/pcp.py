@@ -11,35 +11,37 @@ from caliber.model.pcp import ConflictResolution, PruneStrategy, RecoveryFrequen
 class ContextDagConfig(Section):
     """Trajectories that contain trajectories."""
 
-    enabled: Flag = knob("Let assembly see ancestor trajectories.", "C-250, C-257", seed=True)
-    max_depth: Int = knob("Ancestors visible; deeper nesting is rejected.", "C-251, C-257", seed=10, gt=0, le=10_000)
+    enabled: Flag = knob("Let assembly see ancestor trajectories.", "C-250, C-257", source_value=True)
+    max_depth: Int = knob(
+        "Ancestors visible; deeper nesting is rejected.", "C-251, C-257", source_value=10, gt=0, le=10_000
+    )
     prune_strategy: PruneStrategy = knob(
-        "Which ancestor items drop first: by last use, by relevance, or by both.", "C-251, C-257", seed="hybrid"
+        "Which ancestor items drop first: by last use, by relevance, or by both.", "C-251, C-257", source_value="hybrid"
     )
 
 
 class RecoveryConfig(Section):
     """Checkpoints."""
 
-    frequency: RecoveryFrequency = knob("When checkpoints are taken.", "C-253, C-257", seed="per_scope")
-    max_checkpoints: Int = knob("Checkpoints kept; equals checkpoint_retention.", "C-252, C-257", seed=5, gt=0)
-    compression_enabled: Flag = knob("Compress checkpoints.", "C-252, C-257", seed=True)
+    frequency: RecoveryFrequency = knob("When checkpoints are taken.", "C-253, C-257", source_value="per_scope")
+    max_checkpoints: Int = knob("Checkpoints kept; equals checkpoint_retention.", "C-252, C-257", source_value=5, gt=0)
+    compression_enabled: Flag = knob("Compress checkpoints.", "C-252, C-257", source_value=True)
 
 
 class DosageConfig(Section):
     """How much may enter one window."""
 
     max_context_tokens: Int = knob(
-        "Most tokens, at most token_budget.", "C-254, C-257", unit="tokens", seed=8_000, gt=0
+        "Most tokens, at most token_budget.", "C-254, C-257", unit="tokens", source_value=8_000, gt=0
     )
-    max_scopes_in_window: Int = knob("Most scopes whose summaries enter.", "C-254, C-257", seed=5, ge=0)
-    max_artifacts_in_window: Int = knob("Most artifacts.", "C-254, C-257", seed=20, ge=0)
-    max_notes_in_window: Int = knob("Most notes.", "C-254, C-257", seed=10, ge=0)
+    max_scopes_in_window: Int = knob("Most scopes whose summaries enter.", "C-254, C-257", source_value=5, ge=0)
+    max_artifacts_in_window: Int = knob("Most artifacts.", "C-254, C-257", source_value=20, ge=0)
+    max_notes_in_window: Int = knob("Most notes.", "C-254, C-257", source_value=10, ge=0)
     critical_priority: Int = knob(
-        "From this priority on a section is never compressed.", "C-121", seed=90, ge=0, later=True
+        "From this priority on a section is never compressed.", "C-121", source_value=90, ge=0, reserved=True
     )
     compress_ratio: Real = knob(
-        "Size to which a compressible section is brought.", "C-121", seed=0.5, gt=0, le=1, later=True
+        "Size to which a compressible section is brought.", "C-121", source_value=0.5, gt=0, le=1, reserved=True
     )
 
     def most(self, knob: str) -> int:
@@ -51,38 +53,40 @@ class DosageConfig(Section):
 class AntiSprawlConfig(Section):
     """What is refused or reported on the way in."""
 
-    linter_enabled: Flag = knob("Lint artifacts.", "C-255, C-257", seed=True, later=True)
+    linter_enabled: Flag = knob("Lint artifacts.", "C-255, C-257", source_value=True, reserved=True)
     vocabulary_enforcement: Flag = knob(
-        "Terms of artifacts must be in vocabulary.", "C-255, C-257", seed=False, later=True
+        "Terms of artifacts must be in vocabulary.", "C-255, C-257", source_value=False, reserved=True
     )
-    vocabulary: Annotated[tuple[Name, ...], AsList] = knob("The terms that are allowed.", "C-281", later=True)
-    duplicate_detection: Flag = knob("Look for near duplicates.", "C-255, C-257", seed=True, later=True)
-    duplicate_limit: Int = knob("Near duplicates reported.", "C-121", seed=5, ge=1, later=True)
+    vocabulary: Annotated[tuple[Name, ...], AsList] = knob("The terms that are allowed.", "C-281", reserved=True)
+    duplicate_detection: Flag = knob("Look for near duplicates.", "C-255, C-257", source_value=True, reserved=True)
+    duplicate_limit: Int = knob("Near duplicates reported.", "C-121", source_value=5, ge=1, reserved=True)
     duplicate_similarity: Real = knob(
-        "Similarity from which two are duplicates.", "C-121", seed=0.95, ge=0, le=1, later=True
+        "Similarity from which two are duplicates.", "C-121", source_value=0.95, ge=0, le=1, reserved=True
     )
-    max_artifact_size: Int = knob("Largest artifact.", "C-255, C-257", unit="bytes", seed=10_000, gt=0, later=True)
+    max_artifact_size: Int = knob(
+        "Largest artifact.", "C-255, C-257", unit="bytes", source_value=10_000, gt=0, reserved=True
+    )
 
 
 class GroundingConfig(Section):
     """What knowledge must rest on."""
 
     require_source_for_facts: Flag = knob(
-        "Facts must name where they come from.", "C-256, C-257", seed=True, later=True
+        "Facts must name where they come from.", "C-256, C-257", source_value=True, reserved=True
     )
     confidence_threshold: Real = knob(
-        "Confidence below which a warning is given.", "C-256, C-257", seed=0.5, ge=0, le=1, later=True
+        "Confidence below which a warning is given.", "C-256, C-257", source_value=0.5, ge=0, le=1, reserved=True
     )
     stale_data_max_age_ms: Duration = knob(
         "Age from which data is stale; equals stale_threshold.",
         "C-256, C-257",
         unit="ms",
-        seed=2_592_000_000,
+        source_value=2_592_000_000,
         gt=0,
-        later=True,
+        reserved=True,
     )
     conflict_resolution: ConflictResolution = knob(
-        "Which of two contradicting records holds.", "C-286, C-257", seed="highest_confidence", later=True
+        "Which of two contradicting records holds.", "C-286, C-257", source_value="highest_confidence", reserved=True
     )
 
 

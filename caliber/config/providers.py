@@ -49,7 +49,7 @@ def _options(value: FrozenMap[Any]) -> FrozenMap[Any]:
 class HttpConfig(Section):
     """How a provider that is a service is called."""
 
-    timeout_ms: Duration = knob("Longest a request takes, all of it.", "M-009", unit="ms", seed=30_000, gt=0)
+    timeout_ms: Duration = knob("Longest a request takes, all of it.", "M-009", unit="ms", source_value=30_000, gt=0)
     connect_timeout_ms: Duration = knob("Longest wait for a connection.", "ours", unit="ms", gt=0)
     requests_per_minute: Int = knob("Requests sent in a minute; 0 for any number.", "M-016", ge=0)
     tokens_per_minute: Int = knob("Tokens sent in a minute, as estimated; 0 for any number.", "M-016", ge=0)
@@ -133,9 +133,9 @@ class VectorConfig(Section):
         "C-488",
     )
     distance_metric: DistanceMetric = knob("What nearness means.", "C-488")
-    hnsw_m: Int = knob("HNSW: links of a node.", "C-489", seed=16, ge=2, le=100)
+    hnsw_m: Int = knob("HNSW: links of a node.", "C-489", source_value=16, ge=2, le=100)
     hnsw_ef_construction: Int = knob(
-        "HNSW: candidates looked at while building, at least 2 * hnsw_m.", "C-489", seed=64, ge=4, le=1_000
+        "HNSW: candidates looked at while building, at least 2 * hnsw_m.", "C-489", source_value=64, ge=4, le=1_000
     )
     hnsw_ef_search: Int = knob(
         "HNSW: candidates a search keeps in view; never fewer than it is to find.", "ours", ge=1, le=1_000
@@ -144,7 +144,11 @@ class VectorConfig(Section):
         "HNSW: vectors a filtered search looks at before it compares all that meet the filter.", "ours", ge=1
     )
     ivfflat_lists: Int = knob(
-        "IVFFlat: number of lists; built once there are ten vectors for each.", "C-121", seed=100, ge=1, le=32_768
+        "IVFFlat: number of lists; built once there are ten vectors for each.",
+        "C-121",
+        source_value=100,
+        ge=1,
+        le=32_768,
     )
     ivfflat_probes: Int = knob("IVFFlat: lists a search looks into first.", "ours", ge=1, le=32_768)
 
@@ -177,7 +181,7 @@ class EmbeddingConfig(Section):
         "A text longer than long_text_tokens: the mean of its chunks, its beginning, an error, or a vector for each "
         "chunk, of which the best one counts.",
         "M-015",
-        seed="chunk_mean",
+        source_value="chunk_mean",
     )
     long_text_tokens: Int = knob(
         "Longest text embedded in one piece; counted by the model's own tokenizer where it has one here.",

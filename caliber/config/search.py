@@ -58,10 +58,10 @@ WEIGHT_TOLERANCE: Final = 1e-6
 class SearchWeights(Section):
     """What each leg counts for; together 1. A leg that is not to be had gives its weight to the others."""
 
-    vector: Real = knob("Nearness in meaning.", "M-032", seed=0.4, ge=0, le=1)
-    keyword: Real = knob("Words in common.", "M-032", seed=0.3, ge=0, le=1)
-    graph: Real = knob("Links from what the other legs found.", "M-032", seed=0.2, ge=0, le=1)
-    importance: Real = knob("Importance of a note.", "M-032", seed=0.1, ge=0, le=1)
+    vector: Real = knob("Nearness in meaning.", "M-032", source_value=0.4, ge=0, le=1)
+    keyword: Real = knob("Words in common.", "M-032", source_value=0.3, ge=0, le=1)
+    graph: Real = knob("Links from what the other legs found.", "M-032", source_value=0.2, ge=0, le=1)
+    importance: Real = knob("Importance of a note.", "M-032", source_value=0.1, ge=0, le=1)
 
 
 class KeywordConfig(Section):
@@ -104,8 +104,8 @@ class BoostConfig(Section):
 class GraphConfig(Section):
     """The graph leg: how far links are followed."""
 
-    depth: Int = knob("Hops from what the other legs found.", "M-035", seed=2, ge=1, le=8)
-    seeds: Int = knob("Hits of the other legs that links are followed from.", "M-035", seed=5, ge=1, le=1_000)
+    depth: Int = knob("Hops from what the other legs found.", "M-035", source_value=2, ge=1, le=8)
+    seeds: Int = knob("Hits of the other legs that links are followed from.", "M-035", source_value=5, ge=1, le=1_000)
     decay: Real = knob("What is left of a score after a hop.", "ours", ge=0, le=1)
     conversation: bool = knob("Whether a turn is linked with the turns before and after it.", "ours")
 
@@ -166,28 +166,28 @@ class SearchConfig(Section):
         ge=1_000,
         le=1_000_000,
     )
-    limit_max: Int = knob("Largest number of hits a caller may ask for.", "K-204", seed=999, ge=1, le=999)
+    limit_max: Int = knob("Largest number of hits a caller may ask for.", "K-204", source_value=999, ge=1, le=999)
     default_limit: Int = knob("Hits when the command line does not say.", "ours", ge=1, le=999)
     candidate_factor: Int = knob(
         "Nearest records that are looked at to fill up what vector_candidates leave of a limit, times the limit; more "
         "than 1 finds more where an index in the database only estimates what is near.",
         "B-093",
-        seed=2,
+        source_value=2,
         ge=1,
         le=100,
     )
     vector_candidates: Int = knob(
-        "Candidates of the vector leg, whatever the limit.", "M-035", seed=20, ge=1, le=10_000
+        "Candidates of the vector leg, whatever the limit.", "M-035", source_value=20, ge=1, le=10_000
     )
-    min_similarity: Real = knob("Least similarity of a hit found by vector.", "M-035", seed=0.7, ge=-1, le=1)
+    min_similarity: Real = knob("Least similarity of a hit found by vector.", "M-035", source_value=0.7, ge=-1, le=1)
     normalisation: Literal["peak", "saturation"] = knob(
         "How scores become 0 to 1: peak divides by the best (a vector's lie between the last candidate and the best), "
         "saturation takes s/(s+1) of words, and the similarity itself.",
         "M-037",
-        seed="saturation",
+        source_value="saturation",
     )
     fusion: Literal["weighted", "rrf"] = knob(
-        "Weighted sum of the legs, or reciprocal ranks.", "M-039", seed="weighted"
+        "Weighted sum of the legs, or reciprocal ranks.", "M-039", source_value="weighted"
     )
     rrf_constant: Int = knob("Rank at which a reciprocal rank counts half.", "ours", ge=1)
     diversity: Real = knob(

@@ -85,16 +85,18 @@ class CaliberConfig(Section):
         "C-098",
         unit="ms",
         gt=0,
-        later=True,
+        reserved=True,
     )
     contradiction_threshold: Real = knob(
-        "Similarity from which two differing facts may contradict each other.", "C-099", ge=0, le=1, later=True
+        "Similarity from which two differing facts may contradict each other.", "C-099", ge=0, le=1, reserved=True
     )
     validation_mode: ValidationMode = knob("Validate writes only, or reads too.", "C-101")
     lock_timeout: Duration = knob("How long a lock is held before it lapses.", "C-112", unit="ms", gt=0)
-    message_retention: Duration = knob("How long messages between agents stay.", "C-113", unit="ms", gt=0, later=True)
+    message_retention: Duration = knob(
+        "How long messages between agents stay.", "C-113", unit="ms", gt=0, reserved=True
+    )
     delegation_timeout: Duration = knob(
-        "How long a delegation waits for an answer.", "C-114", unit="ms", gt=0, later=True
+        "How long a delegation waits for an answer.", "C-114", unit="ms", gt=0, reserved=True
     )
     min_relevance_threshold: Real = knob(
         "Least relevance of what enters a window, as assembly.relevance says: what a search does not find has 0.",
@@ -103,10 +105,10 @@ class CaliberConfig(Section):
         le=1,
     )
     orphan_detection_threshold: Duration = knob(
-        "Silence after which a trajectory or scope counts as abandoned.", "C-117", unit="ms", gt=0, later=True
+        "Silence after which a trajectory or scope counts as abandoned.", "C-117", unit="ms", gt=0, reserved=True
     )
     embedding_cache_retention: Duration = knob(
-        "How long cached vectors stay.", "C-118", unit="ms", seed=30 * 86_400_000, gt=0
+        "How long cached vectors stay.", "C-118", unit="ms", source_value=30 * 86_400_000, gt=0
     )
     cache_dir: Name = knob("Folder for what can be made again; ~ is the home folder.", "design")
     system_instructions: Text | None = knob("Text of section system.", "C-115", optional=True)

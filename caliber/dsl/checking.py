@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from caliber.config.rules.declared import doubts
+from caliber.config.rules.declared import warnings_of
 from caliber.config.tree import CaliberConfig
 from caliber.config.warnings import ConfigWarning
 from caliber.model.errors import ConfigError, MultipleErrors
@@ -30,7 +30,7 @@ def check_config(config: CaliberConfig) -> Checked:
     Raises: MultipleErrors with a ProgramFault for everything that is wrong in a filter.
     """
     faults: list[ConfigError] = []
-    warnings = [ConfigWarning(reason, field) for field, reason in doubts(config)]
+    warnings = [ConfigWarning(reason, field) for field, reason in warnings_of(config)]
     for number, text, memory, name in _filters(config):
         from caliber.dsl.filters import compile_condition
         from caliber.dsl.parser import read_condition

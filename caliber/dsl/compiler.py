@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from caliber.config.loading import Base, merged
 from caliber.config.memories import memory_name
-from caliber.config.rules.declared import doubts, sound_memories
+from caliber.config.rules.declared import valid_memories, warnings_of
 from caliber.config.tree import DECLARED_IN_LISTS, CaliberConfig
 from caliber.config.warnings import ConfigWarning
 from caliber.dsl import adapters, ast, injection, memories, policies
@@ -75,7 +75,7 @@ def compile_parts(
         found.extend(item for item in known if not state.faults or isinstance(item, ProgramFault))
     if found or config is None:
         raise MultipleErrors(errors=in_order(found, [part.source.name for part in parts])[:FAULTS_MAX])
-    state.warnings.extend(_warning(state, field, reason) for field, reason in doubts(config))
+    state.warnings.extend(_warning(state, field, reason) for field, reason in warnings_of(config))
     files = [part.source.name for part in parts]
     return Checked(config, tuple(sorted(state.warnings, key=lambda item: _position(item, files))))
 
@@ -84,7 +84,7 @@ def _filters(state: Building, data: dict[str, Any]) -> None:
     """Compile the filters, whose faults stand inside them; that of a rule of an unknown memory waits for it."""
     if not state.filters:
         return
-    memories = list(enumerate(sound_memories(data["memories"])))
+    memories = list(enumerate(valid_memories(data["memories"])))
     declared = {item.name: (item.declared, state.unsure.get(at, set())) for at, item in memories if item is not None}
     bindings: dict[str, MemoryBinding | None] = {}
     for item in state.filters:

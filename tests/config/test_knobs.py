@@ -29,7 +29,7 @@ VALUES_ELSEWHERE = {
 }
 """Enumerations of which a case has not every value, and why."""
 
-LATER = {path for path, found in declared().items() if all(about(one.field)["later"] for one in found)}
+RESERVED = {path for path, found in declared().items() if all(about(one.field)["reserved"] for one in found)}
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_a_knob_that_does_nothing_is_found(request: pytest.FixtureRequest, tmp_p
 
 
 def test_every_knob_has_a_case() -> None:
-    without = declared().keys() - {case.path for case in CASES} - LATER
+    without = declared().keys() - {case.path for case in CASES} - RESERVED
     assert sorted(without - ELSEWHERE.keys()) == [], "say in tests/support/knobs what these change"
     assert sorted(ELSEWHERE.keys() - without) == [], "these have a case, or are gone: take them off the list"
     assert [path for path, count in Counter(map(str, CASES)).items() if count > 1] == []
@@ -108,5 +108,7 @@ def test_every_value_of_an_enumeration_is_turned_to() -> None:
 
 
 def test_what_nothing_reads_says_so() -> None:
-    assert sorted(READERS.keys() & LATER) == [], "these are read by now: take later=True away, and give them a case"
-    assert sorted({case.path for case in CASES} & LATER) == []
+    assert sorted(READERS.keys() & RESERVED) == [], (
+        "these are read by now: take reserved=True away, and give them a case"
+    )
+    assert sorted({case.path for case in CASES} & RESERVED) == []

@@ -210,7 +210,7 @@ SOUND_FIELDS = st.builds(
 
 
 @st.composite
-def sound_memories(draw: st.DrawFn) -> MemoryType:
+def valid_memories(draw: st.DrawFn) -> MemoryType:
     """A memory that mostly can be made, as two versions of one declaration are."""
     fields = draw(st.lists(SOUND_FIELDS, min_size=1, max_size=4).map(_unique))
     if draw(st.booleans()):
@@ -222,7 +222,7 @@ def sound_memories(draw: st.DrawFn) -> MemoryType:
 
 
 @settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.filter_too_much])
-@given(sound_memories(), sound_memories(), st.data())
+@given(valid_memories(), valid_memories(), st.data())
 def test_steps_lead_to_what_would_have_been_made_at_once(
     before: MemoryType, after: MemoryType, data: st.DataObject
 ) -> None:

@@ -331,7 +331,7 @@ def test_search_filters_are_combined(remembered: Path) -> None:
 def test_search_explains_itself(remembered: Path) -> None:  # issue, Build 8: --explain
     told = caliber("search", "which driver\u2019s used?", "--explain").stdout
     assert "words      driver, use" in told
-    assert "left out   which" in told
+    assert "stop words which" in told
     assert "keyword +" in told
     found = caliber_json("search", "driver")
     assert found["understood"]["words"] == ["driver"]

@@ -35,7 +35,7 @@ def test_a_knob_acts_in_modules_or_says_that_nothing_reads_it() -> None:
     knobs = declared()
     assert len(knobs) > 200
     for path, found in knobs.items():
-        later = all(about(one.field)["later"] for one in found)
+        later = all(about(one.field)["reserved"] for one in found)
         assert later == (path not in READERS), path
     assert READERS.keys() <= knobs.keys()
 
@@ -76,7 +76,7 @@ def test_an_explanation_says_where_the_value_comes_from() -> None:
     assert exact.why is not None
     assert "identifier" in exact.why
     departed = explain("search.min_similarity", mine)
-    assert departed.departure is not None
+    assert departed.deviation is not None
     assert departed.value_from[0] == "reference"
     assert shown(explain("lock_timeout", mine).value, "ms") == "30s"
     assert not explain("stale_threshold", mine).acts

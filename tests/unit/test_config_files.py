@@ -251,7 +251,7 @@ KNOBS = dict(_knobs(CaliberConfig))
 
 def _is_later(field: FieldInfo) -> bool:
     about: Any = field.json_schema_extra
-    return bool(about["later"])
+    return bool(about["reserved"])
 
 
 def test_the_commented_file_says_which_knobs_are_not_read_yet(tmp_path: Path) -> None:

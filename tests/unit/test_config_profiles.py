@@ -113,9 +113,9 @@ def test_the_knobs_know_the_numbers_of_the_sources() -> None:
     # C-118 C-121 C-257 K-002
     config = profiles.reference("store.db", embedding_provider=HASH_PROVIDER)
     known = {
-        path: plain(field.json_schema_extra["seed"])
+        path: plain(field.json_schema_extra["source_value"])
         for path, field, _ in knobs(config)
-        if isinstance(field.json_schema_extra, dict) and field.json_schema_extra["seed"] is not None
+        if isinstance(field.json_schema_extra, dict) and field.json_schema_extra["source_value"] is not None
     }
     assert known == SOURCE_NUMBERS
 
@@ -125,8 +125,8 @@ def test_the_reference_profile_uses_them_except_where_it_says_why_not() -> None:
     config = profiles.reference("store.db", embedding_provider=HASH_PROVIDER)
     values = {path: plain(value) for path, _, value in knobs(config)}
     differing = {path for path, number in SOURCE_NUMBERS.items() if values[path] != number}
-    assert differing == set(profiles.DEPARTURES)
-    assert all(len(reason) > 20 for reason in profiles.DEPARTURES.values())
+    assert differing == set(profiles.DEVIATIONS)
+    assert all(len(reason) > 20 for reason in profiles.DEVIATIONS.values())
 
 
 def test_with_the_extra_it_embeds_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:

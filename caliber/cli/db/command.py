@@ -56,15 +56,15 @@ def migrate(settings: Settings, only_plan: bool, drop: tuple[str, ...]) -> None:
     def human() -> None:
         versions = ", ".join(str(version) for version in (plan.versions if only_plan else applied))
         if versions:
-            settings.out.say(f"{'would apply' if only_plan else 'applied'} schema version {versions}")
+            settings.out.print(f"{'would apply' if only_plan else 'applied'} schema version {versions}")
         for step in plan.steps:
-            settings.out.say(f"{'would ' if only_plan else 'done: '}{step.line}")
+            settings.out.print(f"{'would ' if only_plan else 'done: '}{step.line}")
             for statement in step.statements if only_plan else ():
-                settings.out.say("    " + statement.replace("\n", "\n    "))
+                settings.out.print("    " + statement.replace("\n", "\n    "))
         if not versions and not plan.steps:
-            settings.out.say("the store is up to date; nothing to do")
+            settings.out.print("the store is up to date; nothing to do")
         for line in plan.stays:
-            settings.out.say(line)
+            settings.out.print(line)
 
     settings.out.result(document, human)
 
@@ -95,7 +95,7 @@ def maintain(settings: Settings) -> None:
         removed = memory.admin.maintain()
 
     def human() -> None:
-        settings.out.say(
+        settings.out.print(
             ", ".join(f"{name} {count:,}" for name, count in removed.items() if count) or "nothing was due"
         )
 
@@ -125,11 +125,11 @@ def list_records(settings: Settings, what: str, limit: int) -> None:
 
         def human() -> None:
             for item in newest:
-                settings.out.say(_line(item))
+                settings.out.print(_line(item))
             if total > len(newest):
-                settings.out.say(f"the newest {len(newest)} of {total:,}; --limit shows more")
+                settings.out.print(f"the newest {len(newest)} of {total:,}; --limit shows more")
             elif not newest:
-                settings.out.say(f"there are no {what} yet")
+                settings.out.print(f"there are no {what} yet")
 
         settings.out.result(document, human)
 

@@ -59,10 +59,10 @@ def views(settings: Settings, drop: bool) -> None:
 
     def human() -> None:
         if drop:
-            settings.out.say(f"removed {plural(len(names), 'view')}")
+            settings.out.print(f"removed {plural(len(names), 'view')}")
             return
-        settings.out.say(", ".join(names))
-        settings.out.say(f"made {plural(len(names), 'view')} for people to read with SQL; --drop removes them")
+        settings.out.print(", ".join(names))
+        settings.out.print(f"made {plural(len(names), 'view')} for people to read with SQL; --drop removes them")
 
     settings.out.result(document, human)
 
@@ -77,22 +77,22 @@ def status(settings: Settings) -> None:
 
 
 def _print_status(out: Output, found: StoreStatus) -> None:
-    out.say(f"{found.store}: schema version {found.schema_version}, {bytes_text(found.bytes)}")
-    out.say(f"  position   {found.sequence:,} in epoch {found.epoch}; {plural(found.changes, 'change record')} kept")
+    out.print(f"{found.store}: schema version {found.schema_version}, {bytes_text(found.bytes)}")
+    out.print(f"  position   {found.sequence:,} in epoch {found.epoch}; {plural(found.changes, 'change record')} kept")
     if found.wal_bytes is not None:
-        out.say(f"  log        {bytes_text(found.wal_bytes)}")
+        out.print(f"  log        {bytes_text(found.wal_bytes)}")
     if found.connections is not None:
-        out.say(f"  connected  {found.connections} of {found.connections_max}")
+        out.print(f"  connected  {found.connections} of {found.connections_max}")
     for standby in found.followers:
         lag = "not known" if standby.lag_bytes is None else bytes_text(standby.lag_bytes)
-        out.say(f"  standby    {standby.name}: {standby.state}, behind by {lag}")
-    out.say(f"  {'relation':<18} {'rows':>12} {'table':>10} {'indexes':>10}")
+        out.print(f"  standby    {standby.name}: {standby.state}, behind by {lag}")
+    out.print(f"  {'relation':<18} {'rows':>12} {'table':>10} {'indexes':>10}")
     for each in sorted(found.relations, key=lambda each: -each.table_bytes - each.index_bytes):
         if each.rows:
             sizes = f"{bytes_text(each.table_bytes):>10} {bytes_text(each.index_bytes):>10}"
-            out.say(f"  {each.name:<18} {each.rows:>12,} {sizes}")
+            out.print(f"  {each.name:<18} {each.rows:>12,} {sizes}")
     for line in _advice(found):
-        out.say(line)
+        out.print(line)
 
 
 def _advice(found: StoreStatus) -> Iterator[str]:
@@ -123,11 +123,13 @@ def vacuum(settings: Settings, full: bool) -> None:
         done = maintenance.vacuum(full=full, progress=steps(advance))
 
     def human() -> None:
-        settings.out.say(f"{bytes_text(done.bytes_before)} before, {bytes_text(done.bytes_after)} now")
+        settings.out.print(f"{bytes_text(done.bytes_before)} before, {bytes_text(done.bytes_after)} now")
         if done.wal_bytes_after is not None and done.wal_bytes_before is not None:
-            settings.out.say(f"log: {bytes_text(done.wal_bytes_before)} before, {bytes_text(done.wal_bytes_after)} now")
+            settings.out.print(
+                f"log: {bytes_text(done.wal_bytes_before)} before, {bytes_text(done.wal_bytes_after)} now"
+            )
         if done.skipped:
-            settings.out.say(f"left as they were: {', '.join(done.skipped)}; their owner may vacuum them")
+            settings.out.print(f"left as they were: {', '.join(done.skipped)}; their owner may vacuum them")
 
     settings.out.result(dataclasses.asdict(done), human)
 
@@ -171,8 +173,8 @@ def backup(settings: Settings, path: Path, force: bool) -> None:
 
     def human() -> None:
         held = "" if made.rows is None else f", {plural(sum(made.rows.values()), 'row')}"
-        settings.out.say(f"{made.path}: {bytes_text(made.bytes)}{held}, as of position {made.sequence:,}")
-        settings.out.say(f"next: keep it elsewhere; `caliber db restore {made.path}` makes a store of it")
+        settings.out.print(f"{made.path}: {bytes_text(made.bytes)}{held}, as of position {made.sequence:,}")
+        settings.out.print(f"next: keep it elsewhere; `caliber db restore {made.path}` makes a store of it")
 
     settings.out.result(dataclasses.asdict(made), human)
 
@@ -193,16 +195,16 @@ def restore(settings: Settings, path: Path, force: bool) -> None:
         done = restore_store(settings.load(), path, replace=force, progress=hear)
 
     def human() -> None:
-        settings.out.say(f"{done.store} is what {done.path} says: {plural(sum(done.rows.values()), 'row')}")
-        settings.out.say(f"  epoch {done.epoch}; every row was read back and compared")
+        settings.out.print(f"{done.store} is what {done.path} says: {plural(sum(done.rows.values()), 'row')}")
+        settings.out.print(f"  epoch {done.epoch}; every row was read back and compared")
         if done.erasures_undone:
             since = plural(done.erasures_undone, "erasure")
-            settings.out.say(f"{since} since that backup: what was forgotten may be back, so forget it again")
+            settings.out.print(f"{since} since that backup: what was forgotten may be back, so forget it again")
         if done.not_indexed is not None:
-            settings.out.say(
+            settings.out.print(
                 f"its vectors have no index yet ({done.not_indexed}): `caliber db rebuild-search` makes it"
             )
-        settings.out.say("next: caliber db check")
+        settings.out.print("next: caliber db check")
 
     settings.out.result(dataclasses.asdict(done), human)
 
@@ -239,15 +241,15 @@ def check(settings: Settings) -> int:
     def human() -> None:
         for finding in found:
             about = f"{finding.relation}: " if finding.relation else ""
-            settings.out.say(f"  - {about}{finding.what} ({plural(finding.count, 'row')})")
+            settings.out.print(f"  - {about}{finding.what} ({plural(finding.count, 'row')})")
             if finding.examples:
                 more = ", …" if finding.count > len(finding.examples) else ""
-                settings.out.say(f"      {', '.join(finding.examples)}{more}")
-            settings.out.say(f"      {finding.advice}")
+                settings.out.print(f"      {', '.join(finding.examples)}{more}")
+            settings.out.print(f"      {finding.advice}")
         if wrong:
-            settings.out.say(f"{plural(len(wrong), 'finding')}: stop writing, and see what each says")
+            settings.out.print(f"{plural(len(wrong), 'finding')}: stop writing, and see what each says")
         else:
-            settings.out.say("sound: the database, its rows, and memory agree")
+            settings.out.print("sound: the database, its rows, and memory agree")
 
     settings.out.result({"ok": not wrong, "findings": found}, human)
     return PROBLEM if wrong else DONE

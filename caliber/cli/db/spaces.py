@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from caliber.cli.failures import DONE, INTERRUPTED, PROBLEM, Mistake, describe
+from caliber.cli.failures import DONE, INTERRUPTED, PROBLEM, UsageError, describe
 from caliber.cli.output import bytes_text, plural
 from caliber.cli.settings import Settings, with_settings
 
@@ -38,20 +38,20 @@ def spaces(settings: Settings) -> None:
 
 def _print_spaces(out: Output, found: list[SpaceReport]) -> None:
     if not found:
-        out.say("there are no embedding spaces yet: the first one is made when an [embedding_provider] is configured")
+        out.print("there are no embedding spaces yet: the first one is made when an [embedding_provider] is configured")
         return
     width = max(len("space"), *(len(space.name) for space in found))
-    out.say(
+    out.print(
         f"{'space':<{width}}  {'state':<12} {'records':>9} {'lacking':>9} {'vectors':>9} {'on disk':>9}  provider here"
     )
     for space in found:
         asked = space.provider or "-"
-        out.say(
+        out.print(
             f"{space.name:<{width}}  {space.state:<12} {space.records:>9,} {space.pending:>9,} {space.vectors:>9,}"
             f" {bytes_text(space.stored_bytes):>9}  {asked}"
         )
     for line in _advice(found):
-        out.say(line)
+        out.print(line)
 
 
 def _advice(found: list[SpaceReport]) -> Iterator[str]:
@@ -86,7 +86,7 @@ def reembed(settings: Settings, space: str | None, accept_refused: bool) -> int:
         table = memory.storage.embedding_spaces
         start = table.progress()
         if space is not None and table.find(space).name != start.space:
-            raise Mistake(
+            raise UsageError(
                 f"{space} cannot be filled here: embedding_provider is the model of {start.space}",
                 "configure the model that is meant as [embedding_provider], and the earlier one as "
                 "[previous_embedding_provider]",
@@ -111,17 +111,19 @@ def reembed(settings: Settings, space: str | None, accept_refused: bool) -> int:
 
         def human() -> None:
             out = settings.out
-            out.say(f"{plural(came.made, 'record')} got a vector; {came.done:,} of {came.total:,} have one")
+            out.print(f"{plural(came.made, 'record')} got a vector; {came.done:,} of {came.total:,} have one")
             lacking = came.total - came.done
             if lacking:
                 refused = f", {came.refused:,} of them refused by the model" if came.refused else ""
-                out.say(f"{plural(lacking, 'record')} without: nothing to embed in them{refused}")
+                out.print(f"{plural(lacking, 'record')} without: nothing to embed in them{refused}")
             if came.switched_from is not None:
-                out.say(f"search uses {came.space} now, instead of {came.switched_from}")
-                out.say("next: take [previous_embedding_provider] out of the configuration, if it is there, and remove")
-                out.say(f"  the old vectors when you need them no more: caliber db drop-space {came.switched_from}")
+                out.print(f"search uses {came.space} now, instead of {came.switched_from}")
+                out.print(
+                    "next: take [previous_embedding_provider] out of the configuration, if it is there, and remove"
+                )
+                out.print(f"  the old vectors when you need them no more: caliber db drop-space {came.switched_from}")
             elif came.in_use:
-                out.say(f"search uses {came.space}, as before")
+                out.print(f"search uses {came.space}, as before")
 
         settings.out.result(dataclasses.asdict(came), human)
     return DONE
@@ -188,8 +190,8 @@ def drop_space(settings: Settings, name: str) -> None:
         document = {"dropped": space.name, "vectors": dropped, "bytes": freed}
 
         def human() -> None:
-            settings.out.say(f"dropped {space.name}: {plural(dropped, 'vector')}, {bytes_text(freed)}")
-            settings.out.say("the file keeps its size; the room in it is used for what comes")
+            settings.out.print(f"dropped {space.name}: {plural(dropped, 'vector')}, {bytes_text(freed)}")
+            settings.out.print("the file keeps its size; the room in it is used for what comes")
 
         settings.out.result(document, human)
 
@@ -197,13 +199,13 @@ def drop_space(settings: Settings, name: str) -> None:
 def _check_droppable(memory: Caliber, name: str) -> None:
     found = {space.name: space for space in memory.storage.embedding_spaces.report()}
     if found[name].state == "in use":
-        raise Mistake(
+        raise UsageError(
             f"{name} is the space that is searched; it cannot be dropped",
             "configure another model as [embedding_provider], run `caliber db reembed`, and drop it then",
         )
     if found[name].provider == "embedding_provider":
         searched = next((space.name for space in found.values() if space.state == "in use"), "the earlier one")
-        raise Mistake(
+        raise UsageError(
             f"{name} is the space of [embedding_provider], and would be filled again at once",
             f"to give that model up, configure the one that is searched again ({searched}), and drop it then",
         )
@@ -225,7 +227,7 @@ def sweep(settings: Settings, dry_run: bool) -> None:
 
 def _print_swept(out: Output, found: Sweep) -> None:
     if not found.count:
-        out.say("no strays: every vector belongs to a record in use")
+        out.print("no strays: every vector belongs to a record in use")
         return
     verb = "removed" if found.removed else "would remove"
     lines = (
@@ -235,11 +237,11 @@ def _print_swept(out: Output, found: Sweep) -> None:
     )
     for count, what in lines:
         if count:
-            out.say(f"{verb} {plural(count, 'vector')} {what}")
+            out.print(f"{verb} {plural(count, 'vector')} {what}")
     for name in found.empty_spaces:
-        out.say(f"{verb} the space {name}, which holds nothing")
+        out.print(f"{verb} the space {name}, which holds nothing")
     if not found.removed:
-        out.say("without --dry-run they go")
+        out.print("without --dry-run they go")
 
 
 @click.command("rebuild-search", short_help="Make anew what search is answered from.")
@@ -261,7 +263,7 @@ def rebuild_search(settings: Settings, dry_run: bool, full_text: bool, drop: boo
     config = settings.load()
     if drop:
         dropped = drop_full_text(config)
-        out.result({"dropped": dropped}, lambda: out.say("removed" if dropped else "there was none; nothing to do"))
+        out.result({"dropped": dropped}, lambda: out.print("removed" if dropped else "there was none; nothing to do"))
         return DONE
     if dry_run:
         with settings.memory(note=False) as memory:
@@ -291,11 +293,11 @@ def rebuild_search(settings: Settings, dry_run: bool, full_text: bool, drop: boo
 
     def human() -> None:
         _print_swept(out, came.swept)
-        out.say(f"vectors     {came.vectors:,} made, {came.outdated:,} of them anew because their text had changed")
+        out.print(f"vectors     {came.vectors:,} made, {came.outdated:,} of them anew because their text had changed")
         if came.full_text is not None:
-            out.say(f"full text   of {plural(came.full_text, 'record')} written anew")
+            out.print(f"full text   of {plural(came.full_text, 'record')} written anew")
         if came.texts:
-            out.say(f"words       {plural(came.texts, 'text')} indexed anew in memory")
+            out.print(f"words       {plural(came.texts, 'text')} indexed anew in memory")
         _print_differences(out, list(came.differences))
 
     out.result(document, human)
@@ -315,11 +317,11 @@ def _steps(advance: Callable[[int], None]) -> Callable[[str, int], None]:
 
 def _print_differences(out: Output, differences: list[str]) -> None:
     for line in differences[:_SHOWN]:
-        out.say(f"  - {line}")
+        out.print(f"  - {line}")
     if differences:
-        out.say(f"{plural(len(differences), 'difference')}: stop writing, copy the file, and restore a backup")
+        out.print(f"{plural(len(differences), 'difference')}: stop writing, copy the file, and restore a backup")
     else:
-        out.say("sound: the file is whole, and memory equals the store")
+        out.print("sound: the file is whole, and memory equals the store")
 
 
 COMMANDS: Final = (spaces, reembed, drop_space, sweep, rebuild_search)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from caliber.cli.failures import Mistake
+from caliber.cli.failures import UsageError
 from caliber.cli.output import plural
 from caliber.cli.settings import Settings, with_settings
 
@@ -50,9 +50,9 @@ def tenants(settings: Settings, dropped: bool) -> None:
             notes = [] if each.target is None else [f"moving to {each.target_source}"]
             notes += [] if each.old is None else [f"left behind: {each.old}"]
             about = f"  ({'; '.join(notes)})" if notes else ""
-            settings.out.say(f"{each.name:<24} {each.state.value:<9} {each.place}{about}")
+            settings.out.print(f"{each.name:<24} {each.state.value:<9} {each.place}{about}")
         if not found:
-            settings.out.say("there are no tenants yet; `caliber db tenant create NAME` makes one")
+            settings.out.print("there are no tenants yet; `caliber db tenant create NAME` makes one")
 
     settings.out.result({"tenants": [_document(each) for each in found]}, human)
 
@@ -76,8 +76,8 @@ def create(settings: Settings, name: str, source: str | None, exist_ok: bool) ->
         made = opened.create(name, source=source, exist_ok=exist_ok)
 
     def human() -> None:
-        settings.out.say(f"tenant {made.name} is at {made.place}")
-        settings.out.say(f"next: caliber --tenant {made.name} …, or caliber.open(…, tenant={made.name!r}) in Python")
+        settings.out.print(f"tenant {made.name} is at {made.place}")
+        settings.out.print(f"next: caliber --tenant {made.name} …, or caliber.open(…, tenant={made.name!r}) in Python")
 
     settings.out.result(_document(made), human)
 
@@ -95,11 +95,11 @@ def move(settings: Settings, name: str, source: str | None, abort: bool) -> None
     until `caliber db tenant drop NAME --old`.
     """
     if abort == (source is not None):
-        raise Mistake("say --to SOURCE, or --abort", "`caliber db tenants` shows what is moving")
+        raise UsageError("say --to SOURCE, or --abort", "`caliber db tenants` shows what is moving")
     with _open(settings) as opened:
         if source is None:
             stays = opened.abort_move(name)
-            settings.out.result(_document(stays), lambda: settings.out.say(f"tenant {name} stays at {stays.place}"))
+            settings.out.result(_document(stays), lambda: settings.out.print(f"tenant {name} stays at {stays.place}"))
             return
         with settings.out.progress("copying", None, "rows") as advance:
             report = opened.move(name, source, step=settings.out.note, told=_rows(advance))
@@ -107,14 +107,14 @@ def move(settings: Settings, name: str, source: str | None, abort: bool) -> None
     rows = sum(report.rows.values())
 
     def human() -> None:
-        settings.out.say(f"tenant {name} is at {moved.place} now: {plural(rows, 'row')} compared, all equal")
-        settings.out.say(
+        settings.out.print(f"tenant {name} is at {moved.place} now: {plural(rows, 'row')} compared, all equal")
+        settings.out.print(
             f"writers waited {report.fence_ms:,} ms; {report.caught_up_rows:,} rows were written meanwhile"
         )
         if report.not_indexed is not None:
-            settings.out.say(f"its vectors have no index yet: {report.not_indexed}")
-            settings.out.say(f"next: `caliber --tenant {name} db rebuild-search` makes it")
-        settings.out.say(f"next: `caliber db tenant drop {name} --old` removes what it left at {report.left}")
+            settings.out.print(f"its vectors have no index yet: {report.not_indexed}")
+            settings.out.print(f"next: `caliber --tenant {name} db rebuild-search` makes it")
+        settings.out.print(f"next: `caliber db tenant drop {name} --old` removes what it left at {report.left}")
 
     document = {
         **_document(moved),
@@ -152,12 +152,12 @@ def drop(settings: Settings, name: str, old: bool, yes: bool) -> None:
         if not old and not yes:
             question = f"remove tenant {name} at {known.place} with all that it remembers?"
             if settings.json or not click.confirm(question):
-                raise Mistake("nothing was removed", "say --yes to remove it without a question")
+                raise UsageError("nothing was removed", "say --yes to remove it without a question")
         left = known.old
         dropped = opened.drop_old(name) if old else opened.drop(name)
 
     def human() -> None:
-        settings.out.say(f"removed what tenant {name} left at {left}" if old else f"dropped tenant {name}")
+        settings.out.print(f"removed what tenant {name} left at {left}" if old else f"dropped tenant {name}")
 
     settings.out.result(_document(dropped), human)
 

@@ -16,7 +16,7 @@ import click
 
 from caliber.cli.demo import steps
 from caliber.cli.demo.questions import Question, questions_about, shown_answer
-from caliber.cli.failures import DONE, PROBLEM, Mistake
+from caliber.cli.failures import DONE, PROBLEM, UsageError
 from caliber.cli.output import Output, bytes_text, plural, printable
 from caliber.cli.settings import DEFAULT_STORE, Settings, with_settings
 from caliber.cli.show import print_window, shortened, window_document
@@ -71,15 +71,15 @@ def demo(
     try things on, and is made anew by the next demo.
     """
     if len(questions) > 2:
-        raise Mistake("the demo asks two questions", "give --question at most twice")
+        raise UsageError("the demo asks two questions", "give --question at most twice")
     out = settings.out
     began = time.monotonic()
     home = steps.prepare_folder(folder, POSTGRES_FOLDER if postgres else FOLDER, path)
     with ExitStack() as stack:
         place = stack.enter_context(steps.database(out)) if postgres else str(home / DEFAULT_STORE)
         config_path = steps.write_program(home, postgres=postgres)
-        out.say(f"CALIBER remembers {path.resolve()}")
-        out.say(f"  into {place}, configured by {config_path}")
+        out.print(f"CALIBER remembers {path.resolve()}")
+        out.print(f"  into {place}, configured by {config_path}")
         document = _demonstrate(out, config_path, path, questions, assemblies)
     document = {"path": str(path.resolve()), "config": str(config_path), "store": place, **document}
     document["seconds"] = round(time.monotonic() - began, 1)
@@ -129,16 +129,16 @@ def _remember(out: Output, memory: Caliber, path: Path) -> dict[str, Any]:
     try:
         found = remember_repository(memory, out, path, limit=COMMITS, document_limit=DOCUMENTS)
         if found["empty"]:
-            out.say("   a git repository without commits: taking its text files instead")
+            out.print("   a git repository without commits: taking its text files instead")
             found = None
-    except Mistake as error:
+    except UsageError as error:
         if not path.exists():
             raise
-        out.say(f"   {error.message}: taking its text files instead")
+        out.print(f"   {error.message}: taking its text files instead")
     if found is None:
         found = remember_files(memory, out, path, document_limit=DOCUMENTS)
     if not found["added"]:
-        raise Mistake(f"{path} holds nothing to remember: no commits and no text files", "try another PATH")
+        raise UsageError(f"{path} holds nothing to remember: no commits and no text files", "try another PATH")
     authors = steps.remember_contributors(memory, found["trajectory_id"]) if found["source"] == "git" else 0
     memory.flush()
     seconds = time.monotonic() - began
@@ -160,13 +160,13 @@ def _ask(out: Output, memory: Caliber, remembered: dict[str, Any], given: tuple[
     task = memory.start_trajectory(asking[0].text, initiator=steps.AGENT, parent=source, tags=("demo",))
     scope = memory.current_scope(task.trajectory_id)
     assert scope is not None
-    out.say(f"   an agent begins a task of its own; its first window has {SMALL_BUDGET:,} tokens:")
+    out.print(f"   an agent begins a task of its own; its first window has {SMALL_BUDGET:,} tokens:")
     asked = []
     for number, question in enumerate(asking):
         budget = SMALL_BUDGET if not number else memory.config.token_budget
         if number:
-            out.say()
-            out.say(f"   the next question in the same task, with {budget:,} tokens:")
+            out.print()
+            out.print(f"   the next question in the same task, with {budget:,} tokens:")
         memory.append_turn(scope.scope_id, role="user", content=question.text)
         # Without a query the last user turn is the query.
         window = memory.assemble_context(task.trajectory_id, max_tokens=budget)
@@ -182,10 +182,10 @@ def _ask(out: Output, memory: Caliber, remembered: dict[str, Any], given: tuple[
 
 def _print_answer(out: Output, asked: Asked) -> None:
     if asked.answer is not None:
-        out.say("   the answer, as this window holds it:")
+        out.print("   the answer, as this window holds it:")
         steps.print_wrapped(out, f"     {printable(asked.answer)}")
     elif asked.known:
-        out.say("   the answer is not in this window; `caliber explain` says why")
+        out.print("   the answer is not in this window; `caliber explain` says why")
 
 
 def _explain(out: Output, memory: Caliber, asked: list[Asked]) -> dict[str, Any] | None:
@@ -194,15 +194,15 @@ def _explain(out: Output, memory: Caliber, asked: list[Asked]) -> dict[str, Any]
     _title(out, 3, "Why was something left out?")
     found = steps.an_exclusion(memory, [item.window for item in asked])
     if found is None:
-        out.say("   nothing was: everything that was remembered fits")
+        out.print("   nothing was: everything that was remembered fits")
         return None
     window, record_id = found
     question = next(item.question for item in asked if item.window.window_id == window.window_id)
     explained = memory.explain(window.window_id, exclusion=record_id)
-    out.say(f"   asked: {shortened(printable(question), 70)}")
+    out.print(f"   asked: {shortened(printable(question), 70)}")
     for line in in_words(memory, explained).splitlines():
         steps.print_wrapped(out, line)
-    out.say("   (every candidate of every window has such an answer)")
+    out.print("   (every candidate of every window has such an answer)")
     return explained
 
 
@@ -219,14 +219,14 @@ def _change(out: Output, program: Path, every: list[Asked]) -> dict[str, Any]:
     steps.print_wrapped(
         out, f"   {steps.from_here(changed)} is the same program, but its rule for {kind}s takes top_k(1):"
     )
-    out.say(f"   asked: {shortened(printable(asked.question), 70)}")
+    out.print(f"   asked: {shortened(printable(asked.question), 70)}")
     with open_store(changed) as memory:
         window = memory.assemble_context(
             asked.window.trajectory_id, query=asked.question, max_tokens=asked.window.max_tokens
         )
         now = {item: steps.taken(window, item) for item in kinds}
         for item in kinds:
-            out.say(f"   {item}s in the window: {len(before[item])} before, {len(now[item])} now")
+            out.print(f"   {item}s in the window: {len(before[item])} before, {len(now[item])} now")
         gone = [record for record in before[kind] if record not in now[kind]]
         explained = memory.explain(window.window_id, exclusion=gone[0]) if gone else None
         if explained is not None:
@@ -255,14 +255,14 @@ def _reopen(out: Output, config_path: Path, before: dict[str, int], asked: list[
         same = [steps.same_window(memory.replay(item.window.window_id), item.window) for item in asked]
         differences = memory.admin.verify()
     ok = not lost and all(same) and not differences
-    out.say(
+    out.print(
         f"   reopened in {opened * 1000:.0f} ms: {sum(after.values()):,} records, "
         f"{'as before' if not lost else 'not as before'}"
     )
     for name, (was, now) in lost.items():
-        out.say(f"   {name}: {was:,} before, {now:,} now")
-    out.say(f"   {sum(same)} of {len(same)} windows replayed byte for byte")
-    out.say("   memory equals the store, row by row" if not differences else f"   {len(differences)} rows differ")
+        out.print(f"   {name}: {was:,} before, {now:,} now")
+    out.print(f"   {sum(same)} of {len(same)} windows replayed byte for byte")
+    out.print("   memory equals the store, row by row" if not differences else f"   {len(differences)} rows differ")
     return {
         "ok": ok,
         "open_ms": round(opened * 1000, 1),
@@ -317,7 +317,7 @@ def _measure(out: Output, memory: Caliber, asked: list[Asked], assemblies: int) 
 
 
 def _print_figures(out: Output, figures: dict[str, Any]) -> None:
-    say = out.say
+    say = out.print
     say(f"   p50 {figures['p50_us']:,.0f} µs   p99 {figures['p99_us']:,.0f} µs   (kernels: {figures['kernels']})")
     say(f"   SQL statements per assembly: {figures['sql_statements_per_assembly']:g}")
     packed, in_file = figures["record_bytes_a_window"], figures["file_bytes_a_window"]
@@ -329,14 +329,14 @@ def _print_figures(out: Output, figures: dict[str, Any]) -> None:
 
 def _farewell(out: Output, config_path: Path, document: dict[str, Any], *, kept: bool) -> None:
     shown = steps.from_here(config_path)
-    out.say()
+    out.print()
     if not kept:
-        out.say(f"done in {document['seconds']:.1f} s. The private server is gone; to keep what is remembered, let")
-        out.say(f"{steps.DSN_VARIABLE} name a server of yours and run the demo again")
+        out.print(f"done in {document['seconds']:.1f} s. The private server is gone; to keep what is remembered, let")
+        out.print(f"{steps.DSN_VARIABLE} name a server of yours and run the demo again")
         return
-    out.say(f"done in {document['seconds']:.1f} s. The store is yours to try:")
-    out.say(f'  caliber search "…" -c {shown}')
-    out.say(f"  caliber explain {document['windows'][1]['window_id']} -c {shown}")
-    out.say(f"  python: caliber.open({str(shown)!r})")
+    out.print(f"done in {document['seconds']:.1f} s. The store is yours to try:")
+    out.print(f'  caliber search "…" -c {shown}')
+    out.print(f"  caliber explain {document['windows'][1]['window_id']} -c {shown}")
+    out.print(f"  python: caliber.open({str(shown)!r})")
     if not document["reopened"]["ok"]:
         out.note("error: something was lost or changed by reopening; please report this output")

@@ -13,7 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from caliber.cli.failures import Mistake
+from caliber.cli.failures import UsageError
 from caliber.cli.output import Output, plural, printable
 from caliber.cli.settings import DEFAULT_STORE
 from caliber.cli.setup import write_whole
@@ -44,10 +44,10 @@ _SUBJECTS: Final = 5
 def prepare_folder(folder: Path | None, usual: str, path: Path) -> Path:
     """Return an empty folder for the demo: the one asked for, the usual one, or a temporary one.
 
-    What an earlier demo left there is removed, and nothing else ever is. Raises: Mistake.
+    What an earlier demo left there is removed, and nothing else ever is. Raises: UsageError.
     """
     if not path.exists():
-        raise Mistake(f"{path}: there is no such file or folder", "name a repository or folder: caliber demo PATH")
+        raise UsageError(f"{path}: there is no such file or folder", "name a repository or folder: caliber demo PATH")
     home = folder or Path(usual)
     try:
         home.mkdir(parents=True, exist_ok=True)
@@ -55,12 +55,12 @@ def prepare_folder(folder: Path | None, usual: str, path: Path) -> Path:
             raise PermissionError(13, "the folder cannot be written to", str(home))
     except OSError as error:
         if folder is not None:
-            raise Mistake(f"{folder}: {error.strerror}", "choose another --folder") from error
+            raise UsageError(f"{folder}: {error.strerror}", "choose another --folder") from error
         return Path(tempfile.mkdtemp(prefix="caliber-demo-"))
     ours = home / MARKER
     files = [home / name for name in (*_PROGRAMS, *(f"{DEFAULT_STORE}{ending}" for ending in ("", "-wal", "-shm")))]
     if not ours.exists() and any(file.exists() for file in files):
-        raise Mistake(f"{home} holds a store that no demo made", "choose another --folder, to keep that one")
+        raise UsageError(f"{home} holds a store that no demo made", "choose another --folder, to keep that one")
     for file in files:
         file.unlink(missing_ok=True)
     ours.write_text("A demo of CALIBER keeps its store here. The next one makes it anew.\n", encoding="utf-8")
@@ -84,7 +84,7 @@ def write_program(home: Path, *, postgres: bool) -> Path:
     try:
         create(path)
     except Conflict as error:
-        raise Mistake(
+        raise UsageError(
             f"the database has a schema {SCHEMA} already",
             "if an earlier demo made it, drop that schema",
         ) from error
@@ -102,7 +102,7 @@ def database(out: Output) -> Iterator[str]:
         return
     from caliber.localserver.server import LocalServer
 
-    out.say("starting a private PostgreSQL server")
+    out.print("starting a private PostgreSQL server")
     with LocalServer.start() as server:
         os.environ[DSN_VARIABLE] = server.dsn
         try:
@@ -125,18 +125,18 @@ def print_remembered(out: Output, found: dict[str, Any], seconds: float) -> None
     if found["source"] == "git":
         name = printable(found["repository"])
         turns, scopes = plural(counts["turns"], "turn"), plural(counts["scopes_closed"] + 1, "scope")
-        out.say(f"   {name}: {plural(counts['commits'], 'commit')} as {turns} in {scopes}")
+        out.print(f"   {name}: {plural(counts['commits'], 'commit')} as {turns} in {scopes}")
         if found.get("shallow"):
-            out.say("   (a shallow clone: older commits are not here)")
+            out.print("   (a shallow clone: older commits are not here)")
     decisions = f", {counts['decisions']:,} of them decision records" if counts["decisions"] else ""
     kind = "document" if found["source"] == "git" else "file"
-    out.say(
+    out.print(
         f"   {plural(counts['documents'], kind)}{decisions}: "
         f"{plural(counts['notes'], 'note')}, {plural(counts['artifacts'], 'artifact')}"
     )
     if found["documents_skipped"]:
-        out.say(f"   ({found['documents_skipped']:,} more documents were left out; `caliber ingest` takes all)")
-    out.say(f"   in {seconds:.1f} s, every write safely on disk before the next one began")
+        out.print(f"   ({found['documents_skipped']:,} more documents were left out; `caliber ingest` takes all)")
+    out.print(f"   in {seconds:.1f} s, every write safely on disk before the next one began")
 
 
 # --- a memory of the program's own ---------------------------------------------------------------
@@ -222,4 +222,4 @@ def print_wrapped(out: Output, text: str, width: int = 80) -> None:
     indent = text[: len(text) - len(text.lstrip())]
     lead = indent if len(indent) >= 3 else f"   {indent}"
     for line in textwrap.wrap(text.strip(), width, initial_indent=lead, subsequent_indent=lead, break_long_words=True):
-        out.say(line)
+        out.print(line)

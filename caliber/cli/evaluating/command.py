@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from caliber.cli import show
-from caliber.cli.failures import DONE, PROBLEM, Mistake
+from caliber.cli.failures import DONE, PROBLEM, UsageError
 from caliber.cli.output import Output, plural, printable
 from caliber.cli.query import with_kinds
 from caliber.cli.settings import Settings, with_settings
@@ -72,10 +72,10 @@ def evaluate(
         from caliber.cli.evaluating.windows_command import evaluate_windows
 
         if context.get_parameter_source("cutoffs") is ParameterSource.COMMANDLINE:
-            raise Mistake("--k counts hits of search: windows have --budgets", "leave out --k or --windows")
+            raise UsageError("--k counts hits of search: windows have --budgets", "leave out --k or --windows")
         return evaluate_windows(settings, file, budgets, task, kinds, limit_misses, fail_under)
     if budgets is not None or task is not None:
-        raise Mistake("--budgets and --task are for --windows", "add --windows")
+        raise UsageError("--budgets and --task are for --windows", "add --windows")
     from caliber.cli.evaluating.judging import judge_all
     from caliber.cli.evaluating.questions import read_questions
     from caliber.cli.evaluating.reasons import Reasons
@@ -84,7 +84,7 @@ def evaluate(
     steps = sorted(set(cutoffs))
     with settings.memory() as memory:
         if steps[-1] > memory.config.search.limit_max:
-            raise Mistake(f"--k {steps[-1]} is more than search.limit_max = {memory.config.search.limit_max}")
+            raise UsageError(f"--k {steps[-1]} is more than search.limit_max = {memory.config.search.limit_max}")
         memory.search("", kinds=kinds or None, limit=1)  # a kind that is none is no fault of a question
         # Figures must not depend on how far the worker has come.
         memory.flush()
@@ -148,21 +148,21 @@ def _print(out: Output, document: dict[str, Any], explained: Sequence[Missed]) -
     from rich.text import Text
 
     count, expected = document["questions"], document["expected"]
-    out.say(f"{plural(count, 'question')}, {plural(expected, 'expected record')}")
+    out.print(f"{plural(count, 'question')}, {plural(expected, 'expected record')}")
     table = Table.grid(padding=(0, 2))
     table.add_row("", *(Text(f"first {k}", style="bold") for k in document["recall"]))
     for title, key in (("recall", "recall"), ("questions with a hit", "hit_rate")):
         table.add_row(title, *(Text(f"{value:.3f}") for value in document[key].values()))
     out.console.print(table)
     if not document["missed"]:
-        out.say("nothing was missed")
+        out.print("nothing was missed")
         return
-    out.say()
-    out.say(f"missed: {document['missed']:,} of {expected:,}")
+    out.print()
+    out.print(f"missed: {document['missed']:,} of {expected:,}")
     for missed in explained:
         _print_missed(out, missed)
     if len(explained) < document["missed"]:
-        out.say(f"… and {document['missed'] - len(explained):,} more; --limit-misses explains more")
+        out.print(f"… and {document['missed'] - len(explained):,} more; --limit-misses explains more")
 
 
 def _print_missed(out: Output, missed: Missed) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from caliber.cli.evaluating.questions import Expected, Question, folded
-from caliber.cli.failures import Mistake
+from caliber.cli.failures import UsageError
 from caliber.model.errors import InputError
 from caliber.model.windows import SearchHit, SearchResult
 
@@ -57,14 +57,14 @@ def rank_of(expected: Expected, hits: Sequence[SearchHit]) -> int | None:
 def ask(memory: Caliber, question: Question, kinds: Sequence[str] | None, limit: int) -> SearchResult:
     """Search among ``kinds``, with the filter and at the time that the question says.
 
-    Raises: Mistake with the question's place, for kinds or a filter that cannot be.
+    Raises: UsageError with the question's place, for kinds or a filter that cannot be.
     """
     try:
         return memory.search(
             question.query, kinds=kinds, limit=limit, filter=question.filter or None, as_of=question.as_of
         )
     except InputError as error:
-        raise Mistake(
+        raise UsageError(
             f"{question.place}: {error}",
             "nothing was measured: correct the question",
             details={"code": error.code, "kind": error.kind, "place": question.place},
@@ -92,7 +92,7 @@ def judge_all(
     depth: int,
     advance: Callable[[int], None],
 ) -> list[Judged]:
-    """Ask every question for ``depth`` hits; its own kinds go before the command's. Raises: Mistake."""
+    """Ask every question for ``depth`` hits; its own kinds go before the command's. Raises: UsageError."""
     out = []
     for question in questions:
         found = ask(memory, question, question.kinds or kinds, depth)

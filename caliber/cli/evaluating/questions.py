@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from caliber.cli.failures import Mistake
+from caliber.cli.failures import UsageError
 from caliber.cli.json_lines import json_object
 from caliber.model.hints import did_you_mean
 
@@ -62,18 +62,18 @@ def folded(text: str) -> str:
 def read_questions(path: Path) -> list[Question]:
     """Return the questions of a file, by its suffix.
 
-    Raises: Mistake for a file that cannot be read, holds none, or has a bad one; it lists all bad ones with their line.
+    Raises: UsageError for a file that cannot be read, or holds no question, or a bad one; it lists the bad lines.
     """
     if path.suffix.lower() == ".toml":
         items, bad = _each(_toml_questions(path))
     elif path.suffix.lower() in _JSON_LINES:
         items, bad = _each(_json_lines(path))
     else:
-        raise Mistake(f"{path}: expected a .jsonl or .toml file", 'a line is {"query": "...", "expected": ["..."]}')
+        raise UsageError(f"{path}: expected a .jsonl or .toml file", 'a line is {"query": "...", "expected": ["..."]}')
     if bad:
         listed = [f"{path}, {place}: {fault}" for place, fault in bad]
         more = f"; … and {len(bad) - _BAD_SHOWN} more" if len(bad) > _BAD_SHOWN else ""
-        raise Mistake(
+        raise UsageError(
             "; ".join(listed[:_BAD_SHOWN]) + more,
             "nothing was measured: correct these first",
             details={
@@ -83,7 +83,7 @@ def read_questions(path: Path) -> list[Question]:
             },
         )
     if not items:
-        raise Mistake(f"{path} holds no questions", 'a line is {"query": "...", "expected": ["..."]}')
+        raise UsageError(f"{path} holds no questions", 'a line is {"query": "...", "expected": ["..."]}')
     return items
 
 
@@ -102,12 +102,12 @@ def _each(
 def _read(path: Path) -> bytes:
     try:
         if path.stat().st_size > MAX_BYTES:
-            raise Mistake(f"{path} is larger than {MAX_BYTES >> 20} MB", "split it into several files")
+            raise UsageError(f"{path} is larger than {MAX_BYTES >> 20} MB", "split it into several files")
         return path.read_bytes()
     except FileNotFoundError:
-        raise Mistake(f"{path}: there is no such file", "check the path") from None
+        raise UsageError(f"{path}: there is no such file", "check the path") from None
     except IsADirectoryError:
-        raise Mistake(f"{path} is a folder", "name a .jsonl or .toml file") from None
+        raise UsageError(f"{path} is a folder", "name a .jsonl or .toml file") from None
 
 
 def _json_lines(path: Path) -> Iterator[tuple[str, Callable[[], Mapping[str, Any]]]]:
@@ -120,13 +120,13 @@ def _toml_questions(path: Path) -> Iterator[tuple[str, Callable[[], Mapping[str,
     try:
         data = tomllib.loads(_read(path).decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise Mistake(f"{path} is not UTF-8 (byte {error.start + 1})", "save it as UTF-8") from None
+        raise UsageError(f"{path} is not UTF-8 (byte {error.start + 1})", "save it as UTF-8") from None
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise Mistake(f"{path} is not TOML: {error}", "a question is a table [[question]]") from None
+        raise UsageError(f"{path} is not TOML: {error}", "a question is a table [[question]]") from None
     tables = data.pop("question", [])
     if data or not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         other = ", ".join(sorted(data)) or "[question]"
-        raise Mistake(f"{path}: {other} is no list of questions", "each question is a table [[question]]")
+        raise UsageError(f"{path}: {other} is no list of questions", "each question is a table [[question]]")
     for number, table in enumerate(tables, 1):
         yield f"question {number}", partial(dict, table)
 

@@ -149,7 +149,7 @@ def ask_store(
     kinds: Sequence[str] | None,
     advance: Callable[[int], None],
 ) -> list[Asked]:
-    """Ask a user's own questions of windows of ``task``, and of what search finds, at each budget. Raises: Mistake."""
+    """Ask the user's questions of windows of ``task`` and of search hits, at each budget. Raises: UsageError."""
     tokens = token_counter(memory)
     limit = memory.config.search.limit_max
     reasons = Reasons(memory, kinds, limit)

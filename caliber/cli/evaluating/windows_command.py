@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from caliber.cli import show
-from caliber.cli.failures import DONE, PROBLEM, Mistake
+from caliber.cli.failures import DONE, PROBLEM, UsageError
 from caliber.cli.output import Output, plural, printable
 from caliber.cli.query import trajectory_id_of
 from caliber.model.trajectory import TrajectoryStatus
@@ -34,14 +34,14 @@ def evaluate_windows(
     limit_misses: int,
     fail_under: float | None,
 ) -> int:
-    """Measure, print, and return the exit code. Raises: Mistake."""
+    """Measure, print, and return the exit code. Raises: UsageError."""
     from caliber.cli.evaluating.windows import SEARCH_AND_FILL
 
     config = settings.load()
     sizes = _sizes(budgets, config.token_budget)
     if file.suffix.lower() == ".json":
         if task is not None or kinds:
-            raise Mistake("--task and --kind are for questions about the store", f"leave them out with {file}")
+            raise UsageError("--task and --kind are for questions about the store", f"leave them out with {file}")
         asked = _ask_conversations(settings.out, config, file, sizes)
     else:
         asked = _ask_store(settings, file, task, kinds, sizes)
@@ -69,9 +69,9 @@ def _sizes(text: str | None, most: int) -> list[int]:
     except ValueError:
         sizes = []
     if not sizes or sizes[0] < 1:
-        raise Mistake(f"--budgets {text}: expected numbers of tokens", "for example --budgets 500,1000,2000")
+        raise UsageError(f"--budgets {text}: expected numbers of tokens", "for example --budgets 500,1000,2000")
     if sizes[-1] > most:
-        raise Mistake(
+        raise UsageError(
             f"--budgets {sizes[-1]} is more than token_budget = {most}", "ask for less, or raise token_budget"
         )
     return sizes
@@ -103,14 +103,14 @@ def _task(memory: Caliber, named: str | None) -> Iterator[uuid.UUID]:
         from caliber.context.pending_injections import PendingInjections
 
         if memory._engine.part(PendingInjections).waiting(task):
-            raise Mistake(
+            raise UsageError(
                 f"trajectory {task} has injections that wait for its next window: measuring would use them up",
                 "measure in a new task: leave out --task",
             )
         yield task
         return
     if not memory.principal.admin:
-        raise Mistake(
+        raise UsageError(
             f"{memory.principal.label} is no admin, and only an admin can delete the new task afterwards",
             "name a task: --task ID",
         )
@@ -142,12 +142,14 @@ def _ask_conversations(out: Output, config: CaliberConfig, file: Path, sizes: Se
     try:
         talks = load(file)
     except FileNotFoundError:
-        raise Mistake(f"{file}: there is no such file", "check the path") from None
+        raise UsageError(f"{file}: there is no such file", "check the path") from None
     except (BadData, OSError) as error:
-        raise Mistake(str(error), "expected sessions with turns, and qa with evidence") from None
+        raise UsageError(str(error), "expected sessions with turns, and qa with evidence") from None
     total = sum(len(talk.questions) for talk in talks)
     if not total:
-        raise Mistake(f"{file} has no question with evidence", "a question names the turns that answer it as evidence")
+        raise UsageError(
+            f"{file} has no question with evidence", "a question names the turns that answer it as evidence"
+        )
     owner = initiator_of("caliber eval")
     asked: list[Asked] = []
     with (
@@ -244,7 +246,7 @@ def _place(item: Asked) -> str:
 
 
 def _print(out: Output, document: dict[str, Any]) -> None:
-    out.say(f"{plural(document['questions'], 'question')}, {plural(document['expected'], 'expected record')}")
+    out.print(f"{plural(document['questions'], 'question')}, {plural(document['expected'], 'expected record')}")
     rows, sizes = document["windows"], [str(size) for size in document["budgets"]]
 
     def cells(key: str, form: str) -> list[tuple[str, list[str]]]:
@@ -260,12 +262,12 @@ def _print(out: Output, document: dict[str, Any]) -> None:
             steps = [(code, [f"{lost[size].get(code, 0):,}" for size in sizes]) for code in codes]
             _print_table(out, f"lost, {row['where']}", sizes, steps)
     if not document["missed"]:
-        out.say("nothing was missed")
+        out.print("nothing was missed")
     for entry in document["misses"]:
         _print_miss(out, entry)
     more = document["missed"] - len(document["misses"])
     if more:
-        out.say(f"… and {more:,} more; --limit-misses explains more")
+        out.print(f"… and {more:,} more; --limit-misses explains more")
 
 
 def _print_table(out: Output, title: str, sizes: Sequence[str], rows: Sequence[tuple[str, list[str]]]) -> None:
@@ -280,7 +282,7 @@ def _print_table(out: Output, title: str, sizes: Sequence[str], rows: Sequence[t
     for name, cells in rows:
         table.add_row(Text(printable(name)), *(Text(cell) for cell in cells))
     out.console.print(table)
-    out.say()
+    out.print()
 
 
 def _print_miss(out: Output, entry: dict[str, Any]) -> None:

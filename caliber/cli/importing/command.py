@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from caliber.cli.failures import DONE, PROBLEM, Mistake
+from caliber.cli.failures import DONE, PROBLEM, UsageError
 from caliber.cli.output import Output, printable
 from caliber.cli.references import owner_option
 from caliber.cli.settings import Settings, with_settings
@@ -96,7 +96,7 @@ def remember_repository(
 
     repository = Repository(path)
     if not is_text(str(repository.root)):
-        raise Mistake(f"{shown(str(repository.root))}: the path is not UTF-8, and cannot be remembered", "rename it")
+        raise UsageError(f"{shown(str(repository.root))}: the path is not UTF-8, and cannot be remembered", "rename it")
     done = Imported()
     unnamed: list[str] = []
     result: dict[str, Any] = {
@@ -168,7 +168,7 @@ def _repository_of(folder: Path) -> list[str]:
 
     try:
         return Repository(folder).identities()
-    except Mistake:
+    except UsageError:
         return []
 
 
@@ -179,16 +179,16 @@ def _shown(owner: EntityRef | None) -> str | None:
 
 def _print_owner(out: Output, found: dict[str, Any]) -> None:
     if found["owner"] is not None:
-        out.say(f"  owner      {found['owner']}")
+        out.print(f"  owner      {found['owner']}")
 
 
 def _print_unnamed(out: Output, found: dict[str, Any]) -> None:
     """Say which files were left out because their names are not UTF-8."""
     names = found["unnamed"]
     for name in names[:_BAD_SHOWN]:
-        out.say(f"  left out   {printable(name)}: its name is not UTF-8")
+        out.print(f"  left out   {printable(name)}: its name is not UTF-8")
     if len(names) > _BAD_SHOWN:
-        out.say(f"  left out   … and {len(names) - _BAD_SHOWN} more of such names")
+        out.print(f"  left out   … and {len(names) - _BAD_SHOWN} more of such names")
 
 
 def _counts(done: Imported) -> dict[str, Any]:
@@ -198,30 +198,30 @@ def _counts(done: Imported) -> dict[str, Any]:
 def _print_repository(out: Output, found: dict[str, Any]) -> None:
     counts = found["counts"]
     if found["empty"]:
-        out.say(f"{found['repository']} has no commits yet: nothing to remember")
-        out.say(f"  `caliber ingest files {found['path']}` remembers the files as they are")
+        out.print(f"{found['repository']} has no commits yet: nothing to remember")
+        out.print(f"  `caliber ingest files {found['path']}` remembers the files as they are")
         return
-    out.say(
+    out.print(
         f"remembered {printable(found['repository'])} in {found['seconds']:.1f} s, trajectory {found['trajectory_id']}"
     )
-    out.say(f"  commits    {counts['commits']:,} new, {counts['commits_known']:,} known  ({counts['turns']:,} turns)")
+    out.print(f"  commits    {counts['commits']:,} new, {counts['commits_known']:,} known  ({counts['turns']:,} turns)")
     _print_documents(out, counts, "documents")
     _print_owner(out, found)
     _print_unnamed(out, found)
     if found["shallow"]:
-        out.say("  a shallow clone: for the whole history run `git fetch --unshallow` and import again")
+        out.print("  a shallow clone: for the whole history run `git fetch --unshallow` and import again")
     if not found["added"]:
-        out.say("  everything was known already; nothing was added")
-    out.say('next: caliber search "..."    or: caliber context latest --query "..."')
+        out.print("  everything was known already; nothing was added")
+    out.print('next: caliber search "..."    or: caliber context latest --query "..."')
 
 
 def _print_documents(out: Output, counts: dict[str, Any], kind: str) -> None:
     replaced = f", {counts['notes_replaced']:,} replaced" if counts["notes_replaced"] else ""
     archived = f", {counts['notes_archived']:,} archived" if counts["notes_archived"] else ""
     decisions = f", of which {counts['decisions']:,} decision records" if counts["decisions"] else ""
-    out.say(f"  {kind:<10} {counts['documents']:,}{decisions}")
-    out.say(f"  notes      {counts['notes']:,} new, {counts['notes_known']:,} known{replaced}{archived}")
-    out.say(f"  artifacts  {counts['artifacts']:,} new, {counts['artifacts_known']:,} known")
+    out.print(f"  {kind:<10} {counts['documents']:,}{decisions}")
+    out.print(f"  notes      {counts['notes']:,} new, {counts['notes_known']:,} known{replaced}{archived}")
+    out.print(f"  artifacts  {counts['artifacts']:,} new, {counts['artifacts_known']:,} known")
 
 
 @ingest.command("files", short_help="Remember the text files of a folder.")
@@ -284,7 +284,7 @@ def remember_files(
             # An empty trajectory would be the newest one, which "latest" names.
             reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(listing.skipped.items()))
             left = f"; left out: {reasons}" if reasons else ""
-            raise Mistake(
+            raise UsageError(
                 f"{printable(str(path))} holds nothing to remember: no text files{left}",
                 "try another PATH; `caliber ingest files --max-bytes` takes larger files",
             )
@@ -315,15 +315,17 @@ def remember_files(
 
 
 def _print_files(out: Output, found: dict[str, Any]) -> None:
-    out.say(f"remembered the files of {found['path']} in {found['seconds']:.1f} s, trajectory {found['trajectory_id']}")
+    out.print(
+        f"remembered the files of {found['path']} in {found['seconds']:.1f} s, trajectory {found['trajectory_id']}"
+    )
     _print_documents(out, found["counts"], "files")
     _print_owner(out, found)
     for reason, count in sorted(found["skipped"].items()):
-        out.say(f"  left out   {count:,} {reason}")
+        out.print(f"  left out   {count:,} {reason}")
     _print_unnamed(out, found)
     if not found["added"]:
-        out.say("  everything was known already; nothing was added")
-    out.say('next: caliber search "..."    or: caliber context latest --query "..."')
+        out.print("  everything was known already; nothing was added")
+    out.print('next: caliber search "..."    or: caliber context latest --query "..."')
 
 
 @ingest.command("chat", short_help="Remember conversations from a JSON Lines file.")
@@ -368,7 +370,7 @@ def ingest_chat(settings: Settings, file: Path, skip_bad: bool, owner: EntityRef
         settings.out.result(document, refused)
         return PROBLEM
     if not parsed.conversations:
-        raise Mistake(f"{file} holds no messages", 'expected lines such as {"role": "user", "content": "..."}')
+        raise UsageError(f"{file} holds no messages", 'expected lines such as {"role": "user", "content": "..."}')
     done = Imported()
     stored: list[dict[str, Any]] = []
     with settings.memory() as memory:
@@ -404,17 +406,17 @@ def _print_chat(out: Output, found: dict[str, Any]) -> None:
     counts = found["counts"]
     count = len(found["conversations"])
     conversations = "1 conversation" if count == 1 else f"{count:,} conversations"
-    out.say(f"{conversations}: {counts['turns']:,} turns new, {counts['turns_known']:,} known")
+    out.print(f"{conversations}: {counts['turns']:,} turns new, {counts['turns_known']:,} known")
     for item in found["conversations"][:10]:
-        out.say(f"  {item['trajectory_id']}  +{item['added']:<5} {printable(item['goal'] or '')[:60]}")
+        out.print(f"  {item['trajectory_id']}  +{item['added']:<5} {printable(item['goal'] or '')[:60]}")
     if len(found["conversations"]) > 10:
-        out.say(f"  … and {len(found['conversations']) - 10} more")
+        out.print(f"  … and {len(found['conversations']) - 10} more")
     _print_owner(out, found)
     if found["bad_lines"]:
         lines = len(found["bad_lines"])
-        out.say(f"  left out: {lines:,} bad line{'s' if lines != 1 else ''}")
+        out.print(f"  left out: {lines:,} bad line{'s' if lines != 1 else ''}")
     if found["other_parts"]:
-        out.say(f"  {found['other_parts']} parts that are no text (images, audio) were kept as their JSON")
+        out.print(f"  {found['other_parts']} parts that are no text (images, audio) were kept as their JSON")
     if not found["added"]:
-        out.say("  everything was known already; nothing was added")
-    out.say('next: caliber context latest --query "..."')
+        out.print("  everything was known already; nothing was added")
+    out.print('next: caliber context latest --query "..."')

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from caliber.cli.failures import Mistake
+from caliber.cli.failures import UsageError
 from caliber.cli.importing.documents import as_text
 
 MAX_BYTES: Final = 1_000_000
@@ -48,15 +48,15 @@ class Listing:
 def list_files(path: Path) -> Listing:
     """Return the files under ``path``, relative to it; git's ignore rules are followed where git knows the folder.
 
-    Raises: Mistake.
+    Raises: UsageError.
     """
     if not path.exists():
-        raise Mistake(f"{path}: there is no such file or folder", "check the path")
+        raise UsageError(f"{path}: there is no such file or folder", "check the path")
     root = path.resolve()
     if not is_text(str(root)):
-        raise Mistake(f"{shown(str(root))}: the path is not UTF-8, and cannot be remembered", "rename it")
+        raise UsageError(f"{shown(str(root))}: the path is not UTF-8, and cannot be remembered", "rename it")
     if not root.is_file() and not root.is_dir():
-        raise Mistake(f"{path}: neither a file nor a folder", "check the path")
+        raise UsageError(f"{path}: neither a file nor a folder", "check the path")
     if root.is_file():
         return Listing(root.parent, [root.name], uses_git=False)
     listing = Listing(root, [], uses_git=False)
@@ -98,7 +98,7 @@ def _from_git(root: Path) -> list[str] | None:
 
     try:
         return Repository(root).listed(root)
-    except Mistake:
+    except UsageError:
         return None
 
 

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Final
 
-from caliber.cli.failures import Mistake, Problem
+from caliber.cli.failures import Problem, UsageError
 
 _ENVIRONMENT: Final = {
     "LC_ALL": "C",
@@ -68,7 +68,7 @@ class Repository:
 
     def __init__(self, path: Path) -> None:
         if not path.exists():
-            raise Mistake(f"{path}: there is no such folder", "check the path")
+            raise UsageError(f"{path}: there is no such folder", "check the path")
         self._folder = (path if path.is_dir() else path.parent).resolve()
         inside = self._try("rev-parse", "--git-dir")
         if inside.returncode:
@@ -186,7 +186,7 @@ class Repository:
                 check=False,
             )
         except FileNotFoundError:
-            raise Mistake(
+            raise UsageError(
                 "the program git was not found", "install git, or use `caliber ingest files` instead"
             ) from None
 
@@ -227,15 +227,15 @@ def _last_line(raw: bytes) -> str:
     return lines[-1].removeprefix("fatal: ") if lines else "it failed without a message"
 
 
-def _not_a_repository(path: Path, stderr: bytes) -> Mistake:
+def _not_a_repository(path: Path, stderr: bytes) -> UsageError:
     if b"dubious ownership" in stderr:
-        return Mistake(
+        return UsageError(
             f"{path}: git refuses a repository that belongs to another user",
             f"if you trust it: git config --global --add safe.directory {path.resolve()}",
         )
     if b"not a git repository" in stderr:
-        return Mistake(f"{path} is not a git repository", f"`caliber ingest files {path}` remembers plain files")
-    return Mistake(f"{path}: {_last_line(stderr)}", "check the path")
+        return UsageError(f"{path} is not a git repository", f"`caliber ingest files {path}` remembers plain files")
+    return UsageError(f"{path}: {_last_line(stderr)}", "check the path")
 
 
 def _parse(stream: IO[bytes]) -> Iterator[Commit]:

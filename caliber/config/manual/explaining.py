@@ -60,7 +60,7 @@ class Explanation:
     optional: bool
     source: str
     source_value: Any
-    departure: str | None
+    deviation: str | None
     profiles: Mapping[str, Any]
     value: Any
     value_from: tuple[str, ...]
@@ -128,13 +128,13 @@ def explain(key: str, config: CaliberConfig | None = None) -> Explanation:
         unit=facts["unit"],
         optional=not one.field.is_required(),
         source=facts["source"],
-        source_value=None if facts["seed"] is None else plain(facts["seed"]),
-        departure=profiles.DEPARTURES.get(key),
+        source_value=None if facts["source_value"] is None else plain(facts["source_value"]),
+        deviation=profiles.DEVIATIONS.get(key),
         profiles=in_profiles,
         value=value,
         value_from=given_by,
         why=None if "reference" in given_by else why,
-        acts=not facts["later"],
+        acts=not facts["reserved"],
         modules=tuple(f"{PACKAGE}.{module}" for module in READERS.get(path, ())),
     )
 

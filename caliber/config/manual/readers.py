@@ -286,15 +286,15 @@ READERS: Final[dict[str, tuple[str, ...]]] = {
     "assembly.fill_ratio": ("context.filling.priorities", "context.trace"),
     "assembly.relevance": (
         "context.explain.absence",
-        "context.explain.again",
+        "context.explain.rescore",
         "context.gather.scores",
         "context.gather.shared",
         "context.in_database.window_rows",
         "context.service",
     ),
-    "assembly.relevant_limit": ("context.gather.taking", "context.in_database.rule_rows"),
-    "assembly.recency_fallback_limit": ("context.gather.taking", "context.in_database.rule_rows"),
-    "assembly.rule_limit": ("context.gather.taking", "context.in_database.rule_rows"),
+    "assembly.relevant_limit": ("context.gather.rule_selection", "context.in_database.rule_rows"),
+    "assembly.recency_fallback_limit": ("context.gather.rule_selection", "context.in_database.rule_rows"),
+    "assembly.rule_limit": ("context.gather.rule_selection", "context.in_database.rule_rows"),
     "assembly.summary_mode_tokens": ("context.assembler",),
     "assembly.note_search_limit": (
         "context.gather.candidates",
@@ -324,7 +324,7 @@ READERS: Final[dict[str, tuple[str, ...]]] = {
     "recall.from": ("context.explain.explainer", "context.plan"),
     "recall.limit": (
         "context.explain.absence",
-        "context.explain.again",
+        "context.explain.rescore",
         "context.gather.recall",
         "context.gather.shared",
         "context.in_database.window_rows",

@@ -113,7 +113,7 @@ def _absent(field: FieldInfo, path: tuple[str, ...]) -> Iterator[str]:
             inner.append((name, knob))
         else:
             meaning = f"{knob.description} {_limits(knob, about(knob)['unit'])}".rstrip()
-            later = " Not read yet." if about(knob)["later"] else ""
+            later = " Not read yet." if about(knob)["reserved"] else ""
             yield from (f"#   {meaning}{later}{'' if knob.is_required() else ' (optional)'}", f"# {name} =")
     for name, knob in inner:
         yield from _absent(knob, (*path, name, "NAME") if "FrozenMap" in str(knob.annotation) else (*path, name))
@@ -133,9 +133,9 @@ def meaning_of(field: FieldInfo, value: Any) -> str:
     facts = about(field)
     limits = limits_of(field)
     meaning = f"{field.description} {limits}" if limits else f"{field.description}"
-    if facts["later"]:
+    if facts["reserved"]:
         meaning += " Not read yet."
-    seed = plain(facts["seed"]) if facts["seed"] is not None else None
+    seed = plain(facts["source_value"]) if facts["source_value"] is not None else None
     source = facts["source"]
     if not field.is_required() and value is None:
         return f"{meaning} (optional, not set)"
@@ -145,7 +145,7 @@ def meaning_of(field: FieldInfo, value: Any) -> str:
 
 
 def about(field: FieldInfo) -> dict[str, Any]:
-    """Return what a knob's declaration says besides its meaning: source, unit, seed, later."""
+    """Return what a knob's declaration holds beside its meaning: source, unit, source value, reserved."""
     return field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
 
 

@@ -1,11 +1,9 @@
 """Complete configurations to start from.
 
 A profile is chosen by name, never assumed. ``reference`` takes the numbers of the source documents where they
-exist; the knobs themselves know those (``seed``), and the few places where we differ are listed in ``DEPARTURES``
-with their reason. Everything else is ours. ``coding_agent``, ``chat_companion`` and ``ops_agent`` change what their
-tables in ``agents`` say.
-
-Source: K-002, O-14, design section 8.
+exist (``source_value`` of a knob); ``DEVIATIONS`` lists the few other values
+with their reasons. Everything else is ours. ``coding_agent``, ``chat_companion`` and ``ops_agent`` make the changes in
+the tables of ``agents``.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from caliber.config.tree import CaliberConfig, override
 _ABSENT: Final = object()
 EMBED_EXTRA: Final = ("tokenizers", "wordllama")
 
-DEPARTURES: Final = {
+DEVIATIONS: Final = {
     "assembly.note_min_similarity": "0.5 was meant for large models; static vectors of related texts score 0.3 to 0.5.",
     "pcp.dosage.max_scopes_in_window": "Shares of the budget shape a window; this only bounds abuse.",
     "pcp.dosage.max_artifacts_in_window": "20 short artifacts left most of a budget unused; this only bounds abuse.",

@@ -71,7 +71,7 @@ def _one(kind: type[S], item: Any) -> S | None:
         return None
 
 
-def sound_memories(items: Any) -> list[MemoryConfig | None]:
+def valid_memories(items: Any) -> list[MemoryConfig | None]:
     """Return declared memories, with None for those that are wrong by themselves."""
     return _sound(MemoryConfig, items)
 
@@ -143,7 +143,7 @@ def _parents(memories: Any) -> Iterator[ConfigError]:
 
 @check("memories")
 def _fields(memories: Any) -> Iterator[ConfigError]:
-    sound = sound_memories(memories)
+    sound = valid_memories(memories)
     if not any(sound):
         return
     from caliber.schema.binding import faults  # every relation is declared behind it
@@ -163,7 +163,7 @@ def _fields(memories: Any) -> Iterator[ConfigError]:
 def _embeddings(memories: Any, provider: object, vector: object) -> Iterator[ConfigError]:
     if provider is not None or vector is not None:
         return
-    for at, item in enumerate(sound_memories(memories)):
+    for at, item in enumerate(valid_memories(memories)):
         for number, field in enumerate(() if item is None else item.fields):
             if field.type is FieldType.EMBEDDING:
                 reason = "without embedding_provider and vector there are no vectors: set one, or leave the field out"
@@ -180,7 +180,7 @@ def _embedded_kinds(embedding: Any, memories: Any) -> Iterator[ConfigError]:
     from caliber.schema.relations import RELATIONS  # every relation is declared behind it
 
     own = {name for name in _memories_named(memories) if name is not None and name not in BUILT_IN}
-    without = {item.name for item in sound_memories(memories) if item is not None and not _has_embedding(item)} & own
+    without = {item.name for item in valid_memories(memories) if item is not None and not _has_embedding(item)} & own
     known = [EMBED_DEFAULT, *(relation.name for relation in RELATIONS if relation.embedded is not None)]
     known += sorted(own - without)
     for name, mode in modes.items():
@@ -198,7 +198,7 @@ def _embedded_kinds(embedding: Any, memories: Any) -> Iterator[ConfigError]:
 
 @check("memories")
 def _retentions(memories: Any) -> Iterator[ConfigError]:
-    for at, item in enumerate(sound_memories(memories)):
+    for at, item in enumerate(valid_memories(memories)):
         if item is None:
             continue
         kind, path = item.retention.kind, f"memories[{at}].retention.kind"
@@ -274,7 +274,7 @@ def _rule_budgets(rules: Any, budget: int) -> Iterator[ConfigError]:
 
 @check("memories", "policies")
 def _targets(memories: Any, policies: Any) -> Iterator[ConfigError]:
-    own = {item.name: item for item in sound_memories(memories) if item is not None}
+    own = {item.name: item for item in valid_memories(memories) if item is not None}
     known = _known(memories)
     for at, policy in enumerate(_sound(PolicyConfig, policies)):
         for number, rule in enumerate(() if policy is None else policy.rules):
@@ -309,7 +309,7 @@ def _cannot(action: PolicyAction, graded: bool, memory: MemoryConfig) -> Iterato
 # --- what is doubtful ----------------------------------------------------------------------------
 
 
-def doubts(config: Any) -> Iterator[tuple[str, str]]:
+def warnings_of(config: Any) -> Iterator[tuple[str, str]]:
     """Yield what is doubtful in a sound configuration: the path of a knob and the reason."""
     yield from _unsummarized(config)
     dsn = getattr(config.storage, "dsn", None)
