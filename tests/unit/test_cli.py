@@ -334,7 +334,7 @@ def test_search_explains_itself(remembered: Path) -> None:  # issue, Build 8: --
     assert "stop words which" in told
     assert "keyword +" in told
     found = caliber_json("search", "driver")
-    assert found["understood"]["words"] == ["driver"]
+    assert found["analysis"]["words"] == ["driver"]
     best = found["hits"][0]
     assert "keyword" in best["found_by"]
     assert sum(best["breakdown"].values()) == pytest.approx(best["score"], abs=1e-5)
