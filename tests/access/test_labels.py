@@ -17,8 +17,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.crowds import until
 from support.databases import DSN
+from support.waits import until
 
 import caliber
 from caliber.model import TrustLabel, TurnRole

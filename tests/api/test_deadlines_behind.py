@@ -10,6 +10,7 @@ from typing import Any
 import apsw
 import pytest
 from support.configs import USER
+from support.waits import exit_code
 
 from caliber.backends.postgres.connecting.pool import Pool
 from caliber.model.deadline import within
@@ -78,18 +79,11 @@ def test_a_child_of_a_process_that_closes_closes_nothing(file_backend: Any) -> N
             code = 0 if engine.state == "forked" and not inspect(memory).released else 2
         finally:
             os._exit(code)
-    until = time.monotonic() + 60
-    ended, status = os.waitpid(child, os.WNOHANG)
-    while not ended and time.monotonic() < until:
-        time.sleep(0.01)
-        ended, status = os.waitpid(child, os.WNOHANG)
-    if not ended:
-        os.kill(child, 9)
-        os.waitpid(child, 0)
-    go.set()
-    thread.join(60)
-    assert ended
-    assert os.waitstatus_to_exitcode(status) == 0
+    try:
+        assert exit_code(child) == 0
+    finally:
+        go.set()
+        thread.join(60)
     assert inspect(memory).released, "the parent went on"
 
 

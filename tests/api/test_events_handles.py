@@ -6,14 +6,13 @@ Source: C-242 to C-244, C-294, C-355 to C-358, design sections 4 and 7.
 from __future__ import annotations
 
 import os
-import signal
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from support.configs import USER, policy
+from support.waits import exit_code
 
 import caliber
 from caliber.model import EventType, FixedClock, LockToken
@@ -239,10 +238,11 @@ def test_full_queue_slows_the_reader_and_loses_nothing(backend: Any, start: Any)
 
 
 def test_maintenance_does_not_lose_the_feed_position(backend: Any, start: Any) -> None:
-    memory = backend.open(retention__changes_ms=1, retention__changes_keep_rows=0)
+    clock = FixedClock()
+    memory = backend.open(clock=clock, retention__changes_ms=1, retention__changes_keep_rows=0)
     agent = start(memory)
     agent.note("a")
-    time.sleep(0.005)
+    clock.advance(ms=5)
     memory.admin.maintain()
     assert memory.storage.changes.count() <= 1
     agent.note("b")
@@ -346,7 +346,7 @@ def test_use_after_fork_is_unavailable_and_the_parent_unharmed(backend: Any, wor
         os.write(writer, "\n".join(faults).encode()[:4_000])
         os._exit(0)
     os.close(writer)
-    _wait(child)
+    exit_code(child)
     with os.fdopen(reader) as pipe:
         assert pipe.read() == ""
     working.say("from the parent")
@@ -374,23 +374,11 @@ def test_child_that_ends_normally_closes_nothing_of_its_parent(backend: Any, wor
         except BaseException:
             code = 1
         os._exit(code)
-    assert _wait(child) == 0
+    assert exit_code(child) == 0
     working.say("after the child")
     other_process = backend.open() if backend.has("sharing") else working.memory
     assert len(other_process.storage.turns.list_by_scope(working.scope_id)) == 2
     assert working.memory.admin.verify() == []
-
-
-def _wait(child: int) -> int:
-    limit = time.monotonic() + 60
-    while time.monotonic() < limit:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.01)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    pytest.fail("the child hangs")
 
 
 def test_threads_share_a_handle(backend: Any, start: Any) -> None:
@@ -481,16 +469,7 @@ def test_retention_in_a_forked_child_is_refused_at_once(backend: Any, start: Any
                 code = 0 if error.context["reason"] == "forked" else 2
             finally:
                 os._exit(code)
-    until = time.monotonic() + 10
-    ended = (0, 0)
-    while not ended[0] and time.monotonic() < until:
-        ended = os.waitpid(child, os.WNOHANG)
-        time.sleep(0.01)
-    if not ended[0]:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-    assert ended[0] == child
-    assert os.waitstatus_to_exitcode(ended[1]) == 0
+    assert exit_code(child, seconds=10) == 0
 
 
 def test_a_closed_handle_takes_no_subscribers(memory: caliber.Caliber) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 import apsw
 import pytest
 from support.evidence import record, scale, seed
+from support.waits import let_run
 from support.workload import Worker, check, content_of, settings_for
 
 import caliber
@@ -43,12 +44,12 @@ def run_and_kill(path: str, rng: random.Random, durability: str, name: str) -> t
     if rng.random() < 0.1:
         # While it starts: opening reads, and writes the configuration.
         moment = "while opening"
-        time.sleep(rng.uniform(0.1, 0.6))
+        let_run(rng.uniform(0.1, 0.6))
         head = b""
     else:
         moment = "while writing"
         head = process.stdout.readline()
-        time.sleep(rng.expovariate(1 / 0.12))
+        let_run(rng.expovariate(1 / 0.12))
     # Nobody reads meanwhile: a writer that waited for a reader would die at rest.
     process.send_signal(signal.SIGKILL)
     rest = process.stdout.read()

@@ -9,12 +9,12 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import apsw
 import pytest
 from support.evidence import scale, seed
+from support.waits import let_run
 from support.workload import settings_for
 
 import caliber
@@ -52,9 +52,9 @@ def test_full_text_says_what_the_texts_say_after_every_kill(tmp_path: Path) -> N
         try:
             process.stdout.readline()
             if kill % 2 == 0:  # made while the other process writes, which finds out by itself
-                time.sleep(rng.uniform(0.05, 0.2))
+                let_run(rng.uniform(0.05, 0.2))
                 rebuild_full_text(settings_for(path))
-            time.sleep(rng.uniform(0.05, 0.3))
+            let_run(rng.uniform(0.05, 0.3))
         finally:
             process.send_signal(signal.SIGKILL)
             process.stdout.read()

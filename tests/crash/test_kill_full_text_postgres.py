@@ -10,13 +10,13 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.evidence import scale, seed
 from support.folders import open_folder
+from support.waits import let_run
 from support.workload import settings_for
 
 import caliber
@@ -58,7 +58,7 @@ def test_full_text_says_what_the_texts_say_after_every_kill(dsn: str) -> None:
                 drop_full_text(settings)
             if kill % 4 == 0 or kill % 8 == 5:  # while it writes: it finds out by itself
                 indexed = rebuild_full_text(settings)
-            time.sleep(rng.uniform(0, 0.3))
+            let_run(rng.uniform(0, 0.3))
         finally:
             process.send_signal(signal.SIGKILL)
             process.stdout.read()

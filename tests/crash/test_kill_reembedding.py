@@ -9,12 +9,12 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from support.configs import HASH_PROVIDER, USER, config
 from support.evidence import scale, seed
+from support.waits import let_run
 
 import caliber
 from caliber.testing import inspect
@@ -66,7 +66,7 @@ def test_what_was_filled_before_a_kill_stays_and_the_rest_follows(tmp_path: Path
         assert process.stdout.readline() == b"ready\n"
         for _ in range(batches):
             assert process.stdout.readline()
-        time.sleep(rng.uniform(0, 0.005))
+        let_run(rng.uniform(0, 0.005))
         process.send_signal(signal.SIGKILL)
         process.communicate(timeout=30)
         assert process.returncode == -signal.SIGKILL

@@ -14,16 +14,15 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from support.crowds import until
 from support.evidence import record, scale, seed
 from support.folders import open_folder
+from support.waits import let_run, until
 
 from caliber.localserver import guard
 from caliber.localserver.server import LocalServer
@@ -156,7 +155,7 @@ def test_owner_killed_while_it_starts_leaves_nothing(temporary: Path) -> None:
     for _ in range(START_KILLS):
         owner = Owner("start")
         # Anything from before the first folder is made until after the server is ready.
-        time.sleep(rng.uniform(0.0, 0.5))
+        let_run(rng.uniform(0.0, 0.5))
         owner.kill()
         until(lambda: processes_of(temporary) == [], "no process is left")
     # Folders that no guard knew of yet are swept by who comes next.
@@ -265,7 +264,7 @@ def test_acknowledged_rows_survive_a_kill(temporary: Path) -> None:
             already = len(acknowledged)
             writer.start()
             until(lambda already=already: len(acknowledged) > already, "a first row")  # type: ignore[misc]
-            time.sleep(rng.uniform(0.0, 0.1))
+            let_run(rng.uniform(0.0, 0.1))
             server.kill()
             assert not server.running
             writer.join(30)

@@ -24,6 +24,7 @@ from support.configs import USER
 from support.evidence import record, scale, seed
 from support.folders import open_folder
 from support.processes import Child
+from support.waits import holds_within, let_run
 from support.workload import check, settings_for
 
 import caliber
@@ -246,12 +247,11 @@ class Killed:
 
     def until_more(self, lines: int) -> None:
         """Return once so many more lines came."""
-        wanted, limit = len(self.lines) + lines, time.monotonic() + 60
-        while len(self.lines) < wanted:
-            if self.process.poll() is not None or time.monotonic() > limit:
-                self.process.kill()
-                raise AssertionError(self.process.communicate()[1].decode())
-            time.sleep(0.005)
+        wanted = len(self.lines) + lines
+        holds_within(lambda: len(self.lines) >= wanted or self.process.poll() is not None, 60)
+        if len(self.lines) < wanted:
+            self.process.kill()
+            raise AssertionError(self.process.communicate()[1].decode())
 
     def kill(self) -> list[dict[str, Any]]:
         self.process.send_signal(signal.SIGKILL)
@@ -283,12 +283,12 @@ def test_every_acknowledged_write_survives_killed_clients_and_servers(server: Lo
         killed.until_more(1)
         servers = rng.choice((0, 1, 2, 4)) if lives > 1 else 1
         for _ in range(servers):
-            time.sleep(rng.expovariate(1 / 0.12))
+            let_run(rng.expovariate(1 / 0.12))
             server.kill()
-            time.sleep(rng.uniform(0, 0.1))
+            let_run(rng.uniform(0, 0.1))
             server.restart()
             killed.until_more(2)  # it goes on without a restart of its own
-        time.sleep(rng.expovariate(1 / 0.12))
+        let_run(rng.expovariate(1 / 0.12))
         reported = killed.kill()
         ledger += reported
         total["acknowledged"] += len(reported)

@@ -20,6 +20,7 @@ from support.configs import DIMENSIONS
 from support.evidence import record, scale, seed
 from support.search_checks import assert_same, given_of, twin_answer, world
 from support.search_history import Texts, add_notes
+from support.waits import let_run
 from support.workload import settings_for
 
 import caliber
@@ -43,7 +44,7 @@ def kill_while_searching(path: str, rng: random.Random, durability: str) -> None
     )
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n", "it ended by itself"
-    time.sleep(rng.uniform(0.05, 0.6))
+    let_run(rng.uniform(0.05, 0.6))
     process.send_signal(signal.SIGKILL)
     process.wait(30)
     process.stdout.close()

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 from support.configs import DIMENSIONS, USER, config
-from support.crowds import until
 from support.providers import CountingEmbeddings, ScriptedSummarizer, outage
+from support.waits import until
 
 import caliber
 from caliber.embedding.service import Embeddings

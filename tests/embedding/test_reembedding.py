@@ -19,8 +19,8 @@ import apsw
 import numpy as np
 import pytest
 from support.configs import HASH_PROVIDER, USER, config
-from support.crowds import until
 from support.providers import CountingEmbeddings, outage
+from support.waits import until
 
 import caliber
 from caliber.admin.full_text import rebuild_full_text

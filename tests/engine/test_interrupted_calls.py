@@ -7,13 +7,13 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.configs import USER
 from support.interrupted import every_line, in_files
+from support.waits import until
 
 from caliber.schema.relations import SCOPE, TRAJECTORY, USAGE
 from caliber.testing import inspect, replaced, session_of
@@ -133,9 +133,7 @@ def test_memory_has_the_last_state_of_a_row_that_a_shared_transaction_changed_tw
     for waiting, thread in enumerate(threads):
         thread.start()
         assert leads.wait(30)
-        until = time.monotonic() + 30
-        while inspect(store).waiting < waiting and time.monotonic() < until:
-            time.sleep(0.005)
+        until(lambda waiting=waiting: inspect(store).waiting >= waiting)  # type: ignore[misc]
     go_on.set()
     for thread in threads:
         thread.join(30)

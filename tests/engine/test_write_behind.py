@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.configs import USER
-from support.crowds import until
+from support.waits import until
 
 from caliber.context.record.log import WindowLog
 from caliber.engine.background import PeriodicTask

@@ -22,6 +22,7 @@ from support.model_server import (
     vector_of,
 )
 from support.services import KEY, embedding_section, embeddings
+from support.waits import until
 
 import caliber
 from caliber.llm import EmbeddingCache, LongText, LongTextMode, embed_records, embed_texts
@@ -486,8 +487,7 @@ def test_closing_ends_requests_under_way(server: ModelServer, fault: Any) -> Non
 
     thread = threading.Thread(target=work)
     thread.start()
-    while not server.asked:
-        threading.Event().wait(0.005)
+    until(lambda: server.asked)
     provider.close()
     thread.join(timeout=5)
     assert not thread.is_alive()
@@ -508,8 +508,7 @@ def test_closing_a_store_does_not_wait_for_an_answer(server: ModelServer) -> Non
     scope = memory.current_scope(task.trajectory_id)
     assert scope is not None
     memory.append_turn(scope.scope_id, role="user", content="words")
-    while not server.asked:
-        time.sleep(0.005)
+    until(lambda: server.asked)
     before = time.monotonic()
     memory.close()
     assert time.monotonic() - before < 3

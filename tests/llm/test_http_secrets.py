@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from support.configs import USER, config
-from support.crowds import until
 from support.model_server import (
     CERTIFICATE,
     WRONG_CERTIFICATE,
@@ -26,6 +25,7 @@ from support.model_server import (
     vector_of,
 )
 from support.services import KEY, KEY_NAME, RETRIES, embedding_section, embeddings, language_model, summarizer_section
+from support.waits import until
 
 import caliber
 from caliber.config import ProviderConfig

@@ -13,9 +13,9 @@ from typing import Any
 import psycopg
 import pytest
 from support.configs import USER, policy
-from support.crowds import until
 from support.databases import DSN
 from support.providers import ScriptedSummarizer
+from support.waits import until
 from support.weeks import SetClock
 
 import caliber

@@ -11,7 +11,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 from support.configs import USER
-from support.crowds import until
+from support.waits import until
 
 from caliber.model.errors import Conflict, InvalidRow, Unavailable
 from caliber.testing import inspect

@@ -17,9 +17,9 @@ from typing import Any
 import psycopg
 import pytest
 from support.configs import USER, config
-from support.crowds import until
 from support.databases import DSN, PostgresBackend, admin, note
 from support.folders import open_folder
+from support.waits import until
 
 import caliber
 from caliber.backends import backend

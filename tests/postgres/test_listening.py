@@ -10,8 +10,8 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pytest
-from support.crowds import until
 from support.databases import DSN, PostgresBackend, admin, note
+from support.waits import until
 
 import caliber
 from caliber.backends.postgres.writing.notify import channel_of, prefix_of, read

@@ -12,8 +12,8 @@ from typing import Any
 import psycopg
 import pytest
 from support.configs import USER
-from support.crowds import until
 from support.databases import DSN, PostgresBackend, note
+from support.waits import until
 
 import caliber
 from caliber.backends.postgres.writing.notify import named_channel, prefix_of

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +16,7 @@ import pytest
 from support.configs import USER, config
 from support.folders import open_folder
 from support.pgbouncer import PROGRAM, free_port, until_it_answers
+from support.waits import until
 
 import caliber
 from caliber.localserver.server import LocalServer
@@ -125,9 +125,6 @@ def test_commits_are_heard_of_past_it(bounced: str) -> None:
     with caliber.open(settings) as one, caliber.open(settings) as other:
         assert one.admin.stats()["store"]["feed"]["mode"] == "listening"
         made = other.add_note(entity="e", entity_type="t", note_type="fact", content="told", confidence=0.5)
-        limit = time.monotonic() + 30
-        while made.note_id not in [hit.id for hit in one.search("told", kinds=["note"]).hits]:
-            assert time.monotonic() < limit, "it never heard"
-            time.sleep(0.01)
+        until(lambda: made.note_id in [hit.id for hit in one.search("told", kinds=["note"]).hits], "it never heard")
     with pytest.raises(InvalidConfigValue, match="leads to a pool"):
         caliber.open(settings_for("heard", storage__feed_dsn=f"env:{VARIABLE}"))

@@ -17,6 +17,7 @@ import pytest
 from support.configs import USER
 from support.databases import DSN, PostgresBackend, admin, note
 from support.folders import open_folder
+from support.waits import until
 
 import caliber
 from caliber.admin.full_text import rebuild_full_text
@@ -25,6 +26,7 @@ from caliber.backends.postgres.statements import ADVISORY_CLASS
 from caliber.backends.postgres.writing.feed import Snapshot
 from caliber.config.secret import LiteralDsn
 from caliber.localserver.server import LocalServer
+from caliber.model import FixedClock
 from caliber.model.agents import LockToken
 from caliber.model.errors import (
     CaliberError,
@@ -459,7 +461,8 @@ def test_turn_cannot_slip_under_a_trajectory_being_deleted(pg: PostgresBackend) 
 
 def test_lease_that_runs_out_while_a_guarded_write_waits_lets_nothing_through(pg: PostgresBackend) -> None:
     # K-037: whoever takes the lock over meanwhile must not find the old holder's write after its own
-    memory = pg.open()
+    clock = FixedClock()
+    memory = pg.open(clock=clock)
     trajectory = memory.start_trajectory("goal", initiator=USER)
     scope = memory.current_scope(trajectory.trajectory_id)
     assert scope is not None
@@ -478,7 +481,8 @@ def test_lease_that_runs_out_while_a_guarded_write_waits_lets_nothing_through(pg
         other.execute(f"SELECT pg_advisory_xact_lock({ADVISORY_CLASS}, hashtext('{schema}/' || 'file'))")
         thread = threading.Thread(target=write)
         thread.start()
-        time.sleep(0.5)
+        until(lambda: pg.has_waiting(memory))
+        clock.advance(ms=500)
     thread.join(30)
     assert [type(end) for end in ends] == [LockExpired]
     assert memory.storage.turns.count() == 0

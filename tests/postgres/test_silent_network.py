@@ -16,6 +16,7 @@ import pytest
 from support.configs import USER
 from support.databases import PostgresBackend, note
 from support.silence import Network
+from support.waits import until
 
 import caliber
 from caliber.model.errors import CaliberError, Unavailable
@@ -220,10 +221,7 @@ def test_who_shares_a_transaction_leaves_it_with_its_own_deadline(
         uow.insert(TRAJECTORY, patient)
 
     def stands_in_line(count: int, calls: Calls) -> None:
-        limit = time.monotonic() + ENOUGH_S
-        while inspect(store).waiting < count and not calls.took:
-            assert time.monotonic() < limit
-            time.sleep(0.005)
+        until(lambda: inspect(store).waiting >= count or calls.took, seconds=ENOUGH_S)
 
     one = Calls(first=lambda: store.write(first))
     assert leads.wait(ENOUGH_S)

@@ -68,7 +68,7 @@ class Writer:
                     words = self._texts.words(5) + "?" * (self.notes % 3 == 0)
                     self._memory.append_turn(self._scope.scope_id, role="user", content=words, name="Ines")
                 due += self._every
-                time.sleep(max(0.0, due - time.perf_counter()))
+                self._stop.wait(max(0.0, due - time.perf_counter()))
             self.seconds = time.perf_counter() - began
         except BaseException as error:
             self.failure = error

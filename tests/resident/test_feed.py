@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
 import pytest
 from support.configs import USER
 from support.databases import note
+from support.waits import until
 
 import caliber
 from caliber.model.errors import Conflict
@@ -68,10 +68,7 @@ def test_local_sees_it_once_it_was_polled_or_something_was_written(backend: Any)
     made = note(first, "zeppelin")
     with pytest.raises(caliber.CaliberError):
         silent.get(made.note_id)
-    limit = time.monotonic() + 20
-    while not polling.search("zeppelin", kinds=["note"]).hits:
-        assert time.monotonic() < limit, "the poller never came"
-        time.sleep(0.01)
+    until(lambda: polling.search("zeppelin", kinds=["note"]).hits, "the poller never came")
     silent.start_trajectory("goal", initiator=USER)
     assert silent.get(made.note_id) == made, "a write of its own brings others' commits first"
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
 import numpy as np
 import pytest
 
 from caliber.knowledge.notes import NewNote, add_note
-from caliber.model import Note, NoteType
+from caliber.model import FixedClock, Note, NoteType
 from caliber.model.errors import NotFound, StorageError
 from caliber.storage.write.changes import UPSERT, pack_changes
 from caliber.storage.write.unit_of_work import UnitOfWork
@@ -111,10 +110,11 @@ def test_records_of_relations_unknown_here_are_passed_over(backend: Any, start: 
 def test_verifying_across_a_gap_reads_anew(backend: Any, start: Any) -> None:
     backend.needs("sharing")
     here = backend.open()
-    there = backend.open(retention__changes_ms=1, retention__changes_keep_rows=0)
+    clock = FixedClock()
+    there = backend.open(clock=clock, retention__changes_ms=1, retention__changes_keep_rows=0)
     agent = start(there)
     kept = [agent.note(f"fact {number}") for number in range(4)]
-    time.sleep(0.01)
+    clock.advance(ms=10)
     there.admin.maintain()
     agent.note("after the gap")
     assert here.admin.verify() == []

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.configs import USER
-from support.crowds import until
+from support.waits import until
 
 import caliber
 from caliber.dsl.filters import compile_filter

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.waits import until
 
 from caliber.model.errors import StorageError
 from caliber.model.events import EventType
@@ -21,13 +21,6 @@ NAME = "caliber-warming"
 
 def warming() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == NAME]
-
-
-def wait_for(met: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
-    while not met():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 @pytest.fixture
@@ -56,7 +49,7 @@ def found(memory: Any) -> int:
 def test_words_are_indexed_soon_after_opening(filled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("caliber.resident.keywords.BATCH_ROWS", 7)
     memory = filled.open(resident__warm_after_ms=1)
-    wait_for(lambda: indexed(memory) == [30, 30] and not warming())
+    until(lambda: indexed(memory) == [30, 30] and not warming())
     assert found(memory) == 30
     memory.add_note(entity="x", entity_type="t", note_type="fact", content="more lakes", confidence=0.9)
     assert found(memory) == 31
@@ -73,17 +66,21 @@ def test_closing_does_not_wait_for_it_to_begin(filled: Any) -> None:
 
 def test_closing_ends_it_between_two_batches(filled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("caliber.resident.keywords.BATCH_ROWS", 1)
-    begun, advance = threading.Event(), Keywords.advance
+    begun, closing, advance = threading.Event(), threading.Event(), Keywords.advance
 
-    def slowly(self: Keywords, snapshot: Any) -> bool:
+    def held(self: Keywords, snapshot: Any) -> bool:
         begun.set()
-        time.sleep(0.05)
+        assert closing.wait(20)
         return advance(self, snapshot)
 
-    monkeypatch.setattr(Keywords, "advance", slowly)
+    monkeypatch.setattr(Keywords, "advance", held)
     memory = filled.open(resident__warm_after_ms=1)
     assert begun.wait(20)
-    memory.close()
+    closer = threading.Thread(target=memory.close)
+    closer.start()
+    until(lambda: inspect(memory).engine.state == "closed")
+    closing.set()
+    closer.join(20)
     assert not warming()
     assert 0 < sum(indexed(memory)) < 60
 
@@ -96,7 +93,7 @@ def test_what_fails_in_the_background_is_recorded_and_the_search_still_answers(
 
     monkeypatch.setattr(Searcher, "warm", fails)
     memory = filled.open(resident__warm_after_ms=1)
-    wait_for(lambda: not warming())
+    until(lambda: not warming())
     memory.flush()
     errors = [event.payload for event in memory.storage.events.all() if event.event_type == EventType.ERROR]
     assert [error["where"] for error in errors] == ["warming"]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import sys
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -18,6 +17,7 @@ import pyarrow as pa
 import pytest
 from pyarrow.cffi import ffi
 from support.configs import DIMENSIONS, config
+from support.waits import until
 
 import caliber
 from caliber.access.visibility import author_of
@@ -500,10 +500,7 @@ def test_a_lifetime_goes_with_its_kind(filled: Any, other: Any) -> None:
 def test_loaded_records_get_their_vectors(backend: Any) -> None:
     memory = backend.open(embedding__embed__note="behind")
     memory.storage.bulk_load("note", notes(30))
-    deadline = time.monotonic() + 20
-    while memory.storage.embeddings.count() < 30:  # by itself, soon
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: memory.storage.embeddings.count() == 30, "they are filled behind")
     assert len(memory.storage.bulk_read("embedding").read_all().column("vector")[0]) == DIMENSIONS
     assert memory.admin.verify() == []
 

@@ -13,14 +13,16 @@ from typing import Any
 import psycopg
 import pytest
 from support.configs import USER
-from support.crowds import Crowd, Gate, until
+from support.crowds import Crowd, Gate
 from support.databases import DSN
 from support.evidence import seed
 from support.interrupted import every_line, in_files
 from support.providers import CountingEmbeddings
+from support.waits import until
 
 from caliber.backends.postgres.connecting.connection import PgConnection
 from caliber.embedding.space_provider import StoreVectorCache
+from caliber.model import FixedClock
 from caliber.model.errors import CaliberError, StorageError, Unavailable
 from caliber.schema.relations import NOTE, TRAJECTORY
 from caliber.storage.write.unit_of_work import UnitOfWork
@@ -357,8 +359,7 @@ def test_interrupts_at_any_moment_harm_nobody_else(backend: Any) -> None:
                 return
 
     def interrupt() -> None:
-        while not stop.is_set():
-            time.sleep(rng.uniform(0.0005, 0.006))
+        while not stop.wait(rng.uniform(0.0005, 0.006)):
             if armed[0]:
                 signal.pthread_kill(MAIN.ident or 0, signal.SIGUSR1)
 
@@ -475,13 +476,14 @@ def locks_nothing_before(pg: Any, memory: Any, trajectory_id: Any, write: Callab
 @pytest.mark.parametrize("durability", ["commit", "group"])
 def test_trajectory_is_locked_before_what_belongs_to_it(pg: Any, durability: str) -> None:
     """As deleting one does: so nobody waits in a circle for somebody who deletes it."""
-    memory = pg.open(storage__durability=durability)
+    clock = FixedClock()
+    memory = pg.open(storage__durability=durability, clock=clock)
     task = memory.start_trajectory("goal", initiator=USER)
     scope = memory.current_scope(task.trajectory_id)
     same = {"artifact_type": "fact", "content": "kept as long as the scope", "extraction_method": "explicit"}
     memory.append_turn(scope.scope_id, role="user", content="first")
     memory.create_artifact(scope.scope_id, **same, ttl=1)
-    time.sleep(0.005)
+    clock.advance(ms=5)
     for write in (
         lambda: memory.append_turn(scope.scope_id, role="user", content="second"),
         lambda: memory.create_artifact(scope.scope_id, **same),

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from support.configs import USER
-from support.crowds import Gate, until
+from support.crowds import Gate
+from support.waits import until
 
 from caliber.model.errors import CaliberError, Conflict, InputError, Unavailable
 from caliber.schema.relations import NOTE, TRAJECTORY
@@ -139,7 +140,6 @@ def test_short_deadline_of_one_does_not_fail_its_group(file_backend: Any) -> Non
             until(lambda number=number: inspect(store).waiting == number)
         other.execute("BEGIN IMMEDIATE")
     threads[0].join(2)
-    time.sleep(1)
     other.execute("ROLLBACK")
     for thread in threads:
         thread.join(60)

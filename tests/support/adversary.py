@@ -30,6 +30,7 @@ from caliber.config import CaliberConfig
 from support.configs import config
 from support.evidence import scale
 from support.relay import Relay
+from support.waits import let_run
 
 PROGRAM: Final = Path(__file__).resolve().parents[1] / "crash" / "adversary_process.py"
 DSN: Final = "CALIBER_TEST_ADVERSARY_DSN"
@@ -183,9 +184,9 @@ class Run:
                     size, since = now, time.monotonic()
                 if time.monotonic() - since > self.order["patience_s"]:
                     process.send_signal(signal.SIGUSR1)  # faulthandler writes what each thread is doing
-                    time.sleep(1)
+                    let_run(1)
                     return None
-                time.sleep(0.02)
+                let_run(0.02)
             return process.returncode
         finally:
             with contextlib.suppress(ProcessLookupError):

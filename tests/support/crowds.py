@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from caliber.storage.protocol import Store
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.testing import inspect
+from support.waits import until
 
 T = TypeVar("T")
-
-
-def until(condition: Callable[[], T], why: str = "it did not happen in time", seconds: float = 30) -> T:
-    """Return what ``condition`` gives once that is true; fail, and say why, when it never is."""
-    limit = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < limit, why
-        time.sleep(0.001)
-    return found
 
 
 class Gate:

@@ -120,6 +120,10 @@ class Backend:
         self.tamper(memory, statement.format(**names, prefix="", bytes="x'00'", forget_numbers=forget))
         self.tamper(memory, "PRAGMA foreign_keys = ON")
 
+    def has_waiting(self, memory: caliber.Caliber) -> bool:
+        """Return whether a write waits for the end of another one."""
+        return inspect(memory).waiting > 0
+
     def qualified(self, table: str) -> str:
         """Return a table of this test as a statement of nobody's names it."""
         return f'"{table}"'
@@ -190,6 +194,9 @@ class PostgresBackend(Backend):
         """Return what a person sees who asks the database."""
         with psycopg.connect(os.environ[DSN]) as connection:
             return connection.execute(text).fetchall()
+
+    def has_waiting(self, memory: caliber.Caliber) -> bool:
+        return self.ask("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'") != [(0,)]
 
     def qualified(self, table: str) -> str:
         return f'"{self.schema}"."{table}"'

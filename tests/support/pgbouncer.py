@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import time
 
 import psycopg
+
+from support.waits import until
 
 PROGRAM = os.environ.get("CALIBER_TEST_PGBOUNCER") or shutil.which("pgbouncer") or "/usr/sbin/pgbouncer"
 
@@ -21,12 +22,12 @@ def free_port() -> int:
 
 def until_it_answers(dsn: str) -> None:
     """Wait for a pool that was just started."""
-    limit = time.monotonic() + 20
-    while True:
+
+    def answers() -> bool:
         try:
             psycopg.connect(dsn, connect_timeout=2).close()
         except psycopg.OperationalError:
-            assert time.monotonic() < limit
-            time.sleep(0.02)
-        else:
-            return
+            return False
+        return True
+
+    until(answers, seconds=20)

@@ -6,7 +6,6 @@ import contextlib
 import multiprocessing
 import os
 import signal
-import time
 import uuid
 from collections.abc import Iterator, Mapping
 from multiprocessing.connection import Connection
@@ -22,6 +21,7 @@ from caliber.schema.relations import CHANGE, RELATIONS, SCHEMA_MIGRATION
 from caliber.testing import inspect
 from support.configs import USER, config
 from support.memories import record
+from support.waits import let_run, until
 
 FIRST, SECOND, SECRET = "CALIBER_TEST_DSN", "CALIBER_TEST_SECOND_DSN", "CALIBER_TEST_ROLE_SECRET"
 VARIABLES = (FIRST, SECOND, SECRET)
@@ -207,7 +207,7 @@ def write_until(settings: CaliberConfig, name: str, scope: uuid.UUID, stop: Any,
                 heard["unexpected"] = heard.get("unexpected", 0) + 1
                 told.send((acknowledged, heard, str(error)))
                 return
-            time.sleep(0.005)
+            let_run(0.005)
         if number == 20:
             told.send("writing")
     memory.close()
@@ -215,14 +215,15 @@ def write_until(settings: CaliberConfig, name: str, scope: uuid.UUID, stop: Any,
 
 
 def _opened(settings: CaliberConfig, name: str) -> caliber.Caliber:
-    until = time.monotonic() + 60
-    while True:
+    def opened() -> caliber.Caliber | None:
         try:
             return caliber.open(settings, tenant=name)
         except Unavailable as error:
-            if error.context.get("reason") not in ("moving", "moved") or time.monotonic() > until:
+            if error.context.get("reason") not in ("moving", "moved"):
                 raise
-            time.sleep(0.005)
+            return None
+
+    return until(opened, seconds=60)  # type: ignore[return-value]
 
 
 @contextlib.contextmanager

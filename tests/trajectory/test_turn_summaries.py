@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,12 +19,12 @@ from typing import Any
 
 import pytest
 from support.configs import policy
-from support.crowds import until
 from support.evidence import scale
 from support.providers import CountingEmbeddings, ScriptedSummarizer, outage
+from support.waits import until
 
 import caliber
-from caliber.model import Principal, ToolCall, TrustLabel
+from caliber.model import Clock, FixedClock, Principal, ToolCall, TrustLabel
 from caliber.model.access import PrincipalKind
 from caliber.model.errors import CaliberError, Conflict, NotFound, SummarizationFailed
 from caliber.model.events import EventType
@@ -66,9 +65,10 @@ class Echo(ScriptedSummarizer):
 class Talk:
     """A task under way, and what its turns are summarized by."""
 
-    def __init__(self, backend: Any, start: Callable[..., Any], **knobs: Any) -> None:
+    def __init__(self, backend: Any, start: Callable[..., Any], clock: Clock | None = None, **knobs: Any) -> None:
         self.provider = Echo()
         self.backend = backend
+        self.clock = clock
         self.knobs = {**LIGHT, **knobs}
         self.agent = start(self.open())
         self.memory: caliber.Caliber = self.agent.memory
@@ -76,7 +76,9 @@ class Talk:
 
     def open(self, provider: Any = None, **knobs: Any) -> caliber.Caliber:
         settings = self.backend.config(**{**self.knobs, **knobs})
-        opened: caliber.Caliber = self.backend.open(settings, summarization_provider=provider or self.provider)
+        opened: caliber.Caliber = self.backend.open(
+            settings, summarization_provider=provider or self.provider, clock=self.clock
+        )
         return opened
 
     def say(self, *texts: str, **options: Any) -> list[Any]:
@@ -432,14 +434,15 @@ def test_what_was_summarized_is_kept_for_replay_and_not_when_it_is_forgotten(tal
 
 def test_summaries_go_with_pruned_turns_and_with_their_task(backend: Any, start: Any) -> None:
     prune = {"action": "prune", "target": "turn_buffer", "older_than_ms": 1}
-    talk = Talk(backend, start, policies=[policy("scope_close", prune)])
+    clock = FixedClock()
+    talk = Talk(backend, start, clock, policies=[policy("scope_close", prune)])
     other = start(talk.memory)
     for _ in range(SIZE + 1):
         other.say("of another task")
     talk.count(2 * SIZE + 1)
     talk.memory.flush()
     assert talk.memory.storage.turn_summaries.count() == 3
-    time.sleep(0.01)
+    clock.advance(ms=10)
     talk.memory.close_scope(talk.scope_id)
     assert talk.turns == []
     assert talk.ranges == []
@@ -557,7 +560,7 @@ def test_two_who_delete_turns_of_one_block_both_succeed(backend: Any, start: Any
     assert inside.wait(30)
     other = threading.Thread(target=lambda: talk.memory.storage.turns.delete(second.turn_id))
     other.start()
-    time.sleep(0.05)
+    until(lambda: backend.has_waiting(talk.memory))
     go.set()
     slow.join(30)
     other.join(30)
@@ -809,13 +812,12 @@ def test_summaries_are_right_whatever_is_written_beside_them(backend: Any, start
     talk = Talk(backend, start, resident__feed_poll_ms=5)
     second = talk.open(Echo())
     failures: list[BaseException] = []
-    stop = threading.Event()
 
-    def repeatedly(work: Callable[[random.Random], None], seed: int) -> threading.Thread:
+    def repeatedly(work: Callable[[random.Random], None], rounds: int) -> threading.Thread:
         def run() -> None:
-            chosen = random.Random(seed)
+            chosen = random.Random(rounds)
             try:
-                while not stop.is_set():
+                for _ in range(rounds):
                     work(chosen)
             except BaseException as error:
                 failures.append(error)
@@ -847,10 +849,8 @@ def test_summaries_are_right_whatever_is_written_beside_them(backend: Any, start
         talk.memory.flush()
         second.flush()
 
-    threads = [repeatedly(work, seed) for seed, work in enumerate((append, change, purge, flush))]
-    time.sleep(2)
-    stop.set()
-    for thread in threads:
+    rounds = {append: 25, change: 50, purge: 5, flush: 20}
+    for thread in [repeatedly(work, each) for work, each in rounds.items()]:
         thread.join(60)
     assert failures == []
     for handle in (talk.memory, second):

@@ -8,6 +8,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from support.waits import until
 
 import caliber
 from caliber import EntityRef, EntityType, LockToken, testing
@@ -98,10 +99,10 @@ def test_a_call_cancelled_before_its_turn_never_runs(config: CaliberConfig) -> N
                     asyncio.ensure_future(memory.append_turn(scope.scope_id, role="user", content=f"{at}"))
                     for at in range(30)
                 ]
-                await asyncio.sleep(0.05)
+                await asyncio.to_thread(until, lambda: testing.inspect(memory.sync).waiting == 4)
                 for write in writes[12:]:
                     write.cancel()
-                await asyncio.sleep(0.05)
+                await asyncio.wait(writes[12:])
             done = await asyncio.gather(*writes, return_exceptions=True)
             kept = [item for item in done if not isinstance(item, BaseException)]
             assert len(kept) == 12

@@ -8,7 +8,6 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import apsw
 import pytest
 from click.testing import CliRunner
 from support.cli_runs import caliber, caliber_json, command, many_commits
+from support.waits import until
 
 import caliber as package
 from caliber.cli.app import COMMANDS, cli
@@ -479,11 +479,9 @@ def test_interrupting_an_import_ends_with_130_and_loses_nothing(here: Path) -> N
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        until = time.monotonic() + 60
         with closing(apsw.Connection("caliber.db", flags=apsw.SQLITE_OPEN_READONLY)) as store:
             store.set_busy_timeout(1_000)
-            while store.execute("SELECT count(*) FROM turn").get < 50 and time.monotonic() < until:
-                time.sleep(0.005)
+            until(lambda: store.execute("SELECT count(*) FROM turn").get >= 50, seconds=60)
         process.send_signal(signal.SIGINT)
         try:
             out, said = process.communicate(timeout=60)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
 import pytest
 from support.configs import USER, config
+from support.waits import until
 
 import caliber
 from caliber.backends.postgres.writing.order import CommitSequencer, Ticket
@@ -84,8 +84,7 @@ def test_words_of_a_long_text_are_learned_no_longer_than_a_call_may_take() -> No
         assert 0 < keywords.dictionary.word_flags.length < 100_000
         other = threading.Thread(target=memory.search, args=("w99999",))
         other.start()
-        while keywords.place.free and other.is_alive():
-            time.sleep(0.001)
+        until(lambda: not keywords.place.free or not other.is_alive())
         with pytest.raises(Unavailable, match="the deadline passed while words were indexed"):
             memory.search("w99999", deadline_ms=10)
         other.join(60)

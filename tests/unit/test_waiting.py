@@ -28,12 +28,16 @@ class Late(Exception):
 
 
 @pytest.fixture
-def late() -> Iterator[None]:
+def late() -> Iterator[threading.Event]:
+    """An event that says that the time limit has passed."""
+    passed = threading.Event()
+
     def handler(*_: Any) -> None:
+        passed.set()
         raise Late
 
     before = signal.signal(signal.SIGALRM, handler)
-    yield
+    yield passed
     signal.signal(signal.SIGALRM, before)
 
 
@@ -93,12 +97,12 @@ def test_work_apart_is_done_by_another_thread_than_the_main_one() -> None:
         apart(lambda: {}["missing"])
 
 
-def test_work_apart_goes_on_when_its_caller_is_interrupted(late: None) -> None:
+def test_work_apart_goes_on_when_its_caller_is_interrupted(late: threading.Event) -> None:
     done = Event()
 
     def work() -> None:
         os.kill(os.getpid(), signal.SIGALRM)
-        time.sleep(0.05)
+        assert late.wait(30)
         done.set()
 
     with pytest.raises(Late):
@@ -106,17 +110,17 @@ def test_work_apart_goes_on_when_its_caller_is_interrupted(late: None) -> None:
     assert done.wait(30)
 
 
-def test_a_handlers_exception_is_no_fault_of_the_model(late: None, tmp_path: Path) -> None:
+def test_a_handlers_exception_is_no_fault_of_the_model(late: threading.Event, tmp_path: Path) -> None:
     def interrupted(*_: Any) -> Any:
         os.kill(os.getpid(), signal.SIGALRM)
-        time.sleep(0.05)
+        late.wait(30)
         raise OSError
 
     with replaced(static, "map_tensor", interrupted), pytest.raises(Late):
         static.load_static_model(tmp_path)
 
 
-def test_a_worker_that_runs_is_alive_although_waiting_for_it_was_interrupted(late: None) -> None:
+def test_a_worker_that_runs_is_alive_although_waiting_for_it_was_interrupted(late: threading.Event) -> None:
     go_on = Event()
     worker = Worker(go_on.wait, "caliber-tested")  # type: ignore[arg-type]
     worker.start()

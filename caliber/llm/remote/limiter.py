@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from caliber.model.deadline import remaining_s
@@ -43,11 +44,20 @@ class Bucket:
 class RateLimiter:
     """Two token buckets, of requests and of tokens, and what the service itself asked to wait. Threads may share it.
 
-    A limit of 0 is none. Units: both a minute.
+    A limit of 0 is none. Units: both a minute; ``monotonic`` counts seconds.
     """
 
-    def __init__(self, provider: str, *, requests_per_minute: int, tokens_per_minute: int, closed: Event) -> None:
-        now = time.monotonic()
+    def __init__(
+        self,
+        provider: str,
+        *,
+        requests_per_minute: int,
+        tokens_per_minute: int,
+        closed: Event,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        now = monotonic()
+        self._monotonic = monotonic
         self._provider = provider
         self._requests = Bucket(requests_per_minute, now)
         self._tokens = Bucket(tokens_per_minute, now)
@@ -61,7 +71,7 @@ class RateLimiter:
         Raises: RateLimited at once while the service asked to wait, and when the turn would come after the deadline;
             Unavailable when closed.
         """
-        now = time.monotonic()
+        now = self._monotonic()
         left = remaining_s()
         with self._lock:
             held = self._held_until - now
@@ -79,9 +89,9 @@ class RateLimiter:
     def settle(self, estimated: int, used: int) -> None:
         """Correct what a request took by what the service counted."""
         with self._lock:
-            self._tokens.take(used - estimated, time.monotonic())
+            self._tokens.take(used - estimated, self._monotonic())
 
     def hold(self, seconds: float) -> None:
         """Take note that the service wants no request for ``seconds``; an hour at the most."""
         with self._lock:
-            self._held_until = max(self._held_until, time.monotonic() + min(seconds, _HELD_MOST_S))
+            self._held_until = max(self._held_until, self._monotonic() + min(seconds, _HELD_MOST_S))

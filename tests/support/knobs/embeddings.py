@@ -15,11 +15,11 @@ from caliber.schema.relations import EMBEDDING
 from caliber.testing import inspect
 from caliber.testing.world import count
 from support.configs import DIMENSIONS, HASH_PROVIDER, policy
-from support.crowds import until
 from support.knobs.case import FILE, Agent, Case, Place
 from support.knobs.memories import comes, left_after_two_days
 from support.memories import FACT
 from support.providers import CountingEmbeddings, ScriptedSummarizer, outage
+from support.waits import until
 
 # --- who gets vectors --------------------------------------------------------------------------------
 

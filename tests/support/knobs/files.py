@@ -21,9 +21,10 @@ from caliber.schema.relations import TRAJECTORY
 from caliber.testing import inspect
 from caliber.testing.entities import plain
 from support.configs import policy
-from support.crowds import Crowd, Gate, until
+from support.crowds import Crowd, Gate
 from support.knobs.case import FILE, NO_VECTORS, Agent, Case, Knobs, Place, create, released, works
 from support.providers import ScriptedSummarizer
+from support.waits import until
 
 Seen = Callable[[CaliberConfig, Place], Any]
 

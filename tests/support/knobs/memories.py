@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -20,9 +19,10 @@ from caliber.schema.relations import CHANGE, CONTEXT_WINDOW, EVENT, TURN, USAGE
 from caliber.search.opening import SearchEngine
 from caliber.testing import inspect, replaced
 from caliber.testing.world import count
-from support.crowds import Gate, until
+from support.crowds import Gate
 from support.knobs.case import FILE, NO_VECTORS, Agent, Case, Place, released
 from support.providers import CountingEmbeddings
+from support.waits import holds_within, until
 
 DAY_MS = 86_400_000
 MOMENT_S = 0.05
@@ -38,10 +38,7 @@ def case(
 
 def comes(condition: Callable[[], bool], *, expected: bool) -> bool:
     """Return whether something comes true: waited for long where it is to, and a moment where it is not."""
-    until_s = time.monotonic() + (20 if expected else MOMENT_S)
-    while not condition() and time.monotonic() < until_s:
-        time.sleep(0.001)
-    return condition()
+    return holds_within(condition, 20 if expected else MOMENT_S)
 
 
 # --- memory ------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any
@@ -25,6 +24,7 @@ from support.configs import HASH_PROVIDER
 from support.knobs.case import Case, Knobs, Place
 from support.model_server import CERTIFICATE, ModelServer, changed, serving, slow, status
 from support.services import KEY, KEY_NAME, count, embedding_section, summarizer_section
+from support.waits import holds_within
 
 EMBEDS, EMBEDDED, SUMMARIZES = "embedding_provider", "previous_embedding_provider", "summarization_provider"
 TEXT = "one two three four five six"
@@ -252,9 +252,7 @@ def one_beside_another(provider: Any, server: ModelServer, _: Place) -> str:
 
 
 def connections_made(provider: Any, server: ModelServer, _: Place) -> int:
-    outcome(provider)
-    time.sleep(0.02)
-    outcome(provider)
+    holds_within(lambda: (outcome(provider), server.connections)[1] > 1, 0.02)
     return server.connections
 
 

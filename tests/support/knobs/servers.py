@@ -28,7 +28,7 @@ from caliber.model import SystemClock
 from caliber.model.errors import Unavailable
 from caliber.testing import inspect, session_of
 from support.configs import config, policy
-from support.crowds import Gate, until
+from support.crowds import Gate
 from support.databases import admin
 from support.knobs.case import FILE, NO_VECTORS, Case, Knobs, Place, released, works
 from support.knobs.files import (
@@ -43,6 +43,7 @@ from support.knobs.files import (
     store_of,
 )
 from support.knobs.files import tenancy as tenancy_in_files
+from support.waits import until
 
 Seen = Callable[[CaliberConfig, Place], Any]
 
