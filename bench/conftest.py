@@ -40,7 +40,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session")
 def quick(pytestconfig: pytest.Config) -> bool:
-    """Whether sizes are tiny and rounds few."""
+    """True if sizes are tiny and rounds few."""
     return bool(pytestconfig.getoption("quick"))
 
 
@@ -57,7 +57,7 @@ def figure(pytestconfig: pytest.Config) -> Callable[..., None]:
 
 
 class _Entry:
-    """What pytest-benchmark asks of a fixture to show a row of it."""
+    """The fields that pytest-benchmark needs to show a row."""
 
     has_error = False
     cprofile_stats = None

@@ -298,7 +298,7 @@ def cold(code: str, *arguments: str, runs: int) -> float:
 
 @pytest.fixture
 def cold_runs(quick: bool) -> int:
-    """How often each program is started."""
+    """The number of starts of each program."""
     return QUICK_COLD_RUNS if quick else COLD_RUNS
 
 

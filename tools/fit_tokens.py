@@ -111,7 +111,7 @@ def _counts_of_keys(text: str) -> np.ndarray:
 
 
 def _prior() -> np.ndarray:
-    """What a byte costs where no text says: a quarter of a token, half in other scripts, a whole one for control."""
+    """Return the cost of a byte without a text: a quarter of a token, half in other scripts, one for control."""
     out = np.full(machine.COSTS, 0.25)
     out[machine.LEAD_AT :] = 0.5
     out[machine.CONTROL : machine.LEAD_AT : 16] = HIGHEST

@@ -47,7 +47,7 @@ class Document:
 
     @property
     def held_out(self) -> bool:
-        """Whether the document is only measured: one in three, by its name, parts of a whole together."""
+        """Return whether the document is only measured: one in three, by its name, parts of a whole together."""
         return hashlib.sha256(self.name.partition("#")[0].encode()).digest()[0] % 3 == 0
 
 

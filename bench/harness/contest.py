@@ -72,7 +72,7 @@ class Timing:
 
     @property
     def warm_calls(self) -> int:
-        """How many untimed calls precede a round."""
+        """The number of untimed calls before a round."""
         if self.call_s >= WARM_BELOW_S:
             return 0
         return max(1, min(MOST_WARM_CALLS, int(WARM_S / self.call_s)))

@@ -206,7 +206,7 @@ def opened(folder: Path, count: int, *, waiting: int = 0, provider: EmbeddingPro
 
 @contextmanager
 def settled(memory: Caliber) -> Iterator[None]:
-    """What a round left to be written behind is written before somebody else's round begins."""
+    """Flush the deferred writes of a round before another's round begins."""
     yield
     memory.flush()
 

@@ -54,7 +54,7 @@ class Figure:
 
     @property
     def met(self) -> bool | None:
-        """Whether it reaches that; None without a goal."""
+        """True if it reaches the goal; None without one."""
         if self.at_least is None and self.at_most is None:
             return None
         return (self.at_least is None or self.value >= self.at_least) and (

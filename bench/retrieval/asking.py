@@ -81,7 +81,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class Asked:
-    """What came of asking every question once: measures, seconds of each search, reasons of degraded ones."""
+    """The outcome of asking every question once: measures, seconds of each search, reasons of degraded ones."""
 
     scored: Scored
     seconds: NDArray[np.float64]

@@ -38,7 +38,7 @@ DRAWS = 240
 
 @dataclass(frozen=True)
 class Tuned:
-    """What tuning came to: the held-out measures, the choice for each conversation, recall@10 of every draw."""
+    """The outcome of tuning: the held-out measures, the choice for each conversation, recall@10 of every draw."""
 
     held_out: Scored
     chosen: Mapping[str, Overrides]

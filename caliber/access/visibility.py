@@ -56,7 +56,7 @@ def default_visible_to(principal: Principal, roles: Sequence[str] | None) -> tup
 
 
 class Readers:
-    """What a principal may see of relations whose records list their readers; distinct lists are judged once."""
+    """The records a principal may see, where records list their readers; distinct lists are judged once."""
 
     __slots__ = ("_known", "_principal")
 

@@ -302,7 +302,7 @@ class Tables:
 
     @property
     def exported(self) -> dict[str, bool]:
-        """What can be exported, each after what it refers to, and whether it is without being asked for."""
+        """The relations that can be exported, in the order of references, and whether each is exported by default."""
         loadable = self._engine.store.catalog.loadable
         unasked = {relation.name: relation.exported is Exported.RECORDS for relation in loadable}
         return dict(sorted(unasked.items(), key=lambda item: not item[1]))

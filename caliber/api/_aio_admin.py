@@ -174,7 +174,7 @@ class AsyncTables(AsyncFace, of=Tables):
 
     @property
     def exported(self) -> dict[str, bool]:
-        """What can be exported, each after what it refers to, and whether it is without being asked for.
+        """The relations that can be exported, in the order of references, and whether each is exported by default.
 
         See ``Tables.exported``.
         """

@@ -48,14 +48,14 @@ class Problem(UsageError):
 
 
 class PipeClosed(Exception):
-    """Whoever read our output has enough; nothing went wrong."""
+    """Raised when the reader of our output closed the pipe; nothing went wrong."""
 
 
 _USERS: Final = (ConfigError, ValidationError, NotFound, Conflict, SchemaMismatch, PermissionDenied)
 
 
 class Asked(Protocol):
-    """How failures are to be told; known only once the command has read its options."""
+    """The format of failure messages; known only once the command has read its options."""
 
     json: bool
     debug: bool

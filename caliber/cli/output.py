@@ -59,7 +59,7 @@ def write_json(document: Any) -> None:
 
 
 class Output:
-    """What a command prints with; in JSON mode everything but the result goes to stderr."""
+    """Printing for one command; in JSON mode everything but the result goes to stderr."""
 
     def __init__(self, *, json: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self.json = json

@@ -40,7 +40,7 @@ class Settings:
 
     @property
     def out(self) -> Output:
-        """Where this run prints."""
+        """The output of this run."""
         if self._output is None:
             from caliber.cli.output import Output
 

@@ -42,7 +42,7 @@ Share = Annotated[tuple[_Ratio, _Ratio], AsList, AfterValidator(_ordered)]
 
 
 class SectionPriorities(Section):
-    """Which section wins when the budget is short, with assembly.order = priority; higher first."""
+    """Priorities of sections with assembly.order = priority: when the budget is short, the higher one wins."""
 
     user: Priority = knob("The conversation.", "C-096")
     system: Priority = knob("System instructions.", "C-096")
@@ -71,14 +71,14 @@ class SectionPriorities(Section):
 
 
 class PersistenceConfig(Section):
-    """Whether assembled windows are kept for explain and replay."""
+    """Storage of assembled windows, for explain and replay."""
 
     kind: ContextPersistence = knob("Never stored, stored for ttl_ms, or stored without expiry.", "C-100")
     ttl_ms: Duration | None = knob("How long, with kind ttl and only then.", "C-100", unit="ms", optional=True, gt=0)
 
 
 class TokensConfig(Section):
-    """How tokens are counted: wherever a budget is filled, a text is cut or a count is stored."""
+    """Counting of tokens: in budgets, when a text is cut, and in stored counts."""
 
     estimator: Literal["bytes", "calibrated", "exact"] = knob(
         "By bytes; by tables fitted to a vocabulary, a few percent off; or by the vocabulary itself (extra tokens).",
@@ -93,7 +93,7 @@ class TokensConfig(Section):
 
 
 class AssemblyConfig(Section):
-    """How a window is filled."""
+    """Filling of windows."""
 
     order: Literal["priority", "stable_first"] = knob(
         "stable_first: the sections share the budget, and those that change least stand first, so that providers can "
@@ -204,7 +204,7 @@ class AssemblyConfig(Section):
 
 
 class DebugConfig(Section):
-    """What views for people show."""
+    """Limits of the SQL views for people."""
 
     trace_limit: Int = knob("Events that trace returns.", "C-121", source_value=100, ge=1)
     view_limit: Int = knob(

@@ -34,7 +34,7 @@ class InjectionKind(StrEnum):
 
     @property
     def ranks(self) -> bool:
-        """Whether records are chosen by their relevance to the query."""
+        """True if records are chosen by their relevance to the query."""
         return self in (InjectionKind.TOP_K, InjectionKind.RELEVANT)
 
 
@@ -69,7 +69,7 @@ class InjectionMode(Section):
 
 
 class InjectionRule(Section):
-    """What of one memory enters windows."""
+    """The records of one memory that enter windows."""
 
     memory: MemoryRef = knob("Whose records: a declared memory, or one that every store has.", "C-160")
     name: MemoryName | None = knob(

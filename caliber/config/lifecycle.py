@@ -43,7 +43,7 @@ class SummariesConfig(Section):
 
 
 class PolicyEngineConfig(Section):
-    """How policies are run."""
+    """Execution of policies."""
 
     on_error: Literal["abort", "continue"] = knob("After an action failed: stop, or go on to the next.", "C-229")
     time_zone: Annotated[Name, AfterValidator(check_time_zone)] = knob(
@@ -85,7 +85,7 @@ class NotesConfig(Section):
 
 
 class PrincipalConfig(Section):
-    """Who acts when a call does not say."""
+    """The default actor: used when a call names none."""
 
     kind: PrincipalKind = knob("A human, an agent, or the system.", "design")
     id: Name = knob("Its name.", "design", max_length=256)
@@ -98,7 +98,7 @@ class PrincipalConfig(Section):
 
 
 class VisibilityConfig(Section):
-    """Which roles see what an agent of a role wrote, when the note does not say."""
+    """The readers of notes by the role of their author, where a note names no readers."""
 
     orchestrator: Roles = knob(
         "Who sees notes of an orchestrator.", "M-131", source_value=("orchestrator", "optimizer")
@@ -114,7 +114,7 @@ class VisibilityConfig(Section):
 
 
 class AccessConfig(Section):
-    """Who sees and changes notes."""
+    """Access to notes: readers and writers."""
 
     default_visibility: VisibilityConfig = knob("Which roles see what, by the author's role.", "M-131")
     ownership: Literal["agent", "role"] = knob("A note may be changed by its author, or by all of its role.", "K-131")

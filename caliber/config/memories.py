@@ -107,7 +107,7 @@ class IndexConfig(Section):
 
 
 class MemoryRetentionConfig(Section):
-    """How long the records of a memory stay."""
+    """Retention of the records of one memory."""
 
     kind: RetentionKind = knob("For good, as long as what they belong to, for a time, or the newest only.", "C-136")
     duration_ms: Duration | None = knob("With kind duration: how long.", "C-136", unit="ms", optional=True, gt=0)

@@ -29,7 +29,7 @@ class RecoveryConfig(Section):
 
 
 class DosageConfig(Section):
-    """How much may enter one window."""
+    """Limits of one window."""
 
     max_context_tokens: Int = knob(
         "Most tokens, at most token_budget.", "C-254, C-257", unit="tokens", source_value=8_000, gt=0
@@ -51,7 +51,7 @@ class DosageConfig(Section):
 
 
 class AntiSprawlConfig(Section):
-    """What is refused or reported on the way in."""
+    """Checks of artifacts on the way in: refused or reported."""
 
     linter_enabled: Flag = knob("Lint artifacts.", "C-255, C-257", source_value=True, reserved=True)
     vocabulary_enforcement: Flag = knob(
@@ -69,7 +69,7 @@ class AntiSprawlConfig(Section):
 
 
 class GroundingConfig(Section):
-    """What knowledge must rest on."""
+    """Checks of the sources that knowledge rests on."""
 
     require_source_for_facts: Flag = knob(
         "Facts must name where they come from.", "C-256, C-257", source_value=True, reserved=True

@@ -134,7 +134,7 @@ class ActionConfig(Section):
 
 
 class RuleConfig(Section):
-    """What to do, in order, when something happens."""
+    """A trigger and its actions, in order."""
 
     on: Trigger = knob("What sets it off.", "C-147")
     cron: Annotated[Name, AfterValidator(check_cron)] | None = knob(

@@ -47,7 +47,7 @@ def _options(value: FrozenMap[Any]) -> FrozenMap[Any]:
 
 
 class HttpConfig(Section):
-    """How a provider that is a service is called."""
+    """Requests to a provider that is a service."""
 
     timeout_ms: Duration = knob("Longest a request takes, all of it.", "M-009", unit="ms", source_value=30_000, gt=0)
     connect_timeout_ms: Duration = knob("Longest wait for a connection.", "ours", unit="ms", gt=0)
@@ -65,7 +65,7 @@ class HttpConfig(Section):
 
 
 class ChatConfig(Section):
-    """What a language model is given and asked for."""
+    """Input and parameters of a language model."""
 
     max_input_tokens: Int = knob(
         "Longest text of one request, as estimated; more is cut at sentences and asked for in parts.",
@@ -84,7 +84,7 @@ class ChatConfig(Section):
 
 
 class ProviderConfig(Section):
-    """Who embeds; which kinds exist is known to ``caliber.llm``."""
+    """A provider of embeddings; ``caliber.llm`` knows the kinds."""
 
     provider_type: Name = knob(
         "Kind of provider. On this machine static, minilm and hash embed, extractive summarizes; over HTTP openai, "
@@ -106,13 +106,13 @@ class ProviderConfig(Section):
 
 
 class SummarizerConfig(ProviderConfig):
-    """Who summarizes: a provider that may be a language model."""
+    """A provider of summaries: it may be a language model."""
 
     chat: ChatConfig | None = knob("What a language model is given and asked for.", "ours", optional=True)
 
 
 class RetryConfig(Section):
-    """How calls to providers are tried again."""
+    """Retries of calls to providers."""
 
     max_retries: Int = knob("Further attempts after the first.", "C-107", ge=0, le=1_000)
     initial_backoff: Duration = knob("Wait before the first further attempt.", "C-108", unit="ms", gt=0)
@@ -154,7 +154,7 @@ class VectorConfig(Section):
 
 
 class EmbeddingConfig(Section):
-    """When and how records get their vectors."""
+    """Embedding of records: when, and how."""
 
     embed: FrozenMap[EmbedMode] = knob(
         "When records are embedded, by kind: behind the commit, with it (commit), or never (off). Kinds are turn, "

@@ -26,7 +26,7 @@ else:  # `from` is a keyword: as a field it cannot be written in the body of a c
 
 
 class RecallConfig(_From):
-    """What windows bring back from earlier. Order ``stable_first`` only."""
+    """Recall of earlier conversations into windows. Order ``stable_first`` only."""
 
     limit: Int = knob(
         "Most records that a search for the query may bring into a window; 0 recalls nothing.",
@@ -65,6 +65,6 @@ class RecallConfig(_From):
 
     @property
     def reach(self) -> Reach:
-        """Whose records are recalled: the knob ``from``."""
+        """The owner whose records are recalled: the knob ``from``."""
         reach: Reach = getattr(self, "from")
         return reach

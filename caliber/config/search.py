@@ -56,7 +56,7 @@ WEIGHT_TOLERANCE: Final = 1e-6
 
 
 class SearchWeights(Section):
-    """What each leg counts for; together 1. A leg that is not to be had gives its weight to the others."""
+    """Weights of the legs; together 1. An unavailable leg gives its weight to the others."""
 
     vector: Real = knob("Nearness in meaning.", "M-032", source_value=0.4, ge=0, le=1)
     keyword: Real = knob("Words in common.", "M-032", source_value=0.3, ge=0, le=1)
@@ -87,7 +87,7 @@ class KeywordConfig(Section):
 
 
 class BoostConfig(Section):
-    """What moves a hit up that a leg found; added to the weighted legs."""
+    """Boosts of hits that a leg found; added to the weighted legs."""
 
     mentioned: Real = knob("The query names one speaker or entity, and the record is theirs.", "ours", ge=0, le=10)
     date: Real = knob("The query names days, and the record is of them.", "ours", ge=0, le=10)
@@ -154,7 +154,7 @@ class FloorConfig(Section):
 
 
 class SearchConfig(Section):
-    """How search finds, weighs and orders."""
+    """Search: legs, weights and order."""
 
     mode: Literal["resident", "backend"] = knob(
         "Whether records, vectors and words are searched in memory, or in the database (results say so).", "design"

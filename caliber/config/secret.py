@@ -69,7 +69,7 @@ class SecretRef:
 
     @property
     def is_set(self) -> bool:
-        """Whether there is a secret to resolve."""
+        """True if there is a secret to resolve."""
         return bool(os.environ.get(self.name))
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -123,12 +123,12 @@ class LiteralDsn:
 
     @property
     def is_sealed(self) -> bool:
-        """Whether it may hold a password."""
+        """True if it may contain a password."""
         return not is_plain_dsn(self._text)
 
     @property
     def is_set(self) -> bool:
-        """Whether there is something to resolve."""
+        """True if there is something to resolve."""
         return self._text not in ("", REDACTED)
 
     def resolve(self) -> str:

@@ -108,7 +108,7 @@ class StorageConfig(Section):
 
     @property
     def in_memory(self) -> bool:
-        """Whether the store lives only as long as the process."""
+        """True if the store lives only as long as the process."""
         return self.path == MEMORY
 
     @property
@@ -160,7 +160,7 @@ class PostgresConfig(Section):
 
     @property
     def in_memory(self) -> bool:
-        """Whether the store lives only as long as the process."""
+        """True if the store lives only as long as the process."""
         return False
 
     @property
@@ -205,7 +205,7 @@ class ResidentConfig(Section):
 
 
 class WriteBehindConfig(Section):
-    """What a read leaves behind, and when it reaches the disk."""
+    """Write-behind: the writes that follow reads, and when they reach the disk."""
 
     queue_max: Int = knob("Entries that may wait; a full queue slows the reader.", "design", ge=1, le=1 << 24)
     flush_interval_ms: Duration = knob("Longest time an entry waits.", "design", unit="ms", gt=0)
@@ -218,7 +218,7 @@ class WriteBehindConfig(Section):
 
 
 class RetentionConfig(Section):
-    """How long records of operation stay, and how the retention of declared memories is looked after."""
+    """Retention of operational records, and the sweeps of declared memories."""
 
     windows_ms: Retention = knob(
         'Persisted windows, also those that an earlier configuration kept for longer; "forever" keeps them.',

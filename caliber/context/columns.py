@@ -45,7 +45,7 @@ _UNLIMITED: Final = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """What the sources let through, one column a candidate.
+    """The candidates that the sources let through, as columns.
 
     Shapes: numbers ``int64[FIELDS, n]``, relevance ``f32[n]``, tie and ids ``u64[n, 2]``, parts ``int32[p, n]``.
     Units: ``parts`` are what each part of a search, by name, adds to a relevance, in ten-thousandths;

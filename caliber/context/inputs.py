@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class TextSource(Protocol):
-    """Where the texts of mirrored rows come from; ``ResidentMemory`` is one."""
+    """Source of the texts of mirrored rows; ``ResidentMemory`` is one."""
 
     def texts(self, snapshot: RelationSnapshot, numbers: Sequence[int]) -> list[Any]:
         """Return the texts of rows, reading back in one batch what has left memory."""
@@ -33,7 +33,7 @@ class TextSource(Protocol):
 
 
 class ContentSource(Protocol):
-    """Where replay finds what a record said at the version a window was made of."""
+    """Source of record contents for replay: as they were at the version in the window."""
 
     def content(self, relation: str, ordinal: int, version: int) -> Mapping[str, Any] | None:
         """Return the content columns of a row as of a version, as drivers store them; None when they are gone."""
@@ -95,5 +95,5 @@ class AssemblyInputs:
 
     @property
     def readers(self) -> Masked:
-        """What the principal may see."""
+        """The records that the principal may see."""
         return Masked(self.masks)

@@ -118,7 +118,7 @@ class SectionPlan:
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """What an estimator made of a configuration; recorded with each window, so that no replay has to ask it again.
+    """An estimator's measurements of a configuration; kept with each window, so that replay measures nothing anew.
 
     Units: ``separator`` and ``headers``, by section index, are lengths; a length is tokens by numerator / denominator.
     """
@@ -205,17 +205,17 @@ class AssemblyPlan:
 
     @property
     def additive(self) -> bool:
-        """Whether lengths of parts add up to the length of the whole."""
+        """True if lengths of parts add up to the length of the whole."""
         return self.measures.additive
 
     @property
     def line_length(self) -> int:
-        """What joins two lines of a passage; other estimators count it with the text before it."""
+        """The length of the separator of two lines of a passage; other estimators count it with the text before it."""
         return 1 if self.additive else 0
 
     @property
     def ruler(self) -> str:
-        """What lengths depend on besides the text."""
+        """The parameters that lengths depend on, besides the text."""
         return "" if self.additive else f"{self.measures.estimator} {self.separator!r}"
 
     def measure(self, texts: Sequence[str]) -> NDArray[np.int64]:

@@ -56,13 +56,13 @@ class RulePlan:
 
     @property
     def shortens(self) -> bool:
-        """Whether its records enter in their short form; what is a summary already is one as it is."""
+        """True if its records enter abridged; a summary already is short."""
         window = window_of(self.memory)
         return self.kind is InjectionKind.SUMMARY and not (window is not None and window.brief)
 
     @property
     def asks(self) -> bool:
-        """Whether what it takes depends on the query."""
+        """True if the selected records depend on the query."""
         return self.kind.ranks
 
 

@@ -59,7 +59,7 @@ class TurnText:
 
     @property
     def label(self) -> str:
-        """What stands before the content."""
+        """The text before the content."""
         label = self.role
         if self.name:
             label += f" {self.name}"
@@ -78,7 +78,7 @@ class TurnText:
 
     @property
     def speaker(self) -> str:
-        """Who says it, in a passage: its name if it has one."""
+        """The speaker shown in a passage: the name, if there is one."""
         # What heads a passage is one line between brackets, whatever somebody calls himself.
         name = _UNNAMED.sub(" ", self.name or "").strip()
         if self.role == "tool":
@@ -106,7 +106,7 @@ class TurnText:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where a text was cut: after so many characters, and whether dots follow."""
+    """The cut of a text: its length in characters, and whether dots follow."""
 
     characters: int
     dots: bool

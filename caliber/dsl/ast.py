@@ -39,12 +39,12 @@ class Number:
 
     @property
     def value(self) -> int | float:
-        """What it counts."""
+        """The number it counts to."""
         return int(self.text) if self.is_whole else float(self.text)
 
     @property
     def is_whole(self) -> bool:
-        """Whether it was written without a fraction or an exponent."""
+        """True if it was written without a fraction or an exponent."""
         return self.text.lstrip("+-").isdigit()
 
 

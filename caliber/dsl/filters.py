@@ -62,7 +62,7 @@ def compile_filter(text: str, memory: MemoryBinding, *, name: str = "<filter>") 
 
 
 class Condition(NamedTuple):
-    """What a condition says, or what is wrong with it; and what is doubtful in either case."""
+    """A parsed condition, or its fault; with warnings in either case."""
 
     predicate: Predicate | None
     faults: list[ConfigError]

@@ -23,7 +23,7 @@ _OTHER: Final = "OTHER"
 
 
 class Lexing(Lexer):
-    """What the parser is told to take its tokens from."""
+    """The tokens of the language, as the parser consumes them."""
 
     __future_interface__ = 2  # lark: tokens may depend on the parser's state, and a text may be a slice
 

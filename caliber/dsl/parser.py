@@ -37,7 +37,7 @@ _SHOWN: Final = {
 
 
 class Parsed(NamedTuple):
-    """What a text says, as far as it parses, and what is wrong with the rest."""
+    """The statements of a text as far as it parses, and the faults of the rest."""
 
     program: ast.Program
     source: Source

@@ -37,7 +37,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where something is; lines and columns count from 1, columns in characters."""
+    """A position in a source; lines and columns count from 1, columns in characters."""
 
     file: str
     line: int
@@ -126,7 +126,7 @@ class Source:
 
     @functools.cached_property
     def _secrets(self) -> list[Span]:
-        """Where credentials may stand, in order: the whole text is searched, as a line may begin inside of them."""
+        """Yield the spans of possible credentials, in order, over the whole text: one may contain a line break."""
         return sorted({*_assigned(self.text), *_addresses(self.text)})
 
 

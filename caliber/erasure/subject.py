@@ -117,7 +117,7 @@ def _spellings(text: str) -> set[str]:
 
 
 class Subject:
-    """Whom to forget. ``ids`` are looked for in columns and texts, ``texts`` in everything that is said.
+    """The subject to forget. ``ids`` are looked for in columns and texts, ``texts`` in all content.
 
     Raises: RequiredFieldMissing for nobody at all; AmbiguousSubject for texts that say too little; DTypeError.
     """

@@ -23,7 +23,7 @@ _INPUTS: Final = ("query", "extra", "principal")
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """What is to go: of which records the content, which words, which ids."""
+    """The contents, words and ids that windows must lose."""
 
     content: Callable[[str, int], bool]
     words: Callable[[Any], Any]

@@ -15,7 +15,7 @@ EventFilter = Callable[[Event], Event | None]
 
 
 class FailureSink(Protocol):
-    """Who is told when a subscriber raises."""
+    """Receiver of the errors that subscribers raise."""
 
     def __call__(self, event: Event, error: Exception) -> None: ...
 
@@ -104,5 +104,5 @@ class EventBus:
 
     @property
     def idle(self) -> bool:
-        """Whether nobody listens."""
+        """True if there is no subscriber."""
         return not self._subscribers

@@ -40,7 +40,7 @@ class Csr:
 
     @property
     def nodes(self) -> int:
-        """How many nodes there are."""
+        """The number of nodes."""
         return len(self.indptr) - 1
 
     def edge(self, source: int, target: int) -> int:
@@ -52,7 +52,7 @@ class Csr:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """What a walk reached: the best score, after how many hops, and from which neighbour it came.
+    """The nodes that a walk reached: best score, hops, and the neighbour on the best path.
 
     A node that was not reached has score 0, hop -1 and via -1; a seed that nothing better reached has hop 0 and via -1.
     ``score[v]`` is what ``via[v]`` brought when it was ``hop[v] - 1`` hops from a seed. It may have been reached by a

@@ -16,7 +16,7 @@ from caliber.model.errors import InvalidValue, NonFiniteError
 
 
 class FillDecision(IntEnum):
-    """Why a candidate is in the window or not."""
+    """The reason why a candidate is in the window or not."""
 
     INCLUDED = 1
     EXCLUDED_RELEVANCE = 2

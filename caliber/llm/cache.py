@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class EmbeddingKey(NamedTuple):
-    """What a cached vector is the vector of: SHA-256 of the text's UTF-8, model, dimensions."""
+    """The key of a cached vector: SHA-256 of the text's UTF-8, model, dimensions."""
 
     content_hash: bytes
     model_id: str

@@ -30,7 +30,7 @@ _SHOWN: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """What a text became. Shapes: rows f32[c, dimensions]; c is 1 unless long texts have a vector for each chunk.
+    """The vectors of a text. Shapes: rows f32[c, dimensions]; c is 1 unless long texts have a vector for each chunk.
 
     Units: ``tokens`` of the whole text. ``truncated`` tells that its end was not embedded.
     """

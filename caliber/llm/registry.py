@@ -24,7 +24,7 @@ Provider = TypeVar("Provider")
 
 
 class ProviderSettings(Protocol):
-    """What is read of a ``ProviderConfig``. Source: C-104."""
+    """The fields that are read of a ``ProviderConfig``. Source: C-104."""
 
     @property
     def provider_type(self) -> str: ...
@@ -43,7 +43,7 @@ class ProviderSettings(Protocol):
 
 
 class SummarizerSettings(ProviderSettings, Protocol):
-    """What is read of a ``SummarizerConfig``."""
+    """The fields that are read of a ``SummarizerConfig``."""
 
     @property
     def chat(self) -> ChatSettings | None: ...

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class RetrySettings(Protocol):
-    """What is read of a ``RetryConfig``. Units: milliseconds; jitter is a share of each wait."""
+    """The fields that are read of a ``RetryConfig``. Units: milliseconds; jitter is a share of each wait."""
 
     @property
     def max_retries(self) -> int: ...

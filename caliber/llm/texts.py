@@ -16,7 +16,7 @@ from caliber.model.providers import TokenCounter
 
 
 class LongTextMode(StrEnum):
-    """What happens to a text above the limit.
+    """The treatment of a text above the limit.
 
     ``chunk_mean`` one vector, the mean of its chunks; ``truncate`` that of its beginning; ``error`` it is refused;
     ``chunks`` a vector for each chunk, of which the best one counts.
@@ -46,7 +46,7 @@ class LongText:
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """What is embedded of one text: its pieces in order, none of them blank, and what each weighs in a mean.
+    """The pieces of one text that are embedded, in order, none blank, and the weight of each in a mean.
 
     Units: ``tokens`` of the whole text. ``truncated`` tells that its end is in no piece.
     """

@@ -26,7 +26,7 @@ class Principal:
 
     @property
     def label(self) -> str:
-        """How audit records name this principal, such as ``agent:planner``."""
+        """The name of this principal in audit records, such as ``agent:planner``."""
         return f"{self.kind.value}:{self.id}"
 
     def require_admin(self, action: str, resource: str) -> None:

@@ -71,7 +71,7 @@ class WindowDurability(StrEnum):
 
 
 class DecisionCode(IntEnum):
-    """Why a candidate is, or is not, in a window; the stable code kept with the window."""
+    """The reason why a candidate is, or is not, in a window; the stable code kept with the window."""
 
     INCLUDED = 1
     EXCLUDED_RELEVANCE = 2

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 
 class ErasureKind(StrEnum):
-    """What was erased: whoever was to be forgotten, a task, or a whole store."""
+    """The target of an erasure: a subject, a task, or a whole store."""
 
     SUBJECT = "subject"
     TRAJECTORY = "trajectory"
@@ -50,7 +50,7 @@ class Searched:
 
 @dataclass(frozen=True, slots=True)
 class ForgetReport:
-    """What was erased, what was proven, and what could not be.
+    """The outcome of an erasure: what was erased, proven, and left unproven.
 
     ``erased`` and ``redacted`` count records by relation, ``windows_closed`` those that cannot be replayed any more.
     ``searched`` are the places that were read for what was to go; ``inside_words`` counts names as parts of longer
@@ -71,17 +71,17 @@ class ForgetReport:
 
     @property
     def findings(self) -> int:
-        """What was found of the subject afterwards, in what is this store's alone."""
+        """The traces of the subject that were found afterwards, in storage that is this store's alone."""
         return sum(place.findings for place in self.searched if place.kind not in NOT_OURS)
 
     @property
     def proven(self) -> bool:
-        """Whether everything within reach was erased, read, and found empty."""
+        """True if everything within reach was erased, read, and found empty."""
         return not self.dry_run and bool(self.searched) and not self.findings and not self.remaining
 
     @property
     def records(self) -> int:
-        """How many records were erased or redacted."""
+        """The number of records erased or redacted."""
         return sum(self.erased.values()) + sum(self.redacted.values())
 
     def to_dict(self) -> dict[str, Any]:

@@ -234,7 +234,7 @@ class InvalidRow(InputError):
 
 
 class AmbiguousSubject(ValidationError):
-    """What names the subject names others too, or could; nothing was erased."""
+    """A name of the subject also names others, or could; nothing was erased."""
 
     template = "it is not clear whom to forget: {reason}"
 

@@ -16,7 +16,7 @@ NAME_PATTERN: Final = re.compile(r"[a-z][a-z0-9_]{0,39}\Z")
 
 
 class TenantState(StrEnum):
-    """What may be done with a tenant.
+    """The state of a tenant.
 
     CREATING: its place is being made. ACTIVE: open. COPYING: open, while its rows are copied to another place.
     SWITCHING: nobody opens or writes it, for the moment in which it changes places. DROPPING, DROPPED: gone.
@@ -36,7 +36,7 @@ MOVE_STATES: Final = frozenset({TenantState.COPYING, TenantState.SWITCHING})
 
 @dataclass(frozen=True, slots=True)
 class TenantPlace:
-    """Where a tenant is: a data source of the configuration, and the file or schema in it."""
+    """The location of a tenant: a data source of the configuration, and the file or schema in it."""
 
     source: str
     location: str
@@ -65,19 +65,19 @@ class Tenant:
 
     @property
     def place(self) -> TenantPlace:
-        """Where it is."""
+        """The present location."""
         return TenantPlace(self.source, self.location)
 
     @property
     def target(self) -> TenantPlace | None:
-        """Where it is going."""
+        """The location of the move's target."""
         if self.target_source is None or self.target_location is None:
             return None
         return TenantPlace(self.target_source, self.target_location)
 
     @property
     def old(self) -> TenantPlace | None:
-        """Where it was, as long as that is not dropped."""
+        """The earlier location, until it is dropped."""
         if self.old_source is None or self.old_location is None:
             return None
         return TenantPlace(self.old_source, self.old_location)

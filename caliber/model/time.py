@@ -21,7 +21,7 @@ _DIGITS_MAX = 19
 
 
 class Clock(Protocol):
-    """Where the current time comes from; injected, so that runs can be repeated."""
+    """Source of the current time; injected, so that runs can be repeated."""
 
     def now_us(self) -> int:
         """Return microseconds since 1970, UTC."""

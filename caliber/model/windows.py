@@ -29,7 +29,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class SourceRef:
-    """What a section's text was made of. Units: relevance in the metric of the space, 1.0 when not scored."""
+    """A record that a section's text was made of. Units: relevance in the metric of the space, 1.0 when not scored."""
 
     source_type: SourceType
     id: uuid.UUID | None
@@ -78,7 +78,7 @@ class AssemblyDecision:
 
 @dataclass(frozen=True, slots=True)
 class CutOff:
-    """What a source's limit or filter kept from becoming a candidate (O-15).
+    """The records that a source's limit or filter kept from becoming candidates (O-15).
 
     ``rule`` names the rule of injection whose it is, with how many it kept; ``condition`` is that rule's filter.
     """
@@ -175,7 +175,7 @@ class SearchHit:
 
 @dataclass(frozen=True, slots=True)
 class QueryAnalysis:
-    """How a query was understood: words looked for and left out, phrases, names, days, and each leg's weight.
+    """The analysis of a query: words, stop words, phrases, prefixes, names, days, and the weight of each leg.
 
     ``cut`` says that the query was longer than what is read of one.
     """

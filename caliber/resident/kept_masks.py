@@ -30,7 +30,7 @@ _KEPT: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What a filter says of the rows of a boundary: of those that were live, and is read-only."""
+    """The verdicts of a filter on the rows of a boundary: for rows that were live; read-only."""
 
     live: Bools
     dead: int

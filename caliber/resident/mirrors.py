@@ -38,7 +38,7 @@ _PAGE_ROWS = 1_000_000
 
 @dataclass(slots=True)
 class ResidentStats:
-    """What resident memory holds and has done."""
+    """Statistics of resident memory: contents and work done."""
 
     applied_own: int = 0
     applied_foreign: int = 0

@@ -14,7 +14,7 @@ from caliber.storage.compile.codec import Row, codec_of
 
 
 class Spaces:
-    """What is known of the spaces at one commit boundary. Changed by one thread at a time."""
+    """The embedding spaces at one commit boundary. Changed by one thread at a time."""
 
     __slots__ = ("_by_ordinal", "_codec", "by_id", "revived")
 

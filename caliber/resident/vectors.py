@@ -197,7 +197,7 @@ class VectorIndex:
 
     @property
     def dead(self) -> int:
-        """How many retired vectors still take room."""
+        """The number of retired vectors that still take room."""
         return self.matrix.size - len(self.matrix)
 
     def has_owner(self, owner: bytes) -> bool:
@@ -336,7 +336,7 @@ class VectorSnapshot:
 
 
 class _Bound:
-    """Which vector row belongs to which owner row, at one boundary of each."""
+    """The vector row of each owner row, at one boundary of both."""
 
     __slots__ = (
         "_aligned",

@@ -47,7 +47,7 @@ def binding_of(memory: MemoryType | None, name: str) -> MemoryBinding:
 
 
 class Fault(NamedTuple):
-    """What is wrong with a declaration: in ``fields`` or ``indexes``, at which of them, and why; or the ``parent``."""
+    """The fault of a declaration: in ``fields`` or ``indexes``, the item, and the reason; or the ``parent``."""
 
     part: str
     at: int

@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Redaction(StrEnum):
-    """How a column loses a subject.
+    """The way a column loses a subject.
 
     WORDS lose its names: texts, lists, JSON with its keys, bytes in the encoding that a name stands in. IDS become
     empty, or leave their list. NEW_KEY is replaced: no two keys may become equal. EMPTIED is NULL as soon as another
@@ -29,7 +29,7 @@ class Redaction(StrEnum):
 
 
 class Layout(StrEnum):
-    """How content is packed; ``caliber.erasure.packed`` unpacks each.
+    """The packing of contents; ``caliber.erasure.packed`` unpacks each.
 
     JSON is as it is or compressed with zlib. VERSION is the JSON of columns that a record had, CHECKPOINT the JSON of
     a state with a window's sections, WINDOW a window's record.
@@ -81,7 +81,7 @@ class Stub:
 
 @dataclass(frozen=True, slots=True)
 class Erase:
-    """How a subject is found in a relation. A record goes with it whose key, or another id that it must have, is its.
+    """The columns that find a subject. A record goes with the subject that owns its key or one of its required ids.
 
     Also those whose column of ``names`` is a name of the subject and nothing else; whose ``sources`` all went; which
     were ``made_from`` a record that went; which ``hangs_on`` an id that is the subject's or went; whose column

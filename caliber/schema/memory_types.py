@@ -16,7 +16,7 @@ from caliber.model.trajectory import ArtifactType
 
 
 class FieldType(StrEnum):
-    """What a field holds. An ``embedding`` is no value of the record: it is the vector of one of its texts."""
+    """The type of a field. An ``embedding`` is no value of the record: it is the vector of one of its texts."""
 
     UUID = "uuid"
     TEXT = "text"
@@ -30,7 +30,7 @@ class FieldType(StrEnum):
 
 
 class IndexType(StrEnum):
-    """How a field is looked up: in order, by equality, by words, or by nearness of vectors."""
+    """The lookup of a field: in order, by equality, by words, or by nearness of vectors."""
 
     BTREE = "btree"
     HASH = "hash"
@@ -40,7 +40,7 @@ class IndexType(StrEnum):
 
 
 class RetentionKind(StrEnum):
-    """How long records stay."""
+    """The rule for how long records stay."""
 
     PERSISTENT = "persistent"
     SESSION = "session"
@@ -51,7 +51,7 @@ class RetentionKind(StrEnum):
 
 
 class Lifecycle(StrEnum):
-    """Whether records end by a call, or by themselves at a trigger."""
+    """The end of records: by a call, or at a trigger."""
 
     EXPLICIT = "explicit"
     AUTO_CLOSE = "auto_close"
@@ -85,7 +85,7 @@ class Index:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long records stay: ``duration_ms`` goes with duration, ``count`` with max, ``when`` with compress_on."""
+    """The retention of records: ``duration_ms`` goes with duration, ``count`` with max, ``when`` with compress_on."""
 
     kind: RetentionKind
     duration_ms: int | None = None

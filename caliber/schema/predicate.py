@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 
 class Operator(StrEnum):
-    """How a column is compared. ``contains``: a member of a list, or a part of a text."""
+    """The comparison of a column. ``contains``: a member of a list, or a part of a text."""
 
     EQUAL = "="
     UNEQUAL = "!="
@@ -29,7 +29,7 @@ class Operator(StrEnum):
 
 
 class Variable(StrEnum):
-    """What a value is only known to be when a condition is asked."""
+    """A value that is only known when a condition is evaluated."""
 
     NOW = "now()"
     TRAJECTORY = "current_trajectory"

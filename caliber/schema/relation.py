@@ -38,7 +38,7 @@ EnumClass = type[StrEnum]
 
 
 class ColumnType(StrEnum):
-    """What a column holds; each backend maps it to its own type (design, section 3)."""
+    """The type of a column; each backend maps it to its own type (design, section 3)."""
 
     UUID = "uuid"
     INSTANT = "instant"
@@ -55,7 +55,7 @@ class ColumnType(StrEnum):
 
 
 class Residence(StrEnum):
-    """Where a mirrored column lives in memory.
+    """The place of a mirrored column in memory.
 
     PACKED in the row's record; COLUMN besides as an array; FLAG besides as an array that says whether it is
     set; INTERNED besides as an array of codes of its distinct values; TEXT apart, evicted first.
@@ -112,7 +112,7 @@ class Column:
 
     @property
     def redaction(self) -> Redaction | Packed:
-        """How the column loses a subject."""
+        """The way the column loses a subject."""
         if self.redact is not None:
             return self.redact
         if self.type is ColumnType.UUID and not self.nullable:
@@ -326,12 +326,12 @@ class Relation:
 
     @property
     def linked(self) -> bool:
-        """Whether edges may end at a record."""
+        """True if edges may end at a record."""
         return self.links is not None and self.links.edges
 
     @property
     def in_windows(self) -> Window:
-        """How records stand in context windows. Raises: InternalError where none is made of them."""
+        """The form of records in context windows. Raises: InternalError for a relation that enters no window."""
         if self.window is None:
             raise InternalError(f"relation {self.name}: windows are not made of its records")
         return self.window

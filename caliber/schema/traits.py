@@ -204,14 +204,14 @@ class Trust:
 
 
 class Exported(StrEnum):
-    """Whether ``caliber export`` writes the records unasked, or when it is asked for them; both can be loaded."""
+    """The default of ``caliber export``: write the records always, or on request; both can be loaded."""
 
     RECORDS = "records"
     ON_REQUEST = "on request"
 
 
 class Enters(StrEnum):
-    """What brings a record into a window that no rule governs.
+    """The reason why a record enters a window that no rule governs.
 
     That it is a part of the CONVERSATION; that it belongs to the window's TASK, or to one above it; that it is
     KNOWLEDGE, which belongs to no task: without a query the newest of it enters. What is only FOUND enters if a search
@@ -226,7 +226,7 @@ class Enters(StrEnum):
 
 @dataclass(frozen=True)
 class Window:
-    """How the records of a relation stand in context windows.
+    """The form of a relation's records in context windows.
 
     ``source`` is the number by which stored windows name them: 1 to 15, of its own and never changed; None of declared
     memories, which are numbered by their configuration. ``section`` is where they stand without rules, and the kind

@@ -21,7 +21,7 @@ from caliber.schema.relations import BY_NAME, RELATIONS
 
 
 class Shown(StrEnum):
-    """How a column is shown: VALUE for people to read, or its SIZE: bytes, elements, dimensions."""
+    """The form of a column in a view: VALUE for people to read, or its SIZE: bytes, elements, dimensions."""
 
     VALUE = "value"
     SIZE = "size"

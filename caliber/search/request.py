@@ -23,7 +23,7 @@ from caliber.search.stats import StoredStats
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is searched for, and by whom. ``vector`` None: there is none, for the reason ``without_vector``."""
+    """A search: its query and its principal. ``vector`` None: there is none, for the reason ``without_vector``."""
 
     snapshot: ResidentSnapshot
     text: str
@@ -102,7 +102,7 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Relevance:
-    """How relevant rows of one kind are, and what each part adds to that; 0 for a row that is not found.
+    """The relevance of rows of one kind, and the share of each part; 0 for a row that is not found.
 
     A row is found if a leg found it and it reaches the floor. ``strength`` in [0, 1] says how good the best evidence of
     any row scored with these is: scores compare within one search, their products with its strength between searches.

@@ -407,7 +407,7 @@ class _Scored(NamedTuple):
 
     @property
     def beyond(self) -> Sequence[tuple[int, int, float]]:
-        """What else is near."""
+        """Near records beyond the candidates."""
         return self.floored.beyond
 
     def alone(self, place: int) -> _Scored:

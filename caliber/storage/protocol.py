@@ -47,7 +47,7 @@ class ConnectionPool(Protocol):
 
 
 class Follower(Protocol):
-    """Who keeps up with the store: the resident mirrors."""
+    """A follower of the store's commits: the resident mirrors."""
 
     @property
     def sequence(self) -> int:
@@ -114,7 +114,7 @@ class Store(BulkStore, Protocol):
 
     @property
     def maintenance(self) -> Maintenance:
-        """What looks after the store."""
+        """The maintenance of the store."""
         ...
 
     def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None, exclusive: bool = False) -> T:
@@ -185,7 +185,7 @@ class Store(BulkStore, Protocol):
 
 
 class BackendModule(Protocol):
-    """What a room under ``caliber.backends`` offers."""
+    """The interface of a room under ``caliber.backends``."""
 
     def restore(
         self,

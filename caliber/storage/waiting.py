@@ -166,7 +166,7 @@ class Places:
 
     @property
     def free(self) -> int:
-        """How many places nobody holds."""
+        """The number of free places."""
         return self._size - len(self.holders)
 
     def take(self, holder: object, timeout: float | None = None) -> bool:
@@ -228,12 +228,12 @@ class Worker:
 
     @property
     def begun(self) -> bool:
-        """Whether it was ever needed."""
+        """True once it was needed."""
         return self._thread is not None
 
     @property
     def alive(self) -> bool:
-        """Whether it is running."""
+        """True while it is running."""
         return self._thread is not None and not self._ended.is_set()
 
     def join(self, timeout: float) -> None:

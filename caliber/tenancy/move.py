@@ -56,7 +56,7 @@ Told = Callable[[str, int], None]
 
 @dataclass(frozen=True, slots=True)
 class MoveReport:
-    """What a move did. ``rows`` and ``hashes`` are of every relation, equal in both places when writers waited."""
+    """The outcome of a move. ``rows`` and ``hashes``: of every relation, equal in both places when writers waited."""
 
     tenant: Tenant
     left: TenantPlace
@@ -71,7 +71,7 @@ class MoveReport:
 
 @dataclass
 class Hooks:
-    """What others do or hear of during a move."""
+    """Callbacks during a move."""
 
     step: Step = lambda _: None
     """Called at the beginning of each step, with its name."""

@@ -15,7 +15,7 @@ NAMES = ("contract", "world")
 
 @pytest.fixture
 def contract(contract_target: ContractTarget, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Contract]:
-    """What makes stores for one test."""
+    """The target of one contract test: it makes the stores."""
     made = Contract(contract_target, lambda: tmp_path_factory.mktemp("contract"))
     yield made
     made.close()

@@ -26,7 +26,7 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """What is known of the turns of one scope, in the order of their numbers.
+    """The turns of one scope, in the order of their numbers, without their texts.
 
     ``results`` are turns of role tool, ``calls`` turns that call tools; ``summaries`` holds the first number, the last
     number and the count of source turns of each summary; ``next_number`` is that of the next turn of the trajectory.

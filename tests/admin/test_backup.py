@@ -300,7 +300,7 @@ def test_a_restored_store_that_is_searched_in_its_database_has_its_indexes(
 
 
 class _StopError(Exception):
-    """What interrupts."""
+    """Raised by the test to interrupt."""
 
 
 def test_an_interrupted_restore_leaves_the_old_store(backend: Any, filled: caliber.Caliber, tmp_path: Path) -> None:

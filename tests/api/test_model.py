@@ -38,7 +38,7 @@ SETTINGS = settings(
 
 @dataclasses.dataclass
 class Task:
-    """What the model knows of a trajectory."""
+    """A trajectory in the model."""
 
     status: str = "active"
     scopes: list[uuid.UUID] = dataclasses.field(default_factory=list)
@@ -47,7 +47,7 @@ class Task:
 
 @dataclasses.dataclass
 class Stretch:
-    """What the model knows of a scope."""
+    """A scope in the model."""
 
     trajectory: uuid.UUID
     open: bool = True

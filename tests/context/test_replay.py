@@ -196,7 +196,7 @@ def test_replay_survives_expiry_of_its_sources(agent: Any, clock: FixedClock) ->
 
 
 def test_replay_survives_new_knowledge(agent: Any) -> None:
-    """What came later is no candidate of what was before."""
+    """Later records are no candidates of an earlier window."""
     windows = windows_of(agent)
     for at in range(40):
         agent.note(f"memory points {at}")

@@ -368,7 +368,7 @@ def test_a_correction_that_reads_almost_the_same_is_recalled(
 
 
 def test_the_same_words_about_two_things_are_two_facts(backend: Any) -> None:
-    """Whose or what they are about counts: a note's entity, a turn's speaker."""
+    """A note's entity and a turn's speaker count: the same words about two things are two facts."""
     memory = backend.open(shipped(backend, "reference", embedding__embed__note="commit"), clock=FixedClock())
     words = "runs the payment service on four machines with replicas in Frankfurt and in Dublin since last winter."
     for entity in ("cluster-eu-1", "cluster-eu-2"):

@@ -225,7 +225,7 @@ def test_what_a_child_reads_is_not_overwritten_by_its_parent(opened: Opened) -> 
 
 
 def test_a_parent_that_closes_leaves_its_child_the_log(opened: Opened) -> None:
-    """Who thinks to be the last removes the log: a child without locks would go on writing into one without a name."""
+    """The last process to close removes the log: a child without locks would go on writing into a nameless one."""
 
     def work(child: Child) -> None:
         with caliber.open(opened.config) as mine:

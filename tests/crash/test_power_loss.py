@@ -131,7 +131,7 @@ def test_every_acknowledged_write_survives_a_power_cut(durability: str, disk: Di
 
 
 def test_power_cut_while_a_store_is_created_can_be_repeated(disk: Disk, tmp_path: Path) -> None:
-    """What a cut creation leaves is created again, or is a store; nothing stands in the way."""
+    """A creation that was cut short is repeated, or left a store; nothing stands in the way."""
     rng = random.Random(seed())
     run = Run(disk, tmp_path / "run", "commit", 0)
     assert len(run.while_creating) >= 3

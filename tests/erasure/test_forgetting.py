@@ -285,7 +285,7 @@ def _others_are_as_they_were(world: Any) -> None:
 
 
 def test_what_is_about_an_id_goes_with_it(agent: Any) -> None:
-    """Whoever keys notes by the id of a user finds nothing of them after forgetting that user."""
+    """Notes keyed by the id of a user are gone after that user is forgotten."""
     person = EntityRef(EntityType.USER, uuid.uuid4())
     about = [agent.note("lives in Lisbon", entity=name, entity_type="user") for name in (str(person.id), person.id.hex)]
     other = agent.note("lives in Porto", entity=str(uuid.uuid4()), entity_type="user")

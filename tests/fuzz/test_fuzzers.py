@@ -27,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def figures() -> Iterator[dict[str, fuzzing.Outcome]]:
-    """What each fuzzer did; recorded once all are done."""
+    """The statistics of each fuzzer; recorded once all are done."""
     seen: dict[str, fuzzing.Outcome] = {}
     started = time.monotonic()
     yield seen

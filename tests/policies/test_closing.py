@@ -272,7 +272,7 @@ def test_providers_are_called_outside_any_transaction(opened: Any, summarizer: S
 
 
 def test_turns_that_arrive_while_closing_are_in_the_summary(opened: Any, summarizer: ScriptedSummarizer) -> None:
-    """What was prepared is prepared again; no turn is closed over unread."""
+    """The summary is prepared again; no turn is closed over unread."""
     agent = opened(policy("scope_close", SUMMARIZE, EXTRACT))
     late = iter(["KEEP this too"])
 

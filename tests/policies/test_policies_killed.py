@@ -54,7 +54,7 @@ KNOBS: dict[str, Any] = {
 
 
 class Told:
-    """What happens in one store, up to where a process is to be killed, and on from there."""
+    """The events in one store, up to the kill of a process, and from there on."""
 
     def __init__(self, backend: Any) -> None:
         self._backend = backend

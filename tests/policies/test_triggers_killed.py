@@ -87,7 +87,7 @@ class Store:
 
 
 def expected(trigger: str, stored: bool) -> tuple[Counter[str], list[str], int, int]:
-    """What a process that is not killed leaves, or one that was killed before it had said anything."""
+    """Return the state that a process leaves that is not killed, or is killed before its first output."""
     log = Counter({"task_start checkpoint scope done": 1, "task_start notify begun done": 1})
     if not stored:
         return log, [], 1, 0

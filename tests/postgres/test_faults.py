@@ -423,7 +423,7 @@ def test_connection_cut_while_a_relation_is_read(pg: PostgresBackend) -> None:
 def test_migration_waits_for_writers_under_way_and_no_longer_than_it_may(
     pg: PostgresBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What shuts old writers out lets those finish that have begun; everybody waits behind it, hence the limit."""
+    """A migration lets writers under way finish; new ones wait behind it, hence the limit."""
     store = pg.store()
     settings = pg.config(storage__lock_timeout_ms=100)
     closing = MigrationStep("closing", 1, SCHEMA_VERSION + 1)

@@ -436,7 +436,7 @@ def test_statement_timeout_is_an_error_and_nothing_more(pg: PostgresBackend) -> 
 
 
 def test_turn_cannot_slip_under_a_trajectory_being_deleted(pg: PostgresBackend) -> None:
-    """What refers to a row is looked up while nobody can add to it: mirrors hear of every row that goes."""
+    """Referrers of a row are looked up under a lock: mirrors learn of every row that goes."""
     here, there = pg.open(), pg.open()
     for _ in range(4):
         trajectory = here.start_trajectory("goal", initiator=USER)
@@ -638,7 +638,7 @@ def test_too_few_prepared_statements_are_refused(pg: PostgresBackend) -> None:
 
 
 def test_store_that_has_become_too_new_is_refused_in_the_same_words_each_time(pg: PostgresBackend) -> None:
-    """What a refused transaction had prepared must not be prepared again under the same name."""
+    """A refused transaction's prepared statements are not prepared again under the same names."""
     store = pg.store()
     newer = plain(SCHEMA_MIGRATION, schema_version=1_000, min_reader_version=1_000, min_writer_version=1_000)
     store.write(lambda uow: uow.insert(SCHEMA_MIGRATION, newer))
@@ -816,7 +816,7 @@ def test_damage_is_found(pg: PostgresBackend) -> None:
 
 
 def test_statements_that_callers_make_up_are_not_kept(pg: PostgresBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many shapes of filters there are, a connection and its server remember a known number of statements."""
+    """A connection and its server remember a bounded number of statements, however many shapes of filters there are."""
     monkeypatch.setattr("caliber.backends.postgres.connecting.connection.PASSING_MAX", 5)
     store = pg.store()
     with store.read() as session:

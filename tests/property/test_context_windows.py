@@ -287,7 +287,7 @@ def test_every_window_keeps_its_promises(memory: dict[str, Any], options: dict[s
 
 
 def _shared_promises(world: Any, config: Any, call: dict[str, Any], window: Any) -> None:
-    """What holds where the budget is shared: design section 5 (What a window is for)."""
+    """Check the promises that hold where the budget is shared: design section 5 (What a window is for)."""
     turns = world.memory.snapshot["turn"]
     own = [row for row in turns.rows().tolist() if _task_of(turns, row) == world.trajectory_id.bytes]
     own.sort(key=lambda row: int(turns.column("turn_number")[row]))

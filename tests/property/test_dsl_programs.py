@@ -32,7 +32,7 @@ SOUND, SPLIT, BROKEN_EACH_WAY = evidence.scale(8, 500), evidence.scale(3, 100), 
 
 @pytest.fixture(scope="module")
 def figures() -> Iterator[dict[str, Any]]:
-    """What was seen; recorded once all is done."""
+    """The totals of the run; recorded once all is done."""
     seen: dict[str, Any] = {"seed": evidence.seed()}
     started = time.monotonic()
     yield seen
@@ -151,7 +151,7 @@ def assert_located(fault: Any, text: str) -> None:
 
 
 def assert_suggested(broken: Broken, faults: list[Any]) -> None:
-    """Whoever misspells a word is told which one was meant."""
+    """A misspelt word's error suggests the right one."""
     if broken.meant:
         said = [str(fault).split("\n")[0] for fault in faults]
         assert any(f"did you mean `{broken.meant}" in text or broken.meant in text for text in said), said

@@ -64,7 +64,7 @@ def test_c_refuses_a_feature_that_the_cpu_lacks() -> None:
 
 
 def check(native: dispatch.Native) -> None:
-    """What the tests of every path assert of the files of one instruction set, at its smallest."""
+    """Run the tests of every path on the files of one instruction set, at their smallest."""
     generator = np.random.default_rng(1)
     local = dispatch.Native(dispatch.load()[0], dispatch.load()[1], 0, dispatch.SCALAR)
     for dimensions in (1, 7, 8, 9, 23, 64, 65, 130):
@@ -210,7 +210,7 @@ def test_a_planted_fault_is_seen(planted: tuple[dispatch.Native, str | None]) ->
 
 
 def test_everything_that_pointers_lead_to_is_sent() -> None:
-    """What is new in caliber.h must be added to tests/support/remote.py, or its calls would read nothing."""
+    """New functions of caliber.h must be added to tests/support/remote.py, or their calls would read nothing."""
     for name in ffi.list_types()[0]:
         if any(field.type.kind == "pointer" for _, field in ffi.typeof(name).fields):
             assert name in FIELDS

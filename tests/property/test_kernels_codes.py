@@ -392,7 +392,7 @@ MUTANTS = {
 
 
 def every_check() -> None:
-    """What the tests above assert, over a fixed set of problems."""
+    """Run the tests above over a fixed set of problems."""
     for number, kind in enumerate(KINDS):
         for metric in METRICS.values():
             for dimensions, n in ((65, 300), (128, 515)):

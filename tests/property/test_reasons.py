@@ -45,7 +45,7 @@ class Twin:
         return size + (self.plan.message_length if self.of(SOURCE, place) == SPOKEN else 0)
 
     def window_length(self) -> int:
-        """What the finished window takes, its sections one after the other."""
+        """Return the length of the finished window, its sections one after the other."""
         plan, total = self.plan, 0
         for section in plan.sections:
             mine = [at for at in self.inside if self.of(SECTION, at) == section.index]
@@ -64,7 +64,7 @@ class Twin:
         return total
 
     def price(self, place: int) -> int:
-        """What a candidate would add to it."""
+        """Return the length that a candidate would add to it."""
         plan, cost = self.plan, self.length(place, shown=False)
         section = plan.sections[self.of(SECTION, place)]
         if self.of(SOURCE, place) == PASSAGE:
@@ -76,7 +76,7 @@ class Twin:
         return cost + plan.separator_length + section.header_length + plan.slack
 
     def left(self) -> int:
-        """What of the budget is neither used nor kept free."""
+        """Return the part of the budget that is neither used nor kept free."""
         plan = self.plan
         full = plan.longest(plan.budget(self.decided.max_tokens)) + plan.separator_length + plan.slack
         considered = [

@@ -270,7 +270,7 @@ def check_order(before: np.ndarray, after: np.ndarray, newest: dict[tuple[int, i
 
 
 def check_older(older: tuple[np.ndarray, np.ndarray, dict[tuple[int, int], int], int]) -> None:
-    """What an earlier reader took still links its own rows; only the ends may lead on, to rows it does not know."""
+    """An earlier reader's rows keep their links; only the ends may lead on, to rows it does not know."""
     before, after, newest, length = older
     for stretch in {code for code, _ in newest}:
         rows = [row for (code, _), row in sorted(newest.items()) if code == stretch]

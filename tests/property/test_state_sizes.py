@@ -70,7 +70,7 @@ def segment_of(rows: np.ndarray, *, coded: bool) -> Segment:
 
 
 class Question(NamedTuple):
-    """What is asked of some rows, for several queries."""
+    """A question about some rows, in several queries."""
 
     rows: np.ndarray
     queries: np.ndarray

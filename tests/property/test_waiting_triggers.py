@@ -37,7 +37,7 @@ BOUND = 5 * MINUTE
 
 @dataclass
 class Waiting:
-    """What the model knows of a trigger that is not done."""
+    """A trigger of the model that is not done."""
 
     scope: Any
     begun: datetime

@@ -249,7 +249,7 @@ def test_changed_pair_is_seen_changed_together(backend: Any, start: Any) -> None
 
 
 def test_reader_waits_for_what_another_reader_is_applying(backend: Any, start: Any) -> None:
-    """Whoever wrote sees it, also while somebody else is just taking it over (found by the kill loop)."""
+    """A writer sees its write, also while another reader is just applying it (found by the kill loop)."""
     # Without a worker that embeds, which reads too: it might have taken the note over before anybody is held.
     agent = start(backend.open(embedding_provider=None))
     memory = memory_of(agent.memory)

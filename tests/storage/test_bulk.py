@@ -321,7 +321,7 @@ def test_text_that_is_not_utf8_is_named(store: Any) -> None:
 
 
 def test_codes_and_views_that_leave_their_buffers_are_named(store: Any) -> None:
-    """What converts a column follows them unasked: a code raises an error of Arrow's, a view ends the process."""
+    """A conversion trusts codes and views: a bad code raises an error of Arrow's, a bad view ends the process."""
     views = np.tile(np.array([100, 0, 77, 10**8], np.int32), (3, 1))
     views[0] = (1, ord("x"), 0, 0)
     bad_text = pa.Array.from_buffers(

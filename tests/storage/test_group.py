@@ -35,7 +35,7 @@ MAIN = threading.main_thread()
 
 @pytest.fixture(autouse=True)
 def _interruptible() -> Iterator[None]:
-    """Whoever started the tests may have interrupts ignored, as a shell does for what it runs behind."""
+    """Restore interrupts for the test: the shell may have started it with interrupts ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

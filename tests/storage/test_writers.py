@@ -119,7 +119,7 @@ def test_deadline_that_is_none_is_refused_before_anything_is_written(durability:
 
 
 def test_short_deadline_of_one_does_not_fail_its_group(file_backend: Any) -> None:
-    """Whoever leads a group must not bring the others under its own deadline."""
+    """The leader of a group must not bring the others under its own deadline."""
     import apsw
 
     store = file_backend.store(storage__durability="group", storage__busy_timeout_ms=20_000)
@@ -153,7 +153,7 @@ def test_short_deadline_of_one_does_not_fail_its_group(file_backend: Any) -> Non
 
 @pytest.mark.parametrize("call", ["window", "search", "consolidate"])
 def test_deadline_holds_while_our_own_writer_waits_for_another_process(file_backend: Any, call: str) -> None:
-    """What reads leave behind waits for the lock of another process: a call with a deadline does not wait for it."""
+    """Writes behind reads wait for the lock of another process: a call with a deadline does not wait for them."""
     import apsw
 
     memory = file_backend.open(storage__busy_timeout_ms=30_000, embedding_provider=None)

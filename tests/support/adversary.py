@@ -87,7 +87,7 @@ def order_of(number: int, seed: object, adapter: str, kind: str, folder: Path, s
 
 @dataclass
 class Outcome:
-    """How the program of a run ended, what it said, and what was then in the store."""
+    """The end of a run's program: its exit, its output, and the state of the store."""
 
     order: dict[str, Any]
     entries: list[dict[str, Any]]

@@ -388,7 +388,7 @@ class World:
         return assemble(inputs, self.memory, self.searcher(inputs.config))
 
     def score_now(self, key: uuid.UUID, facts: WindowFacts) -> CurrentScore | None:
-        """What a window's query makes of a record that everybody may see, as it is now."""
+        """Return the present relevance of a record that everybody may see to a window's query."""
         found = self.memory.snapshot.locate(key.bytes)
         if found is None:
             return None
@@ -400,7 +400,7 @@ class World:
         )
 
     def searcher(self, config: CaliberConfig) -> Searcher:
-        """What a store with this configuration is searched by."""
+        """Return the searcher of a store with this configuration."""
         if config.search not in self._searchers:
             self._searchers[config.search] = Searcher(self.memory, config.search, KINDS)
         return self._searchers[config.search]
@@ -410,7 +410,7 @@ class World:
 
 
 class Contents:
-    """What replay and explain look things up in, over a world."""
+    """The source of contents for replay and explain, over a world."""
 
     def __init__(self, world: World, hidden: frozenset[uuid.UUID] = frozenset()) -> None:
         self._world = world

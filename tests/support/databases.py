@@ -105,7 +105,7 @@ class Backend:
 
     @property
     def knobs(self) -> dict[str, Any]:
-        """What ``config`` changes of the reference besides its path, for processes that make it themselves."""
+        """The changes of ``config`` to the reference, besides its path, for processes that make it themselves."""
         return {}
 
     def tamper(self, memory: caliber.Caliber, statement: str) -> None:

@@ -101,7 +101,7 @@ class Module:
 
 
 class Fault(NamedTuple):
-    """What is wrong, and the case that must see it: in a shared store, or in fresh ones."""
+    """A planted fault, and the case that must see it: in a shared store, or in fresh ones."""
 
     session: type[Session] = Session
     on_world: Callable[[World], Any] | None = None

@@ -55,7 +55,7 @@ def run_standalone(program: Path, name: str, *, runs: int, seed: int) -> subproc
 
 
 class Outcome(NamedTuple):
-    """What a fuzzer did."""
+    """The outcome of a fuzzer."""
 
     returncode: int
     output: str

@@ -19,7 +19,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "caliber"
 
 
 class Interrupt(BaseException):
-    """What a signal's handler raises."""
+    """Raised by a signal's handler."""
 
 
 @functools.cache
@@ -47,7 +47,7 @@ class Lines:
 
     @property
     def hit(self) -> bool:
-        """Whether the interrupt came."""
+        """True if the interrupt came."""
         return self.run >= self._at
 
     def _line(self, frame: FrameType, event: str, _: Any) -> Any:

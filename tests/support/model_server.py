@@ -54,7 +54,7 @@ class Asked:
 
 @dataclass
 class ModelServer:
-    """What the service is told and what it saw; ``script`` has a fault, or None, for each of the next requests."""
+    """A model service with a script: ``script`` has a fault, or None, for each of the next requests."""
 
     dimensions: int = DIMENSIONS
     script: deque[Fault | None] = field(default_factory=deque)

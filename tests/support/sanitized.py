@@ -28,11 +28,11 @@ CHOSEN = "(kernels or rfc9562 or sha256) and not planted and not mutants and not
 
 
 class CannotSanitizeError(Exception):
-    """Why there is no sanitized build here, and what to do about it."""
+    """Raised where a sanitized build is impossible, with the reason and the remedy."""
 
 
 class Outcome(NamedTuple):
-    """What pytest answered, and what the sanitizers wrote."""
+    """The answer of pytest, and the reports of the sanitizers."""
 
     returncode: int
     output: str

@@ -164,7 +164,7 @@ def link_turns(records: Iterable[Record]) -> None:
 
 @dataclass
 class Given:
-    """What the twin is given and does not work out: a language, and the vectors of words and of the question."""
+    """The inputs of the twin that it does not work out: a language, and the vectors of words and of the question."""
 
     language: Language
     word_vector: Callable[[str], Sequence[float]] | None = None

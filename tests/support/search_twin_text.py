@@ -100,7 +100,7 @@ class Meaning:
 
 @dataclass
 class Language:
-    """What is given of a language."""
+    """The words and rules of a language, as given."""
 
     stem_word: Callable[[str], str]
     stop_words: frozenset[str] = frozenset()

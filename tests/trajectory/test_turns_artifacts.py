@@ -345,7 +345,7 @@ def test_what_was_left_without_a_vector_is_embedded_with_its_head(backend: Any, 
 
 
 def test_embedding_behind_is_made_up_for(backend: Any, start: Any) -> None:
-    """What is embedded behind is pending until it is done, and an outage only delays it."""
+    """An embedding behind the commit is pending until it is done; an outage only delays it."""
     provider = CountingEmbeddings()
     memory = backend.open(
         embedding_provider=provider, embedding__embed__turn="behind", embedding__worker_idle_ms=5,

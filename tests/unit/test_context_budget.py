@@ -656,7 +656,7 @@ def test_what_is_recalled_in_plenty_leaves_half_of_the_prefix(budget: int) -> No
 
 
 def _within(window: Any, wanted: Any, tokens: int) -> bool:
-    """Whether a section lies whole within the first ``tokens``."""
+    """Return whether a section lies whole within the first ``tokens``."""
     used = 0
     for section in window.sections:
         used += section.token_count

@@ -43,7 +43,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def counted(window: Any, config: Any) -> int:
-    """What a window takes, counted from its texts alone."""
+    """Return the size of a window, counted from its texts alone."""
     estimator, overhead = plan_of(config).estimator, config.assembly.message_overhead_tokens
     parts = sum(estimate_tokens(section.content, estimator=estimator) for section in window.sections)
     return parts + overhead * len(window.messages)

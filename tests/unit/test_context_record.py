@@ -72,7 +72,7 @@ def full(world: Any) -> Any:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two windows are the same to the byte, what is lazily made included."""
+    """Return whether two windows are the same to the byte, with everything that is lazily made."""
     return repr((one, one.assembly_trace, one.to_messages())) == repr(
         (other, other.assembly_trace, other.to_messages())
     )

@@ -284,7 +284,7 @@ def test_a_rule_says_how_the_conversation_enters(world: Any) -> None:
 
 
 def talks(world: Any) -> dict[str, Any]:
-    """What was said in closed scopes of the task, in another task of its owner, and in one of somebody else."""
+    """Write turns in closed scopes of the task, in another task of its owner, and in a stranger's task."""
     first = world.scope_id
     out = {"tea": world.turn("I like tea with milk", name="Ada", scope=first)}
     for at in range(3):

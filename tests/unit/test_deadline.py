@@ -73,7 +73,7 @@ def test_turn_is_waited_for_until_the_deadline_and_then_given_up() -> None:
 
 
 def test_words_of_a_long_text_are_learned_no_longer_than_a_call_may_take() -> None:
-    """What was learned is kept: the next calls go on from there, and one has the answer."""
+    """Words learned before the deadline are kept: the next calls go on from there, and one has the answer."""
     with caliber.open(config(":memory:", embedding_provider=None)) as memory:
         scope = memory.current_scope(memory.start_trajectory("goal", initiator=USER).trajectory_id)
         assert scope is not None

@@ -118,7 +118,7 @@ class SqliteStore:
 
     @functools.cached_property
     def maintenance(self) -> SqliteMaintenance:
-        """What looks after the store."""
+        """The maintenance of this store."""
         from caliber.backends.sqlite.maintaining.maintenance import SqliteMaintenance
 
         return SqliteMaintenance(self._options, self.plans, self._reading, self._transaction, self._outside)

@@ -186,7 +186,7 @@ class SqliteWriter(GroupWriter):
             follower.committed(sequence, changes)
 
     def _after_conflicts(self, batch: list[Request]) -> None:
-        """Who lost against another process has its news before trying again."""
+        """Apply the other process's changes before trying again after a lost race."""
         if self.follower is not None and any(isinstance(request.error, Conflict) for request in batch):
             with unbounded():
                 self._catch_up(self.follower)

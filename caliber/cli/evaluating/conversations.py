@@ -46,7 +46,7 @@ class Turn:
 
     @property
     def document(self) -> str:
-        """What is searched: who says it, and what."""
+        """The text that is searched: speaker and message."""
         return f"{self.speaker}: {self.text}"
 
 

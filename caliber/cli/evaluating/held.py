@@ -69,7 +69,7 @@ def _message(content: str) -> re.Pattern[str]:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Why a window does not hold a text; ``code`` is stable, for programs."""
+    """The reason why a window lacks a text; ``code`` is stable, for programs."""
 
     code: str
     why: str

@@ -26,12 +26,12 @@ _JSON_LINES: Final = (".jsonl", ".ndjson")
 
 
 class BadQuestion(ValueError):
-    """What is wrong with a question."""
+    """The fault of a question."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What an answer must be: the record under an id, or any record that holds a text."""
+    """The expected answer: the record under an id, or any record that contains a text."""
 
     id: uuid.UUID | None
     text: str

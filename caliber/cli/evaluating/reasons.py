@@ -36,7 +36,7 @@ _BATCH_ROWS: Final = 4_096
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """What one leg of search made of a record: its part of the score, and its rank by that part alone."""
+    """One leg's part of a record's score, and the record's rank by that part alone."""
 
     part: float
     rank: int

@@ -34,7 +34,7 @@ _ROLES: Final = {"developer": "system"}
 
 
 class BadLine(ValueError):
-    """What is wrong with a line."""
+    """The fault of a line."""
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class Conversation:
 
     @property
     def identity(self) -> str:
-        """What its trajectory is looked up by: its own name, or how it begins."""
+        """The key under which its trajectory is looked up: its own name, or its first lines."""
         return f"chat:{self.name}" if self.name is not None else f"chat:first:{self.digests[0]}"
 
 

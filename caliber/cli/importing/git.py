@@ -82,7 +82,7 @@ class Repository:
 
     @property
     def name(self) -> str:
-        """What people call it: the last part of its address, or of its folder when it came from this machine."""
+        """The name people use: the last part of its address, or of its folder for a local repository."""
         origin = self.origin
         address = origin if origin and _ELSEWHERE.match(origin) else str(self.root)
         return address.rstrip("/").replace(":", "/").rsplit("/", 1)[-1].removesuffix(".git") or "repository"

@@ -25,7 +25,7 @@ _WAIT_MS = 2_000
 
 @dataclass(slots=True)
 class Imported:
-    """What an import did. ``known`` was there already."""
+    """The outcome of an import. ``known`` records existed before."""
 
     commits: int = 0
     commits_known: int = 0
@@ -44,7 +44,7 @@ class Imported:
 
     @property
     def added(self) -> int:
-        """How many records are new."""
+        """The number of new records."""
         return self.turns + self.notes + self.artifacts
 
 

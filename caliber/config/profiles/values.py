@@ -264,7 +264,7 @@ def _postgres(dsn: str) -> dict[str, Any]:
 
 
 def _policies() -> list[dict[str, Any]]:
-    """What the sources' example does at a scope's and a task's end, except that nothing is ever removed."""
+    """Return the policies of the sources' example, at the end of a scope and a task, except that nothing is removed."""
     return [
         {
             "name": "scope_management",

@@ -35,7 +35,7 @@ ScoreNow = Callable[[uuid.UUID, WindowFacts], "CurrentScore | None"]
 
 
 class ExplainSource(ContentSource, Protocol):
-    """Where explain looks up the record that is asked about."""
+    """The records that explain looks up."""
 
     def entity(self, record_id: uuid.UUID) -> Any | None:
         """Return a record as it is now, or None, also for one that the principal may not see."""

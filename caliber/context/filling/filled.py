@@ -38,7 +38,7 @@ NO_RESERVE: Final = Reserve()
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """What came of the candidates, in canonical order.
+    """The outcome of the fill for each candidate, in canonical order.
 
     Shapes: codes ``uint8[n]`` of ``DecisionCode``. Units: ``room`` gives, for the candidate at a place, the length it
     asked for (its header or separator included) and the length that was left then.

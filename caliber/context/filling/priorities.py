@@ -207,7 +207,7 @@ def _taken(state: _Filling) -> NDArray[np.int64]:
 
 
 class _RoomBefore:
-    """What a candidate asked for and what was left when it was decided; worked out when first asked for."""
+    """The size of each candidate and the room left before its decision; computed on first use."""
 
     __slots__ = ("_considered", "_rooms", "_state")
 

@@ -107,7 +107,7 @@ class OfTask:
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """What may enter a window besides turns, before relevance is known, by source. Shapes: summaries ``int64[n]``"""
+    """Candidates besides turns, by source, before relevance is known. Shapes: summaries ``int64[n]``"""
 
     of_task: Mapping[int, OfTask]
     knowledge: Mapping[int, VisibleRows]

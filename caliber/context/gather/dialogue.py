@@ -71,7 +71,7 @@ class Earlier:
 
     @property
     def enough(self) -> bool:
-        """Whether no further scope is looked at."""
+        """True if no further scope is looked at."""
         return self._count >= self._left or (self._count >= _EARLIER and self._length >= self._wanted)
 
     def add(self, lengths: NDArray[np.int64]) -> None:

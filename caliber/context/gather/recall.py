@@ -45,7 +45,7 @@ _CARRIES: Final = "carries"
 
 @dataclass(slots=True)
 class Recall:
-    """What a search found for a window, by source. ``worst``: the score of the last record if the limit is reached."""
+    """Hits of the search for a window, by source. ``worst``: the score of the last record if the limit is reached."""
 
     parts: dict[int, Recalled] = field(default_factory=dict)
     allowed: dict[int, int] = field(default_factory=dict)

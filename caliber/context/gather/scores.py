@@ -178,7 +178,7 @@ class Flat:
 
 
 class BySearch:
-    """What a search found, by kind: its score is the relevance, 0 for what it did not find."""
+    """Hits by kind: the score of a hit is its relevance; 0 for any other record."""
 
     __slots__ = ("_found", "_pools", "degraded", "ranks")
 

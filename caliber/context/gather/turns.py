@@ -278,7 +278,7 @@ class PassageReader(TurnReader):
 
 
 class _Table:
-    """What is remembered of turns, by ordinal: version, whether it has parts, length; 0 where nothing is.
+    """Cache of turns by ordinal: version, whether the turn has parts, length; 0 for an unknown turn.
 
     Threads may look up and keep at once: an entry is one word, and an entry lost while the table grows is worked out
     again.

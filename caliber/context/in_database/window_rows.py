@@ -250,7 +250,7 @@ class WindowRows:
 
     @property
     def _knowledge(self) -> tuple[str, ...]:
-        """What belongs to no task, and enters without a query too."""
+        """Read the records that belong to no task and enter without a query too."""
         return tuple(self._plan.records[source].name for source in self._plan.entering(Enters.KNOWLEDGE))
 
     # --- whose records ---------------------------------------------------------------------------

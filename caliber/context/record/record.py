@@ -346,7 +346,7 @@ def _measures(raw: Any) -> Measures:
 
 @dataclass(frozen=True, slots=True)
 class _Filling:
-    """What the filling of a window needs besides its columns. Units: ``cut`` are lengths by place."""
+    """Inputs of the fill that are not columns. Units: ``cut`` are lengths by place."""
 
     cut: Mapping[int, int]
     cuts: Mapping[int, Cut]

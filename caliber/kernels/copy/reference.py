@@ -29,7 +29,7 @@ _TEXT_OID, _UUID_OID = 25, 2950
 
 
 class CopyKind(IntEnum):
-    """What a field of a tuple holds, and how Arrow holds it."""
+    """The kind of a field in a COPY tuple, and its Arrow type."""
 
     BOOL = 0
     INT2 = 1
@@ -89,7 +89,7 @@ MISSING, UTF8, NUL, RANGE, SIZE, DIMENSIONS, NON_FINITE, SPAN, ITEM, FIELDS, LEN
 
 @dataclass(frozen=True, slots=True)
 class CopyField:
-    """What a column is: ``dimensions`` of its vectors, 0 for any."""
+    """A column: ``dimensions`` of its vectors, 0 for any."""
 
     name: str
     kind: CopyKind
@@ -122,7 +122,7 @@ class CopyColumn:
 
 
 class Encoded(NamedTuple):
-    """How many rows were written, in how many bytes, and how many the next row needs (0: there is none)."""
+    """The result of an encoding: rows and bytes written, and the bytes that the next row needs (0: there is none)."""
 
     rows: int
     size: int
@@ -130,7 +130,7 @@ class Encoded(NamedTuple):
 
 
 class Scanned(NamedTuple):
-    """What the whole tuples of some bytes hold: bytes of values and items, by column."""
+    """The totals of the whole tuples in some bytes: bytes of values and items, by column."""
 
     rows: int
     consumed: int

@@ -12,7 +12,7 @@ KNOB: Final = "resident.evaluator"
 
 @dataclass(frozen=True, slots=True)
 class CompiledCode:
-    """Where compiled loops come from: how many were loaded, how many compiled, and what went wrong with keeping them.
+    """The origin of compiled loops: how many were loaded or compiled, and any fault of the cache.
 
     Units: ``seconds`` to import Numba, load and compile; ``folder`` is the cache of the store that asked first.
     """

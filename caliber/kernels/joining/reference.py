@@ -20,7 +20,7 @@ Doubles = npt.NDArray[np.float64]
 
 
 class Part(NamedTuple):
-    """What one leg or boost says of each candidate.
+    """The scores of one leg or boost for each candidate.
 
     ``how`` says what is read: VALUES scores; QUOTIENT scores / by; NEIGHBOURS scores / by - less / by; STRETCHED
     (near - low) / by of the first candidates, 0 of the others; FLAGGED 1 where the row's flags have a bit of ``flag``.

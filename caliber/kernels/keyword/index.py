@@ -55,7 +55,7 @@ _BATCH_BYTES = 1 << 18
 
 
 class Analysis(NamedTuple):
-    """What a word stands for: its parts in a row, for phrases, and the terms it is found by.
+    """The analysis of a word: its parts in a row, for phrases, and the terms it is found by.
 
     ``flags`` are eight bits of the caller's; a document has those of all its words.
     """

@@ -149,7 +149,7 @@ def pack_words(words: npt.NDArray[np.uint32], offsets: npt.NDArray[np.int64]) ->
 
 
 class _Segments:
-    """Where entries are: arrays that never move, and the table of their addresses."""
+    """Entries in arrays that never move, and the table of their addresses."""
 
     __slots__ = ("arrays", "table")
 
@@ -259,7 +259,7 @@ class NativePostings:
 
 
 class _Scratch(threading.local):
-    """What scoring counts in: zeros for each document, which C leaves as zeros. One of usual size is kept a thread."""
+    """Scratch space of scoring: a zero for each document, zero again afterwards. A thread keeps one of usual size."""
 
     documents = 0
     module: Any = None

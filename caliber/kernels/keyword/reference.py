@@ -131,7 +131,7 @@ class KeywordRule(NamedTuple):
 
 
 class NeighbourBoost(NamedTuple):
-    """Who stands beside whom, and what neighbours lend each other.
+    """The neighbours of each document, and the shares of their scores that it adds.
 
     Shapes:  before, after int64[n], -1 or >= n for none; asks uint8[n]
     """
@@ -145,7 +145,7 @@ class NeighbourBoost(NamedTuple):
 
 
 class WordScores(NamedTuple):
-    """What the words of a query find: documents, and the scores of each, its own and with what neighbours lend.
+    """The result of a keyword search: documents, each with its own score and the score with neighbours.
 
     Shapes:  int64[m], f64[m], f64[m]
     """
@@ -212,7 +212,7 @@ def frequency_of(count: int) -> int:
 
 
 class Postings:
-    """Which documents hold which term, and how often."""
+    """The documents that contain each term, with frequencies."""
 
     def __init__(self) -> None:
         self._lists: dict[int, list[tuple[int, int]]] = {}

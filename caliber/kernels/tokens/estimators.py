@@ -175,7 +175,7 @@ class BytesEstimator(Estimator):
 
 @dataclass(frozen=True, slots=True)
 class CalibratedEstimator(Estimator):
-    """What the bytes of a text cost by tables fitted to a vocabulary: a few percent off, and never a dependency.
+    """Estimator by byte costs fitted to a vocabulary: a few percent off, without a dependency.
 
     A beginning of a text is never longer than the whole.
 

@@ -24,7 +24,7 @@ def tokens_of_lengths(lengths: Sequence[int], numerator: int, denominator: int) 
 
 
 def _run_lengths(member: npt.NDArray[np.bool_]) -> I64s:
-    """How many bytes of a run end at each place; 0 where there is none."""
+    """Return the length of the run that ends at each byte; 0 where none does."""
     place = np.arange(member.shape[0])
     outside = np.maximum.accumulate(np.where(member, -1, place)) if len(place) else place
     return np.asarray(np.where(member, place - outside, 0), dtype=np.int64)
@@ -36,7 +36,7 @@ def _before(values: npt.NDArray[Any], distance: int = 1) -> npt.NDArray[Any]:
 
 
 def token_keys(text: U8s) -> I64s:
-    """Where each byte of a text finds its cost; the rules are those of ``caliber.kernels.tokens.classes``.
+    """Return the cost-table key of each byte of a text, by the rules of ``caliber.kernels.tokens.classes``.
 
     Shapes:  text uint8[s] -> int64[s]
     """
@@ -72,7 +72,7 @@ def token_keys(text: U8s) -> I64s:
 
 
 def token_units(text: U8s, costs: U8s) -> int:
-    """What a text costs, in units of ``classes.UNITS_PER_TOKEN``.
+    """Return the cost of a text, in units of ``classes.UNITS_PER_TOKEN``.
 
     Shapes:  text uint8[s]; costs uint8[COSTS]
     """
@@ -80,7 +80,7 @@ def token_units(text: U8s, costs: U8s) -> int:
 
 
 def token_prefix(text: U8s, costs: U8s, limit: int) -> int:
-    """How many bytes of a text cost at most ``limit`` units.
+    """Return the number of leading bytes of a text that cost at most ``limit`` units.
 
     Shapes:  text uint8[s]; costs uint8[COSTS]
     """

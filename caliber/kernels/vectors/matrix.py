@@ -24,7 +24,7 @@ _LARGEST_DIMENSIONS = 1 << 20
 
 
 class Metric(StrEnum):
-    """How two vectors are compared; every metric is a similarity, higher is closer."""
+    """The comparison of two vectors; every metric is a similarity, higher is closer."""
 
     COSINE = "cosine"
     L2 = "l2"
@@ -289,7 +289,7 @@ class Snapshot:
 
     @cached_property
     def live(self) -> npt.NDArray[np.bool_]:
-        """Which row ids are live; read-only.
+        """The mask of live row ids; read-only.
 
         Shapes:  bool[size]
         """

@@ -25,7 +25,7 @@ _REPLY_CHARS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a model is asked: ``name`` of the call, instructions, material, and the JSON schema of the answer."""
+    """A question to a model: ``name`` of the call, instructions, material, and the JSON schema of the answer."""
 
     name: str
     instructions: str
@@ -34,7 +34,7 @@ class Question:
 
 
 class ChatSettings(Protocol):
-    """What is read of a ``ChatConfig``."""
+    """The fields that are read of a ``ChatConfig``."""
 
     @property
     def max_input_tokens(self) -> int: ...

@@ -66,7 +66,7 @@ class Secret(Protocol):
 
 
 class HttpSettings(Protocol):
-    """What is read of an ``HttpConfig``."""
+    """The fields that are read of an ``HttpConfig``."""
 
     @property
     def timeout_ms(self) -> int: ...
@@ -90,7 +90,7 @@ class HttpSettings(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """Who is called: its name in errors, its address, and how it is told the key.
+    """A service: its name in errors, its address, and the way it gets the key.
 
     ``key_header`` is the header that takes the key, ``key_prefix`` stands before it; ``headers`` are sent besides.
     """

@@ -47,7 +47,7 @@ _LOGGERS = ("httpx", "httpcore.connection", "httpcore.http11", "httpcore.proxy")
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a service answered; ``body`` is None when it was larger than allowed. Its repr shows none of it."""
+    """A service's answer; ``body`` is None when it was larger than allowed. Its repr shows none of it."""
 
     status: int
     headers: httpx.Headers = field(repr=False)

@@ -35,7 +35,7 @@ _NOBODYS: Final = object()
 
 
 class Seen(Protocol):
-    """What may be seen; ``access.visibility.Readers`` is one."""
+    """The records that may be seen; ``access.visibility.Readers`` is one."""
 
     def over(self, rows: RelationSnapshot) -> Allowed | None:
         """Return the mask, or None when everything may be seen."""

@@ -168,7 +168,7 @@ def rank_scores(searched: Sequence[Searched], leg: Sequence[Floats], settings: S
 
 
 class Legs(NamedTuple):
-    """What each leg says, by kind; None is said of none."""
+    """The scores of each leg, by kind; None: the leg has no scores."""
 
     own: Sequence[Part | None]
     neighbours: Sequence[Part | None]

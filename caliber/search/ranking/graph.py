@@ -38,7 +38,7 @@ class LinkGraph:
 
 @dataclass(slots=True)
 class Reached:
-    """What links lead to: rows of each kind and their scores, and how to name the edges that brought them."""
+    """The records that links lead to: rows of each kind, their scores, and the edges of the way."""
 
     found: list[tuple[Ints, Floats]]
     links: LinkGraph | None = None

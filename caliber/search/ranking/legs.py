@@ -60,7 +60,7 @@ class Searched:
 
     @property
     def visible(self) -> Bools:
-        """Which rows the principal may see and are in force."""
+        """The mask of rows that are valid and visible to the principal."""
         return self.visibility.visible
 
     def searchable(self) -> Bools:
@@ -101,11 +101,11 @@ def padded(scores: Floats, length: int) -> Floats:
 
 
 class CorpusStats(Protocol):
-    """What is counted over a whole store, of which a search sees only a part."""
+    """Counts over a whole store, of which a search sees only a part."""
 
     @property
     def texts(self) -> int:
-        """How many texts are in sight, over all kinds that are searched."""
+        """The number of visible texts, over all kinds that are searched."""
         ...
 
     def counts(self, terms: Sequence[str]) -> NDArray[np.int64]:
@@ -164,7 +164,7 @@ def keyword_leg(
 
 
 class _Group(NamedTuple):
-    """What stands for one word of a query: terms, the word's own first if it has one, and how near each is to it.
+    """The terms that match one word of a query, its own term first if it has one, and the nearness of each.
 
     A ``filler`` is no evidence.
     """

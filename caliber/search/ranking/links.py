@@ -88,7 +88,7 @@ class Links:
 
 
 class Places:
-    """Which row each node stands for, kind by kind; looked up again only where a row has gone."""
+    """The row of each node, kind by kind; looked up again only where a row has gone."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

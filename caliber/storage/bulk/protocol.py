@@ -22,7 +22,7 @@ Progress = Callable[[int], None]
 
 
 class OnExisting(StrEnum):
-    """What becomes of a row that is there already by some rule of uniqueness."""
+    """The treatment of a row that exists already by some rule of uniqueness."""
 
     ERROR = "error"
     SKIP = "skip"
@@ -30,7 +30,7 @@ class OnExisting(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BulkReport:
-    """What a load did. ``skipped_rows`` are the numbers of rows that were there already, counted from 0."""
+    """The outcome of a load. ``skipped_rows`` are the numbers of rows that existed, counted from 0."""
 
     relation: str
     rows: int
@@ -40,7 +40,7 @@ class BulkReport:
 
     @property
     def skipped(self) -> int:
-        """How many rows were there already."""
+        """The number of rows that existed already."""
         return len(self.skipped_rows)
 
 
@@ -53,7 +53,7 @@ class Batch(NamedTuple):
 
 
 class BulkStore(Protocol):
-    """What storage asks of a database that loads and reads in bulk."""
+    """A database that loads and reads in bulk, as storage uses it."""
 
     def bulk_load(
         self, relation: Relation, batches: Iterable[Batch], on_existing: OnExisting, progress: Progress

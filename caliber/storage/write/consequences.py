@@ -180,7 +180,7 @@ def changed(uow: Writing, plans: RelationPlans, old: Row, new: Row | None) -> No
 
 
 def _replaced(uow: Writing, plans: RelationPlans, old: Row, new: Row | None) -> None:
-    """When content changes or goes, keep what it said, and drop the vectors that no longer say it."""
+    """Keep the old value of changed content, and drop its vectors."""
     relation = plans.relation
     if not relation.content_columns or not _differ(relation, relation.content_columns, old, new):
         return

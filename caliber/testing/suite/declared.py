@@ -18,7 +18,7 @@ def test_mandatory_capability_is_there(capability: str, contract_target: Contrac
 
 
 def test_declared_capabilities_are_those_of_the_store(contract_target: ContractTarget, world: World) -> None:
-    """What a store offers without being asked to prove it would be used all the same."""
+    """A store declares the capabilities it offers: one that it does not declare would be used without a proof."""
     assert world.store.capabilities <= {name for name, each in CAPABILITIES.items() if not each.mandatory}
     for capability in ("bulk", "full text"):
         assert (capability in world.store.capabilities) == contract_target.has(capability)

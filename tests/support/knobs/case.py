@@ -31,7 +31,7 @@ NO_VECTORS: Mapping[str, Any] = MappingProxyType(
 
 
 class Place:
-    """What one observation works with: a folder of its own, fixtures by name, and what is closed at its end."""
+    """The place of one observation: a folder of its own, fixtures by name, and resources to close at its end."""
 
     def __init__(self, folder: Path, fixture: Callable[[str], Any], stack: ExitStack) -> None:
         self.folder = folder

@@ -76,7 +76,7 @@ def at_once(config: CaliberConfig, place: Place) -> list[int]:
 
 
 def tried_again(config: CaliberConfig, place: Place) -> bool:
-    """Whether the worker asks again soon after a provider failed."""
+    """Return whether the worker asks again soon after a provider failed."""
     provider = Batches()
     provider.failure = outage
     agent = Agent(place.open(config, embedding_provider=provider))
@@ -88,7 +88,7 @@ def tried_again(config: CaliberConfig, place: Place) -> bool:
 
 
 def filled(config: CaliberConfig, place: Place) -> bool:
-    """Whether records come to have vectors of the model that is configured now, and not when they were written."""
+    """Return whether records get vectors of the present model after they were written under another."""
     before = config.with_overrides(**{"embedding_provider.model": "before"})
     agent = Agent(place.open(before))
     for number in range(3):
@@ -104,7 +104,7 @@ LONG = "one two three four. five six seven eight. nine ten eleven twelve."
 
 
 def pieces(config: CaliberConfig, place: Place) -> tuple[int, int]:
-    """How many pieces of a long text are embedded, and how many vectors it has."""
+    """Return the number of pieces of a long text that are embedded, and the number of its vectors."""
     provider = CountingEmbeddings()
     agent = Agent(place.open(config, embedding_provider=provider))
     with suppress(CaliberError):
@@ -144,7 +144,7 @@ def nearest(config: CaliberConfig, place: Place) -> str:
 
 
 def space_taken(config: CaliberConfig, place: Place) -> str:
-    """Whether a provider of 16 dimensions fits."""
+    """Return whether a provider of 16 dimensions fits."""
     try:
         place.open(config, embedding_provider=CountingEmbeddings(16))
     except MultipleErrors:

@@ -61,7 +61,7 @@ def files(_: CaliberConfig, place: Place) -> list[str]:
 
 
 def readers_left(config: CaliberConfig, place: Place) -> bool:
-    """Whether another can read while one does."""
+    """Return whether another can read while one does."""
     store = store_of(config, place)
     with store.read():
         return bool(store.readers.free > 0)
@@ -83,7 +83,7 @@ def commits(writers: int) -> Seen:
 
 
 def commits_of_two(config: CaliberConfig, place: Place) -> int:
-    """How many commits two writers need of whom the second comes a moment later."""
+    """Return the number of commits of two writers, the second a moment later."""
     store = store_of(config, place)
     before = inspect(store).writer.commits
     inside, go = threading.Event(), threading.Event()
@@ -128,7 +128,7 @@ def store_write(config: CaliberConfig, place: Place) -> Callable[[], Any]:
 
 
 def forked_beside_a_call(config: CaliberConfig, place: Place) -> str:
-    """What a child may do that was forked while a thread was in SQLite, for a while or until the fork gave up."""
+    """Return the calls open to a child that was forked while a thread was in SQLite."""
     store = store_of(config, place)
     inside, go = threading.Event(), threading.Event()
 
@@ -155,7 +155,7 @@ def forked_beside_a_call(config: CaliberConfig, place: Place) -> str:
 
 
 def closings(config: CaliberConfig, place: Place) -> int:
-    """How often a scope is summarized to which something is said each time."""
+    """Return how often a scope is summarized that gets a new turn each time."""
     summarizer = ScriptedSummarizer()
     memory = place.keep(caliber.open(config, summarization_provider=summarizer))
     agent = Agent(memory)
@@ -295,7 +295,7 @@ def notes_told(config: CaliberConfig, place: Place) -> list[int]:
 
 
 def move_past_a_writer(config: CaliberConfig, _: Place) -> str:
-    """What becomes of a move that meets, at its end, a write that takes a while."""
+    """Return the outcome of a move that meets a slow write at its end."""
     caliber.create(config, tenant="one")
     with closing(apsw.Connection(tenant_config(config, "one").storage.shown)) as writer, ExitStack() as stack:
 

@@ -56,7 +56,7 @@ def filled_space(config: CaliberConfig, place: Place, notes: int) -> tuple[Any, 
 
 
 def options(config: CaliberConfig, place: Place) -> list[str]:
-    """How the index of notes is built, as the database says."""
+    """Return the options of the index of notes, as the database reports them."""
     store, space = filled_space(config, place, 40)
     with store.read() as session:
         found = store.vector_index.indexes_of(session, space.space_id)

@@ -72,7 +72,7 @@ def closed(failing: str = "") -> Callable[[CaliberConfig, Place], tuple[str, int
 
 
 def summaries_of_turns(config: CaliberConfig, place: Place) -> list[str]:
-    """What the blocks of five turns are summarized as."""
+    """Return the summaries of the blocks of five turns."""
     agent = Agent(place.open(config, summarization_provider=ScriptedSummarizer()))
     for number in range(5):
         agent.say(f"turn {number}")
@@ -95,7 +95,7 @@ def goal(config: CaliberConfig, place: Place) -> str | None:
 
 
 def confidence(config: CaliberConfig, place: Place) -> float:
-    """How sure a note is that is made of a task, of which the model says 0.6."""
+    """Return the confidence of a note drawn from a task, where the model answers 0.6."""
     agent = Agent(place.open(config, summarization_provider=ScriptedSummarizer()))
     agent.keep("a thing learned")
     (note,) = agent.memory.consolidate_notes(agent.trajectory_id)
@@ -131,7 +131,7 @@ def told(config: CaliberConfig, place: Place) -> int:
 
 
 def tables_of_memories(config: CaliberConfig, place: Place) -> list[str]:
-    """Which tables the database has for memories that are not built in."""
+    """Return the tables of memories that are not built in."""
     with inspect(place.open(config)).store.read() as session:
         rows = session.command(
             "SELECT name FROM sqlite_schema WHERE type = 'table' AND name LIKE 'memory_%' AND name <> 'memory_type'"
@@ -144,7 +144,7 @@ def clock_at(hour: int) -> FixedClock:
 
 
 def due(config: CaliberConfig, place: Place) -> int:
-    """How many actions run between 1 and 4 o'clock in the morning, as UTC has it."""
+    """Return the number of actions that run between 1 and 4 o'clock in the morning, UTC."""
     clock = clock_at(1)
     memory = place.open(config, clock=clock)
     memory.run_due()
@@ -153,7 +153,7 @@ def due(config: CaliberConfig, place: Place) -> int:
 
 
 def by_itself(config: CaliberConfig, place: Place) -> str:
-    """Whether an open store runs what is due though nobody asks it to."""
+    """Return whether an open store runs due schedules unasked."""
     clock = clock_at(1)
     memory = place.open(config, clock=clock)
     heard = threading.Event()
@@ -165,7 +165,7 @@ def by_itself(config: CaliberConfig, place: Place) -> str:
 
 
 def taken_up(config: CaliberConfig, place: Place) -> int:
-    """How many actions are done half an hour after a turn whose process went no further than storing it."""
+    """Return the number of actions done half an hour after a turn whose process only stored it."""
     clock, carry_out = clock_at(1), Tasks.carry_out
     memory = place.open(config, clock=clock)
     scope = memory.current_scope(memory.start_trajectory("test", initiator=USER).trajectory_id)
@@ -180,7 +180,7 @@ def taken_up(config: CaliberConfig, place: Place) -> int:
 
 
 def tries(config: CaliberConfig, place: Place) -> list[str]:
-    """What becomes of an action that others are always in the way of, at one look after the other."""
+    """Return the outcomes of an action that others always get in the way of, one look after the other."""
 
     def overtaken(*_: Any) -> int:
         raise Conflict(entity_type="note", id="planted", reason="planted", retryable=True)
@@ -218,7 +218,7 @@ def seen_by_others(author: AgentRole) -> Callable[[CaliberConfig, Place], list[s
 
 
 def notes_of_two(config: CaliberConfig, place: Place) -> int:
-    """How many notes there are of one thing after two agents of a role have learned about it."""
+    """Return the number of notes of one thing that two agents of a role learned."""
     memory = place.open(config, summarization_provider=ScriptedSummarizer())
     agent = Agent(memory)
     agent.keep("a thing learned")
@@ -251,7 +251,7 @@ def visibility(author: AgentRole, first: AgentRole, second: AgentRole) -> Case:
 
 
 def lapsed(config: CaliberConfig, place: Place) -> str:
-    """Whether a lock can be taken by another 8 seconds after it was."""
+    """Return whether another can take a lock 8 seconds after it was taken."""
     clock = FixedClock()
     memory = place.open(config, clock=clock)
     memory.agents.locks.acquire("r", holder="one")
@@ -264,7 +264,7 @@ def lapsed(config: CaliberConfig, place: Place) -> str:
 
 
 def damaged(config: CaliberConfig, place: Place) -> str:
-    """What is said when somebody reads an artifact that is not what was written."""
+    """Return the error of reading an artifact whose stored bytes were changed."""
     agent = Agent(place.open(config))
     artifact = agent.keep("a thing made")
     agent.memory.close()
@@ -282,7 +282,7 @@ def traced(config: CaliberConfig, place: Place) -> int:
 
 
 def viewed(config: CaliberConfig, place: Place) -> int:
-    """How many artifacts a person sees who asks the view of the newest."""
+    """Return the number of artifacts in the view of the newest."""
     agent = Agent(place.open(config))
     for number in range(5):
         agent.keep(f"artifact {number}")
@@ -292,7 +292,7 @@ def viewed(config: CaliberConfig, place: Place) -> int:
 
 
 def at_once(config: CaliberConfig, place: Place) -> tuple[int, int]:
-    """How many of six asynchronous calls are under way while none can end, and how many wait for a thread."""
+    """Return how many of six asynchronous calls are under way while none can end, and how many wait for a thread."""
 
     async def run() -> tuple[int, int]:
         memory = await caliber.aio.open(config)

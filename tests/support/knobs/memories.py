@@ -45,7 +45,7 @@ def comes(condition: Callable[[], bool], *, expected: bool) -> bool:
 
 
 def texts_in_memory(config: CaliberConfig, place: Place) -> bool:
-    """Whether two megabytes of texts stay in memory."""
+    """Return whether two megabytes of texts stay in memory."""
     agent = Agent(place.open(config))
     for number in range(4):
         agent.keep(f"{number}" * 500_000)
@@ -86,7 +86,7 @@ def seen_later(config: CaliberConfig, place: Place) -> bool:
 
 
 def words_known(config: CaliberConfig, place: Place) -> bool:
-    """Whether the words of a store are known though nobody has searched."""
+    """Return whether the words of a store are known before the first search."""
     agent = Agent(place.open(config))
     agent.note("zeppelin")
     agent.memory.close()
@@ -96,7 +96,7 @@ def words_known(config: CaliberConfig, place: Place) -> bool:
 
 
 def rebuilt(config: CaliberConfig, place: Place) -> int:
-    """How often memory is rebuilt when more than a third of 1,100 turns are deleted."""
+    """Return how often memory is rebuilt when more than a third of 1,100 turns are deleted."""
     agent = Agent(place.open(config))
     agent.memory.append_turns(agent.scope_id, [{"role": "user", "content": "t"}] * 1_100)
     turns = agent.memory.storage.turns.list_by_scope(agent.scope_id)
@@ -117,7 +117,7 @@ def evaluator(config: CaliberConfig, place: Place) -> str:
 
 
 def code_in(config: CaliberConfig, place: Place) -> list[str]:
-    """Which folders there are for compiled code once a store is open whose loops are compiled; here there are none."""
+    """Return the folders for compiled code once a store is open whose loops are compiled; here there are none."""
     place.fixture("monkeypatch").setattr("caliber.kernels.jit.compiled.SIGNATURES", {})
     with replaced(evaluators, "compiled", None):
         place.open(config)
@@ -125,7 +125,7 @@ def code_in(config: CaliberConfig, place: Place) -> list[str]:
 
 
 def opened_wrong(config: CaliberConfig, place: Place) -> str:
-    """What is said when memory was not loaded as the store is."""
+    """Return the error of opening with memory that differs from the store."""
     Agent(place.open(config)).note("a thing", confidence=0.9)
 
     def follow(store: SqliteStore, memory: Any) -> None:
@@ -151,7 +151,7 @@ def event(config: CaliberConfig) -> Event:
 
 
 def room(config: CaliberConfig, place: Place) -> int:
-    """How many events are taken while none can be written."""
+    """Return the number of events taken while none can be written."""
     engine = inspect(place.open(config)).engine
     engine.behind.flush()
     gate = Gate(engine.store)
@@ -175,7 +175,7 @@ def written_by_itself(config: CaliberConfig, place: Place) -> bool:
 
 
 def closed_beside_a_writer(config: CaliberConfig, place: Place) -> str:
-    """What becomes of closing while another writes for a while."""
+    """Return the outcome of closing while another writes for a while."""
     memory = caliber.open(config)
     inspect(memory).behind.flush()
     gate = Gate(inspect(memory).store)
@@ -225,7 +225,7 @@ def left_after_two_days(what: str) -> Callable[[CaliberConfig, Place], int]:
 
 
 def windows_of_before(config: CaliberConfig, place: Place) -> int:
-    """How many windows upkeep removes of two days ago, when windows were to stay for a month."""
+    """Return the number of two-day-old windows that upkeep removes, with windows kept for a month."""
     clock = FixedClock()
     month = {"retention.windows_ms": "30d", "context_window_persistence.ttl_ms": "30d"}
     agent = Agent(place.open(config.with_overrides(**month), clock=clock))

@@ -189,13 +189,13 @@ def provider_cases(section: str) -> Sequence[Case]:
 
 
 def never_answered(provider: Any, server: ModelServer, _: Place) -> str:
-    """Whose time is up first: that of the request, or that of the call."""
+    """Return the first limit to pass: that of the request, or that of the call."""
     server.always = slow(60)
     return never_connected(provider)
 
 
 def never_connected(provider: Any, *_: Any) -> str:
-    """Whose time is up first, once in three times: a busy machine may let both pass."""
+    """Return the first limit to pass, in one of three attempts: a busy machine may let both pass."""
     found = ""
     for _ in range(3):
         with within(0.2):
@@ -231,7 +231,7 @@ def two_that_cost_much(provider: Any, server: ModelServer, place: Place) -> list
 
 
 def one_beside_another(provider: Any, server: ModelServer, _: Place) -> str:
-    """What becomes of a request while another waits for its answer."""
+    """Return the outcome of a request while another waits for its answer."""
     arrived = threading.Event()
 
     def hold(handler: Any, _: Any) -> bool:
@@ -325,7 +325,7 @@ def artifacts(*contents: str) -> Seen:
 
 
 def asked_again(provider: Any, server: ModelServer, _: Place) -> int:
-    """How often a model is asked that cannot keep to the form of its answer."""
+    """Return how often a model is asked that cannot keep to the form of its answer."""
     server.replies["summarize"] = lambda _: "perhaps"
     retry = RetryConfig(**{**RETRY, "max_retries": 2, "initial_backoff": 1})
     outcome(retrying_summarization(provider, Retry(retry, threading.Event())))

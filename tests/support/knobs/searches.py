@@ -203,7 +203,7 @@ def newest_of_many(config: CaliberConfig, place: Place) -> str:
 
 
 def records_read(config: CaliberConfig, place: Place) -> int:
-    """How many records a search reads that is made in the database."""
+    """Return the number of records that a search in the database reads."""
     agent = Agent(place.open(config))
     for number in range(4):
         agent.note(f"zeppelin {number}")

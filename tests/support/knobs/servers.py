@@ -101,7 +101,7 @@ def asked(statement: str) -> Seen:
 
 
 def hears(config: CaliberConfig, place: Place) -> str:
-    """Whether one can subscribe to what other processes commit."""
+    """Return whether the events of other processes can be subscribed to."""
     return works(store_of(config, place).require_remote_events)
 
 
@@ -110,7 +110,7 @@ def opens(config: CaliberConfig, place: Place) -> str:
 
 
 def reads_at_once(config: CaliberConfig, place: Place) -> int:
-    """How many can read at a time."""
+    """Return the number of simultaneous readers."""
     store = store_of(config, place)
     with ExitStack() as stack:
         for number in range(10):
@@ -122,7 +122,7 @@ def reads_at_once(config: CaliberConfig, place: Place) -> int:
 
 
 def read_when_all_is_taken(config: CaliberConfig, place: Place) -> str:
-    """What becomes of a read while every connection is used, for a while."""
+    """Return the outcome of a read while every connection is used for a while."""
     store = store_of(config, place)
     taken = ExitStack()
     while inspect(store).pool.made < config.storage.pool_max:  # type: ignore[union-attr]
@@ -137,7 +137,7 @@ def read_when_all_is_taken(config: CaliberConfig, place: Place) -> str:
 
 
 def patience(config: CaliberConfig, place: Place) -> str:
-    """How many seconds PostgreSQL's library gives a connection to be made, as it says itself."""
+    """Return the seconds that PostgreSQL's library allows for connecting, as it reports them."""
     with store_of(config, place).read() as session:
         return str(session.raw.info.get_parameters()["connect_timeout"])
 
@@ -257,7 +257,7 @@ def server_cases(prefix: str) -> Sequence[Case]:
 
 
 def schemas(_: CaliberConfig, place: Place) -> list[str]:
-    """Which schemas there are that this observation may have made; they are removed."""
+    """Return the schemas that this observation may have made; they are removed."""
     prefix = fresh(place)
     found = [row[0] for row in admin(f"SELECT nspname FROM pg_namespace WHERE nspname LIKE '{prefix}%' ORDER BY 1")]
     for name in found:
@@ -374,7 +374,7 @@ def where_cases() -> Sequence[Case]:
 
 
 def places(config: CaliberConfig, place: Place) -> tuple[list[str], list[str]]:
-    """Which files and which schemas there are."""
+    """Return the files and the schemas that exist."""
     found = sorted(str(path.relative_to(place.folder)) for path in place.folder.rglob("*.db"))
     return found, schemas(config, place)
 
@@ -429,7 +429,7 @@ def adapter_cases() -> Sequence[Case]:
 
 
 def lines_up(config: CaliberConfig, place: Place) -> str:
-    """What a writer does while another is at work: wait for its turn to share a commit, or write."""
+    """Return what a writer does while another is at work: wait to share a commit, or write."""
     store = store_of(config, place)
     gate = Gate(store)
     thread = threading.Thread(target=store.write, args=(insert,))
@@ -442,7 +442,7 @@ def lines_up(config: CaliberConfig, place: Place) -> str:
 
 
 def shared_cases() -> Sequence[Case]:
-    """What SQLite has too."""
+    """Return the cases that SQLite shares."""
     summarize = policy("scope_close", {"action": "summarize", "target": "turn_buffer"})
     cases = (
         at(STORE, "durability", lines_up, ("commit", "writes"), ("group", "waits")),

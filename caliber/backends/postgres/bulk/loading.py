@@ -72,7 +72,7 @@ def load(
 
 
 class _Loading:
-    """What both ways of loading share: ordinals, the stream, change records, questions at the end."""
+    """The shared part of both ways of loading: ordinals, the stream, change records, questions at the end."""
 
     def __init__(
         self, connection: Connection, numbers: Connection, target: Target, relation: Relation, progress: Progress

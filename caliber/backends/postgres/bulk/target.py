@@ -18,7 +18,7 @@ Connection = psycopg.Connection[Any]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where to load, and who says so in change records."""
+    """The relation to load into, and the writer named in change records."""
 
     schema: str
     table: Callable[[str], str]

@@ -54,7 +54,7 @@ _bindings: dict[tuple[int, str], Binding] = {}
 
 @dataclass(slots=True)
 class Shared:
-    """What the connections of one store have in common."""
+    """The common state of all connections of one store."""
 
     store: str
     """What messages call the store; never a DSN."""
@@ -176,7 +176,7 @@ class PgConnection:
 
     @property
     def waits(self) -> bool:
-        """Whether something was asked for that is still to be sent, besides beginning."""
+        """True if statements, other than BEGIN, are still to be sent."""
         return len(self._queue) > (self._opening_at + 1 if self._opening is not None else 0)
 
     def changed(self, plan: Plan, parameters: Sequence[Any]) -> int:
@@ -277,12 +277,12 @@ class PgConnection:
 
     @property
     def in_transaction(self) -> bool:
-        """Whether the server is inside a transaction, failed or not."""
+        """True inside a transaction of the server, failed or not."""
         return self.pg.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
 
     @property
     def broken(self) -> bool:
-        """Whether the connection cannot be used again: it is gone, or in the middle of something."""
+        """True if the connection cannot be used again: it is gone, or in the middle of something."""
         return self.pg.status != ConnStatus.OK or self.pg.transaction_status in (
             TransactionStatus.ACTIVE,
             TransactionStatus.UNKNOWN,
@@ -312,7 +312,7 @@ class PgConnection:
 
     @property
     def closed(self) -> bool:
-        """Whether the connection was closed."""
+        """True if the connection was closed."""
         return bool(self.raw.closed)
 
     def is_dead(self) -> bool:

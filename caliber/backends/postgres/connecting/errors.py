@@ -57,7 +57,7 @@ _STALE_PLANS: Final = frozenset(("26000", "0A000"))
 
 
 class StatementError(Exception):
-    """What the server said to one statement: for this room alone, ``translate`` makes it an error of CALIBER's."""
+    """The server's error for one statement, internal to this room: ``translate`` turns it into a CALIBER error."""
 
     def __init__(self, state: str, primary: str, constraint: str | None) -> None:
         super().__init__(state)

@@ -19,7 +19,7 @@ DOUBT_S: Final = 1.0
 
 
 class BasePool:
-    """What whoever lends connections knows of them: how many there were, and whether they are to be trusted now."""
+    """The state that every pool keeps: how many connections it opened, and until when to distrust them."""
 
     def __init__(self) -> None:
         self._closed = False

@@ -239,7 +239,7 @@ _DECODERS: Final[dict[int, Callable[[bytes], Any] | None]] = {
 
 
 class Binding:
-    """How one statement's parameters go out and its rows come in."""
+    """The wire formats of one statement's parameters and result columns."""
 
     __slots__ = ("decode", "encode", "width")
 

@@ -72,7 +72,7 @@ class _Refused(Exception):
 
 
 class _At(NamedTuple):
-    """Where the log is: number of the segment that is written to, bytes in a segment, timeline, segments kept."""
+    """The position of the log: segment in use, bytes of a segment, timeline, segments kept."""
 
     number: int
     segment_bytes: int

@@ -83,7 +83,7 @@ def drop_texts(names: Iterable[str], dialect: PostgresDialect) -> str:
 
 
 class StepWords:
-    """What steps of memories do to full text, in PostgreSQL's words."""
+    """The full-text statements of schema steps, for PostgreSQL."""
 
     def __init__(self, dialect: PostgresDialect) -> None:
         self._dialect = dialect

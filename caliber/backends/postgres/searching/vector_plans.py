@@ -39,7 +39,7 @@ _CLASSES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """What of an embedding space its statements are made of."""
+    """The properties of an embedding space that its statements depend on."""
 
     space_id: uuid.UUID
     dimensions: int

@@ -71,7 +71,7 @@ class SnapshotFeed:
 
     @property
     def due(self) -> bool:
-        """Whether so many commits of ours lie beyond the last snapshot that it is time for a new one."""
+        """True if the last snapshot is so many commits old that a new one is due."""
         return len(self._told) >= 64
 
     def distrust(self) -> None:
@@ -80,7 +80,7 @@ class SnapshotFeed:
 
     @property
     def must_reload(self) -> bool:
-        """Whether the next look has to read everything anew."""
+        """True if the next look has to read everything anew."""
         return self._distrusted
 
     # --- for the follower ------------------------------------------------------------------------

@@ -87,7 +87,7 @@ class _Changes(list[RowChange]):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What bounds a transaction, in milliseconds; 0 is no limit."""
+    """The limits of a transaction, in milliseconds; 0 is no limit."""
 
     statement_timeout_ms: int
     lock_timeout_ms: int

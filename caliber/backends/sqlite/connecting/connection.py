@@ -240,7 +240,7 @@ class SqliteConnection(Calls):
 
     @property
     def is_inherited(self) -> bool:
-        """Whether a parent of this process opened it."""
+        """True if a parent of this process opened it."""
         return isinstance(self.raw, Inherited)
 
     def forked(self) -> None:

@@ -51,7 +51,7 @@ class Inherited:
         raise _forked()
 
     def get_autocommit(self) -> bool:
-        """Whatever the parent is doing, this process is in no transaction."""
+        """Return True: this process is in no transaction, whatever its parent is doing."""
         return True
 
     def close(self, force: bool = False) -> None:

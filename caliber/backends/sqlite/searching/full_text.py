@@ -134,7 +134,7 @@ def _remove(connection: SqliteConnection, of: _Statements, ordinal: int) -> None
 
 
 class StepWords:
-    """What steps of memories do to full text, in SQLite's words."""
+    """The full-text statements of schema steps, for SQLite."""
 
     @staticmethod
     def first(step: TextStep) -> tuple[str, ...]:

@@ -1,0 +1,45 @@
+"""Docstrings of modules, classes and functions begin with a name or a verb, not with a question word."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+FOLDERS = ("bench", "caliber", "tests", "tools")
+QUESTION = re.compile(
+    r"(?:(?:What|Who|Whom|Whose|Where|Whether|How|Which|When|Why)(?:ever)?|That which)\b", re.IGNORECASE
+)
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def question_docstrings(root: Path) -> list[str]:
+    """Return ``module:name`` of all docstrings below ``root`` that begin with a question word."""
+    return [
+        f"{path.relative_to(root)}:{getattr(node, 'name', 'module')}"
+        for path in sorted(root.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_bytes()))
+        if isinstance(node, DOCUMENTED) and QUESTION.match(ast.get_docstring(node) or "")
+    ]
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_no_docstring_begins_with_a_question_word(folder: str) -> None:
+    assert question_docstrings(REPOSITORY / folder) == []
+
+
+@pytest.mark.parametrize(
+    "word", ["What", "Who", "Whose", "Where", "Whether", "How", "Which", "When", "Why", "Whatever", "That which"]
+)
+def test_planted_question_word_is_caught(word: str, tmp_path: Path) -> None:
+    (tmp_path / "asks.py").write_text(f'# A comment.\n"""{word} a module is."""\n')
+    (tmp_path / "names.py").write_text(
+        f'"""Whole name: {word.lower()} follows."""\n\n\nclass C:\n    """{word} it is."""\n\n'
+        f'    def f(self):\n        """{word} it does."""\n\n'
+        f'    async def g(self):\n        """Return {word.lower()} follows."""\n'
+    )
+    (tmp_path / "empty.py").write_text("")
+    assert question_docstrings(tmp_path) == ["asks.py:module", "names.py:C", "names.py:f"]
