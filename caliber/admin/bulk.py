@@ -10,6 +10,7 @@ from typing import Any
 from caliber.embedding.service import Embeddings
 from caliber.engine.engine import Engine
 from caliber.model import arguments
+from caliber.model.deadline import check
 from caliber.model.errors import InvalidValue
 from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relation import Relation
@@ -71,7 +72,13 @@ def load_source(
     maker = Maker(engine.clock.now_us(), engine.estimator)
     owners = tuple(kinds_of(engine.store.catalog))
     batches = batches_of(relation, source, maker, _spaces(engine), owners)
-    report = engine.store.bulk_load(relation, batches, on_existing, progress)
+
+    def in_time(rows: int) -> None:
+        check("rows were loaded; none was kept")
+        progress(rows)
+
+    in_time(0)
+    report = engine.store.bulk_load(relation, batches, on_existing, in_time)
     embedder, summaries = engine.part(Embeddings).embedder, engine.find_part(TurnSummarizer)
     if report.loaded and relation.name in owners and embedder is not None:
         embedder.loaded()

@@ -15,6 +15,7 @@ from caliber.admin.spaces import Rebuilt, Sweep
 from caliber.engine.engine import Engine
 from caliber.model import arguments
 from caliber.model.access import Principal
+from caliber.model.deadline import bounded
 from caliber.model.erasure import ForgetReport
 from caliber.model.ids import Id
 from caliber.storage.maintain.integrity import Finding
@@ -46,36 +47,46 @@ class Admin:
         """Compare memory and store row by row, and check the store itself; return no findings when all is well."""
         return stats.verify(self._require("verify"))
 
-    def maintain(self) -> dict[str, int]:
+    def maintain(self, *, deadline_ms: int | None = None) -> dict[str, int]:
         """Apply retention: of memories, expired windows, old events and changes, unreferenced content, lapsed locks."""
-        return maintenance.maintain(self._require("maintain"))
+        with bounded(deadline_ms):
+            return maintenance.maintain(self._require("maintain"))
 
     def purge_trajectory(
-        self, trajectory_id: Id, *, dry_run: bool = False, wait_ms: int | None = None, scrub_log: bool = False
+        self,
+        trajectory_id: Id,
+        *,
+        dry_run: bool = False,
+        wait_ms: int | None = None,
+        scrub_log: bool = False,
+        deadline_ms: int | None = None,
     ) -> ForgetReport:
         """Erase a task, those it started, and records drawn from them alone. Raises: NotFound."""
         from caliber.erasure.service import Forgetting
 
-        return Forgetting(self._engine, self._principal).purge_trajectory(
-            arguments.as_uuid(trajectory_id, "trajectory_id"),
-            dry_run=arguments.as_flag(dry_run, "dry_run"),
-            wait_ms=wait_ms,
-            scrub_log=arguments.as_flag(scrub_log, "scrub_log"),
-        )
+        with bounded(deadline_ms):
+            return Forgetting(self._engine, self._principal).purge_trajectory(
+                arguments.as_uuid(trajectory_id, "trajectory_id"),
+                dry_run=arguments.as_flag(dry_run, "dry_run"),
+                wait_ms=wait_ms,
+                scrub_log=arguments.as_flag(scrub_log, "scrub_log"),
+            )
 
-    def resume_forgetting(self, *, wait_ms: int | None = None) -> list[ForgetReport]:
+    def resume_forgetting(self, *, wait_ms: int | None = None, deadline_ms: int | None = None) -> list[ForgetReport]:
         """Finish erasures that a process left in the middle; return no reports when all are finished."""
         from caliber.erasure.service import Forgetting
 
         wait = None if wait_ms is None else arguments.as_whole(wait_ms, "wait_ms")
-        return Forgetting(self._engine, self._principal).resume(wait_ms=wait)
+        with bounded(deadline_ms):
+            return Forgetting(self._engine, self._principal).resume(wait_ms=wait)
 
     # --- search ----------------------------------------------------------------------------------
 
-    def sweep(self, *, dry_run: bool = False) -> Sweep:
+    def sweep(self, *, dry_run: bool = False, deadline_ms: int | None = None) -> Sweep:
         """Remove vectors that belong to nobody, and spaces without any; with ``dry_run`` only count them."""
         self._require("sweep")
-        return spaces.sweep(self._engine, dry_run=arguments.as_flag(dry_run, "dry_run"))
+        with bounded(deadline_ms):
+            return spaces.sweep(self._engine, dry_run=arguments.as_flag(dry_run, "dry_run"))
 
     def rebuild_search(self, step: Callable[[str], None] | None = None, *, full_text: bool = True) -> Rebuilt:
         """Make anew whatever search is answered from, and verify it; ``step`` hears what is being done.

@@ -15,6 +15,7 @@ import numpy as np
 
 from caliber.engine.engine import Engine
 from caliber.model import arguments, states
+from caliber.model.deadline import bounded
 from caliber.model.embedding import Embedding, EmbeddingSpace
 from caliber.model.errors import (
     Conflict,
@@ -111,33 +112,101 @@ _PLAIN = (str, int, float, bool)
 """Types that memory keeps as they are: a subclass that offers a buffer (NumPy's) would be kept as its bytes."""
 
 
-class Table:
-    """One relation: ``get``, ``insert``, ``update``, ``delete``, ``count``, ``all`` and its ``list_…`` paths."""
+class TableReader:
+    """One relation, read: ``get``, ``count``, ``all`` and its ``list_…`` paths."""
 
-    _by_relation: ClassVar[dict[str, type[Table]]] = {}
+    _by_relation: ClassVar[dict[str, type[TableReader]]] = {}
 
     def __init_subclass__(cls, *, of: Relation | None = None) -> None:
         if of is not None:
-            Table._by_relation[of.name] = cls
-
-    @classmethod
-    def of(cls, relation: Relation) -> type[Table]:
-        """Return the class that has what this relation offers beyond what each does."""
-        return cls._by_relation.get(relation.name, Table)
+            TableReader._by_relation[of.name] = cls
 
     def __init__(self, engine: Engine, relation: Relation) -> None:
         self._engine = engine
         self._relation = relation
         self._plans = engine.store.plans[relation.name]
 
-    def get(self, *key: Any) -> Any | None:
+    def get(self, *key: Any, deadline_ms: int | None = None) -> Any | None:
         """Return the entity under its key, or None."""
         self._engine.check_open()
-        with reading(self._engine.store, self._relation) as session:
+        with bounded(deadline_ms), reading(self._engine.store, self._relation) as session:
             rows = session.run(self._plans.get, self._key(key))
         return self._plans.codec.decode(rows[0]) if rows else None
 
-    def insert(self, entity: Any) -> Any:
+    def count(self, *, deadline_ms: int | None = None) -> int:
+        """Return how many rows there are."""
+        self._engine.check_open()
+        with bounded(deadline_ms), reading(self._engine.store, self._relation) as session:
+            total: int = session.run(self._plans.count, ())[0][0]
+        return total
+
+    def all(self) -> Iterator[Any]:
+        """Yield every entity in the order of insertion, page by page."""
+        if not self._relation.ordinal:
+            raise InvalidValue(field=self._relation.name, reason="cannot be paged through")
+        last = -1
+        while True:
+            self._engine.check_open()
+            with reading(self._engine.store, self._relation) as session:
+                rows = session.run(self._plans.page, (last, _PAGE))
+            for row in rows:
+                yield self._plans.codec.decode(row)
+            if len(rows) < _PAGE:
+                return
+            last = last_of(rows, last)
+
+    def _key(self, key: tuple[Any, ...]) -> tuple[Any, ...]:
+        if len(key) != len(self._relation.key):
+            raise InvalidValue(field="key", reason=f"expected {', '.join(self._relation.key)}")
+        return tuple(
+            _bound(self._relation.column(name), part) for name, part in zip(self._relation.key, key, strict=True)
+        )
+
+    def _list(self, path: str, *by: Any, limit: int | None = None, deadline_ms: int | None = None) -> list[Any]:
+        plan = self._plans.lists[path]
+        declared = next(item for item in self._relation.paths if item.name == path)
+        if len(by) != len(declared.by):
+            raise InvalidValue(field=path, reason=f"expected {', '.join(declared.by) or 'no arguments'}")
+        parameters = [_bound(self._relation.column(name), part) for name, part in zip(declared.by, by, strict=True)]
+        if limit is not None:
+            # A negative limit would mean "all" to one database and an error to the other.
+            arguments.as_whole(limit, "limit")
+        if declared.limited:
+            parameters.append(2**62 if limit is None else limit)
+        self._engine.check_open()
+        with bounded(deadline_ms), reading(self._engine.store, self._relation) as session:
+            rows = session.run(plan, parameters)
+        found = [self._plans.codec.decode(row) for row in rows]
+        return found if limit is None else found[:limit]
+
+    def _count(self, path: str, *by: Any, deadline_ms: int | None = None) -> int:
+        declared = next(item for item in self._relation.paths if item.name == path)
+        parameters = [_bound(self._relation.column(name), part) for name, part in zip(declared.by, by, strict=True)]
+        self._engine.check_open()
+        with bounded(deadline_ms), reading(self._engine.store, self._relation) as session:
+            total: int = session.run(self._plans.counts[path], parameters)[0][0]
+        return total
+
+    def __getattr__(self, name: str) -> Callable[..., list[Any]]:
+        if name.startswith("_") or name not in self._plans.lists:
+            paths = ", ".join(sorted(self.__dict__["_plans"].lists)) if "_plans" in self.__dict__ else ""
+            raise AttributeError(f"{self._relation.plural} has no {name}; it lists by: {paths or 'nothing'}")
+
+        def listed(*by: Any, limit: int | None = None, deadline_ms: int | None = None) -> list[Any]:
+            return self._list(name, *by, limit=limit, deadline_ms=deadline_ms)
+
+        return listed
+
+
+def table_of(engine: Engine, relation: Relation) -> TableReader:
+    """Return the table of a relation: a ``Table``, or one with calls of its own."""
+    return TableReader._by_relation.get(relation.name, Table)(engine, relation)
+
+
+class Table(TableReader):
+    """One relation, read and written: ``insert``, ``update``, ``delete``."""
+
+    def insert(self, entity: Any, *, deadline_ms: int | None = None) -> Any:
         """Insert an entity and return it. Raises: DTypeError, Conflict, StorageError."""
         if not isinstance(entity, self._relation.entity):
             raise DTypeError(field="entity", expected=self._relation.entity.__name__, got=type(entity).__name__)
@@ -148,7 +217,8 @@ class Table:
             check_insert(uow, entity)
             self._insert(uow, entity)
 
-        self._engine.write(work)
+        with bounded(deadline_ms):
+            self._engine.write(work)
         return entity
 
     def _insert(self, uow: UnitOfWork, entity: Any) -> None:
@@ -173,7 +243,9 @@ class Table:
                 raise InvalidValue(field=name, reason="must fit 64 bits")
         return row
 
-    def update(self, *key: Any, expected_version: int | None = None, **changes: Any) -> Any:
+    def update(
+        self, *key: Any, expected_version: int | None = None, deadline_ms: int | None = None, **changes: Any
+    ) -> Any:
         """Change fields of an entity and return it as stored.
 
         Raises: NotFound; Conflict when ``expected_version`` is no longer the stored one; InvalidValue for a field
@@ -196,7 +268,8 @@ class Table:
                 )
             return self._write_changed(uow, entity, changes)
 
-        return self._engine.write(work)
+        with bounded(deadline_ms):
+            return self._engine.write(work)
 
     def _write_changed(self, uow: UnitOfWork, entity: Any, changes: dict[str, Any]) -> Any:
         relation, codec = self._relation, self._plans.codec
@@ -225,7 +298,7 @@ class Table:
         if wrong is not None:
             raise ConstraintViolation(constraint=wrong.column, reason=f"it is {reason_of(self._relation, wrong)}")
 
-    def delete(self, *key: Any) -> bool:
+    def delete(self, *key: Any, deadline_ms: int | None = None) -> bool:
         """Delete a row and what is owned by it, keeping their content for replay; return whether it was there."""
         bound = self._key(key)
 
@@ -236,68 +309,5 @@ class Table:
             uow.delete(self._relation, entity)
             return True
 
-        return self._engine.write(work)
-
-    def count(self) -> int:
-        """Return how many rows there are."""
-        self._engine.check_open()
-        with reading(self._engine.store, self._relation) as session:
-            total: int = session.run(self._plans.count, ())[0][0]
-        return total
-
-    def all(self) -> Iterator[Any]:
-        """Yield every entity in the order of insertion, page by page."""
-        if not self._relation.ordinal:
-            raise InvalidValue(field=self._relation.name, reason="cannot be paged through")
-        last = -1
-        while True:
-            self._engine.check_open()
-            with reading(self._engine.store, self._relation) as session:
-                rows = session.run(self._plans.page, (last, _PAGE))
-            for row in rows:
-                yield self._plans.codec.decode(row)
-            if len(rows) < _PAGE:
-                return
-            last = last_of(rows, last)
-
-    def _key(self, key: tuple[Any, ...]) -> tuple[Any, ...]:
-        if len(key) != len(self._relation.key):
-            raise InvalidValue(field="key", reason=f"expected {', '.join(self._relation.key)}")
-        return tuple(
-            _bound(self._relation.column(name), part) for name, part in zip(self._relation.key, key, strict=True)
-        )
-
-    def _list(self, path: str, *by: Any, limit: int | None = None) -> list[Any]:
-        plan = self._plans.lists[path]
-        declared = next(item for item in self._relation.paths if item.name == path)
-        if len(by) != len(declared.by):
-            raise InvalidValue(field=path, reason=f"expected {', '.join(declared.by) or 'no arguments'}")
-        parameters = [_bound(self._relation.column(name), part) for name, part in zip(declared.by, by, strict=True)]
-        if limit is not None:
-            # A negative limit would mean "all" to one database and an error to the other.
-            arguments.as_whole(limit, "limit")
-        if declared.limited:
-            parameters.append(2**62 if limit is None else limit)
-        self._engine.check_open()
-        with reading(self._engine.store, self._relation) as session:
-            rows = session.run(plan, parameters)
-        found = [self._plans.codec.decode(row) for row in rows]
-        return found if limit is None else found[:limit]
-
-    def _count(self, path: str, *by: Any) -> int:
-        declared = next(item for item in self._relation.paths if item.name == path)
-        parameters = [_bound(self._relation.column(name), part) for name, part in zip(declared.by, by, strict=True)]
-        self._engine.check_open()
-        with reading(self._engine.store, self._relation) as session:
-            total: int = session.run(self._plans.counts[path], parameters)[0][0]
-        return total
-
-    def __getattr__(self, name: str) -> Callable[..., list[Any]]:
-        if name.startswith("_") or name not in self._plans.lists:
-            paths = ", ".join(sorted(self.__dict__["_plans"].lists)) if "_plans" in self.__dict__ else ""
-            raise AttributeError(f"{self._relation.plural} has no {name}; it lists by: {paths or 'nothing'}")
-
-        def listed(*by: Any, limit: int | None = None) -> list[Any]:
-            return self._list(name, *by, limit=limit)
-
-        return listed
+        with bounded(deadline_ms):
+            return self._engine.write(work)

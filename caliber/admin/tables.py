@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from caliber.admin.spaces import SpaceTable
-from caliber.admin.table import Table
+from caliber.admin.table import Table, TableReader, table_of
 from caliber.embedding.service import Embeddings
 from caliber.engine.engine import Engine
 from caliber.model import arguments
+from caliber.model.deadline import bounded
 from caliber.model.errors import InvalidValue, NotFound, ProviderNotConfigured
 from caliber.model.pcp import Checkpoint
 from caliber.model.time import from_us
@@ -48,9 +49,9 @@ _NO_TIME = -(2**63)
 class ScopeTable(Table, of=SCOPE):
     """Scopes."""
 
-    def get_current(self, trajectory_id: Any) -> Scope | None:
+    def get_current(self, trajectory_id: Any, *, deadline_ms: int | None = None) -> Scope | None:
         """Return the open scope with the highest sequence number, or None (C-327)."""
-        found: list[Scope] = self._list("list_open", trajectory_id)
+        found: list[Scope] = self._list("list_open", trajectory_id, deadline_ms=deadline_ms)
         return found[-1] if found else None
 
     def close(
@@ -60,6 +61,7 @@ class ScopeTable(Table, of=SCOPE):
         summary: str | None = None,
         artifact_ids: tuple[uuid.UUID, ...] = (),
         checkpoint_id: uuid.UUID | None = None,
+        deadline_ms: int | None = None,
     ) -> Scope:
         """Close a scope without running policies. Raises: NotFound, InvalidStateTransition (C-325)."""
         wanted = arguments.as_uuid(scope_id, "scope_id")
@@ -81,21 +83,22 @@ class ScopeTable(Table, of=SCOPE):
             Retaining(self._engine).scope_closed(uow, closed)
             return closed
 
-        return self._engine.write(work)
+        with bounded(deadline_ms):
+            return self._engine.write(work)
 
-    def count_by_trajectory(self, trajectory_id: Any) -> int:
+    def count_by_trajectory(self, trajectory_id: Any, *, deadline_ms: int | None = None) -> int:
         """Return how many scopes a trajectory has (C-328)."""
-        return self._count("list_by_trajectory", trajectory_id)
+        return self._count("list_by_trajectory", trajectory_id, deadline_ms=deadline_ms)
 
 
 class TurnTable(Table, of=TURN):
     """Turns."""
 
-    def count_by_scope(self, scope_id: Any) -> int:
+    def count_by_scope(self, scope_id: Any, *, deadline_ms: int | None = None) -> int:
         """Return how many turns a scope has (C-347)."""
-        return self._count("list_by_scope", scope_id)
+        return self._count("list_by_scope", scope_id, deadline_ms=deadline_ms)
 
-    def delete_by_scope(self, scope_id: Any) -> int:
+    def delete_by_scope(self, scope_id: Any, *, deadline_ms: int | None = None) -> int:
         """Delete a scope's turns, keeping their content for replay; return how many (C-346)."""
         wanted = arguments.as_uuid(scope_id, "scope_id")
 
@@ -105,7 +108,8 @@ class TurnTable(Table, of=TURN):
                 uow.delete(TURN, turn)
             return len(turns)
 
-        return self._engine.write(work)
+        with bounded(deadline_ms):
+            return self._engine.write(work)
 
 
 class _Similar(Table):
@@ -140,71 +144,81 @@ class _Similar(Table):
 class ArtifactTable(_Similar, of=ARTIFACT):
     """Artifacts."""
 
-    def get_by_hash(self, trajectory_id: Any, content_hash: bytes) -> Artifact | None:
+    def get_by_hash(
+        self, trajectory_id: Any, content_hash: bytes, *, deadline_ms: int | None = None
+    ) -> Artifact | None:
         """Return the artifact of this content that is in use in a trajectory, or None (C-331)."""
-        found: list[Artifact] = self._list("list_by_hash", trajectory_id, content_hash)
+        found: list[Artifact] = self._list("list_by_hash", trajectory_id, content_hash, deadline_ms=deadline_ms)
         now = from_us(self._engine.clock.now_us())
         return next((artifact for artifact in found if counts(ARTIFACT, artifact, now)), None)
 
     def list_by_trajectory(
-        self, trajectory_id: Any, *, include_superseded: bool = False, limit: int | None = None
+        self,
+        trajectory_id: Any,
+        *,
+        include_superseded: bool = False,
+        limit: int | None = None,
+        deadline_ms: int | None = None,
     ) -> list[Artifact]:
         """Return a trajectory's artifacts, without those that were superseded unless asked (C-334)."""
-        found: list[Artifact] = self._list("list_by_trajectory", trajectory_id)
+        found: list[Artifact] = self._list("list_by_trajectory", trajectory_id, deadline_ms=deadline_ms)
         every = arguments.as_flag(include_superseded, "include_superseded")
         kept = [artifact for artifact in found if every or artifact.superseded_by is None]
         return kept if limit is None else kept[: arguments.as_whole(limit, "limit")]
 
-    def count_by_trajectory(self, trajectory_id: Any) -> int:
+    def count_by_trajectory(self, trajectory_id: Any, *, deadline_ms: int | None = None) -> int:
         """Return how many artifacts a trajectory has, whatever became of them (C-337)."""
-        return self._count("list_by_trajectory", trajectory_id)
+        return self._count("list_by_trajectory", trajectory_id, deadline_ms=deadline_ms)
 
 
 class NoteTable(_Similar, of=NOTE):
     """Notes."""
 
-    def count_by_trajectory(self, trajectory_id: Any) -> int:
+    def count_by_trajectory(self, trajectory_id: Any, *, deadline_ms: int | None = None) -> int:
         """Return how many notes name a trajectory as their source (C-343)."""
         wanted = arguments.as_uuid(trajectory_id, "trajectory_id")
         self._engine.check_open()
         plan = self._plans.drawn_from
         assert plan is not None  # notes list the tasks that they were drawn from
-        with self._engine.store.read() as session:
+        with bounded(deadline_ms), self._engine.store.read() as session:
             return len(session.run(plan, (wanted.bytes,)))
 
 
 class CheckpointTable(Table, of=CHECKPOINT):
     """Checkpoints."""
 
-    def get_latest(self, trajectory_id: Any) -> Checkpoint | None:
+    def get_latest(self, trajectory_id: Any, *, deadline_ms: int | None = None) -> Checkpoint | None:
         """Return a trajectory's newest checkpoint, or None (C-351)."""
-        found: list[Checkpoint] = self._list("list_by_trajectory", trajectory_id, limit=1)
+        found: list[Checkpoint] = self._list("list_by_trajectory", trajectory_id, limit=1, deadline_ms=deadline_ms)
         return found[0] if found else None
 
-    def delete_oldest(self, trajectory_id: Any, keep: int) -> int:
+    def delete_oldest(self, trajectory_id: Any, keep: int, *, deadline_ms: int | None = None) -> int:
         """Delete all but a trajectory's newest ``keep`` checkpoints; return how many (C-352)."""
         wanted = arguments.as_uuid(trajectory_id, "trajectory_id")
         arguments.as_whole(keep, "keep")
-        return self._engine.write(lambda uow: uow.execute("checkpoint.prune", wanted.bytes, keep))
+        with bounded(deadline_ms):
+            return self._engine.write(lambda uow: uow.execute("checkpoint.prune", wanted.bytes, keep))
 
 
 class WindowTable(Table, of=CONTEXT_WINDOW):
     """Persisted windows."""
 
-    def delete_expired(self) -> int:
+    def delete_expired(self, *, deadline_ms: int | None = None) -> int:
         """Delete windows whose time is over; return how many (C-355)."""
-        self._engine.behind.flush()
-        return self._engine.write(lambda uow: uow.execute("window.prune", uow.now_us, _NO_TIME))
+        with bounded(deadline_ms):
+            self._engine.behind.flush()
+            return self._engine.write(lambda uow: uow.execute("window.prune", uow.now_us, _NO_TIME))
 
 
 class EventTable(Table, of=EVENT):
     """The event log."""
 
-    def delete_by_trajectory(self, trajectory_id: Any) -> int:
+    def delete_by_trajectory(self, trajectory_id: Any, *, deadline_ms: int | None = None) -> int:
         """Delete a trajectory's trace, but no audit record; return how many events (C-358)."""
         wanted = arguments.as_uuid(trajectory_id, "trajectory_id")
-        self._engine.behind.flush()
-        return self._engine.write(lambda uow: uow.execute("event.drop_trace", wanted.bytes))
+        with bounded(deadline_ms):
+            self._engine.behind.flush()
+            return self._engine.write(lambda uow: uow.execute("event.drop_trace", wanted.bytes))
 
 
 class EmbeddingCacheTable(Table, of=EMBEDDING_CACHE):
@@ -213,29 +227,15 @@ class EmbeddingCacheTable(Table, of=EMBEDDING_CACHE):
     def _insert(self, uow: UnitOfWork, entity: Any) -> None:
         uow.upsert(self._relation, entity)  # C-360
 
-    def delete_older_than(self, age_ms: int) -> int:
+    def delete_older_than(self, age_ms: int, *, deadline_ms: int | None = None) -> int:
         """Delete what was cached longer ago than ``age_ms``; return how many vectors (C-361)."""
         arguments.as_whole(age_ms, "age_ms")
-        return self._engine.write(lambda uow: uow.execute("embedding_cache.prune", uow.now_us - age_ms * 1_000))
+        with bounded(deadline_ms):
+            return self._engine.write(lambda uow: uow.execute("embedding_cache.prune", uow.now_us - age_ms * 1_000))
 
 
-class MemoryTypeTable(Table, of=MEMORY_TYPE):
-    """The declared memories of the store. What declares them is the configuration, and migrating."""
-
-    def _refuse(self) -> InvalidValue:
-        return InvalidValue(field="memory_type", reason="is written by `caliber create` and `caliber db migrate` only")
-
-    def insert(self, entity: Any) -> Any:  # noqa: ARG002
-        """Raise InvalidValue."""
-        raise self._refuse()
-
-    def update(self, *key: Any, expected_version: int | None = None, **changes: Any) -> Any:  # noqa: ARG002
-        """Raise InvalidValue."""
-        raise self._refuse()
-
-    def delete(self, *key: Any) -> bool:  # noqa: ARG002
-        """Raise InvalidValue."""
-        raise self._refuse()
+class MemoryTypeTable(TableReader, of=MEMORY_TYPE):
+    """Declared memories."""
 
 
 class Tables:
@@ -243,12 +243,10 @@ class Tables:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._tables = {
-            relation.plural: Table.of(relation)(engine, relation) for relation in engine.store.catalog.relations
-        }
+        self._tables = {relation.plural: table_of(engine, relation) for relation in engine.store.catalog.relations}
 
     def __getattr__(self, name: str) -> Table:
-        tables = self.__dict__.get("_tables", {})
+        tables: dict[str, Any] = self.__dict__.get("_tables", {})
         if name not in tables:
             raise AttributeError(f"there is no relation {name}; there are {', '.join(tables)}")
         table: Table = tables[name]
@@ -256,6 +254,11 @@ class Tables:
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tables)
+
+    @property
+    def memory_types(self) -> TableReader:
+        """The declared memories of the store; `caliber create` and `caliber db migrate` write them."""
+        return self._tables[MEMORY_TYPE.plural]
 
     @property
     def embedding_spaces(self) -> SpaceTable:
@@ -270,6 +273,7 @@ class Tables:
         on_existing: OnExisting | str = OnExisting.ERROR,
         progress: Progress | None = None,
         batch_rows: int = BATCH_ROWS,
+        deadline_ms: int | None = None,
     ) -> BulkReport:
         """Load an Arrow table, record batch or stream (``__arrow_c_stream__``) into a relation, in one transaction.
 
@@ -284,9 +288,10 @@ class Tables:
         """
         from caliber.admin import bulk
 
-        return bulk.load(
-            self._engine, relation, data, on_existing=on_existing, progress=progress, batch_rows=batch_rows
-        )
+        with bounded(deadline_ms):
+            return bulk.load(
+                self._engine, relation, data, on_existing=on_existing, progress=progress, batch_rows=batch_rows
+            )
 
     def bulk_read(self, relation: str, *, batch_rows: int = BATCH_ROWS) -> Any:
         """Return a ``pyarrow.RecordBatchReader`` of every row of a relation, as of one commit.
@@ -307,13 +312,13 @@ class Tables:
         unasked = {relation.name: relation.exported is Exported.RECORDS for relation in loadable}
         return dict(sorted(unasked.items(), key=lambda item: not item[1]))
 
-    def table_of(self, relation: str) -> Table:
+    def table_of(self, relation: str) -> TableReader:
         """Return the table of a relation by its own name or its plural. Raises: InvalidValue."""
         from caliber.admin import bulk
 
         return self._tables[bulk.relation_named(relation, self._engine.store.catalog).plural]
 
-    def get(self, relation_plural: str) -> Table:
+    def get(self, relation_plural: str) -> TableReader:
         """Return a table by its name. Raises: NotFound."""
         if arguments.as_text(relation_plural, "relation_plural") not in self._tables:
             raise NotFound(entity_type="relation", id=relation_plural)

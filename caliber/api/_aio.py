@@ -73,9 +73,9 @@ class AsyncCaliber(AsyncHandle, AsyncTaskMethods, AsyncNoteMethods, AsyncRecordM
 
     _sync: Caliber
 
-    async def get(self, id: Id) -> Any:
+    async def get(self, id: Id, *, deadline_ms: int | None = None) -> Any:
         """Return the trajectory, scope, turn, artifact, note, session or edge under an id. See ``Caliber.get``."""
-        return await self._run(self._sync.get, id)
+        return await self._run(self._sync.get, id, deadline_ms=deadline_ms)
 
     async def assemble_context(
         self,
@@ -154,26 +154,35 @@ class AsyncCaliber(AsyncHandle, AsyncTaskMethods, AsyncNoteMethods, AsyncRecordM
             deadline_ms=deadline_ms,
         )
 
-    async def explain(self, window_id: Id, *, exclusion: Id | None = None) -> dict[str, Any]:
+    async def explain(
+        self, window_id: Id, *, exclusion: Id | None = None, deadline_ms: int | None = None
+    ) -> dict[str, Any]:
         """Return why everything in a window is there, and what was left out; with ``exclusion``, why one record is or
         is not in it.
 
         See ``Caliber.explain``.
         """
-        return await self._run(self._sync.explain, window_id, exclusion=exclusion)
+        return await self._run(self._sync.explain, window_id, exclusion=exclusion, deadline_ms=deadline_ms)
 
-    async def replay(self, window_id: Id) -> ContextWindow:
+    async def replay(self, window_id: Id, *, deadline_ms: int | None = None) -> ContextWindow:
         """Return a persisted window again, byte for byte, whatever became of its sources since.
 
         See ``Caliber.replay``.
         """
-        return await self._run(self._sync.replay, window_id)
+        return await self._run(self._sync.replay, window_id, deadline_ms=deadline_ms)
 
     async def trace(
-        self, trajectory_id: Id, *, event_type: EventType | str | None = None, limit: int | None = None
+        self,
+        trajectory_id: Id,
+        *,
+        event_type: EventType | str | None = None,
+        limit: int | None = None,
+        deadline_ms: int | None = None,
     ) -> list[Event]:
         """Return a trajectory's events, newest first. See ``Caliber.trace``."""
-        return await self._run(self._sync.trace, trajectory_id, event_type=event_type, limit=limit)
+        return await self._run(
+            self._sync.trace, trajectory_id, event_type=event_type, limit=limit, deadline_ms=deadline_ms
+        )
 
     def acting_as(self, principal: Principal) -> AsyncCaliber:
         """Return a handle on the same tenant for another principal; closing either closes both.
@@ -212,6 +221,7 @@ class AsyncCaliber(AsyncHandle, AsyncTaskMethods, AsyncNoteMethods, AsyncRecordM
         even_if_shared: bool = False,
         wait_ms: int | None = None,
         scrub_log: bool = False,
+        deadline_ms: int | None = None,
     ) -> ForgetReport:
         """Erase a subject from everything that is kept: records, versions, windows, vectors, files, memory.
 
@@ -225,6 +235,7 @@ class AsyncCaliber(AsyncHandle, AsyncTaskMethods, AsyncNoteMethods, AsyncRecordM
             even_if_shared=even_if_shared,
             wait_ms=wait_ms,
             scrub_log=scrub_log,
+            deadline_ms=deadline_ms,
         )
 
     async def flush(self) -> None:

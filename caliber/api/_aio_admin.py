@@ -13,7 +13,7 @@ from typing import Any
 from caliber.admin.backup import BackupReport
 from caliber.admin.facet import Admin
 from caliber.admin.spaces import Rebuilt, SpaceReport, SpaceTable, Sweep, Told
-from caliber.admin.table import Table
+from caliber.admin.table import Table, TableReader
 from caliber.admin.tables import (
     ArtifactTable,
     CheckpointTable,
@@ -54,34 +54,47 @@ class AsyncAdmin(AsyncFace, of=Admin):
         """
         return await self._run(self._sync.verify)
 
-    async def maintain(self) -> dict[str, int]:
+    async def maintain(self, *, deadline_ms: int | None = None) -> dict[str, int]:
         """Apply retention: of memories, expired windows, old events and changes, unreferenced content, lapsed locks.
 
         See ``Admin.maintain``.
         """
-        return await self._run(self._sync.maintain)
+        return await self._run(self._sync.maintain, deadline_ms=deadline_ms)
 
     async def purge_trajectory(
-        self, trajectory_id: Id, *, dry_run: bool = False, wait_ms: int | None = None, scrub_log: bool = False
+        self,
+        trajectory_id: Id,
+        *,
+        dry_run: bool = False,
+        wait_ms: int | None = None,
+        scrub_log: bool = False,
+        deadline_ms: int | None = None,
     ) -> ForgetReport:
         """Erase a task, those it started, and records drawn from them alone. See ``Admin.purge_trajectory``."""
         return await self._run(
-            self._sync.purge_trajectory, trajectory_id, dry_run=dry_run, wait_ms=wait_ms, scrub_log=scrub_log
+            self._sync.purge_trajectory,
+            trajectory_id,
+            dry_run=dry_run,
+            wait_ms=wait_ms,
+            scrub_log=scrub_log,
+            deadline_ms=deadline_ms,
         )
 
-    async def resume_forgetting(self, *, wait_ms: int | None = None) -> list[ForgetReport]:
+    async def resume_forgetting(
+        self, *, wait_ms: int | None = None, deadline_ms: int | None = None
+    ) -> list[ForgetReport]:
         """Finish erasures that a process left in the middle; return no reports when all are finished.
 
         See ``Admin.resume_forgetting``.
         """
-        return await self._run(self._sync.resume_forgetting, wait_ms=wait_ms)
+        return await self._run(self._sync.resume_forgetting, wait_ms=wait_ms, deadline_ms=deadline_ms)
 
-    async def sweep(self, *, dry_run: bool = False) -> Sweep:
+    async def sweep(self, *, dry_run: bool = False, deadline_ms: int | None = None) -> Sweep:
         """Remove vectors that belong to nobody, and spaces without any; with ``dry_run`` only count them.
 
         See ``Admin.sweep``.
         """
-        return await self._run(self._sync.sweep, dry_run=dry_run)
+        return await self._run(self._sync.sweep, dry_run=dry_run, deadline_ms=deadline_ms)
 
     async def rebuild_search(self, step: Callable[[str], None] | None = None, *, full_text: bool = True) -> Rebuilt:
         """Make anew whatever search is answered from, and verify it; ``step`` hears what is being done.
@@ -141,6 +154,14 @@ class AsyncTables(AsyncFace, of=Tables):
         return iter(self._sync)
 
     @property
+    def memory_types(self) -> AsyncTableReader:
+        """The declared memories of the store; `caliber create` and `caliber db migrate` write them.
+
+        See ``Tables.memory_types``.
+        """
+        return self._face(AsyncTableReader, self._sync.memory_types)
+
+    @property
     def embedding_spaces(self) -> AsyncSpaceTable:
         """The embedding spaces: what each holds, filling that of the configured model, dropping one.
 
@@ -156,13 +177,20 @@ class AsyncTables(AsyncFace, of=Tables):
         on_existing: OnExisting | str = OnExisting.ERROR,
         progress: Progress | None = None,
         batch_rows: int = BATCH_ROWS,
+        deadline_ms: int | None = None,
     ) -> BulkReport:
         """Load an Arrow table, record batch or stream (``__arrow_c_stream__``) into a relation, in one transaction.
 
         See ``Tables.bulk_load``.
         """
         return await self._run(
-            self._sync.bulk_load, relation, data, on_existing=on_existing, progress=progress, batch_rows=batch_rows
+            self._sync.bulk_load,
+            relation,
+            data,
+            on_existing=on_existing,
+            progress=progress,
+            batch_rows=batch_rows,
+            deadline_ms=deadline_ms,
         )
 
     async def bulk_read(self, relation: str, *, batch_rows: int = BATCH_ROWS) -> Any:
@@ -180,49 +208,59 @@ class AsyncTables(AsyncFace, of=Tables):
         """
         return self._sync.exported
 
-    def table_of(self, relation: str) -> AsyncTable:
+    def table_of(self, relation: str) -> AsyncTableReader:
         """Return the table of a relation by its own name or its plural. See ``Tables.table_of``."""
-        return self._face(AsyncTable, self._sync.table_of(relation))
+        return self._face(AsyncTableReader, self._sync.table_of(relation))
 
-    def get(self, relation_plural: str) -> AsyncTable:
+    def get(self, relation_plural: str) -> AsyncTableReader:
         """Return a table by its name. See ``Tables.get``."""
-        return self._face(AsyncTable, self._sync.get(relation_plural))
+        return self._face(AsyncTableReader, self._sync.get(relation_plural))
 
 
-class AsyncTable(AsyncFace, of=Table):
-    """``Table`` with ``async`` methods."""
+class AsyncTableReader(AsyncFace, of=TableReader):
+    """``TableReader`` with ``async`` methods."""
 
-    _sync: Table
+    _sync: TableReader
 
-    async def get(self, *key: Any) -> Any | None:
-        """Return the entity under its key, or None. See ``Table.get``."""
-        return await self._run(self._sync.get, *key)
+    async def get(self, *key: Any, deadline_ms: int | None = None) -> Any | None:
+        """Return the entity under its key, or None. See ``TableReader.get``."""
+        return await self._run(self._sync.get, *key, deadline_ms=deadline_ms)
 
-    async def insert(self, entity: Any) -> Any:
-        """Insert an entity and return it. See ``Table.insert``."""
-        return await self._run(self._sync.insert, entity)
-
-    async def update(self, *key: Any, expected_version: int | None = None, **changes: Any) -> Any:
-        """Change fields of an entity and return it as stored. See ``Table.update``."""
-        return await self._run(self._sync.update, *key, expected_version=expected_version, **changes)
-
-    async def delete(self, *key: Any) -> bool:
-        """Delete a row and what is owned by it, keeping their content for replay; return whether it was there.
-
-        See ``Table.delete``.
-        """
-        return await self._run(self._sync.delete, *key)
-
-    async def count(self) -> int:
-        """Return how many rows there are. See ``Table.count``."""
-        return await self._run(self._sync.count)
+    async def count(self, *, deadline_ms: int | None = None) -> int:
+        """Return how many rows there are. See ``TableReader.count``."""
+        return await self._run(self._sync.count, deadline_ms=deadline_ms)
 
     def all(self) -> AsyncIterator[Any]:
-        """Yield every entity in the order of insertion, page by page. See ``Table.all``."""
+        """Yield every entity in the order of insertion, page by page. See ``TableReader.all``."""
         return self._stream(self._sync.all)
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[list[Any]]]:
         return self._call_named(name)
+
+
+class AsyncTable(AsyncTableReader, of=Table):
+    """``Table`` with ``async`` methods."""
+
+    _sync: Table
+
+    async def insert(self, entity: Any, *, deadline_ms: int | None = None) -> Any:
+        """Insert an entity and return it. See ``Table.insert``."""
+        return await self._run(self._sync.insert, entity, deadline_ms=deadline_ms)
+
+    async def update(
+        self, *key: Any, expected_version: int | None = None, deadline_ms: int | None = None, **changes: Any
+    ) -> Any:
+        """Change fields of an entity and return it as stored. See ``Table.update``."""
+        return await self._run(
+            self._sync.update, *key, expected_version=expected_version, deadline_ms=deadline_ms, **changes
+        )
+
+    async def delete(self, *key: Any, deadline_ms: int | None = None) -> bool:
+        """Delete a row and what is owned by it, keeping their content for replay; return whether it was there.
+
+        See ``Table.delete``.
+        """
+        return await self._run(self._sync.delete, *key, deadline_ms=deadline_ms)
 
 
 class AsyncSpaceTable(AsyncTable, of=SpaceTable):
@@ -265,9 +303,9 @@ class AsyncScopeTable(AsyncTable, of=ScopeTable):
 
     _sync: ScopeTable
 
-    async def get_current(self, trajectory_id: Any) -> Scope | None:
+    async def get_current(self, trajectory_id: Any, *, deadline_ms: int | None = None) -> Scope | None:
         """Return the open scope with the highest sequence number, or None (C-327). See ``ScopeTable.get_current``."""
-        return await self._run(self._sync.get_current, trajectory_id)
+        return await self._run(self._sync.get_current, trajectory_id, deadline_ms=deadline_ms)
 
     async def close(
         self,
@@ -276,15 +314,21 @@ class AsyncScopeTable(AsyncTable, of=ScopeTable):
         summary: str | None = None,
         artifact_ids: tuple[uuid.UUID, ...] = (),
         checkpoint_id: uuid.UUID | None = None,
+        deadline_ms: int | None = None,
     ) -> Scope:
         """Close a scope without running policies. See ``ScopeTable.close``."""
         return await self._run(
-            self._sync.close, scope_id, summary=summary, artifact_ids=artifact_ids, checkpoint_id=checkpoint_id
+            self._sync.close,
+            scope_id,
+            summary=summary,
+            artifact_ids=artifact_ids,
+            checkpoint_id=checkpoint_id,
+            deadline_ms=deadline_ms,
         )
 
-    async def count_by_trajectory(self, trajectory_id: Any) -> int:
+    async def count_by_trajectory(self, trajectory_id: Any, *, deadline_ms: int | None = None) -> int:
         """Return how many scopes a trajectory has (C-328). See ``ScopeTable.count_by_trajectory``."""
-        return await self._run(self._sync.count_by_trajectory, trajectory_id)
+        return await self._run(self._sync.count_by_trajectory, trajectory_id, deadline_ms=deadline_ms)
 
 
 class AsyncTurnTable(AsyncTable, of=TurnTable):
@@ -292,16 +336,16 @@ class AsyncTurnTable(AsyncTable, of=TurnTable):
 
     _sync: TurnTable
 
-    async def count_by_scope(self, scope_id: Any) -> int:
+    async def count_by_scope(self, scope_id: Any, *, deadline_ms: int | None = None) -> int:
         """Return how many turns a scope has (C-347). See ``TurnTable.count_by_scope``."""
-        return await self._run(self._sync.count_by_scope, scope_id)
+        return await self._run(self._sync.count_by_scope, scope_id, deadline_ms=deadline_ms)
 
-    async def delete_by_scope(self, scope_id: Any) -> int:
+    async def delete_by_scope(self, scope_id: Any, *, deadline_ms: int | None = None) -> int:
         """Delete a scope's turns, keeping their content for replay; return how many (C-346).
 
         See ``TurnTable.delete_by_scope``.
         """
-        return await self._run(self._sync.delete_by_scope, scope_id)
+        return await self._run(self._sync.delete_by_scope, scope_id, deadline_ms=deadline_ms)
 
 
 class AsyncCheckpointTable(AsyncTable, of=CheckpointTable):
@@ -309,16 +353,16 @@ class AsyncCheckpointTable(AsyncTable, of=CheckpointTable):
 
     _sync: CheckpointTable
 
-    async def get_latest(self, trajectory_id: Any) -> Checkpoint | None:
+    async def get_latest(self, trajectory_id: Any, *, deadline_ms: int | None = None) -> Checkpoint | None:
         """Return a trajectory's newest checkpoint, or None (C-351). See ``CheckpointTable.get_latest``."""
-        return await self._run(self._sync.get_latest, trajectory_id)
+        return await self._run(self._sync.get_latest, trajectory_id, deadline_ms=deadline_ms)
 
-    async def delete_oldest(self, trajectory_id: Any, keep: int) -> int:
+    async def delete_oldest(self, trajectory_id: Any, keep: int, *, deadline_ms: int | None = None) -> int:
         """Delete all but a trajectory's newest ``keep`` checkpoints; return how many (C-352).
 
         See ``CheckpointTable.delete_oldest``.
         """
-        return await self._run(self._sync.delete_oldest, trajectory_id, keep)
+        return await self._run(self._sync.delete_oldest, trajectory_id, keep, deadline_ms=deadline_ms)
 
 
 class AsyncWindowTable(AsyncTable, of=WindowTable):
@@ -326,9 +370,9 @@ class AsyncWindowTable(AsyncTable, of=WindowTable):
 
     _sync: WindowTable
 
-    async def delete_expired(self) -> int:
+    async def delete_expired(self, *, deadline_ms: int | None = None) -> int:
         """Delete windows whose time is over; return how many (C-355). See ``WindowTable.delete_expired``."""
-        return await self._run(self._sync.delete_expired)
+        return await self._run(self._sync.delete_expired, deadline_ms=deadline_ms)
 
 
 class AsyncEventTable(AsyncTable, of=EventTable):
@@ -336,12 +380,12 @@ class AsyncEventTable(AsyncTable, of=EventTable):
 
     _sync: EventTable
 
-    async def delete_by_trajectory(self, trajectory_id: Any) -> int:
+    async def delete_by_trajectory(self, trajectory_id: Any, *, deadline_ms: int | None = None) -> int:
         """Delete a trajectory's trace, but no audit record; return how many events (C-358).
 
         See ``EventTable.delete_by_trajectory``.
         """
-        return await self._run(self._sync.delete_by_trajectory, trajectory_id)
+        return await self._run(self._sync.delete_by_trajectory, trajectory_id, deadline_ms=deadline_ms)
 
 
 class AsyncEmbeddingCacheTable(AsyncTable, of=EmbeddingCacheTable):
@@ -349,12 +393,12 @@ class AsyncEmbeddingCacheTable(AsyncTable, of=EmbeddingCacheTable):
 
     _sync: EmbeddingCacheTable
 
-    async def delete_older_than(self, age_ms: int) -> int:
+    async def delete_older_than(self, age_ms: int, *, deadline_ms: int | None = None) -> int:
         """Delete what was cached longer ago than ``age_ms``; return how many vectors (C-361).
 
         See ``EmbeddingCacheTable.delete_older_than``.
         """
-        return await self._run(self._sync.delete_older_than, age_ms)
+        return await self._run(self._sync.delete_older_than, age_ms, deadline_ms=deadline_ms)
 
 
 class AsyncArtifactTable(AsyncTable, of=ArtifactTable):
@@ -362,30 +406,41 @@ class AsyncArtifactTable(AsyncTable, of=ArtifactTable):
 
     _sync: ArtifactTable
 
-    async def get_by_hash(self, trajectory_id: Any, content_hash: bytes) -> Artifact | None:
+    async def get_by_hash(
+        self, trajectory_id: Any, content_hash: bytes, *, deadline_ms: int | None = None
+    ) -> Artifact | None:
         """Return the artifact of this content that is in use in a trajectory, or None (C-331).
 
         See ``ArtifactTable.get_by_hash``.
         """
-        return await self._run(self._sync.get_by_hash, trajectory_id, content_hash)
+        return await self._run(self._sync.get_by_hash, trajectory_id, content_hash, deadline_ms=deadline_ms)
 
     async def list_by_trajectory(
-        self, trajectory_id: Any, *, include_superseded: bool = False, limit: int | None = None
+        self,
+        trajectory_id: Any,
+        *,
+        include_superseded: bool = False,
+        limit: int | None = None,
+        deadline_ms: int | None = None,
     ) -> list[Artifact]:
         """Return a trajectory's artifacts, without those that were superseded unless asked (C-334).
 
         See ``ArtifactTable.list_by_trajectory``.
         """
         return await self._run(
-            self._sync.list_by_trajectory, trajectory_id, include_superseded=include_superseded, limit=limit
+            self._sync.list_by_trajectory,
+            trajectory_id,
+            include_superseded=include_superseded,
+            limit=limit,
+            deadline_ms=deadline_ms,
         )
 
-    async def count_by_trajectory(self, trajectory_id: Any) -> int:
+    async def count_by_trajectory(self, trajectory_id: Any, *, deadline_ms: int | None = None) -> int:
         """Return how many artifacts a trajectory has, whatever became of them (C-337).
 
         See ``ArtifactTable.count_by_trajectory``.
         """
-        return await self._run(self._sync.count_by_trajectory, trajectory_id)
+        return await self._run(self._sync.count_by_trajectory, trajectory_id, deadline_ms=deadline_ms)
 
     async def search_similar(
         self, embedding: Any, limit: int, min_similarity: float = 0.0
@@ -402,9 +457,9 @@ class AsyncNoteTable(AsyncTable, of=NoteTable):
 
     _sync: NoteTable
 
-    async def count_by_trajectory(self, trajectory_id: Any) -> int:
+    async def count_by_trajectory(self, trajectory_id: Any, *, deadline_ms: int | None = None) -> int:
         """Return how many notes name a trajectory as their source (C-343). See ``NoteTable.count_by_trajectory``."""
-        return await self._run(self._sync.count_by_trajectory, trajectory_id)
+        return await self._run(self._sync.count_by_trajectory, trajectory_id, deadline_ms=deadline_ms)
 
     async def search_similar(
         self, embedding: Any, limit: int, min_similarity: float = 0.0

@@ -15,21 +15,23 @@ class AsyncLockService(AsyncLocking, of=LockService):
 
     _sync: LockService
 
-    async def renew(self, token: LockToken, *, holder: str, lease_ms: int | None = None) -> Lock:
+    async def renew(
+        self, token: LockToken, *, holder: str, lease_ms: int | None = None, deadline_ms: int | None = None
+    ) -> Lock:
         """Extend a lease that has not run out. See ``LockService.renew``."""
-        return await self._run(self._sync.renew, token, holder=holder, lease_ms=lease_ms)
+        return await self._run(self._sync.renew, token, holder=holder, lease_ms=lease_ms, deadline_ms=deadline_ms)
 
-    async def release(self, token: LockToken, *, holder: str) -> bool:
+    async def release(self, token: LockToken, *, holder: str, deadline_ms: int | None = None) -> bool:
         """Give a lock back; only its holder can. See ``LockService.release``."""
-        return await self._run(self._sync.release, token, holder=holder)
+        return await self._run(self._sync.release, token, holder=holder, deadline_ms=deadline_ms)
 
-    async def held(self, resource: str) -> list[Lock]:
+    async def held(self, resource: str, *, deadline_ms: int | None = None) -> list[Lock]:
         """Return the locks of a resource that have not run out, as far as the principal may see them.
 
         See ``LockService.held``.
         """
-        return await self._run(self._sync.held, resource)
+        return await self._run(self._sync.held, resource, deadline_ms=deadline_ms)
 
-    async def reap(self) -> int:
+    async def reap(self, *, deadline_ms: int | None = None) -> int:
         """Delete rows of leases that ran out; return how many. See ``LockService.reap``."""
-        return await self._run(self._sync.reap)
+        return await self._run(self._sync.reap, deadline_ms=deadline_ms)

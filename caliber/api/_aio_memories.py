@@ -62,9 +62,9 @@ class AsyncRecordReader(AsyncFace, of=RecordReader):
         """The class of its records. See ``RecordReader.Record``."""
         return self._sync.Record
 
-    async def get(self, id: uuid.UUID | str) -> Any:
+    async def get(self, id: uuid.UUID | str, *, deadline_ms: int | None = None) -> Any:
         """Return one record. See ``RecordReader.get``."""
-        return await self._run(self._sync.get, id)
+        return await self._run(self._sync.get, id, deadline_ms=deadline_ms)
 
     async def find(
         self,
@@ -75,6 +75,7 @@ class AsyncRecordReader(AsyncFace, of=RecordReader):
         limit: int | None = None,
         after: Any = None,
         in_force: bool = True,
+        deadline_ms: int | None = None,
         **equal: Any,
     ) -> list[Any]:
         """Return the records that a filter holds for and whose fields have given values, in the order of their ids.
@@ -89,12 +90,20 @@ class AsyncRecordReader(AsyncFace, of=RecordReader):
             limit=limit,
             after=after,
             in_force=in_force,
+            deadline_ms=deadline_ms,
             **equal,
         )
 
-    async def count(self, filter: str | Mapping[str, Any] | None = None, *, in_force: bool = True, **equal: Any) -> int:
+    async def count(
+        self,
+        filter: str | Mapping[str, Any] | None = None,
+        *,
+        in_force: bool = True,
+        deadline_ms: int | None = None,
+        **equal: Any,
+    ) -> int:
         """Return how many records ``find`` would return. See ``RecordReader.count``."""
-        return await self._run(self._sync.count, filter, in_force=in_force, **equal)
+        return await self._run(self._sync.count, filter, in_force=in_force, deadline_ms=deadline_ms, **equal)
 
     async def search(
         self,

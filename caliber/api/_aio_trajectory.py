@@ -112,9 +112,9 @@ class AsyncTaskMethods(AsyncFace, of=TaskMethods):
         """
         return await self._run(self._sync.close_scope, scope_id, guard=guard, deadline_ms=deadline_ms)
 
-    async def current_scope(self, trajectory_id: Id) -> Scope | None:
+    async def current_scope(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> Scope | None:
         """Return the newest open scope of a trajectory, or None. See ``Caliber.current_scope``."""
-        return await self._run(self._sync.current_scope, trajectory_id)
+        return await self._run(self._sync.current_scope, trajectory_id, deadline_ms=deadline_ms)
 
     async def append_turn(
         self,

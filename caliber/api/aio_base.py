@@ -154,6 +154,7 @@ class AsyncLocking(AsyncFace):
         lease_ms: int | None = None,
         mode: LockMode | str = LockMode.EXCLUSIVE,
         wait_ms: int = 0,
+        deadline_ms: int | None = None,
     ) -> Lock:
         """Take a lock, waiting in the event loop. See ``LockService.acquire``.
 
@@ -161,10 +162,18 @@ class AsyncLocking(AsyncFace):
         same holder may ask again.
         """
         until = time.monotonic() + arguments.as_whole(wait_ms, "wait_ms") / 1000
+        ends = None if deadline_ms is None else time.monotonic() + arguments.as_whole(deadline_ms, "deadline_ms") / 1000
         while True:
+            rest = None if ends is None else max(0, int((ends - time.monotonic()) * 1000))
             try:
                 return await self._run(
-                    self._sync.acquire, resource, holder=holder, lease_ms=lease_ms, mode=mode, wait_ms=0
+                    self._sync.acquire,
+                    resource,
+                    holder=holder,
+                    lease_ms=lease_ms,
+                    mode=mode,
+                    wait_ms=0,
+                    deadline_ms=rest,
                 )
             except LockAcquisitionFailed:
                 # A thread that waited would be missing where the lock is to be given back.

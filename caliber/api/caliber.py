@@ -16,6 +16,7 @@ from caliber.knowledge.facet import NoteMethods
 from caliber.memories.facet import RecordMethods
 from caliber.model import arguments
 from caliber.model.access import Principal
+from caliber.model.deadline import bounded
 from caliber.model.erasure import ForgetReport
 from caliber.model.events import Event, EventType
 from caliber.model.ids import Id
@@ -42,12 +43,13 @@ class Caliber(TaskMethods, NoteMethods, RecordMethods, Facets, AbstractContextMa
 
     # --- reading -----------------------------------------------------------------------------------
 
-    def get(self, id: Id) -> Any:  # noqa: A002  (the pinned name)
+    def get(self, id: Id, *, deadline_ms: int | None = None) -> Any:  # noqa: A002  (the pinned name)
         """Return the trajectory, scope, turn, artifact, note, session or edge under an id.
 
         Raises: NotFound, also for what the principal may not see.
         """
-        return self._searching.get(arguments.as_uuid(id, "id"))
+        with bounded(deadline_ms):
+            return self._searching.get(arguments.as_uuid(id, "id"))
 
     def assemble_context(
         self,
@@ -67,16 +69,16 @@ class Caliber(TaskMethods, NoteMethods, RecordMethods, Facets, AbstractContextMa
 
         Raises: NotFound, InputError kinds, BudgetTooSmall, LlmError kinds, DimensionMismatch.
         """
-        return self._reader.assemble(
-            arguments.as_uuid(trajectory_id, "trajectory_id"),
-            query=query,
-            query_embedding=query_embedding,
-            max_tokens=max_tokens,
-            as_of=arguments.as_instant(as_of, "as_of"),
-            extra_sections=extra_sections,
-            consistency=consistency,
-            deadline_ms=deadline_ms,
-        )
+        with bounded(deadline_ms):
+            return self._reader.assemble(
+                arguments.as_uuid(trajectory_id, "trajectory_id"),
+                query=query,
+                query_embedding=query_embedding,
+                max_tokens=max_tokens,
+                as_of=arguments.as_instant(as_of, "as_of"),
+                extra_sections=extra_sections,
+                consistency=consistency,
+            )
 
     def search(
         self,
@@ -127,37 +129,45 @@ class Caliber(TaskMethods, NoteMethods, RecordMethods, Facets, AbstractContextMa
         Raises: as ``search``.
         """
         asked = arguments.as_items(queries, "queries", "an iterable of str")
-        return self._searching.search_many(
-            [arguments.as_text(query, "query", allow_empty=True) for query in asked],
-            kinds=kinds,
-            limit=limit,
-            conditions=filter,
-            as_of=arguments.as_instant(as_of, "as_of"),
-            consistency=consistency,
-            deadline_ms=deadline_ms,
-        )
+        with bounded(deadline_ms):
+            return self._searching.search_many(
+                [arguments.as_text(query, "query", allow_empty=True) for query in asked],
+                kinds=kinds,
+                limit=limit,
+                conditions=filter,
+                as_of=arguments.as_instant(as_of, "as_of"),
+                consistency=consistency,
+            )
 
-    def explain(self, window_id: Id, *, exclusion: Id | None = None) -> dict[str, Any]:
+    def explain(self, window_id: Id, *, exclusion: Id | None = None, deadline_ms: int | None = None) -> dict[str, Any]:
         """Return why everything in a window is there, and what was left out; with ``exclusion``, why one record
         is or is not in it.
 
         Raises: NotFound for a window that was never persisted or has expired.
         """
         wanted = None if exclusion is None else arguments.as_uuid(exclusion, "exclusion")
-        return self._reader.explain(arguments.as_uuid(window_id, "window_id"), wanted)
+        with bounded(deadline_ms):
+            return self._reader.explain(arguments.as_uuid(window_id, "window_id"), wanted)
 
-    def replay(self, window_id: Id) -> ContextWindow:
+    def replay(self, window_id: Id, *, deadline_ms: int | None = None) -> ContextWindow:
         """Return a persisted window again, byte for byte, whatever became of its sources since.
 
         Raises: NotFound for the window, or for a source that was erased.
         """
-        return self._reader.replay(arguments.as_uuid(window_id, "window_id"))
+        with bounded(deadline_ms):
+            return self._reader.replay(arguments.as_uuid(window_id, "window_id"))
 
     def trace(
-        self, trajectory_id: Id, *, event_type: EventType | str | None = None, limit: int | None = None
+        self,
+        trajectory_id: Id,
+        *,
+        event_type: EventType | str | None = None,
+        limit: int | None = None,
+        deadline_ms: int | None = None,
     ) -> list[Event]:
         """Return a trajectory's events, newest first. Raises: NotFound, InvalidValue."""
-        return self._reader.trace(arguments.as_uuid(trajectory_id, "trajectory_id"), event_type, limit)
+        with bounded(deadline_ms):
+            return self._reader.trace(arguments.as_uuid(trajectory_id, "trajectory_id"), event_type, limit)
 
     # --- around ------------------------------------------------------------------------------------
 
@@ -204,6 +214,7 @@ class Caliber(TaskMethods, NoteMethods, RecordMethods, Facets, AbstractContextMa
         even_if_shared: bool = False,
         wait_ms: int | None = None,
         scrub_log: bool = False,
+        deadline_ms: int | None = None,
     ) -> ForgetReport:
         """Erase a subject from everything that is kept: records, versions, windows, vectors, files, memory.
 
@@ -218,9 +229,10 @@ class Caliber(TaskMethods, NoteMethods, RecordMethods, Facets, AbstractContextMa
 
         for field, given in (("dry_run", dry_run), ("even_if_shared", even_if_shared), ("scrub_log", scrub_log)):
             arguments.as_flag(given, field)
-        return Forgetting(self._engine, self._principal).forget(
-            entity, texts, dry_run=dry_run, even_if_shared=even_if_shared, wait_ms=wait_ms, scrub_log=scrub_log
-        )
+        with bounded(deadline_ms):
+            return Forgetting(self._engine, self._principal).forget(
+                entity, texts, dry_run=dry_run, even_if_shared=even_if_shared, wait_ms=wait_ms, scrub_log=scrub_log
+            )
 
     def flush(self) -> None:
         """Return once nothing is behind: vectors made, usage counts, events and windows on disk."""

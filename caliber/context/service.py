@@ -28,12 +28,13 @@ from caliber.context.record.log import WindowLog
 from caliber.context.record.record import principal_of
 from caliber.context.rules import OneShot
 from caliber.embedding.service import Embeddings
-from caliber.engine.deadlines import Deadline, bounded, for_embedding
+from caliber.engine.deadlines import embedding_share_s
 from caliber.engine.engine import Engine
 from caliber.kernels import uuid7
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.context import ContextPersistence, SectionType, StoredWindow, WindowDurability
+from caliber.model.deadline import check, within
 from caliber.model.embedding import EmbeddingSpace
 from caliber.model.errors import InvalidValue, NotFound
 from caliber.model.events import Event, EventType
@@ -77,7 +78,6 @@ class Reader:
 
     # --- windows ---------------------------------------------------------------------------------
 
-    @bounded
     def assemble(
         self,
         trajectory_id: uuid.UUID,
@@ -88,12 +88,10 @@ class Reader:
         as_of: datetime | None = None,
         extra_sections: Mapping[str, str | None] | None = None,
         consistency: ReadConsistency | str | None = None,
-        deadline_ms: int | None = None,
     ) -> ContextWindow:
         """Assemble, persist as configured, and count what was used."""
         engine = self._engine
         engine.check_open()
-        deadline = Deadline(deadline_ms)
         config = engine.config
         if query is not None:
             query = arguments.as_text(query, "query", allow_empty=True)
@@ -109,9 +107,9 @@ class Reader:
             vector, without = self.searching.embedded(query, at)
             return vector, None if without == NO_PROVIDER else without
 
-        with engine.within(deadline_ms if alone else for_embedding(deadline_ms)):
+        with within(None if alone else embedding_share_s()):
             snapshot, (vector, without) = in_one_space(engine, consistency, ask)
-        deadline.check("the query was embedded")
+        check("the query was embedded")
         asked = stated_query(config, query, vector)
         gone: frozenset[tuple[bytes, int]] = frozenset()
         while True:
@@ -120,8 +118,8 @@ class Reader:
                 assembled = self._assemble(
                     snapshot, trajectory_id, budget, asked, without, as_of, extra_sections, claim.rules
                 )
-                deadline.check("the window was assembled")
-                if self._left_behind(assembled, trajectory_id, claim, deadline):
+                check("the window was assembled")
+                if self._left_behind(assembled, trajectory_id, claim):
                     return assembled.window
                 engine.snapshot(ReadConsistency.LATEST)  # others took what it had: the next window is to know
             except BaseException:
@@ -209,7 +207,7 @@ class Reader:
             now_us=now,
         )
 
-    def _left_behind(self, assembled: Assembled, trajectory_id: uuid.UUID, claim: Claim, deadline: Deadline) -> bool:
+    def _left_behind(self, assembled: Assembled, trajectory_id: uuid.UUID, claim: Claim) -> bool:
         """Keep a window and what it leaves behind; return whether it stands, as what it took was still there."""
         engine = self._engine
         config = engine.config
@@ -226,7 +224,7 @@ class Reader:
                     uow.insert_new(CONTEXT_WINDOW, stored)
                     return True
 
-                if not try_commit(claim, lambda: engine.store.write(work, deadline_ms=deadline.left_ms)):
+                if not try_commit(claim, lambda: engine.store.write(work)):
                     return False
                 self._pending.committed(claim)
             else:

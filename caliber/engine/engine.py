@@ -14,7 +14,6 @@ import threading
 import uuid
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
 from caliber.backends import backend
@@ -31,7 +30,7 @@ from caliber.kernels import estimate_tokens, uuid7
 from caliber.kernels.evaluator import open_evaluator
 from caliber.llm.protocols import EmbeddingProvider, SummarizationProvider
 from caliber.model import arguments
-from caliber.model.deadline import deadline_passed, remaining_s, unbounded, within
+from caliber.model.deadline import bounded, check, unbounded
 from caliber.model.errors import CaliberError, InvalidConfigValue, ProviderNotConfigured, StorageError, Unavailable
 from caliber.model.events import Event, EventFamily, EventType
 from caliber.model.ids import EventId
@@ -293,21 +292,10 @@ class Engine:
 
     # --- writing ---------------------------------------------------------------------------------
 
-    def within(self, deadline_ms: int | None) -> AbstractContextManager[None]:
-        """Bound all of a call, what it asks of providers and what it writes, to ``deadline_ms``."""
-        return within(None if deadline_ms is None else arguments.as_whole(deadline_ms, "deadline_ms") / 1_000)
-
     def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None) -> T:
         """Run ``work`` in one transaction; events it emitted are published once it is durable."""
         self.check_open()
-        if deadline_ms is not None:
-            arguments.as_whole(deadline_ms, "deadline_ms")
-        left = remaining_s()
-        if left is not None:
-            if not left and deadline_ms != 0:  # 0 asks to write now or not at all
-                raise deadline_passed("the write was prepared; nothing was written")
-            left_ms = int(left * 1_000)
-            deadline_ms = left_ms if deadline_ms is None else min(deadline_ms, left_ms)
+        check("the write was prepared; nothing was written")
         units: list[UnitOfWork] = []
 
         def run(uow: UnitOfWork) -> T:
@@ -315,7 +303,8 @@ class Engine:
             return work(uow)
 
         try:
-            result = self.store.write(run, deadline_ms=deadline_ms)
+            with bounded(deadline_ms):
+                result = self.store.write(run)
         except Unavailable as error:
             self._notice(error)
             raise

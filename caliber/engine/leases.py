@@ -6,18 +6,21 @@ import dataclasses
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 from caliber.kernels import uuid7
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.agents import Lock, LockMode, LockToken
+from caliber.model.deadline import bounded, check
 from caliber.model.errors import DTypeError, LockAcquisitionFailed, LockExpired, PermissionDenied
 from caliber.model.ids import LockId
 from caliber.model.time import EPOCH, from_us, to_us
 from caliber.schema.relations import LOCK
 from caliber.storage.protocol import Store
 from caliber.storage.write.unit_of_work import UnitOfWork
+
+T = TypeVar("T")
 
 WAIT_STEP_S: Final = 0.005
 
@@ -57,6 +60,7 @@ class LockService:
         lease_ms: int | None = None,
         mode: LockMode | str = LockMode.EXCLUSIVE,
         wait_ms: int = 0,
+        deadline_ms: int | None = None,
     ) -> Lock:
         """Take a lock for ``lease_ms``, or for the configured ``lock_timeout``.
 
@@ -64,7 +68,7 @@ class LockService:
 
         Raises: InputError kinds; PermissionDenied for a holder that is not the principal's; LockAcquisitionFailed when
             it is held incompatibly for all of ``wait_ms``; its ``holder`` is who holds it, or None where that is
-            not the principal's to know.
+            not the principal's to know; Unavailable when ``deadline_ms`` passes first.
         """
         self._check()
         resource = arguments.as_text(resource, "resource", limit=arguments.MAX_NAME_CHARS)
@@ -73,17 +77,24 @@ class LockService:
         wanted = arguments.as_enum(mode, LockMode, "mode")
         until = time.monotonic() + arguments.as_whole(wait_ms, "wait_ms") / 1000
         waiter = threading.Event()
-        while True:
-            lock, in_the_way = self._store.write(lambda uow: _try(uow, resource, holder, lease, wanted))
-            if lock is not None:
-                return lock
-            left = until - time.monotonic()
-            if left <= 0:
-                known = next((other.holder for other in in_the_way if self._is_own(other.holder)), None)
-                raise LockAcquisitionFailed(resource=resource, holder=known)
-            waiter.wait(min(WAIT_STEP_S, left))
+        with bounded(deadline_ms):
+            while True:
+                lock, in_the_way = self._write(lambda uow: _try(uow, resource, holder, lease, wanted))
+                if lock is not None:
+                    return lock
+                left = until - time.monotonic()
+                if left <= 0:
+                    known = next((other.holder for other in in_the_way if self._is_own(other.holder)), None)
+                    raise LockAcquisitionFailed(resource=resource, holder=known)
+                waiter.wait(min(WAIT_STEP_S, left))
 
-    def renew(self, token: LockToken, *, holder: str, lease_ms: int | None = None) -> Lock:
+    def _write(self, work: Callable[[UnitOfWork], T]) -> T:
+        check("the lock was held by another; nothing was written")
+        return self._store.write(work)
+
+    def renew(
+        self, token: LockToken, *, holder: str, lease_ms: int | None = None, deadline_ms: int | None = None
+    ) -> Lock:
         """Extend a lease that has not run out. Raises: LockExpired, PermissionDenied, InputError kinds."""
         self._check()
         lease = arguments.as_duration_ms(self._lease_ms if lease_ms is None else lease_ms, "lease_ms")
@@ -96,9 +107,10 @@ class LockService:
             renewed: Lock = uow.update(LOCK, dataclasses.replace(lock, expires_at=expires))
             return renewed
 
-        return self._store.write(work)
+        with bounded(deadline_ms):
+            return self._write(work)
 
-    def release(self, token: LockToken, *, holder: str) -> bool:
+    def release(self, token: LockToken, *, holder: str, deadline_ms: int | None = None) -> bool:
         """Give a lock back; only its holder can. Return whether it was still held. Raises: PermissionDenied."""
         self._check()
         token = _required(token)
@@ -114,9 +126,10 @@ class LockService:
             uow.update(LOCK, dataclasses.replace(lock, expires_at=EPOCH))
             return True
 
-        return self._store.write(work)
+        with bounded(deadline_ms):
+            return self._write(work)
 
-    def held(self, resource: str) -> list[Lock]:
+    def held(self, resource: str, *, deadline_ms: int | None = None) -> list[Lock]:
         """Return the locks of a resource that have not run out, as far as the principal may see them.
 
         Raises: InputError kinds.
@@ -131,12 +144,14 @@ class LockService:
                 if to_us(lock.expires_at) > uow.now_us and self._is_own(lock.holder)
             ]
 
-        return self._store.write(work)
+        with bounded(deadline_ms):
+            return self._write(work)
 
-    def reap(self) -> int:
+    def reap(self, *, deadline_ms: int | None = None) -> int:
         """Delete rows of leases that ran out; return how many."""
         self._check()
-        return self._store.write(lambda uow: uow.execute("lock.delete_expired", uow.now_us))
+        with bounded(deadline_ms):
+            return self._write(lambda uow: uow.execute("lock.delete_expired", uow.now_us))
 
 
 def locks_for(locks: LockService, principal: Principal) -> LockService:

@@ -8,13 +8,13 @@ from datetime import datetime
 from caliber.access.visibility import author_of, default_visible_to
 from caliber.embedding.service import Embeddings
 from caliber.embedding.space_provider import attach, embedded_text
-from caliber.engine.deadlines import bounded
 from caliber.engine.engine import Engine
 from caliber.knowledge import notes as note_ops
 from caliber.knowledge.notes import NewNote
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.agents import LockToken
+from caliber.model.deadline import bounded
 from caliber.model.events import EventType
 from caliber.model.ids import Id
 from caliber.model.knowledge import Note, NoteType
@@ -32,7 +32,6 @@ class NoteMethods:
     _principal: Principal
     _embeddings: Embeddings
 
-    @bounded
     def add_note(
         self,
         *,
@@ -92,7 +91,6 @@ class NoteMethods:
         )
         note_ops.check_validity(new.valid_from, new.valid_until)
         text = embedded_text(new.entity, new.content)
-        vector = self._embeddings.vector("note", text)
 
         def work(uow: UnitOfWork) -> Note:
             uow.guard(guard)
@@ -106,7 +104,9 @@ class NoteMethods:
             )
             return note
 
-        return engine.write(work, deadline_ms=deadline_ms)
+        with bounded(deadline_ms):
+            vector = self._embeddings.vector("note", text)
+            return engine.write(work)
 
     def _visible_to(self) -> tuple[str, ...] | None:
         visibility = self._engine.config.access.default_visibility

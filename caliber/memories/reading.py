@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from caliber.memories import conditions
 from caliber.model import arguments
 from caliber.model.access import Principal
+from caliber.model.deadline import bounded
 from caliber.model.errors import DTypeError, InvalidValue, NotFound
 from caliber.model.windows import SearchResult
 from caliber.resident.mirror import RelationSnapshot
@@ -65,9 +66,10 @@ class RecordReader:
 
     # --- reading ---------------------------------------------------------------------------------
 
-    def get(self, id: uuid.UUID | str) -> Any:  # noqa: A002  (as ``Caliber.get``)
+    def get(self, id: uuid.UUID | str, *, deadline_ms: int | None = None) -> Any:  # noqa: A002  (as ``Caliber.get``)
         """Return one record. Raises: NotFound, also for a record of another memory."""
-        return self._searching.get(arguments.as_uuid(id, "id"), only=self._relation.name)
+        with bounded(deadline_ms):
+            return self._searching.get(arguments.as_uuid(id, "id"), only=self._relation.name)
 
     def find(
         self,
@@ -78,6 +80,7 @@ class RecordReader:
         limit: int | None = None,
         after: Any = None,
         in_force: bool = True,
+        deadline_ms: int | None = None,
         **equal: Any,
     ) -> list[Any]:
         """Return the records that a filter holds for and whose fields have given values, in the order of their ids.
@@ -94,34 +97,30 @@ class RecordReader:
         arguments.as_flag(descending, "descending")
         most = None if limit is None else arguments.as_whole(limit, "limit", 1)
         predicate = self._predicate(filter, equal, in_force)
-        behind = None if after is None else self._behind(after, order)
-        snapshot = self._snapshot()
-        if snapshot is None:
-            return self._find_stored(predicate, order, descending, most, behind)
-        rows = _in_order(snapshot, self._meeting(snapshot, predicate), order, descending, behind, most)
-        return [self._engine.memory.entity(snapshot, row) for row in rows]
+        with bounded(deadline_ms):
+            behind = None if after is None else self._behind(after, order)
+            snapshot = self._snapshot()
+            if snapshot is None:
+                return self._find_stored(predicate, order, descending, most, behind)
+            rows = _in_order(snapshot, self._meeting(snapshot, predicate), order, descending, behind, most)
+            return [self._engine.memory.entity(snapshot, row) for row in rows]
 
     def count(
         self,
         filter: str | Mapping[str, Any] | None = None,  # noqa: A002  (as ``find``)
         *,
         in_force: bool = True,
+        deadline_ms: int | None = None,
         **equal: Any,
     ) -> int:
         """Return how many records ``find`` would return. Raises: as ``find``."""
         self._engine.check_open()
         predicate = self._predicate(filter, equal, in_force)
-        snapshot = self._snapshot()
-        if snapshot is not None:
-            return int(np.count_nonzero(self._meeting(snapshot, predicate)))
-        listing = self._engine.store.listing(self._relation, predicate)
-        known = variables(self._principal, self._engine.clock.now_us())
-        with reading(self._engine.store, self._relation) as session:
-            count = None if self._hides() else listing.count(session, known)
-            if count is None:
-                rows = listing.rows(session, known)
-                count = sum(self._readers.allows_row(self._relation, row) for row in rows)
-            return count
+        with bounded(deadline_ms):
+            snapshot = self._snapshot()
+            if snapshot is not None:
+                return int(np.count_nonzero(self._meeting(snapshot, predicate)))
+            return self._count_stored(predicate)
 
     def search(
         self,
@@ -137,15 +136,15 @@ class RecordReader:
         called = next((name for name, relation in self._shared.kinds.items() if relation == kind), None)
         if called is None:
             raise InvalidValue(field="memory", reason=f"{self._name} {self._unsearched()}; use find")
-        return self._searching.search_many(
-            [arguments.as_text(query, "query", allow_empty=True)],
-            kinds=(called,),
-            limit=limit,
-            conditions=filter,
-            as_of=arguments.as_instant(as_of, "as_of"),
-            consistency=None,
-            deadline_ms=deadline_ms,
-        )[0]
+        with bounded(deadline_ms):
+            return self._searching.search_many(
+                [arguments.as_text(query, "query", allow_empty=True)],
+                kinds=(called,),
+                limit=limit,
+                conditions=filter,
+                as_of=arguments.as_instant(as_of, "as_of"),
+                consistency=None,
+            )[0]
 
     # --- how ---------------------------------------------------------------------------------------
 
@@ -181,6 +180,16 @@ class RecordReader:
             return among
         known = variables(self._principal, self._engine.clock.now_us())
         return mask(predicate, snapshot, known, self._engine.memory.texts, among)
+
+    def _count_stored(self, predicate: Predicate | None) -> int:
+        listing = self._engine.store.listing(self._relation, predicate)
+        known = variables(self._principal, self._engine.clock.now_us())
+        with reading(self._engine.store, self._relation) as session:
+            count = None if self._hides() else listing.count(session, known)
+            if count is None:
+                rows = listing.rows(session, known)
+                count = sum(self._readers.allows_row(self._relation, row) for row in rows)
+            return count
 
     def _find_stored(
         self,

@@ -22,6 +22,7 @@ from caliber.memories import checks as record_checks
 from caliber.memories.reading import RecordReader
 from caliber.model import arguments
 from caliber.model.agents import LockToken
+from caliber.model.deadline import bounded
 from caliber.model.errors import (
     Conflict,
     ConstraintViolation,
@@ -182,14 +183,14 @@ class Records(RecordReader):
         return [item if vectors is None else dataclasses.replace(item, vectors=vectors) for item, vectors in made]
 
     def _store(self, new: Sequence[_New], guard: LockToken | None, deadline_ms: int | None) -> list[Any]:
-        with self._engine.within(deadline_ms):
+        with bounded(deadline_ms):
             ready = self._with_vectors(new)
 
             def work(uow: UnitOfWork) -> list[Any]:
                 uow.guard(guard)
                 return [self._insert(uow, item) for item in ready]
 
-            return self._engine.write(work, deadline_ms=deadline_ms)
+            return self._engine.write(work)
 
     def _insert(self, uow: UnitOfWork, new: _New) -> Any:
         record, relation = new.record, self._relation
@@ -317,7 +318,7 @@ class Records(RecordReader):
             raise RequiredFieldMissing(field="trust")
         said = self._own.embedded is not None and self._own.embedded in values
         text = (values[self._own.embedded] or "") if said else ""  # type: ignore[index]
-        with self._engine.within(deadline_ms):
+        with bounded(deadline_ms):
             vectors = self._embeddings.vector(self._relation.name, text) if said else None
 
             def work(uow: UnitOfWork) -> Any:
@@ -332,7 +333,7 @@ class Records(RecordReader):
                 self._tell(uow, EventType.MEMORY_UPDATE, stored)
                 return stored
 
-            return self._engine.write(work, deadline_ms=deadline_ms)
+            return self._engine.write(work)
 
     def _relabelled(self, record: Any, changed: Any, values: Mapping[str, Any]) -> Any:
         """Return a changed record; other words whose label nobody states are trusted no more than new ones."""
@@ -361,7 +362,8 @@ class Records(RecordReader):
             self._tell(uow, EventType.MEMORY_ARCHIVE, stored)
             return stored
 
-        return self._engine.write(work, deadline_ms=deadline_ms)
+        with bounded(deadline_ms):
+            return self._engine.write(work)
 
     def delete(
         self,
@@ -380,7 +382,8 @@ class Records(RecordReader):
             uow.delete(self._relation, record)
             self._tell(uow, EventType.MEMORY_DELETE, record)
 
-        self._engine.write(work, deadline_ms=deadline_ms)
+        with bounded(deadline_ms):
+            self._engine.write(work)
 
     # --- how -------------------------------------------------------------------------------------
 

@@ -2,23 +2,31 @@
 
 A provider is called through a protocol without deadlines, behind a cache and behind retries; so is a database, which is
 also asked while memory is brought up to date. What bounds them is the context of the call: ``within`` sets the bound,
-whoever is about to wait asks ``remaining_s``. Threads of our own start without one.
+whoever is about to wait asks ``remaining_s``. Threads of our own start without one. Public calls open it with
+``bounded(deadline_ms)``; nothing else takes a ``deadline_ms``.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Final
 
+from caliber.model import arguments
 from caliber.model.errors import Unavailable
 
 TIMEOUT: Final = "timeout"
 """The reason that errors of deadlines give."""
 _LONGEST_S: Final = 1e9  # what locks and events take as a timeout; nobody waits thirty years
+_NO_BOUND: Final = nullcontext()
 _until: ContextVar[float | None] = ContextVar("caliber_deadline", default=None)
+
+
+def bounded(deadline_ms: int | None) -> AbstractContextManager[None]:
+    """Bound all of a public call: waits, requests to providers, writes. Raises: DTypeError, InvalidValue."""
+    return _NO_BOUND if deadline_ms is None else within(arguments.as_whole(deadline_ms, "deadline_ms") / 1_000)
 
 
 @contextmanager
@@ -72,6 +80,13 @@ def remaining_s() -> float | None:
     """Return the seconds left, not below 0; None when nothing bounds the call."""
     until = _until.get()
     return None if until is None else max(0.0, until - time.monotonic())
+
+
+def check(what: str) -> None:
+    """Raise Unavailable if the deadline passed while ``what``."""
+    until = _until.get()
+    if until is not None and time.monotonic() >= until:
+        raise deadline_passed(what)
 
 
 def deadline_passed(what: str) -> Unavailable:

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from caliber.access.visibility import Readers
 from caliber.embedding.embedder import Embedder
 from caliber.embedding.service import Embeddings
-from caliber.engine.deadlines import Deadline, bounded, for_embedding
+from caliber.engine.deadlines import embedding_share_s
 from caliber.engine.engine import Engine
 from caliber.model import arguments
 from caliber.model.access import Principal
-from caliber.model.deadline import TIMEOUT
+from caliber.model.deadline import TIMEOUT, check, within
 from caliber.model.embedding import EmbeddingSpace, SpaceState
 from caliber.model.errors import (
     CaliberError,
@@ -119,12 +119,12 @@ class Searching:
     def __init__(self, engine: Engine, principal: Principal) -> None:
         self._engine = engine
         self._principal = principal
+        self._label = principal.label
         self._shared = engine.part(SearchEngine)
         self._embeddings = engine.part(Embeddings)
         self._names = {relation: name for name, relation in self._shared.kinds.items()}
         self.readers = Readers(principal)
 
-    @bounded
     def search_many(
         self,
         queries: Sequence[str],
@@ -134,7 +134,6 @@ class Searching:
         conditions: Mapping[str, Any] | str | None,
         as_of: datetime | None,
         consistency: ReadConsistency | str | None,
-        deadline_ms: int | None,
         floor: bool = True,
     ) -> list[SearchResult]:
         """Search for each query; an empty one asks for what is recent and important.
@@ -144,15 +143,14 @@ class Searching:
         """
         engine = self._engine
         engine.check_open()
-        deadline = Deadline(deadline_ms)
         settings = engine.config.search
         wanted = filters.check_kinds(kinds, self._shared.kinds)
         count = settings.default_limit if limit is None else arguments.as_whole(limit, "limit", 1)
         if count > settings.limit_max:
             raise InvalidValue(field="limit", reason=f"must be at most search.limit_max = {settings.limit_max}")
-        with engine.within(for_embedding(deadline_ms)):
+        with within(embedding_share_s()):
             snapshot, vectors = in_one_space(engine, consistency, lambda at: self.embedded_many(queries, at))
-        deadline.check("the query was embedded")
+        check("the query was embedded")
         now = engine.clock.now_us()
         at_us = now if as_of is None else to_us(as_of, "as_of")
         where = None
@@ -166,7 +164,6 @@ class Searching:
             wanted = tuple(where.predicates)
         space = self._embeddings.searched(snapshot)
         out = []
-        within = functools.partial(deadline.check, "the database was searched")
         with self._boundary(snapshot) as search:
             for query, (vector, without) in zip(queries, vectors, strict=True):
                 asked = Asked(
@@ -179,11 +176,11 @@ class Searching:
                     readers=self.readers,
                     as_of_us=at_us,
                     now_us=now,
-                    check=within,
+                    check=functools.partial(check, "the database was searched"),
                     where=where,
                     floor=floor,
                 )
-                out.append(self._answered(asked, search, deadline))
+                out.append(self._answered(asked, search))
         return out
 
     def _boundary(self, snapshot: ResidentSnapshot) -> AbstractContextManager[Search]:
@@ -193,13 +190,13 @@ class Searching:
             return stored.at_one_boundary()
         return nullcontext(lambda asked: self._in_memory(asked, snapshot))
 
-    def _answered(self, asked: Asked, search: Search, deadline: Deadline) -> SearchResult:
+    def _answered(self, asked: Asked, search: Search) -> SearchResult:
         engine = self._engine
         outcome, position = search(asked)
         reason = outcome.degraded
         if self._shared.stored is not None:
             reason = ", ".join(filter(None, (NOT_RESIDENT, reason)))
-        deadline.check("memory was searched")
+        check("memory was searched")
         hits = self._hits(outcome)
         if outcome.traversed and engine.config.write_behind.usage_enabled:
             engine.behind.put(*self._shared.usage.of(EntityType.EDGE.value, outcome.traversed, asked.now_us))
@@ -325,9 +322,7 @@ class Searching:
                 used = (relation.relation.name, record_id, 1, now)
                 engine.behind.put((self._shared.usage, record_id, used))
             about = (EntityType(relation.relation.name), record_id)
-            engine.publish_later(
-                functools.partial(engine.event, kind, principal=self._principal.label, subject=about, at_us=now)
-            )
+            engine.publish_later(functools.partial(engine.event, kind, principal=self._label, subject=about, at_us=now))
         return entity
 
     def similarity(self, record_id: uuid.UUID, space_id: SpaceId, query: NDArray[np.float32]) -> float | None:

@@ -117,8 +117,10 @@ class Store(BulkStore, Protocol):
         """The maintenance of the store."""
         ...
 
-    def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None, exclusive: bool = False) -> T:
+    def write(self, work: Callable[[UnitOfWork], T], *, exclusive: bool = False) -> T:
         """Run ``work`` in a write transaction and return its result once it is durable.
+
+        It waits for other writers no longer than ``model.deadline`` allows the call.
 
         ``exclusive``: share the transaction with no other request where row locks last until the commit. A request
         that waits for the row would else also wait for everything that the batch waits for.

@@ -62,9 +62,9 @@ class Inspector:
         """Return the snapshot that a read would use; ``latest`` first looks for other processes' commits."""
         return self.engine.snapshot(consistency)
 
-    def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None) -> T:
+    def write(self, work: Callable[[UnitOfWork], T]) -> T:
         """Run ``work`` in one transaction, as a service does."""
-        return self.engine.write(work, deadline_ms=deadline_ms)
+        return self.engine.write(work)
 
     # --- resident memory ---------------------------------------------------------------------------
 

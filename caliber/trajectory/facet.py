@@ -9,11 +9,11 @@ from typing import Any
 
 from caliber.embedding.service import Embeddings
 from caliber.embedding.space_provider import attach, embedded_text
-from caliber.engine.deadlines import bounded
 from caliber.engine.engine import Engine
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.agents import LockToken
+from caliber.model.deadline import bounded
 from caliber.model.events import Event, EventType
 from caliber.model.ids import Id, ScopeId
 from caliber.model.knowledge import Note
@@ -63,7 +63,8 @@ class TaskMethods:
             uow.emit(self._event(EventType.SESSION_START, (EntityType.SESSION, session.session_id)))
             return session
 
-        return self._engine.write(work, deadline_ms=deadline_ms)
+        with bounded(deadline_ms):
+            return self._engine.write(work)
 
     def end_session(self, session_id: Id, *, deadline_ms: int | None = None) -> Session:
         """End a session and retire what lived only as long as it; ending it again changes nothing. Raises: NotFound."""
@@ -76,7 +77,8 @@ class TaskMethods:
                 uow.emit(self._event(EventType.SESSION_END, (EntityType.SESSION, session.session_id)))
             return session
 
-        return engine.write(work, deadline_ms=deadline_ms)
+        with bounded(deadline_ms):
+            return engine.write(work)
 
     def start_trajectory(
         self,
@@ -93,16 +95,16 @@ class TaskMethods:
         Raises: InputError kinds, NotFound (parent, session), ConstraintViolation (an ended parent or session,
             nesting beyond ``pcp.context_dag.max_depth``).
         """
-        return self._tasks.start(
-            arguments.as_text(goal, "goal"),
-            initiator=arguments.as_reference(initiator, "initiator"),
-            parent=None if parent is None else arguments.as_uuid(parent, "parent"),
-            session=None if session is None else arguments.as_uuid(session, "session"),
-            tags=arguments.as_names(tags, "tags"),
-            deadline_ms=deadline_ms,
-        )
+        with bounded(deadline_ms):
+            return self._tasks.start(
+                arguments.as_text(goal, "goal"),
+                initiator=arguments.as_reference(initiator, "initiator"),
+                parent=None if parent is None else arguments.as_uuid(parent, "parent"),
+                session=None if session is None else arguments.as_uuid(session, "session"),
+                tags=arguments.as_names(tags, "tags"),
+                deadline_ms=deadline_ms,
+            )
 
-    @bounded
     def complete_trajectory(
         self,
         trajectory_id: Id,
@@ -116,45 +118,49 @@ class TaskMethods:
 
         Raises: NotFound, InvalidStateTransition, ConstraintViolation (sub-trajectories still alive), LockExpired.
         """
-        return self._tasks.complete(
-            arguments.as_uuid(trajectory_id, "trajectory_id"),
-            status=arguments.as_enum(status, OutcomeStatus, "status"),
-            summary=arguments.as_text(summary, "summary", allow_empty=True),
-            guard=guard,
-            deadline_ms=deadline_ms,
-        )
+        with bounded(deadline_ms):
+            return self._tasks.complete(
+                arguments.as_uuid(trajectory_id, "trajectory_id"),
+                status=arguments.as_enum(status, OutcomeStatus, "status"),
+                summary=arguments.as_text(summary, "summary", allow_empty=True),
+                guard=guard,
+                deadline_ms=deadline_ms,
+            )
 
     def suspend_trajectory(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> Trajectory:
         """Pause a task. Raises: NotFound, InvalidStateTransition."""
         wanted = arguments.as_uuid(trajectory_id, "trajectory_id")
-        return self._tasks.move(wanted, TrajectoryStatus.SUSPENDED, deadline_ms)
+        with bounded(deadline_ms):
+            return self._tasks.move(wanted, TrajectoryStatus.SUSPENDED, deadline_ms)
 
     def resume_trajectory(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> Trajectory:
         """Go on with a paused task. Raises: NotFound, InvalidStateTransition."""
         wanted = arguments.as_uuid(trajectory_id, "trajectory_id")
-        return self._tasks.move(wanted, TrajectoryStatus.ACTIVE, deadline_ms)
+        with bounded(deadline_ms):
+            return self._tasks.move(wanted, TrajectoryStatus.ACTIVE, deadline_ms)
 
     # --- scopes ------------------------------------------------------------------------------------
 
     def open_scope(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> Scope:
         """Open the next scope; earlier ones may stay open. Raises: NotFound, InvalidStateTransition."""
-        return self._tasks.open_scope(arguments.as_uuid(trajectory_id, "trajectory_id"), deadline_ms)
+        with bounded(deadline_ms):
+            return self._tasks.open_scope(arguments.as_uuid(trajectory_id, "trajectory_id"), deadline_ms)
 
-    @bounded
     def close_scope(self, scope_id: Id, *, guard: LockToken | None = None, deadline_ms: int | None = None) -> Scope:
         """Close a scope as the policies on scope_close say; a closed one is returned as it is.
 
         Raises: NotFound, LockExpired; what a provider raised, when ``close.on_llm_failure`` is fail.
         """
-        return self._tasks.close_scope(arguments.as_uuid(scope_id, "scope_id"), guard, deadline_ms)
+        with bounded(deadline_ms):
+            return self._tasks.close_scope(arguments.as_uuid(scope_id, "scope_id"), guard, deadline_ms)
 
-    def current_scope(self, trajectory_id: Id) -> Scope | None:
+    def current_scope(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> Scope | None:
         """Return the newest open scope of a trajectory, or None. Raises: NotFound."""
-        return self._tasks.current_scope(self._engine.snapshot(), arguments.as_uuid(trajectory_id, "trajectory_id"))
+        with bounded(deadline_ms):
+            return self._tasks.current_scope(self._engine.snapshot(), arguments.as_uuid(trajectory_id, "trajectory_id"))
 
     # --- turns -------------------------------------------------------------------------------------
 
-    @bounded
     def append_turn(
         self,
         scope_id: Id,
@@ -194,9 +200,9 @@ class TaskMethods:
             token_count=token_count,
             trust=trust,
         )
-        return self._append(arguments.as_uuid(scope_id, "scope_id"), [new], guard, deadline_ms)[0]
+        with bounded(deadline_ms):
+            return self._append(arguments.as_uuid(scope_id, "scope_id"), [new], guard)[0]
 
-    @bounded
     def append_turns(
         self,
         scope_id: Id,
@@ -208,11 +214,10 @@ class TaskMethods:
         """Append messages in order, all or none; each is a mapping of ``append_turn``'s keywords. Raises: as it."""
         new = turn_ops.check_turns(self._engine.estimator, self._engine.config.trust.of_turn, turns)
         wanted = arguments.as_uuid(scope_id, "scope_id")
-        return self._append(wanted, new, guard, deadline_ms) if new else []
+        with bounded(deadline_ms):
+            return self._append(wanted, new, guard) if new else []
 
-    def _append(
-        self, scope_id: uuid.UUID, new: list[turn_ops.NewTurn], guard: LockToken | None, deadline_ms: int | None
-    ) -> list[Turn]:
+    def _append(self, scope_id: uuid.UUID, new: list[turn_ops.NewTurn], guard: LockToken | None) -> list[Turn]:
         engine = self._engine
         vectors = None
         embedder = self._embeddings.embedder
@@ -232,14 +237,13 @@ class TaskMethods:
             # Of several, the first may have been there already, in another scope.
             return stored, True, self._tasks.appended(uow, stored[0].trajectory_id, ScopeId(scope_id))
 
-        stored, appended, waiting = engine.write(pipelined(work), deadline_ms=deadline_ms)
+        stored, appended, waiting = engine.write(pipelined(work))
         if appended:
             self._tasks.after_append(stored[0], waiting)
         return stored
 
     # --- artifacts ---------------------------------------------------------------------------------
 
-    @bounded
     def create_artifact(
         self,
         scope_id: Id,
@@ -282,7 +286,6 @@ class TaskMethods:
         )
         wanted = arguments.as_uuid(scope_id, "scope_id")
         text = new.content.decode("utf-8", "replace")
-        vector = self._embeddings.vector("artifact", text)
 
         def work(uow: UnitOfWork) -> Artifact:
             uow.guard(guard)
@@ -293,17 +296,19 @@ class TaskMethods:
                 uow.emit(self._event(EventType.ARTIFACT_CREATE, about, artifact.trajectory_id, artifact.scope_id))
             return artifact
 
-        return engine.write(work, deadline_ms=deadline_ms)
+        with bounded(deadline_ms):
+            vector = self._embeddings.vector("artifact", text)
+            return engine.write(work)
 
     # --- notes drawn from a task -------------------------------------------------------------------
 
-    @bounded
     def consolidate_notes(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> list[Note]:
         """Draw knowledge from a trajectory and merge it into what is known about the same things.
 
         Raises: NotFound, ProviderNotConfigured, LlmError kinds.
         """
-        return self._tasks.consolidate(arguments.as_uuid(trajectory_id, "trajectory_id"), deadline_ms)
+        with bounded(deadline_ms):
+            return self._tasks.consolidate(arguments.as_uuid(trajectory_id, "trajectory_id"), deadline_ms)
 
     def _event(
         self,

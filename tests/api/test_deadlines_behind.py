@@ -136,7 +136,8 @@ def test_calls_that_closing_overtakes_end_with_a_typed_error(backend: Any, durab
         store.write(lambda uow: uow.select("change.bounds"))
 
     def hurry() -> None:
-        store.write(lambda uow: uow.select("change.bounds"), deadline_ms=5_000)
+        with within(5):
+            store.write(lambda uow: uow.select("change.bounds"))
 
     def run(call: Any) -> None:
         try:

@@ -9,7 +9,7 @@ import pytest
 from support.memories import FACT, STEP, record
 
 import caliber
-from caliber.model.errors import InvalidRow, InvalidValue
+from caliber.model.errors import InvalidRow
 from caliber.storage.compile.derived import completed
 from caliber.storage.dump.archive import Archive
 from caliber.testing import inspect
@@ -84,8 +84,7 @@ def test_what_looks_after_the_store_counts_its_memories(backend: Any) -> None:
     assert memory.storage.fact.list_by_subject("s3") == [kept[2]]
     assert memory.storage.step.list_by_parent(kept[0].record_id) == [kept[4]]
     assert [each.name for each in memory.storage.memory_types.list_all()] == ["fact", "step"]
-    with pytest.raises(InvalidValue, match="caliber db migrate"):
-        memory.storage.memory_types.delete(64)
+    assert not any(hasattr(memory.storage.memory_types, call) for call in ("insert", "update", "delete"))
 
 
 def test_a_check_sees_what_is_wrong_with_memories(backend: Any) -> None:

@@ -19,6 +19,7 @@ from support.silence import Network
 from support.waits import until
 
 import caliber
+from caliber.model.deadline import within
 from caliber.model.errors import CaliberError, Unavailable
 from caliber.schema.relations import TRAJECTORY
 from caliber.testing import inspect, replaced
@@ -227,7 +228,12 @@ def test_who_shares_a_transaction_leaves_it_with_its_own_deadline(
     assert leads.wait(ENOUGH_S)
     two = Calls(patient=lambda: store.write(silences))
     stands_in_line(1, two)
-    three = Calls(hasty=lambda: store.write(lambda uow: uow.insert(TRAJECTORY, hasty), deadline_ms=DEADLINE_MS))
+
+    def hurries() -> None:
+        with within(DEADLINE_MS / 1_000):
+            store.write(lambda uow: uow.insert(TRAJECTORY, hasty))
+
+    three = Calls(hasty=hurries)
     stands_in_line(2, three)
     goes_on.set()
     one.joined()

@@ -153,7 +153,7 @@ def test_deadline_ends_a_search_between_statements(pair: Any, monkeypatch: Any) 
     stored.search("lakes")
     before = time.monotonic()
     ticks = itertools.count()
-    monkeypatch.setattr("caliber.engine.deadlines.time.monotonic", lambda: before + next(ticks))
+    monkeypatch.setattr("caliber.model.deadline.time.monotonic", lambda: before + next(ticks))
     with pytest.raises(Unavailable, match="the database was searched") as caught:
         stored.search("lakes", deadline_ms=8_000)
     assert caught.value.context["reason"] == "timeout"

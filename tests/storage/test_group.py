@@ -23,6 +23,7 @@ from support.waits import until
 from caliber.backends.postgres.connecting.connection import PgConnection
 from caliber.embedding.space_provider import StoreVectorCache
 from caliber.model import FixedClock
+from caliber.model.deadline import within
 from caliber.model.errors import CaliberError, StorageError, Unavailable
 from caliber.schema.relations import NOTE, TRAJECTORY
 from caliber.storage.write.unit_of_work import UnitOfWork
@@ -48,7 +49,8 @@ def insert(uow: UnitOfWork) -> int | None:
 def assert_free(store: Any) -> None:
     """The lead is nobody's, and the next write gets it."""
     until(lambda: inspect(store).leader is None and not inspect(store).waiting)  # workers of a handle write, too
-    store.write(insert, deadline_ms=20_000)
+    with within(20):
+        store.write(insert)
 
 
 # --- order ---------------------------------------------------------------------------------------------
@@ -90,8 +92,8 @@ def test_who_gave_up_is_not_written_and_holds_nobody_up(backend: Any) -> None:
     store = backend.store(storage__durability="group")
     gate, crowd = Gate(store), Crowd(store)
     crowd.line_up([insert])
-    with pytest.raises(Unavailable):
-        store.write(insert, deadline_ms=30)
+    with pytest.raises(Unavailable), within(0.03):
+        store.write(insert)
     crowd.line_up([insert], before=1)
     gate.open()
     crowd.join()
@@ -111,8 +113,8 @@ def test_lead_that_comes_too_late_is_handed_on(backend: Any) -> None:
         until(lambda: inspect(store).leader is request)
         return bool(withdraw(request))
 
-    with replaced(writer, "withdraw", after_all, once=True) as withdraw, pytest.raises(Unavailable):
-        store.write(insert, deadline_ms=30)
+    with replaced(writer, "withdraw", after_all, once=True) as withdraw, pytest.raises(Unavailable), within(0.03):
+        store.write(insert)
     crowd.join()
     assert isinstance(crowd.ends[0], int)
     assert count(store, TRAJECTORY) == 1
@@ -352,7 +354,8 @@ def test_interrupts_at_any_moment_harm_nobody_else(backend: Any) -> None:
     def companion(at: int) -> None:
         while not stop.is_set():
             try:
-                store.write(insert, deadline_ms=30_000)
+                with within(30):
+                    store.write(insert)
                 written[at] += 1
             except BaseException as error:
                 failed.append(error)
@@ -379,7 +382,8 @@ def test_interrupts_at_any_moment_harm_nobody_else(backend: Any) -> None:
         while hits < 25 and time.monotonic() < until:
             try:
                 armed[0] = True
-                store.write(insert, deadline_ms=30_000)
+                with within(30):
+                    store.write(insert)
                 armed[0] = False
                 own += 1
             except KeyboardInterrupt:

@@ -12,6 +12,7 @@ from support.configs import USER
 from support.crowds import Gate
 from support.waits import until
 
+from caliber.model.deadline import bounded
 from caliber.model.errors import CaliberError, Conflict, InputError, Unavailable
 from caliber.schema.relations import NOTE, TRAJECTORY
 from caliber.storage.protocol import Store
@@ -127,7 +128,8 @@ def test_short_deadline_of_one_does_not_fail_its_group(file_backend: Any) -> Non
 
     def write(name: str, deadline_ms: int | None) -> None:
         try:
-            outcomes[name] = store.write(lambda uow: uow.insert(TRAJECTORY, plain(TRAJECTORY)), deadline_ms=deadline_ms)
+            with bounded(deadline_ms):
+                outcomes[name] = store.write(lambda uow: uow.insert(TRAJECTORY, plain(TRAJECTORY)))
         except CaliberError as error:
             outcomes[name] = error
 

@@ -246,9 +246,9 @@ class PostgresStore:
             self._shared.ordinals.forget()
         self._server = server
 
-    def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None, exclusive: bool = False) -> T:
+    def write(self, work: Callable[[UnitOfWork], T], *, exclusive: bool = False) -> T:
         self._check_open()
-        return self._writer.write(work, deadline_ms=deadline_ms, exclusive=exclusive)
+        return self._writer.write(work, exclusive=exclusive)
 
     def filter(self, predicate: Predicate, relation: Relation) -> StoredFilter:
         return compile_stored(predicate, relation, self._dialect)

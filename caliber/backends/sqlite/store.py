@@ -123,10 +123,10 @@ class SqliteStore:
 
         return SqliteMaintenance(self._options, self.plans, self._reading, self._transaction, self._outside)
 
-    def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None, exclusive: bool = False) -> T:
+    def write(self, work: Callable[[UnitOfWork], T], *, exclusive: bool = False) -> T:
         self._check_open()
         del exclusive  # one writes at a time, and locks the file
-        return self._writer.write(work, deadline_ms=deadline_ms)
+        return self._writer.write(work)
 
     def bulk_load(
         self, relation: Relation, batches: Iterable[Batch], on_existing: OnExisting, progress: Progress

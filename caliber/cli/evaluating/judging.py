@@ -80,7 +80,6 @@ def ask_without_floor(memory: Caliber, question: Question, kinds: Sequence[str] 
         conditions=question.filter or None,
         as_of=question.as_of,
         consistency=None,
-        deadline_ms=None,
         floor=False,
     )[0]
 

@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar
 
-from caliber.model.deadline import remaining_s
+from caliber.model.deadline import earliest
 from caliber.model.errors import CaliberError, TransactionFailed, Unavailable
 from caliber.storage.compile.session import GRACE_S
 from caliber.storage.waiting import managed, may_be_interrupted
@@ -149,8 +149,8 @@ class GroupWriter:
     def _made_ready(self) -> None:
         """Undo what the leader before may have left half done."""
 
-    def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None) -> T:
-        deadline = None if deadline_ms is None else time.monotonic() + deadline_ms / 1000
+    def write(self, work: Callable[[UnitOfWork], T]) -> T:
+        deadline = earliest(None)
         request = Request(work, deadline=deadline)
         self._in_line(request, deadline)
         if request.alone and not request.done and request.error is None:
@@ -199,9 +199,8 @@ class GroupWriter:
         """
         request = Request(_nothing, exclusive=True)
         batch = Batch(request)
-        left_s = remaining_s()
         try:
-            self._enter(request, None if left_s is None else time.monotonic() + left_s)
+            self._enter(request, earliest(None))
             self._made_ready()
             yield
         finally:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from caliber.model.deadline import within
 from caliber.model.errors import Conflict, InputError, Unavailable
 from caliber.schema.relations import NOTE, SCOPE, TRAJECTORY
 from caliber.storage.protocol import Store
@@ -157,13 +158,14 @@ def test_deadline_passes_while_others_write(durability: str, contract: Contract)
 
     thread, go_on = _held(store)
     try:
-        with pytest.raises(Unavailable) as caught:
-            store.write(work, deadline_ms=50)
+        with pytest.raises(Unavailable) as caught, within(0.05):
+            store.write(work)
         assert caught.value.retryable
     finally:
         go_on.set()
         thread.join(PATIENCE_S)
-    store.write(work, deadline_ms=60_000)
+    with within(60):
+        store.write(work)
     assert count(store, TRAJECTORY) == 1, "what gave up was not written later"
 
 

@@ -25,7 +25,7 @@ from caliber.backends.postgres.writing.feed import SnapshotFeed
 from caliber.backends.postgres.writing.notify import CommitNotifier
 from caliber.backends.postgres.writing.order import CommitSequencer, Ticket
 from caliber.backends.postgres.writing.outcome import UNKNOWN_OUTCOME, was_committed
-from caliber.model.deadline import at_least, deadline_passed, earliest, within
+from caliber.model.deadline import at_least, deadline_passed, earliest
 from caliber.model.errors import CaliberError, Conflict, TransactionFailed, Unavailable
 from caliber.model.storage import Durability
 from caliber.schema.catalog import Catalog
@@ -171,18 +171,14 @@ class PostgresWriter(GroupWriter):
         self.commits = 0
         self.retried = 0
 
-    def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None, exclusive: bool = False) -> T:
-        with within(None if deadline_ms is None else deadline_ms / 1_000):  # also what follows the commit
-            return self._write(work, deadline_ms, exclusive)
-
-    def _write(self, work: Callable[[UnitOfWork], T], deadline_ms: int | None, exclusive: bool) -> T:
-        deadline = None if deadline_ms is None else time.monotonic() + deadline_ms / 1_000
+    def write(self, work: Callable[[UnitOfWork], T], *, exclusive: bool = False) -> T:
+        deadline = earliest(None)
         attempt = 0
         doing = work
         while True:
             try:
                 if self._grouped and not exclusive and not attempt:
-                    return super().write(doing, deadline_ms=deadline_ms)
+                    return super().write(doing)
                 request = Request(doing, deadline=deadline)
                 self.write_alone(request, deadline)
                 return result_of(request)  # type: ignore[no-any-return]
