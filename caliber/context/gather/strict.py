@@ -103,7 +103,7 @@ def _summaries(
     kept = kept_by_limit(SUMMARY, age, scopes, rows, by, plan.config.assembly.summary_limit, cut_offs)
     if len(kept) < len(rows):
         rows, scored = rows[kept], scored.at(kept)
-    return made_part(SUMMARY, int(plan.section_of_source[SUMMARY]), scopes, rows, scored)
+    return made_part(SUMMARY, plan.history_index, scopes, rows, scored)
 
 
 def _taken(inputs: AssemblyInputs, plan: AssemblyPlan, texts: TextSource, chosen: Selection) -> Part:
