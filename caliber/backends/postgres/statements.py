@@ -13,7 +13,7 @@ from caliber.schema.catalog import Catalog
 from caliber.schema.relations import BY_NAME
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.plan import Plan
-from caliber.storage.compile.spelling import quote
+from caliber.storage.compile.spelling import quote_all
 from caliber.storage.compile.statements import IRREGULAR, TRUST_CASES, TRUST_ORDER
 from caliber.storage.sql.embedding_statements import embedding_statements
 
@@ -260,7 +260,7 @@ _OWN: Final[dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]]] = {
 def _names(dialect: PostgresDialect) -> dict[str, str]:
     names = {name: dialect.table(name) for name in (*BY_NAME, "feed", "text_state")}
     for name, relation in BY_NAME.items():
-        names[f"{name}_row"] = ", ".join(quote(column) for column in codec_of(relation).names)
+        names[f"{name}_row"] = quote_all(codec_of(relation).names)
     names["moved"] = f"'{dialect.table(MOVED)}'"
     names["advisory_class"] = str(ADVISORY_CLASS)
     names["advisory_schema"] = f"'{dialect.schema}/'"

@@ -6,11 +6,11 @@ from caliber.backends.sqlite.dialect import DIALECT
 from caliber.schema.relations import BY_NAME
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.plan import Plan
-from caliber.storage.compile.spelling import quote
+from caliber.storage.compile.spelling import quote_all
 from caliber.storage.compile.statements import IRREGULAR, TRUST_CASES, TRUST_ORDER
 from caliber.storage.sql.embedding_statements import embedding_statements
 
-ROW = {name: ", ".join(quote(column) for column in codec_of(relation).names) for name, relation in BY_NAME.items()}
+ROW = {name: quote_all(codec_of(relation).names) for name, relation in BY_NAME.items()}
 
 
 _TEXTS = {

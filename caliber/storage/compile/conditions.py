@@ -25,7 +25,7 @@ from caliber.storage.compile.codec import Row, codec_of, decoder_of
 from caliber.storage.compile.filters import json_list
 from caliber.storage.compile.plan import Dialect, Plan
 from caliber.storage.compile.session import StatementSession
-from caliber.storage.compile.spelling import quote
+from caliber.storage.compile.spelling import quote, quote_all
 
 MOST_VALUES: Final = 30_000
 """SQLite binds at most 32,766 values, PostgreSQL 65,535."""
@@ -108,7 +108,7 @@ def compile_stored(predicate: Predicate, relation: Relation, dialect: Dialect) -
     binds = (*(column for column, _ in words.values), "after", "limit")
 
     def plan(kind: str, names: tuple[str, ...]) -> Plan:
-        selected = ", ".join(quote(name) for name in names)
+        selected = quote_all(names)
         sql = (
             f"SELECT {selected} FROM {dialect.table(relation.name)} WHERE {quote('ordinal')} > {after} AND {condition}"
             f" ORDER BY {quote('ordinal')} LIMIT {limit}"

@@ -19,7 +19,7 @@ from caliber.storage.compile.codec import Row, codec_of
 from caliber.storage.compile.conditions import MOST_VALUES, PAGE_ROWS, Words, bound_value, digest_of, meets
 from caliber.storage.compile.plan import Dialect, Plan
 from caliber.storage.compile.session import StatementSession
-from caliber.storage.compile.spelling import quote
+from caliber.storage.compile.spelling import quote, quote_all
 
 ORDERED: Final = (ColumnType.INT, ColumnType.FLOAT, ColumnType.INSTANT)
 """Types that records can be put in order by: those that the language compares by ``<``."""
@@ -111,7 +111,7 @@ class Listing:
         where = f" WHERE {' AND '.join(parts)}" if parts else ""
         names = self._codec.names
         sql = (
-            f"SELECT {', '.join(map(quote, names))} FROM {self._dialect.table(self._relation.name)}{where}"
+            f"SELECT {quote_all(names)} FROM {self._dialect.table(self._relation.name)}{where}"
             f" ORDER BY {order} LIMIT {mark(first + len(binds))}"
         )
         columns = (*(column for column, _ in self._values), *(column for column, _ in binds), "limit")

@@ -18,7 +18,7 @@ from caliber.schema.relation import AccessPath, Column, ForeignKey, Relation, Un
 from caliber.schema.traits import Pruned
 from caliber.storage.compile.codec import Codec, codec_of
 from caliber.storage.compile.in_force import active_condition
-from caliber.storage.compile.spelling import literal, quote
+from caliber.storage.compile.spelling import literal, quote, quote_all
 
 
 class Dialect(Protocol):
@@ -216,7 +216,7 @@ def create_statements(relation: Relation, dialect: Dialect) -> tuple[str, ...]:
     lines += [column_definition(relation, column, dialect) for column in relation.columns]
     lines += dialect.own_columns.get(relation.name, ())
     if not relation.auto_key:
-        keys = ", ".join(quote(name) for name in relation.key)
+        keys = quote_all(relation.key)
         lines.append(f"UNIQUE ({keys})" if relation.ordinal else f"PRIMARY KEY ({keys})")
     for key in relation.foreign_keys:
         lines.append(f"FOREIGN KEY ({quote(key.column)}) {_foreign_key(key, dialect)}")
@@ -224,7 +224,7 @@ def create_statements(relation: Relation, dialect: Dialect) -> tuple[str, ...]:
     table = dialect.table(relation.name)
     statements = [f"CREATE TABLE {table} (\n  {body}\n){dialect.table_suffix}"]
     for unique in relation.uniques:
-        columns = ", ".join(quote(name) for name in unique.columns)
+        columns = quote_all(unique.columns)
         where = f" WHERE {_where(unique.where)}" if unique.where else ""
         name = quote(_unique_name(relation, unique))
         statements.append(f"CREATE UNIQUE INDEX {name} ON {table} ({columns}){where}")
@@ -236,7 +236,7 @@ def create_statements(relation: Relation, dialect: Dialect) -> tuple[str, ...]:
         if not columns_of_index or any(known[: len(columns_of_index)] == columns_of_index for known in indexed):
             continue
         where = f" WHERE {_where(path.where)}" if path.where else ""
-        columns = ", ".join(quote(name) for name in columns_of_index)
+        columns = quote_all(columns_of_index)
         name = quote(_short(f"ix_{relation.name}_{path.name}"))
         statements.append(f"CREATE INDEX {name} ON {table} ({columns}){where}")
     # References are followed backwards when their target goes: without an index each delete is a scan.
@@ -270,14 +270,14 @@ def _list_plan(relation: Relation, path: AccessPath, codec: Codec, dialect: Dial
     if path.limited:
         binds.append("limit")
         limit = f" LIMIT {dialect.placeholder(len(binds))}"
-    selected = ", ".join(quote(name) for name in codec.names)
+    selected = quote_all(codec.names)
     sql = f"SELECT {selected} FROM {dialect.table(relation.name)}{where} ORDER BY {order}{limit}"
     return Plan(f"{relation.name}.{path.name}", sql, tuple(binds), codec.names)
 
 
 def _unique_plan(relation: Relation, unique: Unique, codec: Codec, dialect: Dialect) -> Plan:
     where = _path_conditions(AccessPath("unique", unique.columns, (), where=unique.where), dialect)
-    selected = ", ".join(quote(name) for name in codec.names)
+    selected = quote_all(codec.names)
     sql = f"SELECT {selected} FROM {dialect.table(relation.name)}{where}"
     return Plan(f"{relation.name}.by_{'_'.join(unique.columns)}", sql, unique.columns, codec.names)
 
@@ -286,7 +286,7 @@ def _drawn_plan(relation: Relation, codec: Codec, dialect: Dialect) -> Plan | No
     sources = None if relation.erase is None else relation.erase.sources
     if sources is None:
         return None
-    selected = ", ".join(quote(name) for name in codec.names)
+    selected = quote_all(codec.names)
     sql = (
         f"SELECT {selected} FROM {dialect.table(relation.name)}"
         f" WHERE {dialect.contains(relation.column(sources), dialect.placeholder(1))}"
@@ -300,7 +300,7 @@ def _lapsed_plan(relation: Relation, codec: Codec, dialect: Dialect) -> Plan | N
     # A read may ask about the time in which a record held: then it is not taken out of use.
     if ends is None or ends.archive is None or valid is None or valid.until is None or valid.as_of:
         return None
-    selected = ", ".join(quote(name) for name in codec.names)
+    selected = quote_all(codec.names)
     sql = (
         f"SELECT {selected} FROM {dialect.table(relation.name)}"
         f" WHERE {quote(valid.until)} <= {dialect.placeholder(1)} AND {active_condition(relation)}"
@@ -331,7 +331,7 @@ def _stale_plan(relation: Relation, codec: Codec, dialect: Dialect) -> Plan | No
         return None
     # What says nothing of its confidence is not doubted.
     confidence = "1" if relation.ends.doubted is None else f"coalesce({quote(relation.ends.doubted)}, 1)"
-    selected = ", ".join(quote(name) for name in codec.names)
+    selected = quote_all(codec.names)
     sql = (
         f"SELECT {selected} FROM {dialect.table(relation.name)}"
         f" WHERE {quote(relation.dates.entered)} <= {dialect.placeholder(1)}"
@@ -363,14 +363,14 @@ def compile_relation(relation: Relation, dialect: Dialect) -> RelationPlans:
     codec = codec_of(relation)
     table = dialect.table(relation.name)
     names = codec.names
-    selected = ", ".join(quote(name) for name in names)
+    selected = quote_all(names)
     values = [dialect.placeholder(at) for at in range(1, len(names) + 1)]
     if relation.ordinal:
         values[0] = dialect.ordinal_value.format(mark=values[0], relation=relation.name)
     marks = ", ".join(values)
     returning = f" RETURNING {quote('ordinal')}" if relation.ordinal else ""
     insert = f"INSERT INTO {table} ({selected}) VALUES ({marks})"
-    key_names = ", ".join(quote(name) for name in relation.key)
+    key_names = quote_all(relation.key)
     settable = [name for name in names if name not in relation.key and name != "ordinal"]
     overwrite = ", ".join(f"{quote(name)} = excluded.{quote(name)}" for name in settable)
     key_where = " AND ".join(
@@ -393,7 +393,7 @@ def compile_relation(relation: Relation, dialect: Dialect) -> RelationPlans:
         )
     # The whole key, or rows that share its first part would be lost at the border of two pages.
     page_keys = ("ordinal",) if relation.ordinal else relation.key
-    page_order = ", ".join(quote(name) for name in page_keys)
+    page_order = quote_all(page_keys)
     page_marks = ", ".join(dialect.placeholder(at) for at in range(1, len(page_keys) + 1))
     page_after = f"({page_order}) > ({page_marks})" if len(page_keys) > 1 else f"{page_order} > {page_marks}"
     get_many = None

@@ -14,7 +14,7 @@ from caliber.schema.relations import EMBEDDING, RELATIONS
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.in_force import active_condition
 from caliber.storage.compile.plan import Dialect, Plan
-from caliber.storage.compile.spelling import quote
+from caliber.storage.compile.spelling import quote, quote_all
 from caliber.storage.compile.statements import of_embedded
 
 
@@ -73,7 +73,7 @@ def embedding_statements(dialect: Dialect) -> dict[str, str]:
         out.update(_of_kind(kind, how, dialect))
     one, two, three = (dialect.placeholder(at) for at in (1, 2, 3))
     embedding, cache = dialect.table("embedding"), dialect.table("embedding_cache")
-    row = ", ".join(quote(column) for column in codec_of(EMBEDDING).names)
+    row = quote_all(codec_of(EMBEDDING).names)
     some = f"ordinal IN (SELECT ordinal FROM {embedding} WHERE space_id = {{}} ORDER BY ordinal LIMIT {{}})"
     out |= {
         "embedding.drop_owner": f"DELETE FROM {embedding} WHERE owner_id = {one} RETURNING {row}",

@@ -28,7 +28,7 @@ from caliber.storage.bulk.integrity import questions
 from caliber.storage.bulk.load import KEYS_A_RECORD, Tally, ahead
 from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting, Progress
 from caliber.storage.compile.codec import codec_of
-from caliber.storage.compile.spelling import quote
+from caliber.storage.compile.spelling import quote, quote_all
 from caliber.storage.write.changes import pack_upserts
 from caliber.storage.write.consequences import LOWERS
 
@@ -292,7 +292,7 @@ class _Staged(_Loading):
         return places
 
     def _insert_by_key(self, table: str, names: str) -> Sequence[int]:
-        keys = ", ".join(quote(name) for name in self.relation.key)
+        keys = quote_all(self.relation.key)
         with self.connection.cursor(binary=True) as cursor:
             cursor.execute(
                 f"WITH written AS (INSERT INTO {table} ({names}) SELECT {names} FROM {_STAGING}"

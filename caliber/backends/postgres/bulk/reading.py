@@ -10,7 +10,7 @@ from caliber.backends.postgres.bulk.texts import from_server
 from caliber.kernels.copy.rows import CopyReader
 from caliber.schema.relation import Relation
 from caliber.storage.bulk import arrow
-from caliber.storage.compile.spelling import quote
+from caliber.storage.compile.spelling import quote, quote_all
 
 _READ_BYTES: Final = 1 << 20
 
@@ -19,7 +19,7 @@ def read(connection: Connection, target: Target, relation: Relation, batch_rows:
     """Yield every row of a relation, as of one snapshot, as ``pyarrow.RecordBatch``."""
     names = ", ".join(quote(column.name) for column in relation.columns)
     keys = ("ordinal",) if relation.ordinal else relation.key
-    order = ", ".join(quote(name) for name in keys)
+    order = quote_all(keys)
     text = f"COPY (SELECT {names} FROM {target.table(relation.name)} ORDER BY {order}) TO STDOUT (FORMAT binary)"
     reader = CopyReader([arrow.field_of(column) for column in relation.columns])
     with connection.transaction(), connection.cursor() as cursor:

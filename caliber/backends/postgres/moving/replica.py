@@ -37,7 +37,7 @@ from caliber.schema.relations import BY_NAME, CHANGE, MEMORY_TYPE, RELATIONS, SC
 from caliber.schema.relations.memory import TABLE_PREFIX
 from caliber.storage.bulk import arrow
 from caliber.storage.compile.plan import compile_relation, plans_of
-from caliber.storage.compile.spelling import quote
+from caliber.storage.compile.spelling import quote, quote_all
 from caliber.storage.maintain.moved import FenceState
 from caliber.storage.maintain.moving import Key, no_store
 from caliber.storage.migrate.migrations import baseline_of, checksum_of
@@ -360,7 +360,7 @@ class PostgresReplica:
     def _record(self, connection: Connection, epoch: str, checksum: bytes) -> None:
         row = baseline_of(checksum, self._clock_us(), epoch)
         values = {field.name: getattr(row, field.name) for field in dataclasses.fields(row)}
-        names = ", ".join(quote(name) for name in values)
+        names = quote_all(values)
         marks = ", ".join(["%s"] * len(values))
         table = self._dialect.table(SCHEMA_MIGRATION.name)
         connection.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})".encode(), tuple(values.values()))

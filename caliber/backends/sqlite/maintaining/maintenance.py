@@ -22,7 +22,7 @@ from caliber.storage.bulk import arrow
 from caliber.storage.compile.codec import Row
 from caliber.storage.compile.plan import RelationPlans, index_names
 from caliber.storage.compile.session import StatementSession
-from caliber.storage.compile.spelling import quote
+from caliber.storage.compile.spelling import quote, quote_all
 from caliber.storage.dump.dumped_relations import BATCH_BYTES, BATCH_ROWS
 from caliber.storage.maintain.maintenance import IndexStatus, RelationStatus, Steps, StoreStatus, Vacuumed
 from caliber.storage.stored_memories import catalog_of
@@ -186,7 +186,7 @@ class SqliteSnapshot:
 
     def read(self, relation: Relation) -> Iterator[Any]:
         names = ", ".join(quote(column.name) for column in relation.columns)
-        order = ", ".join(quote(name) for name in relation.key)
+        order = quote_all(relation.key)
         rows: list[Row] = []
         size = 0
         text = f"SELECT {names} FROM {quote(relation.name)} ORDER BY {order}"
