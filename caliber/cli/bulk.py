@@ -12,6 +12,7 @@ import click
 from caliber.cli.failures import UsageError
 from caliber.cli.output import Output, plural
 from caliber.cli.settings import Settings, with_settings
+from caliber.model.hints import did_you_mean
 
 if TYPE_CHECKING:
     from caliber.api.caliber import Caliber
@@ -72,7 +73,8 @@ def export(settings: Settings, path: Path, relations: tuple[str, ...], force: bo
 def _targets(path: Path, relations: tuple[str, ...], known: Mapping[str, bool]) -> list[tuple[str, Path]]:
     unknown = [name for name in relations if name not in known]
     if unknown:
-        raise UsageError(f"the store exports no {unknown[0]}", f"it exports {', '.join(known)}")
+        hint = did_you_mean(unknown[0], known, f"it exports {', '.join(known)}", mark="'")
+        raise UsageError(f"the store exports no {unknown[0]}", hint)
     relations = relations or tuple(name for name, unasked in known.items() if unasked)
     if path.suffix == _ENDING:
         if len(relations) != 1:

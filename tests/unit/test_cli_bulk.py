@@ -101,6 +101,8 @@ def test_what_cannot_be_read_or_written_is_said(remembered: Path) -> None:
     caliber("export", "--parquet", "x.parquet", "--relation", "note")
     before = (remembered / "x.parquet").read_bytes()
     assert "is there already" in caliber("export", "--parquet", "x.parquet", "--relation", "note", code=2).stderr
+    for name, hint in (("notes", "did you mean 'note'?"), ("weather", "it exports session, trajectory, ")):
+        assert hint in caliber("export", "--parquet", "y.parquet", "--relation", name, code=2).stderr
     assert (remembered / "x.parquet").read_bytes() == before
     caliber("export", "--parquet", "x.parquet", "--relation", "note", "--force")
     blocked = remembered / "folder" / ".note.parquet.part"
