@@ -26,7 +26,6 @@ from caliber.model.trajectory import Artifact, Scope, Trajectory, Turn
 from caliber.model.trust import TrustLabel
 from caliber.retention.pruning import in_range
 from caliber.schema.catalog import Catalog
-from caliber.schema.erase import Redaction
 from caliber.schema.in_force import is_active
 from caliber.schema.memory_types import RetentionKind
 from caliber.schema.relation import Initial, Relation
@@ -259,9 +258,7 @@ class RecordSums:
         changes = {_content_of(self._engine.store.catalog, relation): summary, relation.key[0]: uuid7(), "version": 1}
         if relation.trust is not None:
             changes[relation.trust.column] = trust
-        # It is another record, also where one was written with a key.
-        own = (Redaction.NEW_KEY, Redaction.EMPTIED)
-        changes |= {column.name: None for column in relation.columns if column.redaction in own}
+        changes |= {column.name: None for column in relation.columns if column.per_record}
         new = completed(relation, dataclasses.replace(records[-1], **changes), self._engine.estimator)
         return new, self._engine.part(Embeddings).vector(relation.name, _embedded(relation, new))
 

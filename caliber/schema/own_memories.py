@@ -346,10 +346,11 @@ def _system_columns(memory: MemoryType) -> Iterator[Column]:
         "fingerprint",
         length=32,
         nullable=True,
+        per_record=True,
         redact=Redaction.EMPTIED,
         comment="of what makes two records the same statement",
     )
-    yield text("idempotency_key", nullable=True, redact=Redaction.NEW_KEY)
+    yield text("idempotency_key", nullable=True, per_record=True, redact=Redaction.NEW_KEY)
     yield instant("archived_at", nullable=True, residence=_COLUMN, resident_null=NEVER_US)
     yield version()
 

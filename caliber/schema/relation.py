@@ -106,6 +106,8 @@ class Column:
     open: bool = False
     declared: bool = False
     default: str | int | float | bool | tuple[()] | None = None
+    per_record: bool = False
+    """Whether a value belongs to one record alone: one that sums up others begins without."""
     redact: Redaction | Packed | None = None
     """How the column loses a subject; None for what its type says. Bytes and JSON have nothing to say: it is stated."""
     comment: str = ""
@@ -300,6 +302,8 @@ class Relation:
                 raise InternalError(f"{where} holds {column.type}: state how it is redacted")
             if column.redact is Redaction.EMPTIED and not column.nullable:
                 raise InternalError(f"{where} cannot be emptied: it is not nullable")
+            if column.per_record and not column.nullable:
+                raise InternalError(f"{where} cannot belong to one record: it is not nullable")
             if isinstance(column.redact, Packed) and column.redact.digest not in (None, *self._by_name):
                 raise InternalError(f"{where}: {column.redact.digest} is used but not declared")
 

@@ -321,12 +321,16 @@ def test_what_stands_for_records_is_found_and_they_are_not(opened: Any, start: A
     )  # fmt: skip
     agent = start(memory)
     for text in ("ships sail", "boats float"):
-        memory.records("scratch").insert({"content": text}, trajectory=agent.trajectory_id, scope=agent.scope_id)
+        memory.records("scratch").insert(
+            {"content": text}, trajectory=agent.trajectory_id, scope=agent.scope_id, idempotency_key=text
+        )
         agent.note(text, source_trajectory_ids=[agent.trajectory_id])
     memory.complete_trajectory(agent.trajectory_id, status="success", summary="")
     memory.flush()
     assert [hit.content for hit in memory.search("ships boats", kinds=["note"]).hits] == ["summary of ships sail"]
     assert left(memory)["scratch"] == ["summary of ships sail"]
+    (summary,) = [item for item in records(memory, "scratch") if item.archived_at is None]
+    assert (summary.idempotency_key, summary.fingerprint) == (None, None), "keys are those of the records"
     assert memory.admin.check() == []
 
 

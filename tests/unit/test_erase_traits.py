@@ -50,6 +50,7 @@ def test_a_derived_hash_is_made_anew_and_states_nothing() -> None:
     ("column", "erase", "reason"),
     [
         (blob("raw", redact=Redaction.EMPTIED), Erase(), "raw cannot be emptied"),
+        (text("key", per_record=True), Erase(), "key cannot belong to one record"),
         (blob("raw", redact=Packed(Layout.JSON, digest="hash")), Erase(), "hash is used but not declared"),
         (text("words"), Erase(names=("word",)), "word is used but not declared"),
         (text("words"), Erase(made_from=(MadeFrom(("turn",), "turn", ("turn_id",)),)), "turn is used but not declared"),

@@ -126,7 +126,7 @@ NOTE = Relation(
         text("created_by", nullable=True),
         uuid_("superseded_by", nullable=True, residence=Residence.FLAG),
         instant("archived_at", nullable=True, residence=_COLUMN, resident_null=NEVER_US),
-        text("idempotency_key", nullable=True, redact=Redaction.NEW_KEY),
+        text("idempotency_key", nullable=True, per_record=True, redact=Redaction.NEW_KEY),
         version(),
     ),
     uniques=(

@@ -312,7 +312,7 @@ TURN = Relation(
         json_("tool_calls", _calls_to_json, _calls_from_json, content=True, initial="[]", redact=Redaction.WORDS),
         text("tool_call_id", nullable=True, content=True),
         text("model_id", nullable=True),
-        text("idempotency_key", nullable=True, redact=Redaction.NEW_KEY),
+        text("idempotency_key", nullable=True, per_record=True, redact=Redaction.NEW_KEY),
         version(),
     ),
     uniques=(
@@ -438,7 +438,7 @@ ARTIFACT = Relation(
         instant("rolled_back_at", nullable=True, residence=_COLUMN, resident_null=NEVER_US),
         instant("retired_at", nullable=True, residence=_COLUMN, resident_null=NEVER_US),
         instant("occurred_at", nullable=True, residence=_COLUMN, resident_null=ALWAYS_US),
-        text("idempotency_key", nullable=True, redact=Redaction.NEW_KEY),
+        text("idempotency_key", nullable=True, per_record=True, redact=Redaction.NEW_KEY),
         version(),
     ),
     uniques=(
