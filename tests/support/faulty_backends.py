@@ -55,14 +55,14 @@ class Store:
     def _session(self, session: Any) -> Any:
         return self._fault.session(session, self._inner.plans) if self.armed else session
 
-    def write(self, work: Any, *, deadline_ms: int | None = None) -> Any:
+    def write(self, work: Any, *, exclusive: bool = False) -> Any:
         def faulty(uow: Any) -> Any:
             uow._session = self._session(uow._session)
             return work(uow)
 
         if self.armed and self._fault.write is not None:
             return self._fault.write(self._inner, faulty)
-        return self._inner.write(faulty, deadline_ms=deadline_ms)
+        return self._inner.write(faulty, exclusive=exclusive)
 
     @contextmanager
     def read(self) -> Iterator[Any]:
