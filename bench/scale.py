@@ -19,11 +19,12 @@ import psycopg
 import pyarrow as pa
 
 import caliber
-from caliber.admin.backup import backup, restore, unheard
+from caliber.admin.backup import backup, restore
 from caliber.admin.checking import check_store
 from caliber.api.opening import bare_store
 from caliber.config import CaliberConfig, profiles
 from caliber.localserver.server import LocalServer
+from caliber.model.progress import unheard
 
 TENANTS, QUICK_TENANTS = 20, 2
 NOTES, QUICK_NOTES = 20_000, 100

@@ -17,9 +17,9 @@ from caliber.backends import backend
 from caliber.config import CaliberConfig
 from caliber.embedding.vector_index import build_index_of
 from caliber.model.errors import CaliberError, InvalidValue, StorageError
+from caliber.model.progress import Progress
 from caliber.model.time import SystemClock
 from caliber.schema.relations import ERASURE
-from caliber.storage.maintain.maintenance import Stages
 from caliber.storage.migrate.migrations import SCHEMA_VERSION
 from caliber.storage.protocol import Store
 
@@ -54,11 +54,7 @@ class RestoreReport:
     not_indexed: str | None = None
 
 
-def unheard(what: str, done: int, total: int) -> None:
-    """Do nothing: the caller asked for no progress."""
-
-
-def backup(store: Store, path: str | os.PathLike[str], *, replace: bool, progress: Stages) -> BackupReport:
+def backup(store: Store, path: str | os.PathLike[str], *, replace: bool, progress: Progress) -> BackupReport:
     """Write everything of one boundary to a file; see ``Tables.backup``."""
     target = Path(path)
     if target.suffix == COPY:
@@ -82,7 +78,7 @@ def backup(store: Store, path: str | os.PathLike[str], *, replace: bool, progres
     return BackupReport(target, target.stat().st_size, manifest.epoch, manifest.sequence, rows)
 
 
-def _copied(store: Store, target: Path, replace: bool, progress: Stages) -> BackupReport:
+def _copied(store: Store, target: Path, replace: bool, progress: Progress) -> BackupReport:
     from caliber.storage.dump.archive import check_target, finish, only_one, unfinished_of
 
     if not store.maintenance.copies_files:
@@ -91,7 +87,7 @@ def _copied(store: Store, target: Path, replace: bool, progress: Stages) -> Back
     with only_one(target):
         unfinished = unfinished_of(target)
         try:
-            epoch, sequence = store.maintenance.copy_to(unfinished, lambda done, of: progress("copying", done, of))
+            epoch, sequence = store.maintenance.copy_to(unfinished, progress)
             finish(unfinished, target)
         finally:
             with suppress(OSError):  # whole, it is there no more
@@ -99,7 +95,7 @@ def _copied(store: Store, target: Path, replace: bool, progress: Stages) -> Back
     return BackupReport(target, target.stat().st_size, epoch, sequence, None)
 
 
-def restore(config: CaliberConfig, path: str | os.PathLike[str], *, replace: bool, progress: Stages) -> RestoreReport:
+def restore(config: CaliberConfig, path: str | os.PathLike[str], *, replace: bool, progress: Progress) -> RestoreReport:
     """Make the configured store what a backup says; see ``caliber.restore``."""
     source = Path(path)
     # The backup says which memories the store has then; what the configuration declares is brought about by migrating.
@@ -127,7 +123,7 @@ def restore(config: CaliberConfig, path: str | os.PathLike[str], *, replace: boo
         shown = store.facts()["path"]
         undone = len(before.erasures - _erasures(store))
     if searched:
-        rebuild_full_text(config, lambda done, of: progress("indexing words", done, of))
+        rebuild_full_text(config, progress)
     not_indexed = None
     try:
         build_index_of(config, progress)

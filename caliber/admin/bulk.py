@@ -12,6 +12,7 @@ from caliber.engine.engine import Engine
 from caliber.model import arguments
 from caliber.model.deadline import check
 from caliber.model.errors import InvalidValue
+from caliber.model.progress import Progress, unheard
 from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relation import Relation
 from caliber.schema.relations import EMBEDDING_SPACE
@@ -19,7 +20,7 @@ from caliber.storage.bulk import arrow
 from caliber.storage.bulk.arrow import Source
 from caliber.storage.bulk.completing import Maker
 from caliber.storage.bulk.load import batches_of
-from caliber.storage.bulk.protocol import BulkReport, OnExisting, Progress
+from caliber.storage.bulk.protocol import BulkReport, OnExisting
 from caliber.storage.reading import reading
 from caliber.storage.sql.embedding_statements import kinds_of
 from caliber.trajectory.summarizer import TurnSummarizer
@@ -55,7 +56,7 @@ def load(
         relation_named(relation, engine.store.catalog),
         arrow.source_of(data, max(1, batch_rows)),
         on_existing=arguments.as_enum(on_existing, OnExisting, "on_existing"),
-        progress=arguments.as_callback(progress, "progress") or _silent,
+        progress=arguments.as_callback(progress, "progress") or unheard,
     )
 
 
@@ -73,11 +74,11 @@ def load_source(
     owners = tuple(kinds_of(engine.store.catalog))
     batches = batches_of(relation, source, maker, _spaces(engine), owners)
 
-    def in_time(rows: int) -> None:
+    def in_time(stage: str, done: int, total: int | None) -> None:
         check("rows were loaded; none was kept")
-        progress(rows)
+        progress(stage, done, total)
 
-    in_time(0)
+    check("rows were about to be loaded")
     report = engine.store.bulk_load(relation, batches, on_existing, in_time)
     embedder, summaries = engine.part(Embeddings).embedder, engine.find_part(TurnSummarizer)
     if report.loaded and relation.name in owners and embedder is not None:
@@ -93,10 +94,6 @@ def read(engine: Engine, relation: str, *, batch_rows: int) -> Any:
     arguments.as_whole(batch_rows, "batch_rows")
     wanted = relation_named(relation, engine.store.catalog)
     return arrow.reader_of(wanted, engine.store.bulk_read(wanted, max(1, batch_rows)))
-
-
-def _silent(rows: int) -> None:
-    pass
 
 
 def _spaces(engine: Engine) -> dict[bytes, int]:

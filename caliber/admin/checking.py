@@ -14,6 +14,7 @@ from caliber.admin.full_text import check_full_text
 from caliber.config import CaliberConfig
 from caliber.engine.engine import Engine
 from caliber.model.errors import CaliberError, SchemaMismatch, StorageError, Unavailable
+from caliber.model.progress import Progress
 from caliber.schema.derived import Derived, Sha256
 from caliber.schema.relations import EMBEDDING, RELATIONS
 from caliber.storage.compile.damage import UNREADABLE, faults, key_of, key_text
@@ -22,7 +23,6 @@ from caliber.storage.compile.paging import pages
 from caliber.storage.compile.plan import RelationPlans
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.maintain.integrity import EXAMPLES, Finding, FindingKind, Question, ask, out_of_numbers, questions
-from caliber.storage.maintain.maintenance import Stages
 from caliber.storage.protocol import Store
 from caliber.storage.write.catalog_guard import check_current
 
@@ -35,7 +35,7 @@ Part = tuple[str, Callable[[StatementSession], Iterable[Finding]]]
 """Something to ask of a store, and the relation it is about, if it is one."""
 
 
-def check_store(store: Store, config: CaliberConfig, progress: Stages) -> list[Finding]:
+def check_store(store: Store, config: CaliberConfig, progress: Progress) -> list[Finding]:
     """Return everything that does not hold in a store, by its database and by ours; writes nothing.
 
     What is too damaged to be asked is a finding too, and all else is asked nevertheless.
@@ -137,7 +137,7 @@ def _schema(store: Store, missing: list[Finding], session: StatementSession) -> 
 
 
 def _answer(
-    store: Store, progress: Stages, question: Question, number: int, total: int, session: StatementSession
+    store: Store, progress: Progress, question: Question, number: int, total: int, session: StatementSession
 ) -> list[Finding]:
     progress("checking rules", number, total)
     finding = ask(session, question, store.maintenance.table, number)
@@ -145,7 +145,7 @@ def _answer(
 
 
 def _unreadable(
-    plans: RelationPlans, progress: Stages, number: int, total: int, session: StatementSession
+    plans: RelationPlans, progress: Progress, number: int, total: int, session: StatementSession
 ) -> Iterator[Finding]:
     """Yield in which columns of a relation there is what no entity can be made of."""
     progress("checking rules", number, total)
@@ -209,7 +209,9 @@ def _strays(store: Store, session: StatementSession) -> Iterator[Finding]:
 _HASHED: Final = hashed(RELATIONS)
 
 
-def _hashes(store: Store, progress: Stages, unreadable: Container[str], session: StatementSession) -> Iterator[Finding]:
+def _hashes(
+    store: Store, progress: Progress, unreadable: Container[str], session: StatementSession
+) -> Iterator[Finding]:
     """Yield what is no longer what its hash was made of: no database sees that."""
     total = sum(session.run(store.plans[relation.name].count, ())[0][0] for relation in _HASHED)
     done = 0

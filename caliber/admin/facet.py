@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import Any
 
 from caliber.admin import backup as backups
@@ -18,8 +17,9 @@ from caliber.model.access import Principal
 from caliber.model.deadline import bounded
 from caliber.model.erasure import ForgetReport
 from caliber.model.ids import Id
+from caliber.model.progress import Progress, unheard
 from caliber.storage.maintain.integrity import Finding
-from caliber.storage.maintain.maintenance import Stages, Steps, StoreStatus, Vacuumed
+from caliber.storage.maintain.maintenance import StoreStatus, Vacuumed
 
 
 class Admin:
@@ -88,13 +88,13 @@ class Admin:
         with bounded(deadline_ms):
             return spaces.sweep(self._engine, dry_run=arguments.as_flag(dry_run, "dry_run"))
 
-    def rebuild_search(self, step: Callable[[str], None] | None = None, *, full_text: bool = True) -> Rebuilt:
-        """Make anew whatever search is answered from, and verify it; ``step`` hears what is being done.
+    def rebuild_search(self, *, full_text: bool = True, progress: Progress | None = None) -> Rebuilt:
+        """Make anew whatever search is answered from, and verify it; ``progress`` hears of each stage as it begins.
 
         Raises: LlmError kinds of an outage of the embedding provider.
         """
         engine = self._require("rebuild")
-        told = arguments.as_callback(step, "step") or (lambda _: None)
+        told = arguments.as_callback(progress, "progress") or unheard
         arguments.as_flag(full_text, "full_text")
 
         def verify() -> list[str]:
@@ -108,7 +108,7 @@ class Admin:
         """Return the state of the store: sizes, rows, indexes, position, connections, standby servers."""
         return self._require("read").store.maintenance.status()
 
-    def vacuum(self, *, full: bool = False, progress: Steps | None = None) -> Vacuumed:
+    def vacuum(self, *, full: bool = False, progress: Progress | None = None) -> Vacuumed:
         """Give room back to the disk, and renew the statistics of the planner.
 
         SQLite rewrites the file. PostgreSQL makes room within its tables; with ``full`` it rewrites each, and nobody
@@ -117,11 +117,11 @@ class Admin:
         Raises: Unavailable
         """
         engine = self._require("vacuum")
-        told = arguments.as_callback(progress, "progress") or _unheard
+        told = arguments.as_callback(progress, "progress") or unheard
         return engine.store.maintenance.vacuum(full=arguments.as_flag(full, "full"), progress=told)
 
     def backup(
-        self, path: str | os.PathLike[str], *, replace: bool = False, progress: Stages | None = None
+        self, path: str | os.PathLike[str], *, replace: bool = False, progress: Progress | None = None
     ) -> BackupReport:
         """Write everything to one file, as of one commit; others may go on writing, and nobody waits.
 
@@ -131,15 +131,15 @@ class Admin:
         Raises: Conflict for a file that is there unless ``replace``; InvalidValue, Unavailable, ExtraNotInstalled
         """
         engine = self._require("back up")
-        told = arguments.as_callback(progress, "progress") or backups.unheard
+        told = arguments.as_callback(progress, "progress") or unheard
         target, over = arguments.as_path(path, "path"), arguments.as_flag(replace, "replace")
         engine.behind.flush()
         return backups.backup(engine.store, target, replace=over, progress=told)
 
-    def check(self, progress: Stages | None = None) -> list[Finding]:
+    def check(self, *, progress: Progress | None = None) -> list[Finding]:
         """Return everything that does not hold: in the database, between its rows, and in memory; writes nothing."""
         engine = self._require("check")
-        told = arguments.as_callback(progress, "progress") or backups.unheard
+        told = arguments.as_callback(progress, "progress") or unheard
         engine.behind.flush()
         return [*check_store(engine.store, engine.config, told), *check_memory(engine)]
 
@@ -151,7 +151,3 @@ class Admin:
     def drop_views(self) -> list[str]:
         """Remove the views for people; return their names."""
         return self._require("drop views of").store.maintenance.drop_views()
-
-
-def _unheard(done: int, total: int) -> None:
-    """Do nothing: the caller asked for no progress."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from caliber.backends import backend
 from caliber.config import CaliberConfig
+from caliber.model.progress import Progress
 from caliber.model.time import SystemClock
 from caliber.search.in_database.full_text import WordIndexer, indexer_of
 from caliber.search.in_database.opening import full_text_of
 from caliber.storage.protocol import Store
-from caliber.storage.sql.full_text import Progress
 
 
 def rebuild_full_text(config: CaliberConfig, progress: Progress | None = None) -> int:

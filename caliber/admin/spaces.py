@@ -17,7 +17,7 @@ from caliber.admin.table import Table
 from caliber.embedding import reembedding
 from caliber.embedding.embedded_kinds import EmbeddedKinds
 from caliber.embedding.embedder import Embedder
-from caliber.embedding.reembedding import Progress, Reembedded, in_use_of, space_event
+from caliber.embedding.reembedding import FillStatus, Reembedded, in_use_of, space_event
 from caliber.embedding.service import Embeddings
 from caliber.embedding.space_provider import embedded_text
 from caliber.embedding.vector_index import build_index
@@ -27,6 +27,7 @@ from caliber.model import arguments
 from caliber.model.embedding import Embedding, EmbeddingSpace, SpaceState
 from caliber.model.errors import Conflict, ConstraintViolation, InvalidValue, NotFound, ProviderNotConfigured
 from caliber.model.events import EventType
+from caliber.model.progress import Progress, unheard
 from caliber.schema.relations import EMBEDDING, EMBEDDING_SPACE
 from caliber.search.in_database.full_text import WordIndexer
 from caliber.search.opening import SearchEngine
@@ -39,8 +40,6 @@ _BATCH_ROWS = 2_000
 """Rows of one transaction: writers of the store wait for it."""
 
 _ID_PREFIX = 8
-
-Told = Callable[[Progress], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,23 +142,23 @@ class SpaceTable(Table, of=EMBEDDING_SPACE):
             raise ProviderNotConfigured(capability="embedding")
         return embedder
 
-    def progress(self) -> Progress:
+    def progress(self) -> FillStatus:
         """Return how far the space of the configured model is. Raises: ProviderNotConfigured."""
         self._engine.check_open()
         return self._embedder().filler.progress()
 
-    def reembed(self, told: Told | None = None, *, accept_refused: bool = False) -> Reembedded:
+    def reembed(self, *, accept_refused: bool = False, progress: Progress | None = None) -> Reembedded:
         """Give every record its vector of the configured model, and search with that from then on.
 
-        ``told`` hears of the progress after each batch. Whatever ends it, the next call goes on from there. A model
+        ``progress`` hears of each batch. Whatever ends it, the next call goes on from there. A model
         that refused more than a tenth of the records takes over only with ``accept_refused``.
 
         Raises: ProviderNotConfigured, LlmError kinds of an outage, Conflict when another program retired the space.
         """
         self._engine.check_open()
         embedder = self._embedder()
-        hear, accept = arguments.as_callback(told, "told"), arguments.as_flag(accept_refused, "accept_refused")
-        return embedder.reembed(hear, accept_refused=accept)
+        told = arguments.as_callback(progress, "progress") or unheard
+        return embedder.reembed(told, accept_refused=arguments.as_flag(accept_refused, "accept_refused"))
 
     def find(self, name: str) -> EmbeddingSpace:
         """Return a space by its name, its model if that has one space, its id, or how its id begins.
@@ -183,7 +182,7 @@ class SpaceTable(Table, of=EMBEDDING_SPACE):
             raise NotFound(entity_type="embedding_space", id=name)
         return found[0]
 
-    def drop(self, name: str, told: Told | None = None) -> int:
+    def drop(self, name: str, *, progress: Progress | None = None) -> int:
         """Delete a space that is not searched, its vectors and its cached ones; return how many vectors.
 
         Each batch is a transaction of its own; what ends it leaves a retired space, which can be dropped again.
@@ -193,7 +192,7 @@ class SpaceTable(Table, of=EMBEDDING_SPACE):
         """
         engine = self._engine
         engine.check_open()
-        arguments.as_callback(told, "told")
+        told = arguments.as_callback(progress, "progress") or unheard
         space = self.find(name)
         self._check_droppable(space)
         engine.write(lambda uow: _retire(uow, space.space_id))
@@ -204,8 +203,7 @@ class SpaceTable(Table, of=EMBEDDING_SPACE):
         total, dropped = sum(row[1] for row in rows), 0
         while gone := engine.write(lambda uow: _drop_some(uow, space)):
             dropped += gone
-            if told is not None:
-                told(Progress(space.name, dropped, max(total, dropped)))
+            told(space.name, dropped, max(total, dropped))
         cached = (space.model_id, space.dimensions, _BATCH_ROWS)
         while engine.write(lambda uow: uow.execute("embedding_cache.drop_some", *cached)):
             pass
@@ -361,9 +359,9 @@ class Rebuilt:
 
 
 def rebuild_search(
-    engine: Engine, verify: Callable[[], Sequence[str]], step: Callable[[str], None], *, full_text: bool
+    engine: Engine, verify: Callable[[], Sequence[str]], progress: Progress, *, full_text: bool
 ) -> Rebuilt:
-    """Make anew whatever search is answered from, and verify it; ``step`` hears what is being done.
+    """Make anew whatever search is answered from, and verify it; ``progress`` hears of each stage as it begins.
 
     Strays are removed; vectors of texts that have changed since are dropped, and what lacks a vector gets one; the
     store's own full text, where there is one, is written anew; memory and its words are read anew.
@@ -371,12 +369,12 @@ def rebuild_search(
     Raises: LlmError kinds of an outage.
     """
     engine.check_open()
-    step("removing strays")
+    progress("removing strays", 0, None)
     swept = sweep(engine, dry_run=False)
     outdated = made = 0
     embedder = engine.part(Embeddings).embedder
     if embedder is not None:
-        step("making vectors that are missing or outdated")
+        progress("making vectors that are missing or outdated", 0, None)
         for lane in embedder.lanes:
             outdated += _drop_outdated(engine, lane.key)
         before = _vectors(engine)
@@ -385,12 +383,12 @@ def rebuild_search(
     rows = None
     kept = engine.store.full_text if full_text else None
     if kept is not None and kept.state() is not None:
-        step("writing full text anew")
+        progress("writing full text anew", 0, None)
         rows = kept.rebuild(WordIndexer(engine.config.search.keyword.language))
     if engine.store.vector_index is not None:
-        step("indexing vectors")
+        progress("indexing vectors", 0, None)
         build_index(engine.store, engine.config)
-    step("reading memory anew")
+    progress("reading memory anew", 0, None)
     engine.memory.reload()
     texts = 0
     if engine.part(SearchEngine).stored is None:
@@ -398,7 +396,7 @@ def rebuild_search(
         for kind in engine.part(SearchEngine).searcher.kinds:
             engine.part(SearchEngine).searcher.keywords.of(snapshot[kind])
             texts += snapshot[kind].count()
-    step("verifying")
+    progress("verifying", 0, None)
     return Rebuilt(swept, outdated, made, rows, texts, tuple(verify()))
 
 

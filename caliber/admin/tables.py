@@ -17,6 +17,7 @@ from caliber.model import arguments
 from caliber.model.deadline import bounded
 from caliber.model.errors import InvalidValue, NotFound, ProviderNotConfigured
 from caliber.model.pcp import Checkpoint
+from caliber.model.progress import Progress
 from caliber.model.time import from_us
 from caliber.model.trajectory import Artifact, Scope, Turn
 from caliber.policies import triggers
@@ -37,7 +38,7 @@ from caliber.schema.relations import (
 )
 from caliber.schema.traits import Exported
 from caliber.search.filtering.filters import check_vector
-from caliber.storage.bulk.protocol import BATCH_ROWS, BulkReport, OnExisting, Progress
+from caliber.storage.bulk.protocol import BATCH_ROWS, BulkReport, OnExisting
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory import lifecycle
 from caliber.trajectory.triggers import SCOPE_CLOSED

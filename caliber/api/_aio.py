@@ -32,14 +32,13 @@ from caliber.model.access import Principal
 from caliber.model.erasure import ForgetReport
 from caliber.model.events import Event, EventType
 from caliber.model.ids import Id
+from caliber.model.progress import Progress
 from caliber.model.references import EntityRef
 from caliber.model.schedules import ScheduledRule
 from caliber.model.search import ReadConsistency
 from caliber.model.time import Clock
 from caliber.model.windows import ContextWindow, SearchResult
-from caliber.storage.maintain.maintenance import Stages
 from caliber.storage.protocol import ConnectionPool
-from caliber.storage.sql.full_text import Progress
 
 
 class AsyncFacets(AsyncFace, of=Facets):
@@ -315,7 +314,7 @@ async def restore(
     *,
     tenant: str | None = None,
     replace: bool = False,
-    progress: Stages | None = None,
+    progress: Progress | None = None,
 ) -> RestoreReport:
     """Make the configured store what a backup says (``admin.backup``): ``*.zip``, or ``*.db`` of SQLite.
 

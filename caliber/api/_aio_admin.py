@@ -12,7 +12,7 @@ from typing import Any
 
 from caliber.admin.backup import BackupReport
 from caliber.admin.facet import Admin
-from caliber.admin.spaces import Rebuilt, SpaceReport, SpaceTable, Sweep, Told
+from caliber.admin.spaces import Rebuilt, SpaceReport, SpaceTable, Sweep
 from caliber.admin.table import Table, TableReader
 from caliber.admin.tables import (
     ArtifactTable,
@@ -26,16 +26,16 @@ from caliber.admin.tables import (
     WindowTable,
 )
 from caliber.api.aio_base import AsyncFace
-from caliber.embedding.reembedding import Progress as ReembeddingProgress
-from caliber.embedding.reembedding import Reembedded
+from caliber.embedding.reembedding import FillStatus, Reembedded
 from caliber.model.embedding import EmbeddingSpace
 from caliber.model.erasure import ForgetReport
 from caliber.model.ids import Id
 from caliber.model.pcp import Checkpoint
+from caliber.model.progress import Progress
 from caliber.model.trajectory import Artifact, Scope
-from caliber.storage.bulk.protocol import BATCH_ROWS, BulkReport, OnExisting, Progress
+from caliber.storage.bulk.protocol import BATCH_ROWS, BulkReport, OnExisting
 from caliber.storage.maintain.integrity import Finding
-from caliber.storage.maintain.maintenance import Stages, Steps, StoreStatus, Vacuumed
+from caliber.storage.maintain.maintenance import StoreStatus, Vacuumed
 
 
 class AsyncAdmin(AsyncFace, of=Admin):
@@ -96,12 +96,12 @@ class AsyncAdmin(AsyncFace, of=Admin):
         """
         return await self._run(self._sync.sweep, dry_run=dry_run, deadline_ms=deadline_ms)
 
-    async def rebuild_search(self, step: Callable[[str], None] | None = None, *, full_text: bool = True) -> Rebuilt:
-        """Make anew whatever search is answered from, and verify it; ``step`` hears what is being done.
+    async def rebuild_search(self, *, full_text: bool = True, progress: Progress | None = None) -> Rebuilt:
+        """Make anew whatever search is answered from, and verify it; ``progress`` hears of each stage as it begins.
 
         See ``Admin.rebuild_search``.
         """
-        return await self._run(self._sync.rebuild_search, step, full_text=full_text)
+        return await self._run(self._sync.rebuild_search, full_text=full_text, progress=progress)
 
     async def status(self) -> StoreStatus:
         """Return the state of the store: sizes, rows, indexes, position, connections, standby servers.
@@ -110,12 +110,12 @@ class AsyncAdmin(AsyncFace, of=Admin):
         """
         return await self._run(self._sync.status)
 
-    async def vacuum(self, *, full: bool = False, progress: Steps | None = None) -> Vacuumed:
+    async def vacuum(self, *, full: bool = False, progress: Progress | None = None) -> Vacuumed:
         """Give room back to the disk, and renew the statistics of the planner. See ``Admin.vacuum``."""
         return await self._run(self._sync.vacuum, full=full, progress=progress)
 
     async def backup(
-        self, path: str | os.PathLike[str], *, replace: bool = False, progress: Stages | None = None
+        self, path: str | os.PathLike[str], *, replace: bool = False, progress: Progress | None = None
     ) -> BackupReport:
         """Write everything to one file, as of one commit; others may go on writing, and nobody waits.
 
@@ -123,12 +123,12 @@ class AsyncAdmin(AsyncFace, of=Admin):
         """
         return await self._run(self._sync.backup, path, replace=replace, progress=progress)
 
-    async def check(self, progress: Stages | None = None) -> list[Finding]:
+    async def check(self, *, progress: Progress | None = None) -> list[Finding]:
         """Return everything that does not hold: in the database, between its rows, and in memory; writes nothing.
 
         See ``Admin.check``.
         """
-        return await self._run(self._sync.check, progress)
+        return await self._run(self._sync.check, progress=progress)
 
     async def create_views(self) -> list[str]:
         """Make the views for people anew, under the names of the sources; no code reads them.
@@ -272,16 +272,16 @@ class AsyncSpaceTable(AsyncTable, of=SpaceTable):
         """Return what each space holds and is there for, oldest first. See ``SpaceTable.report``."""
         return await self._run(self._sync.report)
 
-    async def progress(self) -> ReembeddingProgress:
+    async def progress(self) -> FillStatus:
         """Return how far the space of the configured model is. See ``SpaceTable.progress``."""
         return await self._run(self._sync.progress)
 
-    async def reembed(self, told: Told | None = None, *, accept_refused: bool = False) -> Reembedded:
+    async def reembed(self, *, accept_refused: bool = False, progress: Progress | None = None) -> Reembedded:
         """Give every record its vector of the configured model, and search with that from then on.
 
         See ``SpaceTable.reembed``.
         """
-        return await self._run(self._sync.reembed, told, accept_refused=accept_refused)
+        return await self._run(self._sync.reembed, accept_refused=accept_refused, progress=progress)
 
     async def find(self, name: str) -> EmbeddingSpace:
         """Return a space by its name, its model if that has one space, its id, or how its id begins.
@@ -290,12 +290,12 @@ class AsyncSpaceTable(AsyncTable, of=SpaceTable):
         """
         return await self._run(self._sync.find, name)
 
-    async def drop(self, name: str, told: Told | None = None) -> int:
+    async def drop(self, name: str, *, progress: Progress | None = None) -> int:
         """Delete a space that is not searched, its vectors and its cached ones; return how many vectors.
 
         See ``SpaceTable.drop``.
         """
-        return await self._run(self._sync.drop, name, told)
+        return await self._run(self._sync.drop, name, progress=progress)
 
 
 class AsyncScopeTable(AsyncTable, of=ScopeTable):

@@ -25,12 +25,11 @@ from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.erasure import ForgetReport
 from caliber.model.errors import DTypeError
+from caliber.model.progress import Progress, unheard
 from caliber.model.time import Clock, SystemClock
 from caliber.policies.schedules import Scheduler
 from caliber.search.opening import SearchEngine
-from caliber.storage.maintain.maintenance import Stages
 from caliber.storage.protocol import ConnectionPool, Store
-from caliber.storage.sql.full_text import Progress
 
 if TYPE_CHECKING:
     from caliber.storage.migrate.memory_steps import MigrationPlan
@@ -100,7 +99,7 @@ def restore(
     *,
     tenant: str | None = None,
     replace: bool = False,
-    progress: Stages | None = None,
+    progress: Progress | None = None,
 ) -> RestoreReport:
     """Make the configured store what a backup says (``admin.backup``): ``*.zip``, or ``*.db`` of SQLite.
 
@@ -113,7 +112,7 @@ def restore(
     """
     settings = _of_tenant(config_of(config), tenant)
     source, over = arguments.as_path(path, "path"), arguments.as_flag(replace, "replace")
-    told = arguments.as_callback(progress, "progress") or backups.unheard
+    told = arguments.as_callback(progress, "progress") or unheard
     return backups.restore(settings, source, replace=over, progress=told)
 
 

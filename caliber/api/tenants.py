@@ -25,10 +25,11 @@ from caliber.dsl.loading import ConfigSource, config_of
 from caliber.embedding.vector_index import build_index_of
 from caliber.model import arguments
 from caliber.model.errors import CaliberError, Conflict, MissingRequired, NotFound, Unavailable
+from caliber.model.progress import Progress, unheard
 from caliber.model.tenants import Tenant, TenantState, check_tenant_name
 from caliber.model.time import Clock
 from caliber.tenancy.directory import Directory, require_open
-from caliber.tenancy.move import Hooks, Move, MoveReport, Step, Told, abort, drop_old, drop_store, make_role
+from caliber.tenancy.move import Hooks, Move, MoveReport, abort, drop_old, drop_store, make_role
 
 _SCRUB_S: Final = 10.0
 MISSING: Final = "missing"
@@ -124,20 +125,18 @@ class Tenants:
             complete_full_text(config)
         return applied
 
-    def move(self, name: str, source: str, *, step: Step | None = None, told: Told | None = None) -> MoveReport:
+    def move(self, name: str, source: str, *, progress: Progress | None = None) -> MoveReport:
         """Move a tenant to another data source while it is used; go on with a move that broke off.
 
         Others read and write meanwhile. At the end writers hear ``Unavailable(moving)``, retryable, for the time it
         takes to copy and prove the last rows, and from then on ``Unavailable(moved)``: they open the tenant again.
-        The old store stays until ``drop_old``. ``step`` is told what begins, ``told`` how many rows are copied.
+        The old store stays until ``drop_old``. ``progress`` hears of each step as it begins, and
+        of the rows that are copied.
 
         Raises: Conflict, Unavailable, StorageError; then the tenant is where it was, open to writers
         """
-        hooks = Hooks(check=self._check, complete=self._complete)
-        if step is not None:
-            hooks.step = step
-        if told is not None:
-            hooks.told = told
+        told = arguments.as_callback(progress, "progress") or unheard
+        hooks = Hooks(check=self._check, complete=self._complete, progress=told)
         report = Move(self._directory, name, source, self._clock_us, hooks).run()
         try:
             build_index_of(self._at(report.tenant))  # others use the tenant meanwhile

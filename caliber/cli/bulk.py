@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from caliber.cli.failures import UsageError
-from caliber.cli.output import Output, plural
+from caliber.cli.output import Output, advancing, plural
 from caliber.cli.settings import Settings, with_settings
 from caliber.model.hints import did_you_mean
 
@@ -89,19 +89,7 @@ def _export(memory: Caliber, out: Output, relation: str, file: Path) -> int:
     reader = memory.storage.bulk_read(relation, batch_rows=_BATCH_ROWS)
     total = memory.storage.table_of(relation).count()
     with out.progress(relation, total, "rows") as advance:
-        return write_parquet(file, reader, _steps(advance))
-
-
-def _steps(advance: Callable[[int], None]) -> Callable[[int], None]:
-    """Return what takes how many rows are done by now."""
-    done = 0
-
-    def progress(rows: int) -> None:
-        nonlocal done
-        advance(rows - done)
-        done = rows
-
-    return progress
+        return write_parquet(file, reader, advancing(advance))
 
 
 @click.command("import", short_help="Load records from Parquet files.")
@@ -167,7 +155,7 @@ def _import(memory: Caliber, out: Output, relation: str | None, file: Path, on_e
             raise UsageError(f"{file} does not say of which relation it is", "name it with --relation")
         with out.progress(name, opened.rows, "rows") as advance:
             report = memory.storage.bulk_load(
-                name, opened.reader, on_existing=on_existing, progress=_steps(advance), batch_rows=_BATCH_ROWS
+                name, opened.reader, on_existing=on_existing, progress=advancing(advance), batch_rows=_BATCH_ROWS
             )
     return {
         "relation": report.relation,

@@ -16,6 +16,8 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from caliber.model.progress import Progress
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -121,6 +123,21 @@ class Output:
         lines.finish()
 
 
+def advancing(advance: Callable[[int], None], before: int = 0) -> Progress:
+    """Return a progress callback that advances a bar by the work done since its last call, of each stage by itself.
+
+    ``before`` is what the bar shows already.
+    """
+    shown: dict[str, int] = {}
+
+    def progress(stage: str, done: int, _: int | None) -> None:
+        shown_before = shown.get(stage, before)
+        advance(max(0, done - shown_before))
+        shown[stage] = max(done, shown_before)
+
+    return progress
+
+
 class _Lines:
     """Progress where there is no terminal."""
 
@@ -180,12 +197,12 @@ def _bar(
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
-        Progress,
         ProgressColumn,
         Task,
         TextColumn,
         TimeRemainingColumn,
     )
+    from rich.progress import Progress as Bars
     from rich.text import Text
 
     class Rate(ProgressColumn):
@@ -194,7 +211,7 @@ def _bar(
 
     columns: list[ProgressColumn] = [TextColumn("{task.description}"), BarColumn(bar_width=28), MofNCompleteColumn()]
     columns += [TimeRemainingColumn()] if unit is None else [Rate(), TimeRemainingColumn()]
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Bars(*columns, console=console, transient=True) as progress:
         task = progress.add_task(label, total=total, completed=done)
 
         def advance(steps: int) -> None:

@@ -18,7 +18,7 @@ from caliber.config import CaliberConfig
 from caliber.embedding.embedded_kinds import EmbeddedKinds
 from caliber.embedding.filling import Fill, Filler
 from caliber.embedding.lookout import Lookout
-from caliber.embedding.reembedding import MakeEvent, Progress, Reembedded
+from caliber.embedding.reembedding import MakeEvent, Reembedded
 from caliber.embedding.space_provider import Lacking, Rows, SpaceProvider, Vector, Vectors, says_something
 from caliber.engine import pacing
 from caliber.llm.embedding import Embedded
@@ -32,6 +32,7 @@ from caliber.model.errors import (
     DimensionMismatch,
     EmbeddingFailed,
 )
+from caliber.model.progress import Progress
 from caliber.resident.memory import ResidentMemory
 from caliber.schema.relations import EMBEDDING
 from caliber.storage.compile.codec import codec_of
@@ -448,7 +449,7 @@ class Embedder:
             self._in_front -= 1
             self._wake.set()
 
-    def reembed(self, told: Callable[[Progress], None] | None = None, *, accept_refused: bool = False) -> Reembedded:
+    def reembed(self, progress: Progress, *, accept_refused: bool = False) -> Reembedded:
         """Fill the configured space until nothing lacks a vector and take it into use; return what came of it.
 
         Raises: LlmError kinds of an outage, Unavailable when closed meanwhile; what is done stays done.
@@ -472,8 +473,7 @@ class Embedder:
                     more = self.filler.step(fill, accept_refused=accept_refused)
                 if passes != fill.passes:
                     passes, made, (total, pending) = fill.passes, fill.made, self.filler.count()
-                if told is not None:
-                    told(Progress(lane.space.name, min(total, total - pending + fill.made - made), total))
+                progress(lane.space.name, min(total, total - pending + fill.made - made), total)
         return self.filler.came_of(fill.made, before)
 
     def _check_fillable(self, lane: SpaceProvider) -> None:

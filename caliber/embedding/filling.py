@@ -12,7 +12,7 @@ from typing import Any
 
 from caliber.config import CaliberConfig
 from caliber.embedding import reembedding
-from caliber.embedding.reembedding import Lease, MakeEvent, Progress, Reembedded, Walk
+from caliber.embedding.reembedding import FillStatus, Lease, MakeEvent, Reembedded, Walk
 from caliber.embedding.space_provider import Lacking, SpaceProvider
 from caliber.embedding.vector_index import complete_index
 from caliber.engine.leases import LockService
@@ -85,10 +85,10 @@ class Filler:
         """Return how many records are to have a vector, and how many lack it in the configured space."""
         return reembedding.count(self._store, self._lane.key, self._kinds)
 
-    def progress(self) -> Progress:
+    def progress(self) -> FillStatus:
         """Return how far the configured space is."""
         total, pending = self.count()
-        return Progress(self._lane.space.name, total - pending, total, len(self._lane.refused))
+        return FillStatus(self._lane.space.name, total - pending, total, len(self._lane.refused))
 
     def step(self, fill: Fill, *, accept_refused: bool) -> bool:
         """Embed the next page; at the end of a pass, switch. Return whether there is more to do.

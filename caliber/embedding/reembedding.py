@@ -46,8 +46,8 @@ MakeEvent = Callable[..., Event]
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """The progress of a space. Units: records; ``refused`` are those that its provider would not embed."""
+class FillStatus:
+    """The state of filling a space. Units: records; ``refused`` are those that its provider would not embed."""
 
     space: str
     done: int

@@ -14,10 +14,10 @@ from caliber.config import CaliberConfig
 from caliber.embedding.reembedding import in_use_of
 from caliber.model.embedding import EmbeddingSpace
 from caliber.model.errors import CaliberError
+from caliber.model.progress import Progress
 from caliber.model.time import SystemClock
 from caliber.schema.relations import EMBEDDING_SPACE
 from caliber.storage.protocol import Store
-from caliber.storage.sql.vector_index import Progress
 
 Failed = Callable[[str, CaliberError], None]
 

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from caliber.model.events import Event
+from caliber.model.progress import Progress
 from caliber.schema.catalog import Catalog
 from caliber.schema.predicate import Predicate
 from caliber.schema.relation import Column, Relation
@@ -16,7 +17,7 @@ from caliber.storage.compile.listing import Listing
 from caliber.storage.compile.plan import Plan, RelationPlans
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.maintain.erasing import Eraser
-from caliber.storage.maintain.maintenance import Maintenance, Stages
+from caliber.storage.maintain.maintenance import Maintenance
 from caliber.storage.sql.full_text import FullText
 from caliber.storage.sql.vector_index import VectorIndexes
 from caliber.storage.write.feed import Feed
@@ -196,7 +197,7 @@ class BackendModule(Protocol):
         *,
         replace: bool,
         clock_us: Callable[[], int],
-        progress: Stages,
+        progress: Progress,
     ) -> str:
         """Make the store what a backup says, a file of the database's own or an archive; return its new epoch."""
         ...

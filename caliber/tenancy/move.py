@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from caliber.backends import backend
 from caliber.model.errors import CaliberError, Conflict, InvalidValue
+from caliber.model.progress import Progress, unheard
 from caliber.model.tenants import MOVE_STATES, Tenant, TenantPlace, TenantState
 from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relation import Relation
@@ -50,10 +51,6 @@ def _not_named(catalog: Catalog) -> tuple[Relation, ...]:
     return tuple(relation for relation in copied_of(catalog) if not relation.mirrored)
 
 
-Step = Callable[[str], None]
-Told = Callable[[str, int], None]
-
-
 @dataclass(frozen=True, slots=True)
 class MoveReport:
     """The outcome of a move. ``rows`` and ``hashes``: of every relation, equal in both places when writers waited."""
@@ -73,9 +70,8 @@ class MoveReport:
 class Hooks:
     """Callbacks during a move."""
 
-    step: Step = lambda _: None
-    """Called at the beginning of each step, with its name."""
-    told: Told = lambda _, __: None
+    progress: Progress = unheard
+    """Called at the beginning of each step, and with the rows that are copied."""
     check: Callable[[Any], None] = lambda _: None
     """Called with the storage section of the place a tenant is in: refuses what this version cannot copy."""
     complete: Callable[[Any, Any, bool], None] = lambda _, __, ___: None
@@ -111,7 +107,7 @@ class Move:
         self._hooks = hooks
         self._token = uuid.uuid4().hex
         self._rows = directory.config.batch_rows
-        hooks.step("begin")
+        hooks.progress("begin", 0, None)
         self._tenant = self._begin(directory.get(name), directory.new_place(name, source))
         assert self._tenant.target is not None
         self._left_storage = directory.storage(self._tenant, self._tenant.place)
@@ -162,7 +158,7 @@ class Move:
     def run(self) -> MoveReport:
         """Move the tenant. Raises: Conflict, Unavailable, StorageError; then it is where it was, open to writers."""
         try:
-            self._hooks.step("prepare")
+            self._hooks.progress("prepare", 0, None)
             self._hooks.check(self._left_storage)
             make_role(self._entered_storage)
             with self._left.reading() as source:
@@ -185,18 +181,18 @@ class Move:
 
     def _approach(self, empty: bool) -> tuple[Any, int]:
         """Copy, and bring the copy up to date until little is left; return the boundary it is at."""
-        self._hooks.step("copy")
+        self._hooks.progress("copy", 0, None)
         with self._left.reading() as source:
             self._check_memories(source)
             if empty:
                 self._forgotten = erasures_of(source, self._rows)
-                copy_all(source, self._entered, self._token, self._rows, self._hooks.told)
+                copy_all(source, self._entered, self._token, self._rows, self._hooks.progress)
             else:
                 make_equal(source, self._entered, self._token, copied_of(self._catalog), self._rows)
             mark = source.mark
         rounds = 0
         while rounds < ROUNDS_MOST:
-            self._hooks.step("catch up")
+            self._hooks.progress("catch up", 0, None)
             rounds += 1
             with self._left.reading() as source:
                 written = self._follow(source, mark)
@@ -236,11 +232,11 @@ class Move:
     def _switch(self, mark: Any, rounds: int) -> MoveReport:
         """Have writers wait, copy the last rows, prove it, and change places."""
         config = self._directory.config
-        self._hooks.step("fence")
+        self._hooks.progress("fence", 0, None)
         self._tenant = self._directory.change(self._tenant, state=TenantState.SWITCHING)
         begun = time.monotonic()
         self._left.fence(FenceState.MOVING, self._token, config.fence_ms)
-        self._hooks.step("last rows")
+        self._hooks.progress("last rows", 0, None)
         with self._left.reading() as source:
             self._follow(source, mark)
             numbers = source.numbers()
@@ -248,15 +244,15 @@ class Move:
             with self._entered.reading() as copy:
                 relations = (copied_of if config.verify_in_fence else _not_named)(self._catalog)
                 proof: Proof = verify(source, copy, self._rows, relations)
-        self._hooks.step("finish")
+        self._hooks.progress("finish", 0, None)
         self._entered.finish(self._epoch, self._token, numbers, self._catalog)
         self._hooks.complete(
             self._left_storage, self._entered_storage, forgotten is not None and forgotten != self._forgotten
         )
         self._require_fence()
-        self._hooks.step("tell writers")
+        self._hooks.progress("tell writers", 0, None)
         self._left.fence(FenceState.MOVED, self._token, config.fence_ms)
-        self._hooks.step("switch")
+        self._hooks.progress("switch", 0, None)
         left, target = self._tenant.place, self._tenant.target
         assert target is not None
         tenant = self._directory.change(
@@ -271,7 +267,7 @@ class Move:
             old_location=left.location,
         )
         fence_ms = int((time.monotonic() - begun) * 1_000)
-        self._hooks.step("end")
+        self._hooks.progress("end", 0, None)
         return MoveReport(tenant, left, rounds, self._caught_up, fence_ms, proof.rows, proof.hashes)
 
     def _require_fence(self) -> None:

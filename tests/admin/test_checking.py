@@ -52,7 +52,7 @@ def found(memory: caliber.Caliber) -> dict[tuple[str, str], Finding]:
 
 def test_a_sound_store_has_no_findings(filled: caliber.Caliber) -> None:
     told: list[tuple[str, int, int]] = []
-    assert filled.admin.check(lambda *step: told.append(step)) == []
+    assert filled.admin.check(progress=lambda *step: told.append(step)) == []
     assert {what for what, *_ in told} == {"checking rules", "checking hashes"}
 
 

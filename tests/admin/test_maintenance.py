@@ -284,7 +284,7 @@ def test_vacuum_gives_room_back_and_loses_nothing(backend: Any, filled: caliber.
     filled.storage.turns.delete_by_scope(agent.scope_id)
     backend.tamper(filled, "DELETE FROM content_version")
     told: list[tuple[int, int]] = []
-    done = filled.admin.vacuum(full=True, progress=lambda at, of: told.append((at, of)))
+    done = filled.admin.vacuum(full=True, progress=lambda _, at, of: told.append((at, of)))
     assert done.bytes_after < before
     assert told[-1][0] == told[-1][1] > 0
     assert filled.admin.verify() == []

@@ -64,7 +64,7 @@ def main() -> None:
     batches = float(sys.argv[2]) if len(sys.argv) > 2 else math.inf
     with caliber.open(settings, embedding_provider=Slow(batches)) as memory:
         print("ready", flush=True)
-        came = memory.storage.embedding_spaces.reembed(lambda at: print(json.dumps([at.done, at.total]), flush=True))
+        came = memory.storage.embedding_spaces.reembed(progress=lambda _, *done: print(json.dumps(done), flush=True))
         print("done", came.made, flush=True)
 
 

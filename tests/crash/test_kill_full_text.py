@@ -81,7 +81,7 @@ def test_kill_while_full_text_is_made_leaves_nothing_that_is_trusted(tmp_path: P
         "import sys, os, signal; sys.path.insert(0, sys.argv[2])\n"
         "from support.workload import settings_for\n"
         "from caliber.admin.full_text import rebuild_full_text\n"
-        "rebuild_full_text(settings_for(sys.argv[1]), lambda done, total: os.kill(os.getpid(), signal.SIGKILL))\n"
+        "rebuild_full_text(settings_for(sys.argv[1]), lambda *_: os.kill(os.getpid(), signal.SIGKILL))\n"
     )
     tests = str(Path(__file__).resolve().parents[1])
     assert subprocess.run([sys.executable, "-c", code, path, tests], check=False).returncode == -signal.SIGKILL

@@ -24,7 +24,6 @@ from support.waits import until
 
 import caliber
 from caliber.admin.full_text import rebuild_full_text
-from caliber.embedding.reembedding import Progress
 from caliber.llm.local.hashed import HashEmbeddingProvider
 from caliber.llm.protocols import FloatMatrix, FloatVector
 from caliber.model import EventType
@@ -101,12 +100,12 @@ def test_search_goes_on_with_the_old_model_until_the_new_one_is_complete(store: 
         found = memory.search("what is known of 7")
         assert (found.status, found.reason) == ("ok", None)
         assert "vector" in found.hits[0].breakdown
-        heard: list[Progress] = []
-        came = memory.storage.embedding_spaces.reembed(heard.append)
+        heard: list[tuple[str, int, int | None]] = []
+        came = memory.storage.embedding_spaces.reembed(progress=lambda *at: heard.append(at))
         assert (came.space, came.switched_from, came.in_use) == (NEW_NAME, OLD_NAME, True)
         assert (came.made, came.done, came.total, came.refused) == (50, 50, 51, 0)  # white space has no vector
-        assert [item.done for item in heard] == sorted(item.done for item in heard)
-        assert heard[-1].done == 50
+        assert [done for _, done, _ in heard] == sorted(done for _, done, _ in heard)
+        assert heard[-1][1] == 50
         assert states(memory) == {OLD_NAME: "retired", NEW_NAME: "active"}
         after = memory.search("what is known of 7")
         assert (after.status, "vector" in after.hits[0].breakdown) == ("ok", True)
@@ -314,10 +313,10 @@ def test_an_outage_stops_it_and_it_goes_on_from_there(store: Path) -> None:
     changes |= {"llm_retry_config.max_retries": 0}
     with caliber.open(settings(store, NEW, **changes), embedding_provider=provider) as memory:
         provider.fail_after = 20
-        heard: list[Progress] = []
+        heard: list[tuple[str, int, int | None]] = []
         with pytest.raises(RequestFailed):
-            memory.storage.embedding_spaces.reembed(heard.append)
-        assert heard[-1].done == 18  # pages of one kind: 8 and 2 turns, 8 notes
+            memory.storage.embedding_spaces.reembed(progress=lambda *at: heard.append(at))
+        assert heard[-1][1] == 18  # pages of one kind: 8 and 2 turns, 8 notes
         assert states(memory) == {OLD_NAME: "active", NEW_NAME: "building"}
         assert memory.search("what is known of 7").status == "ok", "the old model answers"
     with caliber.open(settings(store, NEW, **changes), embedding_provider=provider) as memory:
@@ -438,9 +437,9 @@ def test_a_space_is_dropped_by_name_unless_it_is_searched_or_configured(switched
             table.drop("nothing")
         with pytest.raises(NotFound):
             table.drop("hash")  # neither a model nor long enough for an id
-        heard: list[Progress] = []
-        assert table.drop("hash-1:test", heard.append) == 50
-        assert heard[-1] == Progress(OLD_NAME, 50, 50)
+        heard: list[tuple[str, int, int | None]] = []
+        assert table.drop("hash-1:test", progress=lambda *at: heard.append(at)) == 50
+        assert heard[-1] == (OLD_NAME, 50, 50)
         assert [space.name for space in table.report()] == [NEW_NAME]
         assert memory.storage.embeddings.count() == 50
         assert memory.search("what is known of 7").status == "ok"
@@ -542,7 +541,7 @@ def test_what_search_is_answered_from_is_made_anew(store: Path, mode: str) -> No
         raw.execute("UPDATE embedding SET content_hash = ? WHERE ordinal IN (2, 3)", (b"z" * 32,))
     with caliber.open(settings(store, OLD, **changes)) as memory:
         steps: list[str] = []
-        came = memory.admin.rebuild_search(steps.append)
+        came = memory.admin.rebuild_search(progress=lambda stage, *_: steps.append(stage))
         assert len(steps) >= 4
         assert (came.outdated, came.differences, came.swept.count) == (2, (), 0)
         assert memory.storage.embeddings.count() == 50

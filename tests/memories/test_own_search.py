@@ -210,7 +210,7 @@ def test_migrations_take_the_index_along(backend: Any) -> None:  # C-130
     module.migrate(settings(PLACE), clock_us=SystemClock().now_us)  # and killed before what is there is indexed
     with pytest.raises(SchemaMismatch, match="not complete"):
         backend.open(settings(PLACE))
-    caliber.migrate(settings(PLACE), progress=lambda *done: told.append(done))
+    caliber.migrate(settings(PLACE), progress=lambda _, *done: told.append(done))
     assert told[-1] == (2, 2), "a text becomes searchable: what is there is indexed by it"
     with backend.open(settings(PLACE)) as memory:
         assert sound(memory)

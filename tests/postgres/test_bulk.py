@@ -126,7 +126,7 @@ def test_others_write_while_a_load_is_under_way(store: Any, backend: Any) -> Non
     other = backend.open(backend.config(embedding_provider=None))
     written: list[Any] = []
 
-    def progress(rows: int) -> None:
+    def progress(_: str, rows: int, __: int | None) -> None:
         thread = threading.Thread(
             target=lambda: written.append(
                 other.add_note(entity="e", entity_type="t", note_type="fact", content=f"beside {rows}", confidence=1.0)

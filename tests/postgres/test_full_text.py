@@ -92,7 +92,7 @@ def test_who_writes_while_an_index_is_made_enters_its_own(store: Any, backend: A
 
     writers = []
 
-    def between(done: int, total: int) -> None:
+    def between(*_: Any) -> None:
         if not writers:
             store.write(lambda uow: uow.delete(NOTE, uow.get(NOTE, kept[0].note_id.bytes)))
             store.write(lambda uow: insert(uow, "a boat, after its page"))

@@ -71,7 +71,7 @@ def test_opening_without_full_text_is_refused_and_says_what_to_run(filled: Any) 
     with pytest.raises(SchemaMismatch, match="caliber db rebuild-search"):
         filled.open(settings_of(filled, "backend"))
     seen: list[tuple[int, int]] = []
-    assert rebuild_full_text(settings_of(filled, "backend"), lambda done, total: seen.append((done, total))) == 3
+    assert rebuild_full_text(settings_of(filled, "backend"), lambda _, *done: seen.append(done)) == 3
     assert seen[-1] == (4, 4)  # the open scope has no summary to index
     memory = filled.open(settings_of(filled, "backend"))
     assert {hit.kind for hit in memory.search("lake boat sail").hits} == {"turn", "note", "artifact"}
@@ -140,7 +140,7 @@ def test_interrupted_building_leaves_an_index_that_is_not_trusted(filled: Any) -
     class Stop(Exception):
         pass
 
-    def stop(done: int, total: int) -> None:
+    def stop(*_: Any) -> None:
         raise Stop
 
     with pytest.raises(Stop):
@@ -153,10 +153,10 @@ def test_of_two_builds_at_once_only_the_whole_one_is_called_complete(filled: Any
     class Killed(Exception):
         pass
 
-    def killed(done: int, total: int) -> None:
+    def killed(*_: Any) -> None:
         raise Killed
 
-    def second(done: int, total: int) -> None:
+    def second(*_: Any) -> None:
         with pytest.raises(Killed):
             other.full_text.rebuild(WordIndexer("english"), killed)
 
@@ -173,7 +173,7 @@ def test_build_during_which_a_text_was_left_out_is_not_called_complete(filled: A
     writer = start(filled.open(settings_of(filled, "resident")))
     inspect(writer.memory).store.full_text.keep(lambda _: None)  # a program that does not know these rules
     store = filled.store()
-    store.full_text.rebuild(WordIndexer("english"), lambda done, total: writer.note("nobody can index this"))
+    store.full_text.rebuild(WordIndexer("english"), lambda *_: writer.note("nobody can index this"))
     state = store.full_text.state()
     assert state is not None
     assert not state.complete

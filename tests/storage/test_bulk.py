@@ -195,7 +195,9 @@ def test_which_row_a_loaded_one_was() -> None:
 def test_a_change_record_holds_a_thousand_keys_and_others_follow_at_once(backend: Any) -> None:
     store = backend.open(backend.config(embedding_provider=None))
     seen: list[int] = []
-    report = store.storage.bulk_load("note", notes(NOTES), progress=seen.append, batch_rows=700)
+    report = store.storage.bulk_load(
+        "note", notes(NOTES), progress=lambda _, rows, __: seen.append(rows), batch_rows=700
+    )
     assert (report.loaded, report.change_records) == (NOTES, 3)
     assert seen == [700, 1_400, 2_100, NOTES]
     assert store.admin.stats()["resident"]["reloads"] == 0
@@ -228,7 +230,7 @@ def test_no_more_than_a_batch_is_read_ahead(store: Any) -> None:
             yield notes(1_000).slice(start, 100).combine_chunks().to_batches()[0]
 
     stream = pa.RecordBatchReader.from_batches(notes(1).schema, batches())
-    report = store.storage.bulk_load("note", stream, progress=lambda rows: done.__setitem__(0, rows))
+    report = store.storage.bulk_load("note", stream, progress=lambda _, rows, __: done.__setitem__(0, rows))
     assert report.loaded == made[0] == 1_000
 
 

@@ -171,12 +171,12 @@ def move_until(settings: CaliberConfig, name: str, source: str, step: str, known
     """Move a tenant, and be killed at the beginning of a step; without such a step, to the end."""
     os.environ.update(known)
 
-    def told(begun: str) -> None:
+    def progress(begun: str, *_: Any) -> None:
         if begun == step:
             os.kill(os.getpid(), signal.SIGKILL)
 
     with caliber.Tenants(settings) as tenants:
-        tenants.move(name, source, step=told)
+        tenants.move(name, source, progress=progress)
 
 
 def write_until(settings: CaliberConfig, name: str, scope: uuid.UUID, stop: Any, told: Connection) -> None:

@@ -76,13 +76,13 @@ def test_what_is_forgotten_during_a_move_is_in_no_file_afterwards(settings: Cali
             memory.append_turn(known["scope"], role="user", content=f"{number} Zebulon said {'so ' * 200}")
     reports = []
 
-    def meanwhile(begun: str) -> None:
+    def meanwhile(begun: str, *_: Any) -> None:
         if begun == "catch up" and not reports:
             with caliber.open(settings, tenant="alice") as memory:
                 reports.append(memory.forget(texts=("Zebulon",)))
 
     with caliber.Tenants(settings) as tenants:
-        tenants.move("alice", "files", step=meanwhile)
+        tenants.move("alice", "files", progress=meanwhile)
     assert [report.proven for report in reports] == [True]
     files = list(tmp_path.glob("alice.db*"))
     assert files
@@ -237,12 +237,12 @@ def test_of_two_attempts_the_later_one_moves_the_tenant(settings: CaliberConfig)
     done: list[Any] = []
     with caliber.Tenants(settings) as one, caliber.Tenants(settings) as other:
 
-        def overtaken(step: str) -> None:
+        def overtaken(step: str, *_: Any) -> None:
             if step == "tell writers" and not done:
                 done.append(other.move("alice", "files"))
 
         with pytest.raises(Conflict):
-            one.move("alice", "files", step=overtaken)
+            one.move("alice", "files", progress=overtaken)
         assert one.get("alice").place == done[0].tenant.place
     with caliber.open(settings, tenant="alice") as memory:
         memory.append_turn(known["scope"], role="user", content="moved once")
@@ -254,12 +254,12 @@ def test_a_move_given_up_by_another_process_leaves_writers_in(settings: CaliberC
     known = settled(settings, "first")
     with caliber.Tenants(settings) as one, caliber.Tenants(settings) as other:
 
-        def given_up(begun: str) -> None:
+        def given_up(begun: str, *_: Any) -> None:
             if begun == step:
                 other.abort_move("alice")
 
         with pytest.raises(CaliberError):
-            one.move("alice", "files", step=given_up)
+            one.move("alice", "files", progress=given_up)
         assert one.get("alice").place.source == "first"
         assert one.get("alice").state == "active"
     with caliber.open(settings, tenant="alice") as memory:
@@ -304,14 +304,14 @@ def test_the_database_refuses_whoever_writes_behind_the_fence(
             lambda: caliber.open(settings, tenant="alice"),
         ]
 
-        def tried(step: str) -> None:
+        def tried(step: str, *_: Any) -> None:
             if step == "last rows":
                 for attempt in attempts:
                     with pytest.raises(Unavailable) as refused:
                         attempt()
                     heard.append(refused.value)
 
-        tenants.move("alice", target, step=tried)
+        tenants.move("alice", target, progress=tried)
         assert [error.context["reason"] for error in heard] == ["moving"] * 3
         assert all(error.retryable for error in heard)
         with pytest.raises(Unavailable) as stale:
@@ -326,14 +326,14 @@ def test_a_copy_that_differs_is_noticed_and_not_used(settings: CaliberConfig) ->
     known = settled(settings, "files")
     with caliber.Tenants(settings) as tenants:
 
-        def tampered(step: str) -> None:
+        def tampered(step: str, *_: Any) -> None:
             if step == "fence":
                 schema = inspect(tenants).directory.new_place("alice", "first").location
                 with psycopg.connect(variables()[FIRST]) as connection:
                     connection.execute(f"UPDATE \"{schema}\".note SET content = 'changed' WHERE ordinal = 3".encode())
 
         with pytest.raises(StorageError, match="note differs"):
-            tenants.move("alice", "first", step=tampered)
+            tenants.move("alice", "first", progress=tampered)
         with caliber.open(settings, tenant="alice") as memory:
             memory.append_turn(known["scope"], role="user", content="writers are let in")
         tenants.move("alice", "first")  # going on finds the row, and puts it right
@@ -345,11 +345,11 @@ def test_writers_wait_for_less_where_rows_are_compared_before(tmp_path: Path) ->
     with caliber.open(settings, tenant="alice") as memory, caliber.Tenants(settings) as tenants:
         left = tenants.get("alice").place
 
-        def written(step: str) -> None:
+        def written(step: str, *_: Any) -> None:
             if step in ("catch up", "fence"):
                 memory.append_turn(known["scope"], role="user", content=f"before {step}")
 
-        report = tenants.move("alice", "files", step=written)
+        report = tenants.move("alice", "files", progress=written)
         assert "turn" not in report.rows
         assert "event" in report.rows
         frozen = rows_of(place_config(settings, "alice", left))

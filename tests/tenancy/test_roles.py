@@ -198,7 +198,7 @@ def test_a_role_that_is_used_elsewhere_stays_with_what_it_owns(
             said: str = memory.storage.trajectories.get(task).goal
             return said
 
-    def broken_off(begun: str) -> None:
+    def broken_off(begun: str, *_: Any) -> None:
         if begun == "finish":
             raise KeyboardInterrupt
 
@@ -211,7 +211,7 @@ def test_a_role_that_is_used_elsewhere_stays_with_what_it_owns(
         tenants.abort_move("alice")
         assert goal() == "stay"
         with pytest.raises(KeyboardInterrupt):
-            tenants.move("alice", "other", step=broken_off)
+            tenants.move("alice", "other", progress=broken_off)
         tenants.abort_move("alice")
         assert goal() == "stay"
         with psycopg.connect(os.environ["CALIBER_TEST_OTHER_DSN"], autocommit=True) as connection:

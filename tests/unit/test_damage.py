@@ -17,10 +17,11 @@ from support import damage, evidence
 from support.cli_runs import caliber as command
 
 import caliber
-from caliber.admin.backup import backup, unheard
+from caliber.admin.backup import backup
 from caliber.api.opening import bare_store
 from caliber.config.manual.render import render_toml
 from caliber.model.errors import CaliberError, InternalError, StorageError
+from caliber.model.progress import unheard
 from caliber.storage.dump.archive import Archive
 from caliber.testing import inspect
 

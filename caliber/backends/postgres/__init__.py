@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from caliber.model.errors import ExtraNotInstalled, InvalidValue
+from caliber.model.progress import Progress
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from caliber.config.storage import PostgresConfig
     from caliber.config.tenancy import PostgresDirectory
     from caliber.storage.dump.archive import Archive
-    from caliber.storage.maintain.maintenance import Stages
     from caliber.storage.migrate.memory_steps import MigrationPlan
     from caliber.storage.protocol import ConnectionPool
 
@@ -65,7 +65,7 @@ def plan_migration(config: CaliberConfig, *, clock_us: Callable[[], int], drop: 
 
 
 def restore(
-    config: CaliberConfig, source: Archive | Path, *, replace: bool, clock_us: Callable[[], int], progress: Stages
+    config: CaliberConfig, source: Archive | Path, *, replace: bool, clock_us: Callable[[], int], progress: Progress
 ) -> str:
     """Make the tenant what an archive says; return its new epoch. Raises: see ``restoring``."""
     _require_driver()

@@ -31,10 +31,11 @@ from caliber.backends.postgres.writing.notify import CommitNotifier, channel_of,
 from caliber.backends.postgres.writing.writer import Limits, PostgresWriter
 from caliber.model.context import ContextPersistence
 from caliber.model.errors import InternalError, InvalidConfigValue, MissingRequired, TransactionFailed
+from caliber.model.progress import Progress
 from caliber.schema.memory_types import MemoryType
 from caliber.schema.predicate import Predicate
 from caliber.schema.relation import Column, Relation
-from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting, Progress
+from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting
 from caliber.storage.compile.conditions import StoredFilter, compile_stored
 from caliber.storage.compile.listing import Listing
 from caliber.storage.compile.plan import Plan, plans_of

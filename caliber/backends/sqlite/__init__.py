@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from caliber.backends.sqlite.schema import create, migrate, plan_migration
 from caliber.backends.sqlite.store import SqliteStore
 from caliber.model.errors import IncompatibleOptions
+from caliber.model.progress import Progress
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from caliber.config.storage import StorageConfig
     from caliber.config.tenancy import SqliteDirectory
     from caliber.storage.dump.archive import Archive
-    from caliber.storage.maintain.maintenance import Stages
     from caliber.storage.protocol import ConnectionPool
 
 __all__ = [
@@ -36,7 +36,7 @@ __all__ = [
 
 
 def restore(
-    config: CaliberConfig, source: Archive | Path, *, replace: bool, clock_us: Callable[[], int], progress: Stages
+    config: CaliberConfig, source: Archive | Path, *, replace: bool, clock_us: Callable[[], int], progress: Progress
 ) -> str:
     """Make the store what a backup says; return its new epoch. Raises: see ``restoring``."""
     from caliber.backends.sqlite.maintaining.restoring import restore as restore_store

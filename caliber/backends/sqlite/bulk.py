@@ -12,12 +12,13 @@ from caliber.backends.sqlite.connecting.errors import translate
 from caliber.backends.sqlite.dialect import DIALECT
 from caliber.backends.sqlite.statements import STATEMENTS
 from caliber.model.errors import CaliberError, Conflict, InvalidRow, Unavailable
+from caliber.model.progress import Progress
 from caliber.schema.relation import Relation
 from caliber.storage.bulk import arrow
 from caliber.storage.bulk.columns import rows_of
 from caliber.storage.bulk.integrity import questions
 from caliber.storage.bulk.load import ChangeRecords, Tally, row_of_loaded
-from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting, Progress
+from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting
 from caliber.storage.compile.codec import Row
 from caliber.storage.compile.paging import pages
 from caliber.storage.compile.plan import Plan, RelationPlans
@@ -49,7 +50,7 @@ def load(
     records = ChangeRecords(record)
     plan = plans.insert if on_existing is OnExisting.ERROR else plans.insert_or_ignore
     sql = plan.sql if relation.ordinal else f"{plan.sql} RETURNING 1"
-    tally = Tally(progress)
+    tally = Tally(relation, progress)
     for batch in batches:
         written, changes = _insert(connection, sql, relation, batch)
         records.add(changes)

@@ -34,9 +34,10 @@ from caliber.backends.sqlite.statements import STATEMENTS
 from caliber.backends.sqlite.writer import SqliteWriter
 from caliber.model.context import ContextPersistence
 from caliber.model.errors import IncompatibleOptions
+from caliber.model.progress import Progress
 from caliber.schema.predicate import Predicate
 from caliber.schema.relation import Column, Relation
-from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting, Progress
+from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting
 from caliber.storage.compile.conditions import StoredFilter, compile_stored
 from caliber.storage.compile.listing import Listing
 from caliber.storage.compile.plan import plans_of

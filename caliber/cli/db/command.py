@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
@@ -14,7 +14,9 @@ from caliber.cli.db.spaces import COMMANDS
 from caliber.cli.db.tenants import COMMANDS as TENANTS
 from caliber.cli.failures import LISTED
 from caliber.cli.forget import purge
+from caliber.cli.output import advancing
 from caliber.cli.settings import Settings, with_settings
+from caliber.model.progress import Progress
 
 _TABLES: Final = {name: table for table, name in LISTED.items()}
 
@@ -70,21 +72,18 @@ def migrate(settings: Settings, only_plan: bool, drop: tuple[str, ...]) -> None:
 
 
 @contextmanager
-def _words_anew(settings: Settings) -> Iterator[Callable[[int, int], None]]:
-    """Yield what shows how far full text is, from the first that is told on: most migrations write none anew."""
-    with ExitStack() as shown:
-        advances: list[Callable[[int], None]] = []
-        before = 0
+def _words_anew(settings: Settings) -> Iterator[Progress]:
+    """Yield a progress callback whose bar appears with its first call: most migrations write no full text anew."""
+    with ExitStack() as stack:
+        bars: list[Progress] = []
 
-        def told(done: int, total: int) -> None:
-            nonlocal before
-            if not advances:
+        def progress(stage: str, done: int, total: int | None) -> None:
+            if not bars:
                 bar = settings.out.progress("writing full text anew", total, "texts")
-                advances.append(shown.enter_context(bar))
-            advances[0](done - before)
-            before = done
+                bars.append(advancing(stack.enter_context(bar)))
+            bars[0](stage, done, total)
 
-        yield told
+        yield progress
 
 
 @db.command("maintain", short_help="Apply retention now.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from caliber.cli.failures import DONE, PROBLEM
-from caliber.cli.output import bytes_text, plural, time_text
+from caliber.cli.output import advancing, bytes_text, plural, time_text
 from caliber.cli.settings import Settings, with_settings
+from caliber.model.progress import Progress, unheard
 
 if TYPE_CHECKING:
     from caliber.cli.output import Output
@@ -29,18 +30,6 @@ def _maintenance(settings: Settings) -> Iterator[Maintenance]:
 
     with bare_store(settings.load()) as store:
         yield store.maintenance
-
-
-def steps(advance: Callable[[int], None]) -> Callable[[int, int], None]:
-    """Return what takes how much is done by now, and of how much."""
-    shown = 0
-
-    def told(done: int, _: int) -> None:
-        nonlocal shown
-        advance(done - shown)
-        shown = done
-
-    return told
 
 
 @click.command("views", short_help="Make SQL views for people.")
@@ -120,7 +109,7 @@ def vacuum(settings: Settings, full: bool) -> None:
     tables while others go on; with --full it gives it back to the disk.
     """
     with _maintenance(settings) as maintenance, settings.out.progress("vacuum", None, "steps") as advance:
-        done = maintenance.vacuum(full=full, progress=steps(advance))
+        done = maintenance.vacuum(full=full, progress=advancing(advance))
 
     def human() -> None:
         settings.out.print(f"{bytes_text(done.bytes_before)} before, {bytes_text(done.bytes_after)} now")
@@ -138,21 +127,21 @@ _force = click.option("--force", is_flag=True, help="Replace what is there.")
 
 
 @contextmanager
-def _stages(out: Output) -> Iterator[Callable[[str, int, int], None]]:
-    """Show a bar for each thing that is being done, one after the other."""
+def _stages(out: Output) -> Iterator[Progress]:
+    """Show a bar for each stage, one after the other."""
     with ExitStack() as stack:
         current = ""
-        told: Callable[[int, int], None] = steps(lambda _: None)
+        shown: Progress = unheard
 
-        def hear(what: str, done: int, total: int) -> None:
-            nonlocal current, told
-            if what != current:
+        def progress(stage: str, done: int, total: int | None) -> None:
+            nonlocal current, shown
+            if stage != current:
                 stack.close()
-                current = what
-                told = steps(stack.enter_context(out.progress(what, total)))
-            told(done, total)
+                current = stage
+                shown = advancing(stack.enter_context(out.progress(stage, total)))
+            shown(stage, done, total)
 
-        yield hear
+        yield progress
 
 
 @click.command("backup", short_help="Write the whole store to one file.")

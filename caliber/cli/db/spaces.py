@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from caliber.cli.failures import DONE, INTERRUPTED, PROBLEM, UsageError, describe
-from caliber.cli.output import bytes_text, plural
+from caliber.cli.output import advancing, bytes_text, plural
 from caliber.cli.settings import Settings, with_settings
 
 if TYPE_CHECKING:
     from caliber.admin.spaces import SpaceReport, Sweep
     from caliber.api.caliber import Caliber
     from caliber.cli.output import Output
-    from caliber.embedding.reembedding import Progress
+    from caliber.embedding.reembedding import FillStatus
+    from caliber.model.progress import Progress
 
 _SHOWN: Final = 20
 
@@ -93,14 +94,14 @@ def reembed(settings: Settings, space: str | None, accept_refused: bool) -> int:
             )
         last = start
         try:
-            with _bar(settings.out, f"re-embedding to {start.space}", start) as told:
+            with _bar(settings.out, f"re-embedding to {start.space}", start) as shown:
 
-                def hear(progress: Progress) -> None:
+                def progress(space: str, done: int, total: int | None) -> None:
                     nonlocal last
-                    last = progress
-                    told(progress)
+                    last = dataclasses.replace(last, done=done, total=last.total if total is None else total)
+                    shown(space, done, total)
 
-                came = table.reembed(hear, accept_refused=accept_refused)
+                came = table.reembed(progress=progress, accept_refused=accept_refused)
         except KeyboardInterrupt:
             _stopped(settings, last, "interrupted", "", INTERRUPTED)
             return INTERRUPTED
@@ -129,7 +130,7 @@ def reembed(settings: Settings, space: str | None, accept_refused: bool) -> int:
     return DONE
 
 
-def _stopped(settings: Settings, last: Progress, message: str, hint: str, code: int) -> None:
+def _stopped(settings: Settings, last: FillStatus, message: str, hint: str, code: int) -> None:
     """Say how far it came, and that nothing of it is lost."""
     document = {
         "error": {"message": message, "hint": hint or None, "exit_code": code},
@@ -151,18 +152,11 @@ def _stopped(settings: Settings, last: Progress, message: str, hint: str, code: 
 
 
 @contextmanager
-def _bar(out: Output, label: str, start: Progress) -> Iterator[Any]:
+def _bar(out: Output, label: str, start: FillStatus) -> Iterator[Progress]:
     """Show progress from where it stands, with its rate."""
-    shown = start.done
     with out.progress(label, start.total, "records", done=start.done, rate=True) as advance:
-
-        def told(progress: Progress) -> None:
-            nonlocal shown
-            if progress.done > shown:
-                advance(progress.done - shown)
-                shown = progress.done
-
-        yield told
+        progress = advancing(advance, start.done)
+        yield progress
 
 
 @click.command("drop-space", short_help="Remove a space that is not searched.")
@@ -178,14 +172,7 @@ def drop_space(settings: Settings, name: str) -> None:
         space = table.find(name)
         _check_droppable(memory, space.name)
         with settings.out.progress(f"dropping {space.name}", None, "vectors") as advance:
-            shown = 0
-
-            def told(progress: Progress) -> None:
-                nonlocal shown
-                advance(progress.done - shown)
-                shown = progress.done
-
-            dropped = table.drop(str(space.space_id), told)
+            dropped = table.drop(str(space.space_id), progress=advancing(advance))
         freed = dropped * space.dimensions * 4
         document = {"dropped": space.name, "vectors": dropped, "bytes": freed}
 
@@ -281,13 +268,11 @@ def rebuild_search(settings: Settings, dry_run: bool, full_text: bool, drop: boo
     if full_text or config.search.mode == "backend":
         # Before anything else: without it such a store does not open.
         with out.progress("writing full text anew", None, "texts") as advance:
-            told = _steps(advance)
-            rows = rebuild_full_text(config, lambda done, _: told("", done))
+            rows = rebuild_full_text(config, advancing(advance))
         with out.progress("indexing vectors", None, "blocks") as advance:
-            said = _steps(advance)
-            build_index_of(config, lambda what, done, _: said(what, done))
+            build_index_of(config, advancing(advance))
     with settings.memory(note=False) as memory:
-        came = memory.admin.rebuild_search(lambda text: out.note(f"{text} …"), full_text=rows is None)
+        came = memory.admin.rebuild_search(full_text=rows is None, progress=lambda stage, _, __: out.note(f"{stage} …"))
     came = came if rows is None else dataclasses.replace(came, full_text=rows)
     document = {**dataclasses.asdict(came), "ok": not came.differences, "seconds": round(time.monotonic() - begun, 3)}
 
@@ -302,17 +287,6 @@ def rebuild_search(settings: Settings, dry_run: bool, full_text: bool, drop: boo
 
     out.result(document, human)
     return PROBLEM if came.differences else DONE
-
-
-def _steps(advance: Callable[[int], None]) -> Callable[[str, int], None]:
-    """Return what is told of one thing after the other how much of it is done, and advances by what was added."""
-    shown: dict[str, int] = {}
-
-    def told(what: str, done: int) -> None:
-        advance(max(0, done - shown.get(what, 0)))
-        shown[what] = done
-
-    return told
 
 
 def _print_differences(out: Output, differences: list[str]) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from caliber.cli.failures import UsageError
-from caliber.cli.output import plural
+from caliber.cli.output import Output, advancing, plural
 from caliber.cli.settings import Settings, with_settings
+from caliber.model.progress import Progress
 
 if TYPE_CHECKING:
     from caliber.api.tenants import Tenants
@@ -102,7 +104,7 @@ def move(settings: Settings, name: str, source: str | None, abort: bool) -> None
             settings.out.result(_document(stays), lambda: settings.out.print(f"tenant {name} stays at {stays.place}"))
             return
         with settings.out.progress("copying", None, "rows") as advance:
-            report = opened.move(name, source, step=settings.out.note, told=_rows(advance))
+            report = opened.move(name, source, progress=_steps(settings.out, advance))
     moved = report.tenant
     rows = sum(report.rows.values())
 
@@ -129,15 +131,16 @@ def move(settings: Settings, name: str, source: str | None, abort: bool) -> None
     settings.out.result(document, human)
 
 
-def _rows(advance: Any) -> Any:
-    """Return what takes a relation and how many of its rows are copied."""
-    shown: dict[str, int] = {}
+def _steps(out: Output, advance: Callable[[int], None]) -> Progress:
+    """Return a progress callback that prints each step as it begins, and advances by the rows that are copied."""
+    rows = advancing(advance)
 
-    def told(relation: str, rows: int) -> None:
-        advance(rows - shown.get(relation, 0))
-        shown[relation] = rows
+    def progress(step: str, done: int, total: int | None) -> None:
+        if not done:
+            out.note(step)
+        rows(step, done, total)
 
-    return told
+    return progress
 
 
 @tenant.command("drop")

@@ -9,6 +9,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from caliber.model.progress import Progress
 from caliber.schema.relation import Relation
 from caliber.schema.traits import Mirror
 from caliber.storage.bulk import arrow, completing
@@ -16,7 +17,7 @@ from caliber.storage.bulk.arrow import Source
 from caliber.storage.bulk.checks import check_batch, check_dimensions, check_owners
 from caliber.storage.bulk.columns import Columns, canonical_json
 from caliber.storage.bulk.completing import Maker
-from caliber.storage.bulk.protocol import Batch, BulkReport, Progress
+from caliber.storage.bulk.protocol import Batch, BulkReport
 from caliber.storage.write.unit_of_work import RowChange
 
 T = TypeVar("T")
@@ -104,9 +105,10 @@ class ChangeRecords:
 class Tally:
     """Counts what a load does, batch by batch."""
 
-    __slots__ = ("_progress", "_skipped", "loaded", "rows")
+    __slots__ = ("_name", "_progress", "_skipped", "loaded", "rows")
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, relation: Relation, progress: Progress) -> None:
+        self._name = relation.name
         self._progress = progress
         self._skipped: list[npt.NDArray[np.int64]] = []
         self.rows = 0
@@ -119,7 +121,7 @@ class Tally:
             self._skipped.append(skipped + batch.first_row)
         self.loaded += len(written)
         self.rows += batch.rows
-        self._progress(self.rows)
+        self._progress(self._name, self.rows, None)
 
     @property
     def skipped_rows(self) -> npt.NDArray[np.int64]:

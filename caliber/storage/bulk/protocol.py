@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from caliber.model.progress import Progress
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,9 +18,6 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 4_096
 """Rows of a record batch, unless the caller says otherwise."""
-
-Progress = Callable[[int], None]
-"""Called with the number of rows so far, after each record batch."""
 
 
 class OnExisting(StrEnum):

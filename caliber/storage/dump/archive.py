@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from caliber.model.errors import Conflict, InvalidValue, StorageError, Unavailable
+from caliber.model.progress import Progress
 from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relation import Column, Relation
 from caliber.schema.relations import MEMORY_TYPE
@@ -31,7 +32,7 @@ from caliber.schema.relations.memory import StoredMemory
 from caliber.storage.compile.damage import UNREADABLE
 from caliber.storage.dump.dumped_relations import BATCH_ROWS, RowsDigest, dump_relations
 from caliber.storage.dump.parquet import parquet_batches, parquet_names, parquet_writer
-from caliber.storage.maintain.maintenance import Stages, StoreSnapshot
+from caliber.storage.maintain.maintenance import StoreSnapshot
 from caliber.storage.migrate.migrations import BASELINE_VERSION, SCHEMA_VERSION, before_baseline
 
 FORMAT: Final = "caliber-archive-1"
@@ -175,7 +176,7 @@ def finish(unfinished: Path, path: Path) -> None:
 
 
 def write_archive(
-    path: Path, store: StoreSnapshot, *, adapter: str, schema_version: int, taken_at_us: int, progress: Stages
+    path: Path, store: StoreSnapshot, *, adapter: str, schema_version: int, taken_at_us: int, progress: Progress
 ) -> Manifest:
     """Write everything of one boundary to a file that is not there yet, or is replaced.
 
@@ -211,7 +212,7 @@ def write_archive(
     return manifest
 
 
-def _told(progress: Stages, before: int, total: int, rows: int) -> None:
+def _told(progress: Progress, before: int, total: int, rows: int) -> None:
     progress("backing up rows", before + rows, total)
 
 
@@ -386,7 +387,7 @@ class Archive:
         name, extra = _LOCAL_HEADER.unpack(head)
         return _Slice(self._file.fileno(), info.header_offset + 30 + name + extra, member.bytes)
 
-    def check(self, progress: Stages) -> None:
+    def check(self, progress: Progress) -> None:
         """Raise StorageError unless every byte is as it was written."""
         total = sum(member.bytes for member in self.manifest.relations)
         done = 0

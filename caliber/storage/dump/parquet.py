@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from caliber.model.errors import InvalidValue, Unavailable
+from caliber.model.progress import Progress
 from caliber.schema.relation import Relation
 from caliber.storage.bulk.arrow import default_array, load_pyarrow, schema_of
 
@@ -51,7 +52,7 @@ def open_parquet(path: Path, *, batch_rows: int) -> Iterator[ParquetFile]:
         yield ParquetFile(reader, file.metadata.num_rows, None if named is None else named.decode("utf-8", "replace"))
 
 
-def write_parquet(path: Path, reader: Any, progress: Callable[[int], None]) -> int:
+def write_parquet(path: Path, reader: Any, progress: Progress) -> int:
     """Write what a reader gives to a Parquet file, batch by batch; return how many rows.
 
     The file appears once it is whole; ``progress`` is told how many rows are written.
@@ -68,7 +69,7 @@ def write_parquet(path: Path, reader: Any, progress: Callable[[int], None]) -> i
                 for batch in reader:
                     writer.write_batch(batch)
                     rows += batch.num_rows
-                    progress(rows)
+                    progress(path.name, rows, None)
             unfinished.replace(path)
         except OSError as error:
             reason = error.strerror or "the disk said no"

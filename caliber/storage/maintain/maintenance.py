@@ -5,21 +5,16 @@ What a database knows of itself each tells in its own way; ``None`` stands for w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from caliber.model.progress import Progress
 from caliber.schema.catalog import Catalog
 from caliber.schema.relation import Relation
 from caliber.storage.compile.session import StatementSession
-
-Steps = Callable[[int, int], None]
-"""Told how much is done, and of how much."""
-
-Stages = Callable[[str, int, int], None]
-"""Told what is being done, how much of it is done, and of how much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +129,7 @@ class Maintenance(Protocol):
         """Return the state of the store."""
         ...
 
-    def vacuum(self, *, full: bool, progress: Steps) -> Vacuumed:
+    def vacuum(self, *, full: bool, progress: Progress) -> Vacuumed:
         """Give room back, and renew the statistics of the planner; ``full`` rewrites every table.
 
         Raises: Unavailable when others use the store and cannot be waited for, or the disk is full
@@ -145,7 +140,7 @@ class Maintenance(Protocol):
         """Return everything at one boundary; others may go on writing."""
         ...
 
-    def copy_to(self, path: Path, progress: Steps) -> tuple[str, int]:
+    def copy_to(self, path: Path, progress: Progress) -> tuple[str, int]:
         """Copy the store at one boundary to a file that the database itself reads; return epoch and sequence.
 
         Raises: Unavailable; StorageError when the copy is not whole

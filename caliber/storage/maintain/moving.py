@@ -11,12 +11,13 @@ Source: design section 3; docs/decisions/0131.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from caliber.model.errors import Conflict, StorageError
+from caliber.model.progress import Progress
 from caliber.schema.catalog import Catalog
 from caliber.schema.relation import Relation
 from caliber.schema.relations import ERASURE
@@ -39,8 +40,6 @@ NAMED_MOST: Final = 200_000
 _AT_ONCE: Final = 1_000
 
 Key = tuple[Any, ...]
-Told = Callable[[str, int], None]
-"""Called with a relation's name and the number of rows read of it so far."""
 
 
 class Reading(Protocol):
@@ -224,19 +223,19 @@ def stretches(relation: Relation, one: Iterator[Any], other: Iterator[Any]) -> I
 # --- making equal ---------------------------------------------------------------------------------
 
 
-def copy_all(source: Reading, copy: Replica, token: str, batch_rows: int, told: Told) -> None:
-    """Fill an empty copy, one relation a transaction."""
+def copy_all(source: Reading, copy: Replica, token: str, batch_rows: int, progress: Progress) -> None:
+    """Fill an empty copy, one relation a transaction; each is a stage of ``progress``, in rows."""
     for relation in copied_of(source.catalog):
         with copy.writing(token) as writing:
-            writing.add(relation, _counted(relation, source.rows(relation, batch_rows), told))
+            writing.add(relation, _counted(relation, source.rows(relation, batch_rows), progress))
 
 
-def _counted(relation: Relation, batches: Iterator[Any], told: Told) -> Iterator[Any]:
+def _counted(relation: Relation, batches: Iterator[Any], progress: Progress) -> Iterator[Any]:
     rows = 0
     for batch in batches:
         rows += batch.num_rows
         yield batch
-        told(relation.name, rows)
+        progress(f"copy {relation.name}", rows, None)
 
 
 def make_equal(source: Reading, copy: Replica, token: str, relations: Iterable[Relation], batch_rows: int) -> int:

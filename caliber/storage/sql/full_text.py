@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple, Protocol
 
+from caliber.model.progress import Progress
 from caliber.schema.catalog import Catalog
 from caliber.schema.relation import ColumnType, Relation
 from caliber.schema.relations import RELATIONS
@@ -37,9 +38,6 @@ PART_MARK: Final = "^"
 
 Memories = Mapping[int, tuple[str, ...]]
 """Declared memories that are indexed, by their codes: the fields whose words are."""
-
-Progress = Callable[[int, int], None]
-"""Told how many rows are done, and of how many."""
 
 
 class TextEntry(NamedTuple):

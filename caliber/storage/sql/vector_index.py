@@ -9,15 +9,13 @@ Source: design, section 3; K-102 to K-104, K-154; docs/decisions/0121.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from caliber.model.embedding import EmbeddingSpace
+from caliber.model.progress import Progress
 from caliber.storage.compile.codec import Row
 from caliber.storage.compile.session import StatementSession
-
-Progress = Callable[[str, int, int], None]
-"""Told what is being done, how many blocks of the table are, and of how many."""
 
 
 class Near(NamedTuple):

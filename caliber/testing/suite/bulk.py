@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from caliber.model.errors import Conflict
+from caliber.model.progress import unheard
 from caliber.schema.catalog import BUILT_IN
 from caliber.schema.relation import Relation
 from caliber.schema.relations import NOTE, SCOPE, TRAJECTORY
@@ -37,7 +38,7 @@ def _batches(store: Store, relation: Relation, batch_rows: int = 3) -> list[Batc
 
 
 def _load(store: Store, relation: Relation, batches: Iterable[Batch], on_existing: OnExisting) -> Any:
-    return store.bulk_load(relation, batches, on_existing, lambda _: None)
+    return store.bulk_load(relation, batches, on_existing, unheard)
 
 
 @pytest.mark.parametrize("relation", DECLARED, ids=lambda relation: relation.name)

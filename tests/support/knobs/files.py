@@ -282,7 +282,7 @@ def moved(config: CaliberConfig, place: Place) -> tuple[Any, list[tuple[str, int
             agent.note(f"note {number}")
     heard: list[tuple[str, int]] = []
     with caliber.Tenants(config) as tenants:
-        report = tenants.move("one", "there", told=lambda what, count: heard.append((what, count)))
+        report = tenants.move("one", "there", progress=lambda what, count, _: heard.append((what, count)))
     return report, heard
 
 
@@ -291,7 +291,7 @@ def counted_while_writers_wait(config: CaliberConfig, place: Place) -> bool:
 
 
 def notes_told(config: CaliberConfig, place: Place) -> list[int]:
-    return [count for what, count in moved(config, place)[1] if what == "note"]
+    return [count for what, count in moved(config, place)[1] if what == "copy note"]
 
 
 def move_past_a_writer(config: CaliberConfig, _: Place) -> str:
@@ -299,13 +299,13 @@ def move_past_a_writer(config: CaliberConfig, _: Place) -> str:
     caliber.create(config, tenant="one")
     with closing(apsw.Connection(tenant_config(config, "one").storage.shown)) as writer, ExitStack() as stack:
 
-        def step(name: str) -> None:
-            if name == "fence":
+        def progress(step: str, *_: Any) -> None:
+            if step == "fence":
                 writer.execute("BEGIN IMMEDIATE")
                 stack.enter_context(released(lambda: writer.execute("ROLLBACK"), gives_up=False))
 
         with caliber.Tenants(config) as tenants:
-            return works(lambda: tenants.move("one", "there", step=step))
+            return works(lambda: tenants.move("one", "there", progress=progress))
 
 
 def another_tenant(config: CaliberConfig, _: Place) -> Callable[[], Any]:

@@ -22,11 +22,12 @@ from caliber.backends.postgres.bulk.target import Connection, Target, limit
 from caliber.backends.postgres.bulk.texts import for_server
 from caliber.kernels.copy.rows import COPY_HEADER, COPY_TRAILER, CopyRows, copy_tuples
 from caliber.model.errors import CaliberError, Conflict, InvalidRow
+from caliber.model.progress import Progress
 from caliber.schema.relation import Relation
 from caliber.storage.bulk.columns import folded_ids, numbers_of, ordinal_column
 from caliber.storage.bulk.integrity import questions
 from caliber.storage.bulk.load import KEYS_A_RECORD, Tally, ahead
-from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting, Progress
+from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.spelling import quote, quote_all
 from caliber.storage.write.changes import pack_upserts
@@ -81,7 +82,7 @@ class _Loading:
         self.numbers = numbers
         self.target = target
         self.relation = relation
-        self.tally = Tally(progress)
+        self.tally = Tally(relation, progress)
         self.records = 0
         self.last = 0
         """The ordinal before those of the load."""

@@ -18,9 +18,10 @@ from caliber.backends.postgres.connecting.errors import translate_driver
 from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.backends.postgres.statements import irregular
 from caliber.model.errors import CaliberError
+from caliber.model.progress import Progress
 from caliber.model.time import from_us
 from caliber.schema.relation import Relation
-from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting, Progress
+from caliber.storage.bulk.protocol import Batch, BulkReport, OnExisting
 from caliber.storage.compile.spelling import quote
 
 

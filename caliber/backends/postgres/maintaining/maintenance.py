@@ -15,19 +15,13 @@ from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.backends.postgres.maintaining import views
 from caliber.backends.postgres.memories import catalog_in
 from caliber.model.errors import InternalError
+from caliber.model.progress import Progress
 from caliber.schema.relation import Relation
 from caliber.storage.compile.plan import RelationPlans, index_names
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.compile.spelling import quote
 from caliber.storage.dump.dumped_relations import BATCH_ROWS
-from caliber.storage.maintain.maintenance import (
-    FollowerStatus,
-    IndexStatus,
-    RelationStatus,
-    Steps,
-    StoreStatus,
-    Vacuumed,
-)
+from caliber.storage.maintain.maintenance import FollowerStatus, IndexStatus, RelationStatus, StoreStatus, Vacuumed
 
 _SNAPSHOT: Final = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
@@ -130,17 +124,17 @@ class PostgresMaintenance:
 
     # --- room ------------------------------------------------------------------------------------
 
-    def vacuum(self, *, full: bool, progress: Steps) -> Vacuumed:
+    def vacuum(self, *, full: bool, progress: Progress) -> Vacuumed:
         how = "FULL, ANALYZE" if full else "ANALYZE"
         with self._bulk.connection() as connection:
             before = self._bytes(connection)
             skipped = self.skipped(connection)
             names = list(self._plans)
             for done, name in enumerate(names):
-                progress(done, len(names))
+                progress("vacuuming", done, len(names))
                 if name not in skipped:
                     connection.execute(f"VACUUM ({how}) {self.table(name)}")
-            progress(len(names), len(names))
+            progress("vacuuming", len(names), len(names))
             return Vacuumed(before, self._bytes(connection), None, None, tuple(skipped))
 
     def skipped(self, connection: Connection) -> list[str]:
@@ -162,7 +156,7 @@ class PostgresMaintenance:
             limit(connection, self._bulk.target(), "schema_version")
             yield PostgresSnapshot(connection, self._bulk)
 
-    def copy_to(self, path: Path, progress: Steps) -> tuple[str, int]:  # noqa: ARG002  (there is nothing to copy)
+    def copy_to(self, path: Path, progress: Progress) -> tuple[str, int]:  # noqa: ARG002  (there is nothing to copy)
         raise InternalError("PostgreSQL has no file of a tenant to copy")
 
     # --- what is declared ------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from caliber.backends.postgres.maintaining.maintenance import PostgresSnapshot
 from caliber.backends.postgres.memories import catalog_in
 from caliber.kernels.copy.rows import COPY_HEADER, COPY_TRAILER, CopyRows, copy_tuples
 from caliber.model.errors import Conflict, InternalError
+from caliber.model.progress import Progress
 from caliber.schema.catalog import Catalog
 from caliber.schema.relation import Relation
 from caliber.schema.relations import MEMORY_TYPE
@@ -37,7 +38,6 @@ from caliber.storage.dump.dumped_relations import (
     record_relations,
     relations_to_empty,
 )
-from caliber.storage.maintain.maintenance import Stages
 from caliber.storage.write.changes import RELOAD_RECORD
 
 _CHUNK_BYTES: Final = 1 << 18
@@ -51,7 +51,7 @@ def restore(
     replace: bool,
     lock_timeout_ms: int,
     clock_us: Callable[[], int],
-    progress: Stages,
+    progress: Progress,
 ) -> str:
     """Make a tenant what an archive says; return its new epoch. A schema that is not there is created.
 
@@ -88,7 +88,7 @@ class _Restoring:
         bulk: PostgresBulk,
         dialect: PostgresDialect,
         archive: Archive,
-        progress: Stages,
+        progress: Progress,
     ) -> None:
         self._connection = connection
         self._bulk = bulk

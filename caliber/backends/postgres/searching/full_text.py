@@ -20,6 +20,7 @@ from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.backends.postgres.searching.full_text_plans import FullTextPlans, drop_texts, full_text_plans, kind_plans
 from caliber.backends.postgres.searching.full_text_statements import full_text_statements
 from caliber.kernels import uuid7
+from caliber.model.progress import Progress
 from caliber.schema.relation import Relation
 from caliber.storage.compile.codec import Row, dump_json
 from caliber.storage.compile.plan import RelationPlans
@@ -28,7 +29,6 @@ from caliber.storage.sql.full_text import (
     FullTextState,
     IndexerOf,
     Memories,
-    Progress,
     TextEntry,
     TextIndexer,
     differences,
@@ -212,7 +212,7 @@ class PostgresFullText:
                 rows, entered, last = page
                 done, held = done + rows, held + entered
                 if progress is not None:
-                    progress(done, max(done, total))
+                    progress("indexing words", done, max(done, total))
         self._patiently(lambda connection: connection.run(self._own.finish, (build,)))
         return held
 

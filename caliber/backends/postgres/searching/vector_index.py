@@ -32,10 +32,11 @@ from caliber.backends.postgres.searching.vector_plans import (
     vector_plans,
 )
 from caliber.model.embedding import EmbeddingSpace, VectorIndexType
+from caliber.model.progress import Progress
 from caliber.schema.relation import Relation
 from caliber.storage.compile.codec import Row
 from caliber.storage.compile.session import StatementSession
-from caliber.storage.sql.vector_index import Near, Progress, SpaceIndex
+from caliber.storage.sql.vector_index import Near, SpaceIndex
 
 if TYPE_CHECKING:
     import psycopg

@@ -17,6 +17,7 @@ from caliber.backends.sqlite.dialect import DIALECT
 from caliber.backends.sqlite.maintaining import views
 from caliber.backends.sqlite.schema import PLANS, check_allowed
 from caliber.model.errors import StorageError
+from caliber.model.progress import Progress
 from caliber.schema.relation import Relation
 from caliber.storage.bulk import arrow
 from caliber.storage.compile.codec import Row
@@ -24,7 +25,7 @@ from caliber.storage.compile.plan import RelationPlans, index_names
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.compile.spelling import quote, quote_all
 from caliber.storage.dump.dumped_relations import BATCH_BYTES, BATCH_ROWS
-from caliber.storage.maintain.maintenance import IndexStatus, RelationStatus, Steps, StoreStatus, Vacuumed
+from caliber.storage.maintain.maintenance import IndexStatus, RelationStatus, StoreStatus, Vacuumed
 from caliber.storage.stored_memories import catalog_of
 
 _PAGES: Final = 100
@@ -105,15 +106,15 @@ class SqliteMaintenance:
 
     # --- room ------------------------------------------------------------------------------------
 
-    def vacuum(self, *, full: bool, progress: Steps) -> Vacuumed:  # noqa: ARG002  (it always is)
+    def vacuum(self, *, full: bool, progress: Progress) -> Vacuumed:  # noqa: ARG002  (it always is)
         """See ``Maintenance.vacuum``; SQLite always rewrites the whole file, and needs as much room again meanwhile."""
         steps = ("PRAGMA wal_checkpoint(TRUNCATE)", "VACUUM", "PRAGMA optimize", "PRAGMA wal_checkpoint(TRUNCATE)")
         before = self._bytes(), self._wal_bytes()
         with self._alone() as connection:
             for done, step in enumerate(steps):
-                progress(done, len(steps))
+                progress("vacuuming", done, len(steps))
                 connection.command(step)
-            progress(len(steps), len(steps))
+            progress("vacuuming", len(steps), len(steps))
         return Vacuumed(before[0], self._bytes(), before[1], self._wal_bytes())
 
     def _bytes(self) -> int:
@@ -130,7 +131,7 @@ class SqliteMaintenance:
             check_allowed(connection, self._options.shown, "schema_version")
             yield SqliteSnapshot(connection, self._options.shown)
 
-    def copy_to(self, path: Path, progress: Steps) -> tuple[str, int]:
+    def copy_to(self, path: Path, progress: Progress) -> tuple[str, int]:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         with self._reading() as connection:
             # A transaction that has read keeps its boundary while pages are copied, whoever writes meanwhile.
@@ -205,12 +206,12 @@ def last_ordinals(connection: SqliteConnection) -> dict[str, int]:
     return dict(connection.command("SELECT name, seq FROM sqlite_sequence"))
 
 
-def copy_pages(source: apsw.Connection, path: Path, progress: Steps, fork_wait_ms: int) -> None:
+def copy_pages(source: apsw.Connection, path: Path, progress: Progress, fork_wait_ms: int) -> None:
     """Copy a database to a new file, and have it on disk when this returns. Raises: Unavailable."""
     calls = Calls(fork_wait_ms)
     try:
         with calls.connected(path, apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE) as target:
-            pour(source, target, calls, progress)
+            pour(source, target, calls, "copying", progress)
             # A file of its own needs no log beside it.
             with calls.turn():
                 target.execute("PRAGMA journal_mode = DELETE").fetchall()
@@ -227,7 +228,8 @@ def pour(
     source: apsw.Connection,
     target: apsw.Connection,
     calls: Calls,
-    progress: Steps,
+    stage: str,
+    progress: Progress,
     check: Callable[[], None] | None = None,
 ) -> None:
     """Copy every page of ``source`` over ``target``, in one transaction of the target, in turns of ``calls``.
@@ -239,7 +241,7 @@ def pour(
     try:
         while not backup.done:
             # Before each step: the last one commits, and whoever gives up in the report must find nothing done.
-            progress(backup.page_count - backup.remaining, max(1, backup.page_count))
+            progress(stage, backup.page_count - backup.remaining, max(1, backup.page_count))
             if check is not None:
                 with calls.turn():
                     backup.step(0)  # locks

@@ -37,13 +37,13 @@ from caliber.backends.sqlite.schema import (
     take_place,
 )
 from caliber.model.errors import Conflict, InvalidValue, Unavailable
+from caliber.model.progress import Progress
 from caliber.storage.bulk.columns import rows_of
 from caliber.storage.compile.plan import Plan, compile_relation, plans_of
 from caliber.storage.compile.session import Counter
 from caliber.storage.compile.spelling import quote
 from caliber.storage.dump.archive import Archive, only_one
 from caliber.storage.dump.dumped_relations import RowsDigest, columns_of, dump_relations, record_relations
-from caliber.storage.maintain.maintenance import Stages, Steps
 from caliber.storage.maintain.moved import MOVED, MOVING
 from caliber.storage.stored_memories import catalog_of
 from caliber.storage.write.changes import RELOAD_RECORD
@@ -59,7 +59,7 @@ def restore(
     *,
     replace: bool,
     clock_us: Callable[[], int],
-    progress: Stages,
+    progress: Progress,
 ) -> str:
     """Make a store what a backup says; return its new epoch.
 
@@ -86,7 +86,7 @@ def _restored(
     there: bool,
     replace: bool,
     clock_us: Callable[[], int],
-    progress: Stages,
+    progress: Progress,
 ) -> str:
     try:
         _clear(beside)
@@ -100,7 +100,7 @@ def _restored(
         check_file(beside, made.fork_wait_ms)
         if there:
             check = functools.partial(_check_replaceable, options, target, replace)
-            _take_over(made, options, check, lambda done, of: progress("taking over", done, of))
+            _take_over(made, options, check, progress)
         else:
             _put(beside, target, options)
     except apsw.Error as error:
@@ -166,13 +166,13 @@ def _last_change(options: OpenOptions) -> int:
         return int(connection.run(_LAST, ())[0][0])
 
 
-def _copy(made: OpenOptions, source: Path, clock_us: Callable[[], int], progress: Stages) -> None:
+def _copy(made: OpenOptions, source: Path, clock_us: Callable[[], int], progress: Progress) -> None:
     """Copy a file that ``db backup`` or SQLite made."""
     if not source.is_file():
         raise InvalidValue(field=str(source), reason="there is no such file")
     check_file(source, made.fork_wait_ms)
     with Calls(made.fork_wait_ms).connected(source, apsw.SQLITE_OPEN_READONLY) as given:
-        copy_pages(given, Path(made.path), lambda done, of: progress("copying", done, of), made.fork_wait_ms)
+        copy_pages(given, Path(made.path), progress, made.fork_wait_ms)
     with _connected(made) as connection:
         with connection.transaction():
             lift(connection, None)  # of a store that was about to move; this one is not
@@ -181,7 +181,7 @@ def _copy(made: OpenOptions, source: Path, clock_us: Callable[[], int], progress
         check_schema(connection, shown, writing=True)
 
 
-def _load(made: OpenOptions, archive: Archive, clock_us: Callable[[], int], progress: Stages) -> None:
+def _load(made: OpenOptions, archive: Archive, clock_us: Callable[[], int], progress: Progress) -> None:
     with _connected(made, create=True) as connection:
         connection.command("PRAGMA synchronous = OFF")  # until it is whole, nobody misses it
         baseline(connection, clock_us(), ())
@@ -206,7 +206,7 @@ def _load(made: OpenOptions, archive: Archive, clock_us: Callable[[], int], prog
             _verify(connection, archive, progress)
 
 
-def _verify(connection: SqliteConnection, archive: Archive, progress: Stages) -> None:
+def _verify(connection: SqliteConnection, archive: Archive, progress: Progress) -> None:
     """Raise StorageError unless what stands there now is what was backed up."""
     whole = SqliteSnapshot(connection, "the restored store")
     done = 0
@@ -243,10 +243,10 @@ def _renew(made: OpenOptions, last: int, clock_us: Callable[[], int]) -> str:
     return epoch
 
 
-def _take_over(made: OpenOptions, options: OpenOptions, check: Callable[[], None], progress: Steps) -> None:
+def _take_over(made: OpenOptions, options: OpenOptions, check: Callable[[], None], progress: Progress) -> None:
     with _connected(options) as target, _connected(made) as source:
         if target.pragma("journal_mode") != "wal":
             target.command("PRAGMA journal_mode = WAL")
         # Records may have come since it was looked at first.
-        pour(source.raw, target.raw, target, progress, check)
+        pour(source.raw, target.raw, target, "taking over", progress, check)
         target.command("PRAGMA wal_checkpoint(TRUNCATE)")

@@ -19,6 +19,7 @@ from caliber.backends.sqlite.searching.full_text_statements import full_text_sta
 from caliber.backends.sqlite.statements import STATEMENTS as IRREGULAR_STATEMENTS
 from caliber.kernels import uuid7
 from caliber.model.errors import StorageError
+from caliber.model.progress import Progress
 from caliber.schema.relation import Relation
 from caliber.storage.compile.codec import Row
 from caliber.storage.compile.damage import last_of
@@ -29,7 +30,6 @@ from caliber.storage.migrate.text_steps import TextStep
 from caliber.storage.sql.full_text import (
     FullTextState,
     IndexerOf,
-    Progress,
     TextEntry,
     TextIndexer,
     differences,
@@ -294,7 +294,7 @@ class SqliteFullText:
                     _index(connection, indexer, relation, wanted)
                 done, held = done + len(rows), held + len(wanted)
                 if progress is not None:
-                    progress(done, max(done, total))
+                    progress("indexing words", done, max(done, total))
                 if len(rows) < _BATCH_ROWS:
                     break
                 last = last_of(rows, last)
