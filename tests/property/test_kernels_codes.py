@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import arm64
-from support.instruction_sets import COMPILED, LOCAL, RUNNABLE, running_on, searched
+from support.instruction_sets import COMPILED, LOCAL, running_on, searched
 from support.native_builds import COMPILER, build, on_path, runs_here
 from support.vector_kernels import row_sums, score_bounds
 from support.vector_problems import KINDS, Problem, drawn
@@ -192,7 +192,7 @@ def test_bounds_are_the_same_on_every_path(metric: str, problem: Problem) -> Non
     if not problem.query.any():
         return
     seen = set()
-    for path in RUNNABLE:
+    for path in COMPILED:
         with running_on(path):
             segment = segment_of(problem.rows)
             answers = score_bounds(segment, problem.query, 0.1, metric=METRICS[metric])
@@ -201,10 +201,7 @@ def test_bounds_are_the_same_on_every_path(metric: str, problem: Problem) -> Non
 
 
 # An emulated path is given one of the metrics, as each takes its time; check_search draws the others.
-SEARCHES = [
-    *product(LOCAL, METRICS),
-    *(pytest.param(*both, marks=arm64.needs_emulator) for both in zip(arm64.PATHS, METRICS, strict=False)),
-]
+SEARCHES = [*product(LOCAL, METRICS), *zip(arm64.PATHS, METRICS, strict=False)]
 
 
 @pytest.mark.parametrize(("path", "metric"), SEARCHES)
@@ -250,7 +247,7 @@ def test_rows_added_under_any_path_are_searched_under_any_other() -> None:
     generator = np.random.default_rng(4)
     rows = generator.standard_normal((1200, 70), dtype=np.float32)
     matrix = kernels.VectorMatrix(70)
-    for part, path in zip(np.array_split(rows, len(RUNNABLE) + 1), ["off", *RUNNABLE], strict=True):
+    for part, path in zip(np.array_split(rows, len(COMPILED) + 1), ["off", *COMPILED], strict=True):
         with running_on(path):
             matrix.append(np.ascontiguousarray(part))
     matrix.retire(np.arange(0, 1200, 3))
@@ -258,7 +255,7 @@ def test_rows_added_under_any_path_are_searched_under_any_other() -> None:
     for compacted in (False, True):
         if compacted:
             matrix.compact()
-        for path in ["off", *RUNNABLE]:
+        for path in ["off", *COMPILED]:
             with running_on(path):
                 found.add(matrix.topk(rows[5], 30)[1].tobytes())
     assert len(found) == 1

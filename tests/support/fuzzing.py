@@ -37,9 +37,9 @@ def sanitizing() -> Toolchain:
 def compile_target(folder: Path, name: str, tools: Toolchain) -> str:
     """Return the object of a target, or of ``standalone``."""
     target = folder / f"{name}.o"
-    include = ["-I", str(ROOT / "csrc" / "include"), "-I", str(FOLDER)]
-    warnings = ["-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Werror"]
-    tools.run("-c", "-std=c11", *warnings, *include, str(FOLDER / f"{name}.c"), "-o", str(target))
+    csrc = ROOT / "csrc"
+    flags = ["-c", "-std=c11", "-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Werror"]
+    tools.compile(flags, {csrc / "include": csrc, FOLDER: FOLDER}, FOLDER / f"{name}.c", target)
     return str(target)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis.strategies import SearchStrategy
 
@@ -16,11 +15,10 @@ from caliber.kernels.dispatch import running
 from support import arm64
 
 LOCAL = [path for path in kernels.available_paths() if path != "off"]
-RUNNABLE = LOCAL if arm64.SKIPPED else [*LOCAL, *arm64.PATHS]  # for tests that go through all of them at once
-COMPILED = [*LOCAL, *(pytest.param(path, marks=arm64.needs_emulator) for path in arm64.PATHS)]
+COMPILED = [*LOCAL, *arm64.PATHS]
 EVERY = ["off", *COMPILED]
 # For kernels that are the same code on every path: one path of each machine; and with every path of this one.
-MACHINES = ["scalar", *(pytest.param(path, marks=arm64.needs_emulator) for path in arm64.PATHS[:1])]
+MACHINES = ["scalar", *arm64.PATHS[:1]]
 PORTABLE = [*LOCAL, *MACHINES[1:]]
 
 _EMULATED_SHARE = 5  # an emulator and a pipe are about that much slower

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,17 +50,23 @@ class Toolchain(NamedTuple):
         done = subprocess.run([self.compiler, *self.flags, *arguments], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
 
-    def compile(self, flags: Sequence[str], include: Path, source: Path, target: Path) -> None:
-        """Compile ``source``, or copy its object if this compiler made it of the same text, headers and flags."""
+    def compile(self, flags: Sequence[str], headers: Mapping[Path, Path], source: Path, target: Path) -> None:
+        """Compile ``source``, or copy its object if this compiler made it of the same text, headers and flags.
+
+        ``headers`` has, for each folder that is searched for headers, the one that all of them are below.
+        """
         digest = hashlib.sha256(repr((_version(self.compiler), self.flags, tuple(flags))).encode())
-        for path in (source, *sorted(include.parent.rglob("*.h"))):
-            digest.update(f"\0{path.relative_to(include.parent)}\0".encode() + path.read_bytes())
+        digest.update(source.read_bytes())
+        for root in headers.values():
+            for path in sorted(root.rglob("*.h")):
+                digest.update(f"\0{path.relative_to(root)}\0".encode() + path.read_bytes())
         kept = _objects() / f"{digest.hexdigest()}.o"
         try:
             os.utime(kept)
             shutil.copyfile(kept, target)
         except FileNotFoundError:
-            self.run(*flags, "-I", str(include), str(source), "-o", str(target))
+            folders = [argument for folder in headers for argument in ("-I", str(folder))]
+            self.run(*flags, *folders, str(source), "-o", str(target))
             handle, made = tempfile.mkstemp(dir=kept.parent)
             os.close(handle)
             shutil.copyfile(target, made)
@@ -120,7 +126,7 @@ def compile_kernels(
             objects.append(str(unchanged / target.relative_to(folder)))
             continue
         flags = ["-c", "-std=gnu11", "-fPIC", "-ffp-contract=off", "-fno-math-errno", f"-DCALIBER_{here}=1"]
-        tools.compile([*flags, *special.get(name, [])], source / "include", path, target)
+        tools.compile([*flags, *special.get(name, [])], {source / "include": source}, path, target)
         objects.append(str(target))
     return objects
 
