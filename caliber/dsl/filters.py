@@ -18,7 +18,7 @@ from caliber.dsl.source import Source, Span
 from caliber.kernels.patterns import matcher
 from caliber.model.errors import ConfigError, ExtraNotInstalled, InvalidValue, MultipleErrors, ProgramFault
 from caliber.schema.memories import MemoryBinding
-from caliber.schema.predicate import OPEN_AFTER, OPEN_BEFORE, All, Comparison, Either, Operator, Predicate, Variable
+from caliber.schema.predicate import OPEN_BOUNDS, All, Comparison, Either, Operator, Predicate, Variable
 from caliber.schema.relation import Column, ColumnType
 
 PATTERN_CHARS: Final = 256
@@ -38,7 +38,6 @@ _OPERATORS: Final[dict[ColumnType, tuple[Operator, ...]]] = {
 }
 _OF_UUID: Final = (Variable.TRAJECTORY, Variable.SCOPE, Variable.AGENT)
 _WORDS: Final = {"true": True, "false": False, "null": None}
-_OPEN: Final = OPEN_BEFORE | OPEN_AFTER
 _INT64: Final = 2**63
 
 Wrong = Callable[..., None]
@@ -298,7 +297,7 @@ def _contradiction(predicate: All) -> str:
         if value is None:
             if null.setdefault(name, item.operator) is not item.operator:
                 return f"{name} is null or is not"
-        elif name not in _OPEN:
+        elif name not in OPEN_BOUNDS:
             compared.add(name)
         if value is None or isinstance(value, Variable):
             continue

@@ -1,7 +1,7 @@
 """Records that count: in use, and holding at an instant. Made from the traits ``active`` and ``valid``.
 
-``resident.validity`` makes masks and ``storage.compile.in_force`` conditions of the same traits; tests hold all against
-each other. Source: K-080, C-452, C-453.
+``storage.compile.predicates`` makes conditions of these predicates, ``resident.validity`` masks of the same traits;
+tests hold all against each other. Source: K-080, C-452, C-453.
 """
 
 from __future__ import annotations
@@ -10,8 +10,14 @@ import functools
 from datetime import datetime
 from typing import Any
 
-from caliber.schema.predicate import Comparison, Either, Operator, Predicate, Variable, all_of
+from caliber.schema.predicate import OPEN_BOUNDS, Comparison, Either, Operator, Predicate, Variable, all_of
 from caliber.schema.relation import Relation
+
+
+@functools.lru_cache(maxsize=512)
+def active(relation: Relation) -> Predicate | None:
+    """Return the condition under which a record is in use; None where each is."""
+    return all_of(*(_unset(name) for name in relation.active))
 
 
 @functools.lru_cache(maxsize=512)
@@ -20,16 +26,17 @@ def in_force(relation: Relation) -> Predicate | None:
     parts: list[Predicate] = [_unset(name) for name in relation.active]
     if relation.valid is not None:
         bounds = ((relation.valid.since, Operator.AT_MOST), (relation.valid.until, Operator.GREATER))
-        parts += [
-            Either((_unset(name), Comparison(name, operator, Variable.NOW)))
-            for name, operator in bounds
-            if name is not None
-        ]
+        parts += [_bound(name, operator) for name, operator in bounds if name is not None]
     return all_of(*parts)
 
 
 def _unset(column: str) -> Comparison:
     return Comparison(column, Operator.EQUAL, None)
+
+
+def _bound(column: str, operator: Operator) -> Predicate:
+    kept = Comparison(column, operator, Variable.NOW)
+    return kept if column in OPEN_BOUNDS else Either((_unset(column), kept))
 
 
 def is_active(relation: Relation, record: Any) -> bool:

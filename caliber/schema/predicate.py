@@ -78,6 +78,7 @@ Predicate: TypeAlias = Comparison | OneOf | All | Either
 
 OPEN_BEFORE = frozenset({"valid_from"})
 OPEN_AFTER = frozenset({"valid_until"})
+OPEN_BOUNDS = OPEN_BEFORE | OPEN_AFTER
 
 
 def one_of(column: str, values: Sequence[Literal]) -> Comparison | OneOf:

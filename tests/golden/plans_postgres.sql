@@ -300,27 +300,27 @@ SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "
 -- artifact.lapsed
 --   takes: expires_at
 --   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
-SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE "expires_at" <= $1 AND "rolled_back_at" IS NULL AND "superseded_by" IS NULL AND "retired_at" IS NULL;
+SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE "expires_at" <= $1 AND (("rolled_back_at" IS NULL AND "superseded_by" IS NULL) AND "retired_at" IS NULL);
 
 -- artifact.expired
 --   takes: created_until, limit
 --   gives: artifact_id
-SELECT "artifact_id" FROM "tenant_a"."artifact" WHERE "created_at" <= $1 AND "rolled_back_at" IS NULL AND "superseded_by" IS NULL AND "retired_at" IS NULL ORDER BY "ordinal" LIMIT $2;
+SELECT "artifact_id" FROM "tenant_a"."artifact" WHERE "created_at" <= $1 AND (("rolled_back_at" IS NULL AND "superseded_by" IS NULL) AND "retired_at" IS NULL) ORDER BY "ordinal" LIMIT $2;
 
 -- artifact.stale
 --   takes: created_until, confidence_below
 --   gives: ordinal, artifact_id, trajectory_id, scope_id, artifact_type, schema_version, content, content_hash, extraction_method, trust, ttl_kind, ttl_ms, token_count, created_at, updated_at, confidence, source_turn, session_id, expires_at, superseded_by, rolled_back_at, retired_at, occurred_at, idempotency_key, version
-SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE "created_at" <= $1 AND coalesce("confidence", 1) < CAST($2 AS DOUBLE PRECISION) AND "rolled_back_at" IS NULL AND "superseded_by" IS NULL AND "retired_at" IS NULL ORDER BY "ordinal";
+SELECT "ordinal", "artifact_id", "trajectory_id", "scope_id", "artifact_type", "schema_version", "content", "content_hash", "extraction_method", "trust", "ttl_kind", "ttl_ms", "token_count", "created_at", "updated_at", "confidence", "source_turn", "session_id", "expires_at", "superseded_by", "rolled_back_at", "retired_at", "occurred_at", "idempotency_key", "version" FROM "tenant_a"."artifact" WHERE "created_at" <= $1 AND coalesce("confidence", 1) < CAST($2 AS DOUBLE PRECISION) AND (("rolled_back_at" IS NULL AND "superseded_by" IS NULL) AND "retired_at" IS NULL) ORDER BY "ordinal";
 
 -- artifact.surplus
 --   takes: keep, limit
 --   gives: artifact_id
-SELECT "artifact_id" FROM (SELECT "artifact_id", "ordinal", row_number() OVER (ORDER BY "created_at" DESC, "ordinal" DESC) AS place FROM "tenant_a"."artifact" WHERE "rolled_back_at" IS NULL AND "superseded_by" IS NULL AND "retired_at" IS NULL) AS ranked WHERE place > $1 ORDER BY "ordinal" LIMIT $2;
+SELECT "artifact_id" FROM (SELECT "artifact_id", "ordinal", row_number() OVER (ORDER BY "created_at" DESC, "ordinal" DESC) AS place FROM "tenant_a"."artifact" WHERE (("rolled_back_at" IS NULL AND "superseded_by" IS NULL) AND "retired_at" IS NULL)) AS ranked WHERE place > $1 ORDER BY "ordinal" LIMIT $2;
 
 -- artifact.surplus_by_trajectory
 --   takes: keep, limit
 --   gives: artifact_id
-SELECT "artifact_id" FROM (SELECT "artifact_id", "ordinal", row_number() OVER (PARTITION BY "trajectory_id" ORDER BY "created_at" DESC, "ordinal" DESC) AS place FROM "tenant_a"."artifact" WHERE "rolled_back_at" IS NULL AND "superseded_by" IS NULL AND "retired_at" IS NULL) AS ranked WHERE place > $1 ORDER BY "ordinal" LIMIT $2;
+SELECT "artifact_id" FROM (SELECT "artifact_id", "ordinal", row_number() OVER (PARTITION BY "trajectory_id" ORDER BY "created_at" DESC, "ordinal" DESC) AS place FROM "tenant_a"."artifact" WHERE (("rolled_back_at" IS NULL AND "superseded_by" IS NULL) AND "retired_at" IS NULL)) AS ranked WHERE place > $1 ORDER BY "ordinal" LIMIT $2;
 
 -- ===== note
 
@@ -460,17 +460,17 @@ SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "c
 -- note.expired
 --   takes: created_until, limit
 --   gives: note_id
-SELECT "note_id" FROM "tenant_a"."note" WHERE "created_at" <= $1 AND "archived_at" IS NULL AND "superseded_by" IS NULL ORDER BY "ordinal" LIMIT $2;
+SELECT "note_id" FROM "tenant_a"."note" WHERE "created_at" <= $1 AND ("archived_at" IS NULL AND "superseded_by" IS NULL) ORDER BY "ordinal" LIMIT $2;
 
 -- note.stale
 --   takes: created_until, confidence_below
 --   gives: ordinal, note_id, entity, entity_type, note_type, content, content_hash, fingerprint, confidence, trust, token_count, created_at, updated_at, importance, base_importance, valid_from, valid_until, source_trajectory_ids, occurred_at, namespace, tags, visible_to, created_by, superseded_by, archived_at, idempotency_key, version
-SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "trust", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM "tenant_a"."note" WHERE "created_at" <= $1 AND coalesce("confidence", 1) < CAST($2 AS DOUBLE PRECISION) AND "archived_at" IS NULL AND "superseded_by" IS NULL ORDER BY "ordinal";
+SELECT "ordinal", "note_id", "entity", "entity_type", "note_type", "content", "content_hash", "fingerprint", "confidence", "trust", "token_count", "created_at", "updated_at", "importance", "base_importance", "valid_from", "valid_until", "source_trajectory_ids", "occurred_at", "namespace", "tags", "visible_to", "created_by", "superseded_by", "archived_at", "idempotency_key", "version" FROM "tenant_a"."note" WHERE "created_at" <= $1 AND coalesce("confidence", 1) < CAST($2 AS DOUBLE PRECISION) AND ("archived_at" IS NULL AND "superseded_by" IS NULL) ORDER BY "ordinal";
 
 -- note.surplus
 --   takes: keep, limit
 --   gives: note_id
-SELECT "note_id" FROM (SELECT "note_id", "ordinal", row_number() OVER (ORDER BY "created_at" DESC, "ordinal" DESC) AS place FROM "tenant_a"."note" WHERE "archived_at" IS NULL AND "superseded_by" IS NULL) AS ranked WHERE place > $1 ORDER BY "ordinal" LIMIT $2;
+SELECT "note_id" FROM (SELECT "note_id", "ordinal", row_number() OVER (ORDER BY "created_at" DESC, "ordinal" DESC) AS place FROM "tenant_a"."note" WHERE ("archived_at" IS NULL AND "superseded_by" IS NULL)) AS ranked WHERE place > $1 ORDER BY "ordinal" LIMIT $2;
 
 -- ===== embedding
 
@@ -767,12 +767,12 @@ DELETE FROM "tenant_a"."embedding" WHERE ordinal IN (SELECT ordinal FROM "tenant
 -- embedding.hashes_artifact
 --   takes: space_id, after, limit
 --   gives: ordinal, owner_id, head, content, content_hash
-SELECT owner.ordinal, "artifact_id", NULL, "content", made.content_hash FROM "tenant_a"."artifact" AS owner JOIN "tenant_a"."embedding" AS made ON made.space_id = $1 AND made.owner_id = owner."artifact_id" AND made.chunk_index = 0 WHERE length("content") > 0 AND "rolled_back_at" IS NULL AND "superseded_by" IS NULL AND "retired_at" IS NULL AND owner.ordinal > $2 ORDER BY owner.ordinal LIMIT $3;
+SELECT owner.ordinal, "artifact_id", NULL, "content", made.content_hash FROM "tenant_a"."artifact" AS owner JOIN "tenant_a"."embedding" AS made ON made.space_id = $1 AND made.owner_id = owner."artifact_id" AND made.chunk_index = 0 WHERE length("content") > 0 AND (("rolled_back_at" IS NULL AND "superseded_by" IS NULL) AND "retired_at" IS NULL) AND owner.ordinal > $2 ORDER BY owner.ordinal LIMIT $3;
 
 -- embedding.hashes_note
 --   takes: space_id, after, limit
 --   gives: ordinal, owner_id, head, content, content_hash
-SELECT owner.ordinal, "note_id", "entity", "content", made.content_hash FROM "tenant_a"."note" AS owner JOIN "tenant_a"."embedding" AS made ON made.space_id = $1 AND made.owner_id = owner."note_id" AND made.chunk_index = 0 WHERE length("content") > 0 AND "archived_at" IS NULL AND "superseded_by" IS NULL AND owner.ordinal > $2 ORDER BY owner.ordinal LIMIT $3;
+SELECT owner.ordinal, "note_id", "entity", "content", made.content_hash FROM "tenant_a"."note" AS owner JOIN "tenant_a"."embedding" AS made ON made.space_id = $1 AND made.owner_id = owner."note_id" AND made.chunk_index = 0 WHERE length("content") > 0 AND ("archived_at" IS NULL AND "superseded_by" IS NULL) AND owner.ordinal > $2 ORDER BY owner.ordinal LIMIT $3;
 
 -- embedding.hashes_scope
 --   takes: space_id, after, limit
@@ -792,12 +792,12 @@ SELECT owner_type, count(*), count(DISTINCT owner_id) FROM "tenant_a"."embedding
 -- embedding.pending_artifact
 --   takes: space_id, before, limit
 --   gives: ordinal, owner_id, head, content
-SELECT ordinal, "artifact_id", NULL, "content" FROM "tenant_a"."artifact" AS owner WHERE length("content") > 0 AND "rolled_back_at" IS NULL AND "superseded_by" IS NULL AND "retired_at" IS NULL AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner."artifact_id") AND ordinal < $2 ORDER BY ordinal DESC LIMIT $3;
+SELECT ordinal, "artifact_id", NULL, "content" FROM "tenant_a"."artifact" AS owner WHERE length("content") > 0 AND (("rolled_back_at" IS NULL AND "superseded_by" IS NULL) AND "retired_at" IS NULL) AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner."artifact_id") AND ordinal < $2 ORDER BY ordinal DESC LIMIT $3;
 
 -- embedding.pending_note
 --   takes: space_id, before, limit
 --   gives: ordinal, owner_id, head, content
-SELECT ordinal, "note_id", "entity", "content" FROM "tenant_a"."note" AS owner WHERE length("content") > 0 AND "archived_at" IS NULL AND "superseded_by" IS NULL AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner."note_id") AND ordinal < $2 ORDER BY ordinal DESC LIMIT $3;
+SELECT ordinal, "note_id", "entity", "content" FROM "tenant_a"."note" AS owner WHERE length("content") > 0 AND ("archived_at" IS NULL AND "superseded_by" IS NULL) AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner."note_id") AND ordinal < $2 ORDER BY ordinal DESC LIMIT $3;
 
 -- embedding.pending_scope
 --   takes: space_id, before, limit
@@ -812,12 +812,12 @@ SELECT ordinal, "turn_id", "name", "content" FROM "tenant_a"."turn" AS owner WHE
 -- embedding.pending_up_artifact
 --   takes: space_id, after, limit
 --   gives: ordinal, owner_id, head, content
-SELECT ordinal, "artifact_id", NULL, "content" FROM "tenant_a"."artifact" AS owner WHERE length("content") > 0 AND "rolled_back_at" IS NULL AND "superseded_by" IS NULL AND "retired_at" IS NULL AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner."artifact_id") AND ordinal > $2 ORDER BY ordinal LIMIT $3;
+SELECT ordinal, "artifact_id", NULL, "content" FROM "tenant_a"."artifact" AS owner WHERE length("content") > 0 AND (("rolled_back_at" IS NULL AND "superseded_by" IS NULL) AND "retired_at" IS NULL) AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner."artifact_id") AND ordinal > $2 ORDER BY ordinal LIMIT $3;
 
 -- embedding.pending_up_note
 --   takes: space_id, after, limit
 --   gives: ordinal, owner_id, head, content
-SELECT ordinal, "note_id", "entity", "content" FROM "tenant_a"."note" AS owner WHERE length("content") > 0 AND "archived_at" IS NULL AND "superseded_by" IS NULL AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner."note_id") AND ordinal > $2 ORDER BY ordinal LIMIT $3;
+SELECT ordinal, "note_id", "entity", "content" FROM "tenant_a"."note" AS owner WHERE length("content") > 0 AND ("archived_at" IS NULL AND "superseded_by" IS NULL) AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner."note_id") AND ordinal > $2 ORDER BY ordinal LIMIT $3;
 
 -- embedding.pending_up_scope
 --   takes: space_id, after, limit
@@ -832,12 +832,12 @@ SELECT ordinal, "turn_id", "name", "content" FROM "tenant_a"."turn" AS owner WHE
 -- embedding.progress_artifact
 --   takes: space_id
 --   gives: total, pending
-SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner."artifact_id") THEN 0 ELSE 1 END), 0) FROM "tenant_a"."artifact" AS owner WHERE length("content") > 0 AND "rolled_back_at" IS NULL AND "superseded_by" IS NULL AND "retired_at" IS NULL;
+SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner."artifact_id") THEN 0 ELSE 1 END), 0) FROM "tenant_a"."artifact" AS owner WHERE length("content") > 0 AND (("rolled_back_at" IS NULL AND "superseded_by" IS NULL) AND "retired_at" IS NULL);
 
 -- embedding.progress_note
 --   takes: space_id
 --   gives: total, pending
-SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner."note_id") THEN 0 ELSE 1 END), 0) FROM "tenant_a"."note" AS owner WHERE length("content") > 0 AND "archived_at" IS NULL AND "superseded_by" IS NULL;
+SELECT count(*), coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner."note_id") THEN 0 ELSE 1 END), 0) FROM "tenant_a"."note" AS owner WHERE length("content") > 0 AND ("archived_at" IS NULL AND "superseded_by" IS NULL);
 
 -- embedding.progress_scope
 --   takes: space_id
@@ -862,12 +862,12 @@ SELECT ordinal FROM "tenant_a"."embedding" AS stray WHERE ordinal > $1 AND NOT E
 -- embedding.strays_artifact
 --   takes: after, limit
 --   gives: ordinal, is_gone
-SELECT stray.ordinal, owner."artifact_id" IS NULL FROM "tenant_a"."embedding" AS stray LEFT JOIN "tenant_a"."artifact" AS owner ON owner."artifact_id" = stray.owner_id WHERE stray.owner_type = 'artifact' AND stray.ordinal > $1 AND (owner."artifact_id" IS NULL OR NOT ("rolled_back_at" IS NULL AND "superseded_by" IS NULL AND "retired_at" IS NULL)) ORDER BY stray.ordinal LIMIT $2;
+SELECT stray.ordinal, owner."artifact_id" IS NULL FROM "tenant_a"."embedding" AS stray LEFT JOIN "tenant_a"."artifact" AS owner ON owner."artifact_id" = stray.owner_id WHERE stray.owner_type = 'artifact' AND stray.ordinal > $1 AND (owner."artifact_id" IS NULL OR NOT ((("rolled_back_at" IS NULL AND "superseded_by" IS NULL) AND "retired_at" IS NULL))) ORDER BY stray.ordinal LIMIT $2;
 
 -- embedding.strays_note
 --   takes: after, limit
 --   gives: ordinal, is_gone
-SELECT stray.ordinal, owner."note_id" IS NULL FROM "tenant_a"."embedding" AS stray LEFT JOIN "tenant_a"."note" AS owner ON owner."note_id" = stray.owner_id WHERE stray.owner_type = 'note' AND stray.ordinal > $1 AND (owner."note_id" IS NULL OR NOT ("archived_at" IS NULL AND "superseded_by" IS NULL)) ORDER BY stray.ordinal LIMIT $2;
+SELECT stray.ordinal, owner."note_id" IS NULL FROM "tenant_a"."embedding" AS stray LEFT JOIN "tenant_a"."note" AS owner ON owner."note_id" = stray.owner_id WHERE stray.owner_type = 'note' AND stray.ordinal > $1 AND (owner."note_id" IS NULL OR NOT (("archived_at" IS NULL AND "superseded_by" IS NULL))) ORDER BY stray.ordinal LIMIT $2;
 
 -- embedding.strays_scope
 --   takes: after, limit
@@ -882,12 +882,12 @@ SELECT stray.ordinal, owner."turn_id" IS NULL FROM "tenant_a"."embedding" AS str
 -- embedding.unmoved_artifact
 --   takes: space_id, from_space_id, after, limit
 --   gives: ordinal, owner_id
-SELECT ordinal, "artifact_id" FROM "tenant_a"."artifact" AS owner WHERE length("content") > 0 AND "rolled_back_at" IS NULL AND "superseded_by" IS NULL AND "retired_at" IS NULL AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner."artifact_id") AND EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $2 AND owner_id = owner."artifact_id") AND ordinal > $3 ORDER BY ordinal LIMIT $4;
+SELECT ordinal, "artifact_id" FROM "tenant_a"."artifact" AS owner WHERE length("content") > 0 AND (("rolled_back_at" IS NULL AND "superseded_by" IS NULL) AND "retired_at" IS NULL) AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner."artifact_id") AND EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $2 AND owner_id = owner."artifact_id") AND ordinal > $3 ORDER BY ordinal LIMIT $4;
 
 -- embedding.unmoved_note
 --   takes: space_id, from_space_id, after, limit
 --   gives: ordinal, owner_id
-SELECT ordinal, "note_id" FROM "tenant_a"."note" AS owner WHERE length("content") > 0 AND "archived_at" IS NULL AND "superseded_by" IS NULL AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner."note_id") AND EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $2 AND owner_id = owner."note_id") AND ordinal > $3 ORDER BY ordinal LIMIT $4;
+SELECT ordinal, "note_id" FROM "tenant_a"."note" AS owner WHERE length("content") > 0 AND ("archived_at" IS NULL AND "superseded_by" IS NULL) AND NOT EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $1 AND owner_id = owner."note_id") AND EXISTS (SELECT 1 FROM "tenant_a"."embedding" WHERE space_id = $2 AND owner_id = owner."note_id") AND ordinal > $3 ORDER BY ordinal LIMIT $4;
 
 -- embedding.unmoved_scope
 --   takes: space_id, from_space_id, after, limit

@@ -1,6 +1,6 @@
 """A predicate as a statement, for tenants that are not in memory: what ``schema.predicate.holds`` says, asked by SQL.
 
-Everything a filter names travels as a bound value; the text follows from its shape alone. What a database cannot say
+Everything a filter names travels as a bound value. What a database cannot say
 (patterns, and texts that begin as an escape of PostgreSQL's zero characters may end) it leaves open: then it answers
 with a row too many, never with one too few, and ``holds`` is asked of what it answers.
 
@@ -11,19 +11,20 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
 from caliber.kernels.patterns import matches
 from caliber.model.errors import InvalidValue
-from caliber.model.time import EPOCH, to_us
-from caliber.schema.predicate import All, Comparison, OneOf, Operator, Predicate, Variable, holds
+from caliber.model.time import to_us
+from caliber.schema.predicate import Predicate, Variable, holds
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.storage.compile.codec import Row, codec_of, decoder_of
 from caliber.storage.compile.filters import json_list
 from caliber.storage.compile.plan import Dialect, Plan
+from caliber.storage.compile.predicates import ConditionWriter
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.compile.spelling import quote, quote_all
 
@@ -33,7 +34,6 @@ PAGE_ROWS: Final = 500
 """Records read at once."""
 NUMBERS: Final = 10_000
 """Ordinals read at once."""
-_SIGNS: Final = {Operator.UNEQUAL: "<>"}
 _BEFORE_ALL: Final = -(2**63)
 
 
@@ -100,12 +100,12 @@ def compile_stored(predicate: Predicate, relation: Relation, dialect: Dialect) -
 
     Raises: InvalidValue for a filter with more values than a statement may bind
     """
-    words = Words(relation, dialect)
-    condition = words.of(predicate)
-    if len(words.values) > MOST_VALUES:
+    writer = FilterWriter(relation, dialect)
+    condition = writer.of(predicate)
+    if len(writer.values) > MOST_VALUES:
         raise InvalidValue(field="filter", reason=f"names more than {MOST_VALUES} values")
-    after, limit = (dialect.placeholder(len(words.values) + at) for at in (1, 2))
-    binds = (*(column for column, _ in words.values), "after", "limit")
+    after, limit = (dialect.placeholder(len(writer.values) + at) for at in (1, 2))
+    binds = (*(column for column, _ in writer.values), "after", "limit")
 
     def plan(kind: str, names: tuple[str, ...]) -> Plan:
         selected = quote_all(names)
@@ -115,14 +115,14 @@ def compile_stored(predicate: Predicate, relation: Relation, dialect: Dialect) -
         )
         return Plan(f"{relation.name}.{kind}_{digest_of(sql)}", sql, binds, names, is_kept=False)
 
-    values = tuple(value for _, value in words.values)
+    values = tuple(value for _, value in writer.values)
     return StoredFilter(
         relation,
         predicate,
         plan("filter", codec_of(relation).names),
         plan("filter_ordinals", ("ordinal",)),
         values,
-        words.exact,
+        writer.exact,
     )
 
 
@@ -131,45 +131,23 @@ def digest_of(sql: str) -> str:
     return hashlib.sha256(sql.encode()).hexdigest()[:16]
 
 
-class Words:
-    """Writes one condition; ``values`` are what it binds, in order, each with a column of its type."""
+class FilterWriter(ConditionWriter):
+    """Writes the condition of a filter; ``values`` are what it binds, in order, each with a column of its type."""
 
     def __init__(self, relation: Relation, dialect: Dialect) -> None:
-        self.relation = relation
-        self.dialect = dialect
+        super().__init__(relation)
         self.values: list[tuple[str, Any]] = []
+        self._dialect = dialect
         self._places: dict[tuple[ColumnType, Any], int] = {}
-        self.exact = True
 
-    def of(self, predicate: Predicate) -> str:
-        if isinstance(predicate, Comparison):
-            return self._comparison(predicate)
-        if isinstance(predicate, OneOf):
-            column = self.relation.column(predicate.column)
-            place = self._place(column, predicate.values)
-            return self.dialect.one_of(column, quote(column.name), self.dialect.list_placeholder(place))
-        word = "AND" if isinstance(predicate, All) else "OR"
-        return _joined([self.of(part) for part in predicate.conditions], word)
+    def mark(self, column: Column, value: Any) -> str:
+        return self._dialect.placeholder(self._place(column, value))
 
-    def _comparison(self, asked: Comparison) -> str:
-        column, operator = self.relation.column(asked.column), asked.operator
-        name = quote(column.name)
-        if asked.value is None:
-            return f"{name} IS {'' if operator is Operator.EQUAL else 'NOT '}NULL"
-        if operator is Operator.MATCHES:
-            self.exact = False
-            return f"{name} IS NOT NULL"
-        mark = self.dialect.placeholder(self._place(column, asked.value))
-        if operator is Operator.CONTAINS:
-            # PostgreSQL keeps a zero character as an escape that ends in 0 or 1.
-            if column.type is ColumnType.TEXT and str(asked.value)[:1] in ("0", "1"):
-                self.exact = False
-            return self.dialect.contains(column, mark)
-        compared = f"{name} {_SIGNS.get(operator, operator.value)} {mark}"
-        # Comparing NULL gives NULL, which is not true: as it should be, but for open bounds.
-        if column.nullable and holds(replace(asked, value=EPOCH), {column.name: None}, {}, matches):
-            return f"({compared} OR ({name} IS NULL AND {mark} IS NOT NULL))"
-        return compared
+    def one_of(self, column: Column, name: str, values: tuple[Any, ...]) -> str:
+        return self._dialect.one_of(column, name, self._dialect.list_placeholder(self._place(column, values)))
+
+    def contains(self, column: Column, mark: str) -> str:
+        return self._dialect.contains(column, mark)
 
     def _place(self, column: Column, value: Any) -> int:
         key = (column.type, value)
@@ -177,14 +155,6 @@ class Words:
             self._places[key] = len(self.values) + 1
             self.values.append((column.name, value))
         return self._places[key]
-
-
-def _joined(parts: Sequence[str], word: str) -> str:
-    """Return conditions joined in pairs of pairs: databases bound how deep a condition may be, and a chain is deep."""
-    while len(parts) > 1:
-        pairs = [parts[at : at + 2] for at in range(0, len(parts), 2)]
-        parts = [f"({pair[0]} {word} {pair[1]})" if len(pair) == 2 else pair[0] for pair in pairs]
-    return parts[0]
 
 
 def bound_value(value: Any) -> Any:

@@ -16,7 +16,7 @@ from caliber.model.errors import InvalidValue
 from caliber.schema.predicate import Predicate, Variable
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.storage.compile.codec import Row, codec_of
-from caliber.storage.compile.conditions import MOST_VALUES, PAGE_ROWS, Words, bound_value, digest_of, meets
+from caliber.storage.compile.conditions import MOST_VALUES, PAGE_ROWS, FilterWriter, bound_value, digest_of, meets
 from caliber.storage.compile.plan import Dialect, Plan
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.compile.spelling import quote, quote_all
@@ -48,10 +48,10 @@ class Listing:
         *,
         descending: bool = False,
     ) -> None:
-        words = Words(relation, dialect)
+        writer = FilterWriter(relation, dialect)
         self._relation, self._predicate, self._dialect = relation, predicate, dialect
-        self._condition = "" if predicate is None else words.of(predicate)
-        self._values, self._exact = words.values, words.exact
+        self._condition = "" if predicate is None else writer.of(predicate)
+        self._values, self._exact = writer.values, writer.exact
         if len(self._values) > MOST_VALUES:
             raise InvalidValue(field="filter", reason=f"names more than {MOST_VALUES} values")
         self._order_by, self._turned = order_by, descending

@@ -14,10 +14,11 @@ from hashlib import sha256
 from typing import Any, Final, Protocol
 
 from caliber.schema.catalog import Catalog
+from caliber.schema.in_force import active
 from caliber.schema.relation import AccessPath, Column, ForeignKey, Relation, Unique
 from caliber.schema.traits import Pruned
 from caliber.storage.compile.codec import Codec, codec_of
-from caliber.storage.compile.in_force import active_condition
+from caliber.storage.compile.predicates import trait_condition
 from caliber.storage.compile.spelling import literal, quote, quote_all
 
 
@@ -303,7 +304,7 @@ def _lapsed_plan(relation: Relation, codec: Codec, dialect: Dialect) -> Plan | N
     selected = quote_all(codec.names)
     sql = (
         f"SELECT {selected} FROM {dialect.table(relation.name)}"
-        f" WHERE {quote(valid.until)} <= {dialect.placeholder(1)} AND {active_condition(relation)}"
+        f" WHERE {quote(valid.until)} <= {dialect.placeholder(1)} AND {trait_condition(active(relation), relation)}"
     )
     return Plan(f"{relation.name}.lapsed", sql, (valid.until,), codec.names)
 
@@ -311,7 +312,7 @@ def _lapsed_plan(relation: Relation, codec: Codec, dialect: Dialect) -> Plan | N
 def _reached(relation: Relation) -> str:
     """Return the condition under which retention reaches a record: what is archived is taken once, all else always."""
     archives = relation.ends is not None and relation.ends.pruned is Pruned.ARCHIVED
-    return active_condition(relation) if archives else "TRUE"
+    return trait_condition(active(relation), relation) if archives else "TRUE"
 
 
 def _expired_plan(relation: Relation, dialect: Dialect) -> Plan | None:

@@ -9,11 +9,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from caliber.schema.catalog import Catalog
+from caliber.schema.in_force import active
 from caliber.schema.relation import Relation
 from caliber.schema.relations import EMBEDDING, RELATIONS
 from caliber.storage.compile.codec import codec_of
-from caliber.storage.compile.in_force import active_condition
 from caliber.storage.compile.plan import Dialect, Plan
+from caliber.storage.compile.predicates import trait_condition
 from caliber.storage.compile.spelling import quote, quote_all
 from caliber.storage.compile.statements import of_embedded
 
@@ -40,8 +41,8 @@ def _embedded(relations: Iterable[Relation]) -> dict[str, Embedded]:
         text = relation.text
         if text is not None and text.embedded is not None:
             head = "NULL" if text.head is None else quote(text.head)
-            active = active_condition(relation)
-            out[relation.name] = Embedded(quote(relation.key[0]), quote(text.embedded), head, active)
+            in_use = trait_condition(active(relation), relation)
+            out[relation.name] = Embedded(quote(relation.key[0]), quote(text.embedded), head, in_use)
     return out
 
 

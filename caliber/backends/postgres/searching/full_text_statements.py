@@ -11,12 +11,13 @@ import functools
 from typing import Final
 
 from caliber.backends.postgres.dialect import PostgresDialect
+from caliber.schema.in_force import in_force
 from caliber.schema.relation import Relation
 from caliber.schema.relations import BY_NAME
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.filters import filter_condition
-from caliber.storage.compile.in_force import in_force_condition
 from caliber.storage.compile.plan import Plan
+from caliber.storage.compile.predicates import trait_condition
 from caliber.storage.compile.spelling import quote
 from caliber.storage.sql.full_text import (
     TEXTS,
@@ -35,7 +36,7 @@ def in_sight(relation: Relation, seen: str = "$2", at: str = "$3") -> str:
     Each parameter is named for every relation, also for those that have no use for it, so that all take the same ones.
     """
     instant = f"{at}::timestamptz"
-    parts = [in_force_condition(relation, "o", instant), f"{instant} IS NOT NULL"]
+    parts = [trait_condition(in_force(relation), relation, "o", instant), f"{instant} IS NOT NULL"]
     if relation.readers is None:
         parts.append(f"{seen}::jsonb IS NOT NULL")
     else:

@@ -11,13 +11,14 @@ import functools
 
 from caliber.backends.sqlite.dialect import DIALECT
 from caliber.backends.sqlite.statements import ROW
+from caliber.schema.in_force import in_force
 from caliber.schema.relation import Relation
 from caliber.schema.relations import BY_NAME
 from caliber.schema.relations.memory import is_declared
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.filters import filter_condition
-from caliber.storage.compile.in_force import in_force_condition
 from caliber.storage.compile.plan import Plan
+from caliber.storage.compile.predicates import trait_condition
 from caliber.storage.compile.spelling import quote
 from caliber.storage.sql.full_text import (
     TEXTS,
@@ -35,7 +36,7 @@ def _in_sight(relation: Relation, seen: str = "?2", at: str = "?3") -> str:
 
     A parameter that a relation has no use for is named all the same, so that every relation takes the same ones.
     """
-    parts = [in_force_condition(relation, "o", at), f"{at} IS NOT NULL"]
+    parts = [trait_condition(in_force(relation), relation, "o", at), f"{at} IS NOT NULL"]
     if relation.readers is None:
         parts.append(f"{seen} IS NOT NULL")
     else:
