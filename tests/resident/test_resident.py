@@ -638,11 +638,11 @@ def test_verifier_sees_planted_corruption(kind: str, backend: Any, start: Any) -
     # design section 5: "a test corrupts one to prove that it sees it"
     agent = filled(backend, start, count=12)
     memory = memory_of(agent.memory)
-    assert memory.admin.verify() == []
+    assert memory.verify() == []
     CORRUPTIONS[kind](memory)
-    assert memory.admin.verify() != [], f"{kind} went unseen"
+    assert memory.verify() != [], f"{kind} went unseen"
     memory.reload()
-    assert memory.admin.verify() == [], "reading anew repairs it"
+    assert memory.verify() == [], "reading anew repairs it"
 
 
 def test_verifier_sees_a_store_changed_behind_its_back(backend: Any, start: Any) -> None:
