@@ -182,6 +182,7 @@ gen: $(STAMPS)/installed
 	@$(PY) tools/gen_config.py
 	@$(PY) tools/gen_window.py
 	@$(PY) tools/gen_aio.py
+	@$(PY) tools/gen_errors.py
 
 clean:
 	$(SAY) 'removing $(VENV) and everything built'
