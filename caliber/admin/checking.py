@@ -83,7 +83,7 @@ def check_store(store: Store, config: CaliberConfig, progress: Progress) -> list
 
 
 def _lines(ask_for: Callable[[], list[str]]) -> list[str]:
-    """Return what a check says, or that it could not be made."""
+    """Return the findings of a check, or a finding that it could not run."""
     try:
         return ask_for()
     except UNREADABLE as error:
@@ -102,7 +102,7 @@ def _is_damage(error: CaliberError) -> bool:
 
 
 def _asked(store: Store, parts: Sequence[Part]) -> list[Finding]:
-    """Return what parts find; after one that fails the next has a session of its own, since the other may be over."""
+    """Return the findings of the parts; after a part that fails, the next gets a session of its own."""
     found: list[Finding] = []
     left = list(parts)
     while left:

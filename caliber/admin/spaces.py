@@ -101,7 +101,7 @@ class SpaceTable(Table, of=EMBEDDING_SPACE):
     """Embedding spaces."""
 
     def report(self) -> list[SpaceReport]:
-        """Return what each space holds and is there for, oldest first."""
+        """Return a report of each space, oldest first: its contents and its use."""
         engine = self._engine
         engine.check_open()
         spaces = all_spaces(engine)
@@ -176,7 +176,7 @@ class SpaceTable(Table, of=EMBEDDING_SPACE):
                 if space.model_id == wanted or (by_id and str(space.space_id).startswith(wanted.lower()))
             ]
         if len(found) > 1:
-            reason = f"several spaces are meant: {', '.join(space.name for space in found)}"
+            reason = f"the name matches several spaces: {', '.join(space.name for space in found)}"
             raise InvalidValue(field="space", reason=reason)
         if not found:
             raise NotFound(entity_type="embedding_space", id=name)
@@ -221,15 +221,15 @@ class SpaceTable(Table, of=EMBEDDING_SPACE):
         if in_use is not None and in_use.space_id == space.space_id:
             raise ConstraintViolation(
                 constraint="space in use",
-                reason=f"{space.name} is what is searched; configure another model as embedding_provider, run "
+                reason=f"{space.name} is the active search space; configure another model as embedding_provider, run "
                 "`caliber db reembed`, and drop it then",
             )
         embedder = self._engine.part(Embeddings).embedder
         if embedder is not None and embedder.space.space_id == space.space_id:
             raise ConstraintViolation(
                 constraint="space configured",
-                reason=f"{space.name} is the space of embedding_provider, and would be filled again at once; to give "
-                "that model up, configure the one that is searched again, and drop it then",
+                reason=f"{space.name} is the space of embedding_provider and would be filled again; to stop using "
+                "that model, configure the active one again, then drop the space",
             )
 
 
@@ -256,7 +256,7 @@ def _retire(uow: UnitOfWork, space_id: uuid.UUID) -> None:
     if space.state is not SpaceState.RETIRED:
         in_use = in_use_of(uow.select_path(EMBEDDING_SPACE, "list_all"))
         if in_use is not None and in_use.space_id == space_id:
-            raise Conflict(entity_type="embedding_space", id=space.name, reason="it came into use meanwhile")
+            raise Conflict(entity_type="embedding_space", id=space.name, reason="the space became active meanwhile")
         uow.update(EMBEDDING_SPACE, dataclasses.replace(space, state=SpaceState.RETIRED))
 
 
@@ -266,7 +266,7 @@ def _retired(uow: UnitOfWork, space: EmbeddingSpace) -> EmbeddingSpace:
         raise Conflict(
             entity_type="embedding_space",
             id=space.name,
-            reason="another program was opened with its model and fills it again",
+            reason="another program opened with this model is filling the space again",
         )
     return found
 
@@ -440,7 +440,7 @@ def _drop_vectors(space_id: bytes, owners: Sequence[bytes], uow: UnitOfWork) -> 
 
 
 def in_short(engine: Engine) -> dict[str, Any] | None:
-    """Return which space is searched, whether queries can be embedded for it, and which is being filled.
+    """Return the active space, whether its provider answers, and the space that is being filled.
 
     None without an embedding provider. From memory alone.
     """

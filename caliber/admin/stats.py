@@ -78,7 +78,7 @@ def stats(engine: Engine, principal: Principal) -> dict[str, Any]:
 
 
 def _compiled(code: CompiledCode | None) -> dict[str, Any] | None:
-    """Return where the loops of this process come from; None when nothing is compiled."""
+    """Return the origin of this process's loops; None when nothing is compiled."""
     if code is None:
         return None
     return {
@@ -122,7 +122,7 @@ def verify(engine: Engine) -> list[str]:
 
 
 def _damaged(engine: Engine) -> list[str]:
-    """Return which records no longer have the content their hash was made of: SQLite cannot see that."""
+    """Return the records whose content no longer matches its hash: SQLite cannot detect that."""
     found = []
     for relation in hashed(engine.store.catalog.mirrored):
         plans, after = engine.store.plans[relation.name], before_first(relation)

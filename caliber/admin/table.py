@@ -76,7 +76,7 @@ def check_embedding(uow: UnitOfWork, entity: Any) -> None:
         return
     kinds = kinds_of(uow.catalog)
     if entity.owner_type not in kinds:
-        raise InvalidValue(field="owner_type", reason=f"has no vectors; records that do are {', '.join(kinds)}")
+        raise InvalidValue(field="owner_type", reason=f"has no vectors; relations with vectors: {', '.join(kinds)}")
     space: EmbeddingSpace = uow.get(EMBEDDING_SPACE, entity.space_id.bytes)
     if len(entity.vector) != 4 * space.dimensions:
         raise DimensionMismatch(expected=space.dimensions, got=len(entity.vector) / 4)
@@ -252,7 +252,7 @@ class Table(TableReader):
             that is unknown or part of the key.
         """
         if not self._relation.versioned:
-            raise InvalidValue(field=self._relation.name, reason="rows of this relation do not change")
+            raise InvalidValue(field=self._relation.name, reason="rows of this relation cannot be changed")
         fields = {field.name for field in dataclasses.fields(self._relation.entity)}
         for name in changes:
             if name not in fields or name in (*self._relation.key, "version"):

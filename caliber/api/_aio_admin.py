@@ -269,7 +269,7 @@ class AsyncSpaceTable(AsyncTable, of=SpaceTable):
     _sync: SpaceTable
 
     async def report(self) -> list[SpaceReport]:
-        """Return what each space holds and is there for, oldest first. See ``SpaceTable.report``."""
+        """Return a report of each space, oldest first: its contents and its use. See ``SpaceTable.report``."""
         return await self._run(self._sync.report)
 
     async def progress(self) -> FillStatus:

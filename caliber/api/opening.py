@@ -82,7 +82,7 @@ def migrate(
 
 
 def plan_migration(config: ConfigSource, *, tenant: str | None = None, drop: Sequence[str] = ()) -> MigrationPlan:
-    """Return what ``migrate`` would do, and what it would leave alone, without doing it. Raises: as ``migrate``."""
+    """Return the steps that ``migrate`` would run and skip, without running them. Raises: as ``migrate``."""
     settings = _of_tenant(config_of(config), tenant)
     module = backend(settings.storage.adapter)
     return module.plan_migration(settings, clock_us=SystemClock().now_us, drop=names_of(drop))

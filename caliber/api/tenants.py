@@ -162,7 +162,7 @@ class Tenants:
             store.close()
         if remaining:
             raise Unavailable(
-                f"what was forgotten during the move may still be in files of the copy: {remaining[0]}; move it again,"
+                f"files of the copy may still contain data forgotten during the move: {remaining[0]}; move it again,"
                 " or give the move up and begin anew",
                 reason="busy",
             )

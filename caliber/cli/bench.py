@@ -43,7 +43,7 @@ def bench(settings: Settings, groups: tuple[str, ...], quick: bool, rows: bool, 
         options = [*_options(groups, quick, rows, plot), f"--report={report}"]
         code = _run(settings, folder, [*options, *map(str, files)])
         if code not in (DONE, _FAILED) or not report.exists():
-            raise Problem(f"the benchmarks could not run (pytest ended with code {code})", "its messages stand above")
+            raise Problem(f"the benchmarks could not run (pytest ended with code {code})", "see its messages above")
         document = json.loads(report.read_text(encoding="utf-8"))
     # The table is printed by the benchmarks themselves, which also run without this command.
     settings.out.result({"ok": code == DONE, **document}, lambda: None)

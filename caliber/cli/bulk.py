@@ -152,7 +152,7 @@ def _import(memory: Caliber, out: Output, relation: str | None, file: Path, on_e
     with open_parquet(file, batch_rows=_BATCH_ROWS) as opened:
         name = relation or opened.relation
         if name is None:
-            raise UsageError(f"{file} does not say of which relation it is", "name it with --relation")
+            raise UsageError(f"{file} does not name its relation", "name it with --relation")
         with out.progress(name, opened.rows, "rows") as advance:
             report = memory.storage.bulk_load(
                 name, opened.reader, on_existing=on_existing, progress=advancing(advance), batch_rows=_BATCH_ROWS

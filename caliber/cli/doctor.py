@@ -130,7 +130,7 @@ def _version(name: str) -> str:
 
 
 def _driver(extra: str) -> str:
-    """Return which implementation of psycopg is in use, found without importing it."""
+    """Return the implementation of psycopg in use, found without importing it."""
     if extra != "postgres":
         return ""
     for module, name in (("psycopg_c", "C"), ("psycopg_binary", "binary")):

@@ -150,7 +150,7 @@ _SHOWN_BY: Final = {"embedding_spaces": "db spaces"}
 
 
 def advice(error: CaliberError) -> str:
-    """Return what to do next, where the message does not say it already."""
+    """Return the next step, where the message does not name it already."""
     if isinstance(error, NotFound):
         from caliber.schema.relations import BY_NAME
 

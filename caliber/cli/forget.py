@@ -108,7 +108,7 @@ def purge(
     Exit code 1 when something was found afterwards, or could not be done yet.
     """
     if (trajectory is None) != whole:
-        raise UsageError("say what is to be purged", "either --trajectory ID or --store")
+        raise UsageError("name the data to purge", "either --trajectory ID or --store")
     wait_ms = int(wait_s * _MS)
     if trajectory is None:
         from caliber.api.opening import purge as purge_store
@@ -141,7 +141,7 @@ def _carry_out(out: Output, run: Callable[[bool], ForgetReport], *, dry_run: boo
             return DONE
         if not sys.stdin.isatty() or out.json:
             raise UsageError(
-                "this cannot be undone, and nobody can be asked here", "look with --dry-run, then say --yes"
+                "this cannot be undone, and no terminal can confirm it", "check with --dry-run, then confirm with --yes"
             )
         _print_counted(out, counted)
         click.confirm("erase all of this? It cannot be undone", abort=True)

@@ -38,7 +38,7 @@ def trajectory_id_of(memory: Caliber, text: str) -> uuid.UUID:
         memory.storage.trajectories.list_by_status("active"), key=lambda item: item.last_activity_at, default=None
     )
     if newest is None:
-        raise UsageError("there is no active trajectory yet", "remember something first: `caliber ingest git .`")
+        raise UsageError("there is no active trajectory yet", "add data first: `caliber ingest git .`")
     found: uuid.UUID = newest.trajectory_id
     return found
 
@@ -170,7 +170,7 @@ def search(
     scopes. Exit code 1 when memory could not be searched as asked.
     """
     if filters and where is not None:
-        raise UsageError("--filter and --where exclude each other", "say all of it with --where, joined by `and`")
+        raise UsageError("--filter and --where exclude each other", "put all conditions into --where, joined by `and`")
     wanted = named_values(filters)
     with settings.memory() as memory:
         conditions = conditions_of(wanted, memory, kinds) or where
@@ -318,7 +318,7 @@ def _print_explained(out: Output, memory: Caliber, found: dict[str, Any]) -> Non
 
 
 def _made_of(breakdown: dict[str, float]) -> str:
-    """Return what each part of a search adds to a score."""
+    """Return the parts of a score, by name."""
     return ", ".join(f"{name} {value:+.3f}" for name, value in breakdown.items())
 
 
@@ -334,7 +334,7 @@ def _kept(cut: dict[str, Any]) -> str:
 
 
 def in_words(memory: Caliber, found: dict[str, Any]) -> str:
-    """Return what ``explain(exclusion=...)`` says, as sentences."""
+    """Return the result of ``explain(exclusion=...)`` as sentences."""
     name = show.label(show.peek(memory, uuid.UUID(found["id"]))) if found.get("type") else found["id"]
     verdict = {
         "included": "is in the window",

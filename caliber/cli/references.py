@@ -42,7 +42,7 @@ def as_user(name: str, option: str) -> EntityRef:
     from caliber.model.references import EntityRef
 
     if not name.strip():
-        raise UsageError(f"{option}: the name is empty", "such as --for maria")
+        raise UsageError(f"{option}: the name is empty", "for example --for maria")
     return EntityRef.user(name)
 
 

@@ -108,7 +108,7 @@ class Settings:
 
 
 def changing_model(state: Mapping[str, Any]) -> str:
-    """Return what to know while the vectors of another model are being made."""
+    """Return the note to show while the vectors of another model are being made."""
     meanwhile = (
         f"until it is complete, questions are answered with {state['in_use']}"
         if state["answering"]

@@ -213,7 +213,7 @@ def check(settings: Settings, file: Path | None, key: str | None, base: str | No
 
 
 def _refusals(config: CaliberConfig) -> list[dict[str, Any]]:
-    """Return what is sound by itself, but would keep every command from opening the store."""
+    """Return the reasons outside the file that would keep every command from opening the store."""
     from caliber.engine.refusals import provider_refusals, refusals
 
     return [
@@ -302,9 +302,7 @@ def create(settings: Settings, exist_ok: bool) -> None:
     config = settings.load()
     store = config.storage.shown
     if store == ":memory:":
-        raise UsageError(
-            "a store in memory is not created: it begins when a program opens it", "name a file in storage.path"
-        )
+        raise UsageError("a store in memory is not created: opening it makes it", "name a file in storage.path")
     in_file = config.storage.adapter == "sqlite"
     existed = in_file and Path(store).exists()
     try:
@@ -312,7 +310,7 @@ def create(settings: Settings, exist_ok: bool) -> None:
     except Conflict as error:
         if not in_file:
             raise UsageError(
-                f"{store} holds a store already", "it is ready, if it is yours; else change storage.schema_name"
+                f"{store} holds a store already", "if it is your store, it is ready; else change storage.schema_name"
             ) from error
         if Path(store).is_dir():
             raise UsageError(f"{store} is a folder", "storage.path must name a file in it") from error

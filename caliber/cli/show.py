@@ -149,7 +149,7 @@ def print_window(console: Console, memory: Caliber, window: ContextWindow, quest
 
 
 def _legend(window: ContextWindow, width: int) -> list[Text]:
-    """Return what each colour of the bar stands for, in lines of a width; no entry is broken."""
+    """Return the legend of the bar's colours, in lines of a width; no entry is broken."""
     from rich.text import Text
 
     entries = [

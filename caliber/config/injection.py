@@ -97,7 +97,7 @@ def section_of(memory: str) -> SectionType | None:
 
 
 def rule_names(rules: Sequence[InjectionRule]) -> list[tuple[str, str]]:
-    """Return what each rule is called, and what its section is.
+    """Return the name of each rule, and the name of its section.
 
     A rule without a name is called as its memory, and its section as that memory's is without rules; the memory's
     second such rule is ``<memory>_2``, and so is its section. A rule that filters the conversation has its section; the

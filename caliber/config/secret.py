@@ -135,7 +135,7 @@ class LiteralDsn:
         """Return the connection string. Raises: MissingRequired when it was left out of what this was read from."""
         if not self.is_set:
             raise MissingRequired(
-                "the connection string was not written down: name it as env:MY_DSN", field="storage.dsn"
+                "the file does not contain the connection string: set it to env:MY_DSN", field="storage.dsn"
             )
         return self._text
 
@@ -178,7 +178,7 @@ def _dsn(value: Any) -> SecretRef | LiteralDsn:
         return LiteralDsn(value)
     if value == REDACTED:
         raise PydanticCustomError(
-            "secret", "the address was not written, since it may hold a password: name it as env:MY_DSN"
+            "secret", "the address was not written, as it may contain a password: set it to env:MY_DSN"
         )
     raise PydanticCustomError("secret", "must be a reference such as env:MY_DSN, never the secret itself")
 
@@ -212,7 +212,7 @@ def has_credentials(text: str) -> bool:
 
 
 def show(value: object, names: tuple[str, ...] = ()) -> str:
-    """Return what an error may say about ``value``, found under the keys ``names``: short, without secrets."""
+    """Return ``value``, found under the keys ``names``, in a form for errors: short, without secrets."""
     if value is None or isinstance(value, (bool, float)):
         return repr(value)
     if isinstance(value, int):

@@ -51,7 +51,7 @@ class SqliteSource(StorageConfig):
         return StorageConfig(**{**self.model_dump(), "path": location})
 
     def location_of(self, tenant: str) -> str:
-        """Return where a new tenant goes."""
+        """Return the location of a new tenant."""
         return self.path.replace(MARK, tenant)
 
 
@@ -74,7 +74,7 @@ class PostgresSource(PostgresConfig):
         return PostgresConfig(**{**self.model_dump(), "schema_name": location, "login_role": role})
 
     def location_of(self, tenant: str) -> str:
-        """Return where a new tenant goes."""
+        """Return the location of a new tenant."""
         return self.schema_name.replace(MARK, tenant)
 
 

@@ -11,7 +11,7 @@ from caliber.kernels.tokens.counting import ELLIPSIS, truncate_to_tokens
 
 
 def abridge(text: str, limit: int, estimator: Estimator) -> Cut | None:
-    """Return where a text ends in its short form of at most ``limit`` tokens, or None where it is short already.
+    """Return the cut that abridges a text to ``limit`` tokens, or None where it is short already.
 
     A first sentence that is too long is cut itself, and ends in dots.
     """

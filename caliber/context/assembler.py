@@ -235,7 +235,7 @@ def render_passages(ranked: Candidates, codes: NDArray[np.uint8], rendered: Rend
 
 
 def _render(owners: RelationSnapshot, rows: list[int], texts: TextSource) -> list[str]:
-    """Return what records say, from their columns as they are stored."""
+    """Return the texts of records, from their columns as they are stored."""
     relation, layout = owners.relation, owners.layout
     columns: list[Sequence[Any]] = []
     for name in relation.in_windows.shown:

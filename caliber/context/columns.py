@@ -96,7 +96,7 @@ class Candidates:
         )
 
     def breakdown(self, place: int) -> dict[str, float]:
-        """Return what each part of a search adds to a relevance, without those that add nothing."""
+        """Return the parts of a search's relevance, without those that add nothing."""
         parts = zip(self.part_names, self.parts[:, place].tolist(), strict=True)
         return {name: value / PARTS_IN_ONE for name, value in parts if value}
 

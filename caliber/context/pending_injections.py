@@ -53,7 +53,7 @@ class PendingInjections(Deferred):
         self._taken: dict[bytes, int] = {}
 
     def waiting(self, trajectory_id: uuid.UUID) -> tuple[OneShot, ...]:
-        """Return what the next window of a trajectory would take, and leave it."""
+        """Return the claim that the next window of a trajectory would take, without taking it."""
         return self._claim(trajectory_id, take=False).rules
 
     def claim(self, trajectory_id: uuid.UUID, gone: Set[tuple[bytes, int]] = frozenset()) -> Claim:

@@ -45,7 +45,7 @@ SOURCES: Final = frozenset((*_TEXTS, *RECORDS))
 
 
 def source_type_of(source: int) -> SourceType:
-    """Return what kind of source a number stands for."""
+    """Return the kind of source for a number."""
     relation = RECORDS.get(source)
     if relation is not None:
         return relation.in_windows.shown_as
@@ -53,7 +53,7 @@ def source_type_of(source: int) -> SourceType:
 
 
 def has_records(sources: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return which candidates are records, not texts of the configuration or of a caller."""
+    """Return the candidates that are records, not texts of the configuration or of a caller."""
     known: NDArray[np.bool_] = ~np.isin(sources, list(_TEXTS))
     return known
 
@@ -193,7 +193,7 @@ class AssemblyPlan:
         return (self.user,) if self.current is self.user else (self.user, self.current)
 
     def section_of_record(self, source: int) -> int:
-        """Return where a record stands without rules: in a section of its kind, or with all else that is recalled."""
+        """Return the section of a record without rules: that of its kind, or the section of all that is recalled."""
         kind = self.records[source].in_windows.section
         own = PASSAGE if source == SUMMARY else _STANDING[kind]
         return int(self.section_of_source[own])
@@ -305,13 +305,13 @@ def speaks(rule: RulePlan) -> bool:
 
 
 def _steadiness(source: int) -> tuple[int, int]:
-    """Return what sorts sources of records: first what changes least."""
+    """Return the sort key of sources by how seldom they change."""
     kind = RECORDS[source].in_windows.section if source in RECORDS else SectionType.RECALL
     return _PLACES.index(kind), source
 
 
 def _place(source: int) -> tuple[int, int]:
-    """Return what sorts sources where sections have equal priority; texts of a caller follow the persona (C-449)."""
+    """Return the sort key of sources of equal priority; texts of a caller follow the persona (C-449)."""
     return (PERSONA, source) if source == EXTRA else (source, 0)
 
 

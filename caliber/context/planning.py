@@ -60,7 +60,7 @@ class WindowPlan:
 
 
 def window_plan(assembled: Assembled, query: DefaultQuery) -> WindowPlan:
-    """Return what each rule of a window took and what that costs."""
+    """Return the selection of each rule of a window, and its cost."""
     decided, window = assembled.decided, assembled.window
     plan = decided.plan
     out = [_outcome(assembled, (take.section,), take.considered, take.through) for take in assembled.selections]

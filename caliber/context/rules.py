@@ -122,7 +122,7 @@ def _shots(
 
 
 def values_of(relation: Relation, entity: Any) -> dict[str, Any]:
-    """Return what an entity has in each column of its relation."""
+    """Return an entity's value in each column of its relation."""
     spread = {column: (item.field, name) for item in relation.composites for name, column in item.parts}
     out = {}
     for column in relation.columns:

@@ -194,7 +194,7 @@ class Reader:
         )
 
     def _asked(self, space: EmbeddingSpace | None, as_of: datetime | None, now: int) -> Asked:
-        """Return what every search for records of a window asks."""
+        """Return the parameters shared by every search for records of a window."""
         return Asked(
             text="",
             vector=None,
@@ -305,7 +305,7 @@ class Reader:
         return explain(window.record, config, contents, exclusion=exclusion, score_now=self._score_now)
 
     def _score_now(self, record_id: uuid.UUID, facts: WindowFacts) -> CurrentScore | None:
-        """Return what a window's query makes of a record as it is now; None when there is nothing to say."""
+        """Return the present relevance of a record to a window's query; None when it has none."""
         from caliber.context.explain.rescore import rebuild_inputs, score_now
 
         engine = self._engine

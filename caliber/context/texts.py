@@ -112,7 +112,7 @@ class Cut:
     dots: bool
 
     def of(self, whole: str) -> str:
-        """Return what is left of a text."""
+        """Return the rest of a text after the cut."""
         return whole[: self.characters] + (ELLIPSIS if self.dots else "")
 
 

@@ -41,7 +41,7 @@ RULES: Final = {
 
 
 def rule_id_of(code: int) -> str:
-    """Return what a decision is called."""
+    """Return the name of a decision."""
     return RULES[DecisionCode(code)]
 
 

@@ -197,7 +197,7 @@ def used_tokens(decided: Decided, sections: list[FilledSection]) -> int:
 
 
 def message_tokens(plan: AssemblyPlan, sections: list[FilledSection]) -> int:
-    """Return what the messages of a window cost beyond their texts."""
+    """Return the cost of a window's messages beyond their texts."""
     turns = sum(len(item.places) for item in sections if item.section.source == SPOKEN)
     following = [plan.stable_first and item.section.index > plan.user.index for item in sections]
     others = [item.section.source != SPOKEN for item in sections]
@@ -238,7 +238,7 @@ def cut_texts(
 
 
 def _cut(plan: AssemblyPlan, whole: str, room: int) -> Cut:
-    """Return where to cut a text that must not be longer than ``room``."""
+    """Return the place to cut a text that must not be longer than ``room``."""
     if plan.additive:
         cut = truncate_to_tokens(whole, plan.whole_tokens(room), estimator=plan.estimator)
     else:

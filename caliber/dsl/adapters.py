@@ -75,7 +75,7 @@ def _kind(state: Building, source: Source, definition: ast.Definition) -> _Kind 
         return None
     if not isinstance(kind.value, ast.Word) or kind.value.text not in known:
         got = kind.value.text if isinstance(kind.value, ast.Word) else ""
-        state.wrong(source, kind.value.span, "this is no type of adapter", got=got, expected=known)
+        state.wrong(source, kind.value.span, "unknown type of adapter", got=got, expected=known)
         return None
     return _Kind(kind.value, given)
 
@@ -115,7 +115,7 @@ def _connection(state: Building, source: Source, adapter: str, value: ast.Value)
         connection = connection.removeprefix("sqlite:///")
     elif not is_reference(connection):
         if connection.startswith(PREFIX):
-            state.wrong(source, value.span, "behind env: stands the name of a variable, such as env:MY_DSN")
+            state.wrong(source, value.span, "env: needs the name of a variable, such as env:MY_DSN")
             return
         connection = LiteralDsn(connection)
     state.put(("storage", STORES[adapter]), connection, source, value.span)

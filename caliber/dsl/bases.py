@@ -16,7 +16,7 @@ _VARIABLE: Final = "env:CALIBER_DSN"
 
 
 def base_of(base: CaliberConfig | str | None) -> Base | None:
-    """Return what says the knobs that a file leaves out.
+    """Return the base that fills in the knobs that a file leaves out.
 
     A profile fits itself to the file: to its adapter, and to vectors where it speaks of a provider or of their space.
     Where the store is stays for the file to say.

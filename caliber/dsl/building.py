@@ -98,7 +98,7 @@ class Building:
         out: dict[str, ast.Setting] = {}
         for entry in definition.entries:
             if not isinstance(entry, ast.Setting):
-                self.wrong(source, entry.span, f"this does not stand in {definition.kind} definitions", expected=known)
+                self.wrong(source, entry.span, f"this is not allowed in {definition.kind} definitions", expected=known)
             elif entry.key.text not in known:
                 reason = f"{definition.kind} definitions have no {entry.key.text}"
                 self.wrong(source, entry.key.span, reason, got=entry.key.text, expected=known)
@@ -129,7 +129,7 @@ def key_of(pair: ast.Pair) -> str:
 
 
 def word_of(value: ast.Value) -> str:
-    """Return what stands where a word is expected, for suggestions: that of a call too, or nothing."""
+    """Return the word at a place where one is expected, for suggestions; a call's name too, or nothing."""
     if isinstance(value, ast.Text):
         return value.value
     if isinstance(value, ast.Call | ast.Followed):

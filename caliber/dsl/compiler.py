@@ -99,7 +99,7 @@ def _filters(state: Building, data: dict[str, Any]) -> None:
 
 
 def _binding(name: str, memory: MemoryType | None, unsure: set[str]) -> MemoryBinding | None:
-    """Return what a memory's fields are bound to, as far as they are sound; None where nothing is known of it."""
+    """Return the binding of a memory's fields, as far as they are sound; None without any."""
     unknown = set(unsure)
     if name not in BUILT_IN:
         while memory is not None:
@@ -130,7 +130,7 @@ def _warning(state: Building, field: str, reason: str) -> ConfigWarning:
 
 
 def _standing(state: Building, path: Path) -> tuple[Source, Span] | None:
-    """Return where a value stands, or else what holds it."""
+    """Return the place of a value, or else of its container."""
     for length in range(len(path), 0, -1):
         found = state.places.get(path[:length])
         if found is not None:
@@ -242,7 +242,7 @@ def _knob(state: Building, source: Source, entry: ast.Entry, path: Path, provide
             else:
                 state.value(source, value, inner)
         case ast.Rule(span=span):
-            state.wrong(source, span, "rules stand in policies")
+            state.wrong(source, span, "rules belong in policies")
 
 
 def _provider(state: Building, source: Source, path: Path, value: ast.Value, providers: _Providers) -> None:

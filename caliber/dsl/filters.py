@@ -97,7 +97,7 @@ def _condition(value: ast.Value, memory: MemoryBinding, wrong: Wrong) -> Predica
             except _NoValue:
                 return None
         case _:
-            wrong(value.span, "a filter is made of comparisons, such as confidence > 0.5")
+            wrong(value.span, "a filter consists of comparisons, such as confidence > 0.5")
             return None
 
 
@@ -105,7 +105,7 @@ def _comparison(
     left: ast.Value, operator: Operator, right: ast.Value, memory: MemoryBinding, wrong: Wrong
 ) -> Comparison:
     if not isinstance(left, ast.Word):
-        wrong(left.span, "on the left of a comparison stands a field")
+        wrong(left.span, "the left side of a comparison must be a field")
         raise _NoValue
     if left.text in memory.unknown:
         raise _NoValue
@@ -128,7 +128,7 @@ def _comparison(
     if declared is not None and isinstance(value, str) and value not in declared:
         # K-059: the store knows it, so it may match what others wrote.
         names = ", ".join(declared)
-        wrong(right.span, f"{left.text} is declared here as one of {names}, and {value} is none of them", doubt=True)
+        wrong(right.span, f"{left.text} is declared as one of {names}, not {value}", doubt=True)
     if column.check is not None and not _reachable(operator, value, *column.check):
         wrong(right.span, f"this never holds: {left.text} lies {_range(*column.check)}")
         raise _NoValue

@@ -70,5 +70,5 @@ def mode_of(state: Building, source: Source, value: ast.Value) -> dict[str, Any]
     if word in about:
         state.wrong(source, value.span, about[word])
     else:
-        state.wrong(source, value.span, "this is no mode of injection", got=word, expected=MODES)
+        state.wrong(source, value.span, "unknown mode of injection", got=word, expected=MODES)
     return None

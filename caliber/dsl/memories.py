@@ -53,7 +53,7 @@ def _one_of(state: Building, source: Source, value: ast.Value, known: Iterable[s
 
 
 def _type(state: Building, source: Source, value: ast.Value, data: dict[str, Any], path: Path) -> None:
-    found = _one_of(state, source, value, MemoryCategory, "this is no type of memory")
+    found = _one_of(state, source, value, MemoryCategory, "unknown type of memory")
     data["type"] = found or MemoryCategory.SEMANTIC.value  # it has its fault already
     state.places[(*path, "type")] = (source, value.span)
 
@@ -67,7 +67,7 @@ def _schema(state: Building, source: Source, value: ast.Value, data: dict[str, A
         return
     for pair in value.pairs:
         if not isinstance(pair.key, ast.Word):
-            state.wrong(source, pair.key.span, "the name of a field stands without quotes")
+            state.wrong(source, pair.key.span, "the name of a field is written without quotes")
         here: Path = (*path, "fields", len(fields))
         state.places[here] = (source, pair.span)
         state.places[(*here, "name")] = (source, pair.key.span)
@@ -100,7 +100,7 @@ def _field(state: Building, source: Source, value: ast.Value, path: Path, *, opt
         state.wrong(source, value.span, f"an enum takes its values, in quotes: {_SAMPLE_ENUM}")
         return {"type": None}
     known = [_SAMPLE_ENUM if kind is FieldType.ENUM else kind.value for kind in FieldType] + [f"{OPTIONAL}(text)"]
-    reason = "optional is said once" if called == OPTIONAL else "this is no type of field"
+    reason = "optional is given twice" if called == OPTIONAL else "unknown type of field"
     return {"type": _one_of(state, source, value, known, reason), **more}
 
 
@@ -122,11 +122,11 @@ def _retention(state: Building, source: Source, value: ast.Value, data: dict[str
         if isinstance(number, ast.Number) and number.is_whole and len(number.text) < 19:
             data["retention"] = {"kind": RetentionKind.MAX.value, "count": number.value}
         else:
-            state.wrong(source, value.span, "max takes how many records stay: max(100)")
+            state.wrong(source, value.span, "max takes a number of records: max(100)")
     elif word_of(value) == RetentionKind.COMPRESS_ON:
-        state.wrong(source, value.span, "compress_on says when: compress_on: scope_close")
+        state.wrong(source, value.span, "compress_on needs a trigger: compress_on: scope_close")
     else:
-        state.wrong(source, value.span, "this is no retention", got=word_of(value), expected=RETENTIONS)
+        state.wrong(source, value.span, "unknown retention", got=word_of(value), expected=RETENTIONS)
 
 
 def _indexes(state: Building, source: Source, value: ast.Value, data: dict[str, Any], path: Path) -> None:
@@ -138,12 +138,12 @@ def _indexes(state: Building, source: Source, value: ast.Value, data: dict[str, 
         return
     for pair in value.pairs:
         if not isinstance(pair.key, ast.Word):
-            state.wrong(source, pair.key.span, "the name of a field stands without quotes")
+            state.wrong(source, pair.key.span, "the name of a field is written without quotes")
         here: Path = (*path, "indexes", len(indexes))
         state.places[here] = (source, pair.span)
         state.places[(*here, "field")] = (source, pair.key.span)
         state.places[(*here, "type")] = (source, pair.value.span)
-        kind = _one_of(state, source, pair.value, IndexType, "this is no type of index")
+        kind = _one_of(state, source, pair.value, IndexType, "unknown type of index")
         if kind is not None:
             indexes.append({"field": key_of(pair), "type": kind})
 
@@ -160,7 +160,7 @@ def _lifecycle(state: Building, source: Source, value: ast.Value, data: dict[str
     elif word_of(value) == Lifecycle.AUTO_CLOSE:
         state.wrong(source, value.span, "auto_close takes one trigger: auto_close(scope_close)")
     else:
-        state.wrong(source, value.span, "this is no lifecycle", got=word_of(value), expected=LIFECYCLES)
+        state.wrong(source, value.span, "unknown lifecycle", got=word_of(value), expected=LIFECYCLES)
 
 
 def _artifacts(state: Building, source: Source, value: ast.Value, data: dict[str, Any], path: Path) -> None:
@@ -175,7 +175,7 @@ def _artifacts(state: Building, source: Source, value: ast.Value, data: dict[str
             state.places[(*path, "artifacts", len(found))] = (source, item.span)
             found.append(name)
         else:
-            state.wrong(source, item.span, "this is no type of artifact", got=name, expected=[*ArtifactType])
+            state.wrong(source, item.span, "unknown type of artifact", got=name, expected=[*ArtifactType])
     data["artifacts"] = found
 
 

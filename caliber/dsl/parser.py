@@ -57,7 +57,7 @@ def parse(text: str, *, name: str = "<text>") -> ast.Program:
 
 
 def read(text: str, *, name: str = "<text>") -> Parsed:
-    """Return what a text says and all that is wrong with its form.
+    """Return the program in a text, and all faults of its form.
 
     Raises: MultipleErrors for what is not a text that could be a program at all.
     """
@@ -397,7 +397,9 @@ def _spelling(source: Source, program: Any) -> Iterable[ProgramFault]:
     for node in walk(program):
         match node:
             case ast.Word(text=text, span=span) if not all(map(_NAME.match, text.split("."))):
-                yield source.fault(span, f"{source.shown(span)} is no name: names are lower-case letters, digits and _")
+                yield source.fault(
+                    span, f"{source.shown(span)} is not a name: names are lower-case letters, digits and _"
+                )
             case ast.Duration(ms=ms, span=span) if ms > _INT64_MAX:
                 yield source.fault(span, "this duration is longer than 2^63 - 1 ms")
             case ast.Text(span=span) if span.end:
@@ -410,7 +412,7 @@ def _escapes(source: Source, span: Span) -> Iterable[ProgramFault]:
     for match in _ESCAPE.finditer(source.text, span.start + 1, span.end - 1):
         if match[1] not in _ESCAPES:
             known = tuple("\\" + name for name in _ESCAPES)
-            yield source.fault(Span(*match.span()), f"\\{match[1]} is no escape", expected=known)
+            yield source.fault(Span(*match.span()), f"\\{match[1]} is not an escape", expected=known)
 
 
 def walk(node: Any) -> Iterable[Any]:

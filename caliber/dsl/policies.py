@@ -59,7 +59,7 @@ def trigger(state: Building, source: Source, value: ast.Value, path: Path) -> di
     else:
         word = word_of(value)
         expected = [f'{name}("0 3 * * *")' if name == Trigger.SCHEDULE else name for name in names]
-        said = f"{word} is no trigger" if word else "this is no trigger"
+        said = f"{word} is not a trigger" if word else "unknown trigger"
         reason = "schedule needs its cron fields" if word == Trigger.SCHEDULE else said
         state.wrong(source, value.span, reason, got=word, expected=expected)
     if found is not None:
@@ -78,9 +78,7 @@ def _places(state: Building, source: Source, item: ast.Value, path: Path) -> Non
 def _action(state: Building, source: Source, item: ast.Value, on: str) -> dict[str, Any] | None:
     names = [action.value for action in PolicyAction]
     if not isinstance(item, ast.Call) or item.name.text not in names:
-        state.wrong(
-            source, item.span, "this is no action", got=word_of(item), expected=[f"{name}(…)" for name in names]
-        )
+        state.wrong(source, item.span, "unknown action", got=word_of(item), expected=[f"{name}(…)" for name in names])
         return None
     action = PolicyAction(item.name.text)
     if action is PolicyAction.NOTIFY:

@@ -80,7 +80,7 @@ def scan(source: Source) -> Scanned:
             continue
         if kind in ("open_comment", "open_text"):
             what = "comment" if kind == "open_comment" else "text"
-            faults.append(source.fault(token.span, f"this {what} is never closed"))
+            faults.append(source.fault(token.span, f"this {what} is not closed"))
             break
         if kind == "opening":
             if len(open_brackets) == MAX_DEPTH:
@@ -92,7 +92,7 @@ def scan(source: Source) -> Scanned:
                 open_brackets.pop()
                 token = token._replace(depth=len(open_brackets))
             elif not open_brackets:
-                faults.append(source.fault(token.span, f"this {token.text} closes nothing"))
+                faults.append(source.fault(token.span, f"this {token.text} has no opening bracket"))
             else:
                 opened = source.place(open_brackets[-1].span.start)
                 bracket = open_brackets[-1].text
@@ -105,7 +105,7 @@ def scan(source: Source) -> Scanned:
                     token = token._replace(depth=len(open_brackets))
         tokens.append(token)
     else:
-        faults.extend(source.fault(item.span, f"this {item.text} is never closed") for item in open_brackets[-1:])
+        faults.extend(source.fault(item.span, f"this {item.text} is not closed") for item in open_brackets[-1:])
     return Scanned(tokens, comments, faults)
 
 
@@ -136,7 +136,7 @@ def _like_a_head(after: Sequence[Token]) -> bool:
 
 
 def entries(tokens: Sequence[Token]) -> list[Span]:
-    """Return where the entries of a definition are, given its tokens from head to closing brace."""
+    """Return the spans of a definition's entries, given its tokens from head to closing brace."""
     opening = next((at for at, token in enumerate(tokens) if token.text == "{"), None)
     if opening is None:
         return []

@@ -72,7 +72,7 @@ class Source:
         got: str = "",
         expected: Iterable[str] = (),
     ) -> ProgramFault:
-        """Return what is wrong at a span; with ``expected``, the nearest of it to ``got`` is suggested."""
+        """Return a fault at a span; with ``expected``, the nearest of it to ``got`` is suggested."""
         place = self.place(span.start)
         wanted = tuple(dict.fromkeys(expected))
         reason = "".join(map(_printable, reason[:_REASON_CHARS])) + ("..." if len(reason) > _REASON_CHARS else "")
@@ -87,7 +87,7 @@ class Source:
         )
 
     def warning(self, span: Span, reason: str) -> ConfigWarning:
-        """Return what is doubtful at a span."""
+        """Return a warning at a span."""
         place = self.place(span.start)
         return ConfigWarning(
             reason, file=place.file, line=place.line, column=place.column, excerpt=self._excerpt(place, span)

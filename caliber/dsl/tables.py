@@ -43,12 +43,12 @@ def build(name: str, grammar: str, made: Transformer[Token, Any] | None) -> Lark
 
 
 def file(name: str) -> Path:
-    """Return where the tables of a parser are shipped."""
+    """Return the path of the shipped tables of a parser."""
     return GRAMMAR.with_name(f"grammar.{name}.json")
 
 
 def origin(grammar: str) -> dict[str, str]:
-    """Return what tables made here and now are made by and from."""
+    """Return the origin of tables made here and now: versions and inputs."""
     return {"lark": lark.__version__, "grammar": hashlib.sha256(grammar.encode()).hexdigest()}
 
 

@@ -180,7 +180,7 @@ class Engine:
         self._parts[type(part)] = part
 
     def part(self, kind: type[T]) -> T:
-        """Return what a room above has once a tenant; a service asks for it once, when it is made."""
+        """Return the one part of its type in this tenant; a service asks for it once, when it is made."""
         part: T = self._parts[kind]
         return part
 

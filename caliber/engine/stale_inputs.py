@@ -30,6 +30,4 @@ def check_erasures(uow: UnitOfWork, before: int | None, now: int | None = None) 
     Raises: StaleInputs.
     """
     if before is not None and (uow.count(ERASURE) if now is None else now) != before:
-        raise StaleInputs(
-            entity_type=ERASURE.name, reason="something was forgotten while a provider was asked about it"
-        )
+        raise StaleInputs(entity_type=ERASURE.name, reason="a record was forgotten while a provider worked on it")

@@ -196,7 +196,7 @@ class WriteBehind:
         failure = self._failure
         if failure is not None:
             raise Unavailable(
-                f"what reads leave behind could not be written: {failure.message}",
+                f"write-behind failed: {failure.message}",
                 reason="write-behind",
                 retryable=failure.retryable,
             ) from failure
@@ -331,7 +331,9 @@ class WriteBehind:
             return error
         except Exception as error:
             # Whatever it was, the thread goes on and who waits for it hears of it.
-            failure = InternalError(f"what reads leave behind could not be made: {type(error).__name__}")
+            failure = InternalError(
+                f"write-behind failed: the writes after a read could not be made: {type(error).__name__}"
+            )
             failure.__cause__ = error
             return failure
         for kind, items in batch.kinds.items():

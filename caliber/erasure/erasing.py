@@ -142,15 +142,15 @@ class Walk:
         shared = max((len(types) for types in kinds.values()), default=0)
         if shared > 1:
             raise AmbiguousSubject(
-                reason=f"a name is that of {shared} kinds of entities; give texts that name one only, or all the same "
-                "with even_if_shared",
+                reason=f"a name is shared by {shared} kinds of entities; give texts that name one only, or pass "
+                "even_if_shared=True",
                 kinds=shared,
             )
         if records >= _SHARED_FROM and naming > _SHARED_PART * records:
             found: dict[str, Any] = {relation.plural: naming}
             raise AmbiguousSubject(
-                reason=f"{naming} of {records} {relation.plural} name it, more than half; give texts that fewer hold, "
-                "or all the same with even_if_shared",
+                reason=f"{naming} of {records} {relation.plural} contain it, more than half; give rarer texts, "
+                "or pass even_if_shared=True",
                 **found,
             )
 
@@ -193,7 +193,7 @@ class Walk:
                     yield codec.decode(self._now)
 
     def _going(self, relation: Relation, erase: Erase) -> Callable[[], bool]:
-        """Return what tells whether the record that is being looked at goes."""
+        """Return a function that tells whether the present record goes."""
         place = codec_of(relation).index
         ids, gone, went, named = self._subject.ids, self._gone, self._is_of_gone, self._subject.named
         needed = [place(each.name) for each in relation.columns if each.type is ColumnType.UUID and not each.nullable]

@@ -88,7 +88,7 @@ def _undone(reading: Reading) -> Reading:
 
 
 def _said(found: re.Match[str]) -> str:
-    """Return what an escape stands for; itself where it stands for nothing."""
+    """Return the character of an escape; the escape itself where it has none."""
     kind = found.lastgroup
     raw = found[0]
     if kind == "entity":

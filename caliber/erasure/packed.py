@@ -33,7 +33,7 @@ class Lost:
 
 
 def said(layout: Layout, value: Any) -> Iterable[str | bytes]:
-    """Return what packed content says. Raises: StorageError when it is damaged."""
+    """Return the texts in packed content. Raises: StorageError when it is damaged."""
     if layout is Layout.VERSION:
         values = unpack_content(value).values()
         return [each if isinstance(each, bytes) else dump_json(each) for each in values if each is not None]

@@ -164,7 +164,7 @@ class Proof:
 
 
 def heads_of(needles: Iterable[bytes]) -> Heads | None:
-    """Return which two bytes needles begin with, or None when there are no needles."""
+    """Return the first two bytes of each needle, or None when there are no needles."""
     heads = {needle[0] << 8 | needle[1] for needle in needles if len(needle) > 1}
     if not heads:
         return None
@@ -187,7 +187,7 @@ def _together(values: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _starts(piece: bytes, heads: Heads | None) -> list[int]:
-    """Return where something may begin that has one of the heads: files are long, and needles many."""
+    """Return the places where a needle may begin, by its first bytes: files are long, and needles many."""
     if heads is None or len(piece) < 2:
         return []
     raw = np.frombuffer(piece, np.uint8).astype(np.uint16)

@@ -96,7 +96,7 @@ def _unspaced(character: str) -> bool:
 
 
 def _pattern(text: str) -> str:
-    """Return what finds a folded text as whole words, whatever white space stands between them."""
+    """Return the pattern that finds a folded text as whole words, across any white space."""
     body = r"\s+".join(re.escape(word) for word in text.split())
     before = rf"(?<!{_WORD})" if text[0].isalnum() and not _unspaced(text[0]) else ""
     after = rf"(?!{_WORD}|[{_MARKS}])" if text[-1].isalnum() and not _unspaced(text[-1]) else ""
@@ -257,11 +257,13 @@ def _checked(text: object) -> str:
     letters = [character for character in plain if character.isalnum()]
     least = 2 if any(_unspaced(character) for character in letters) else _LEAST_LETTERS
     if len(letters) < least:
-        raise AmbiguousSubject(reason=f"a text of fewer than {least} letters stands in too many words")
+        raise AmbiguousSubject(reason=f"a text of fewer than {least} letters occurs in too many words")
     if all(character.isdigit() for character in letters) and len(letters) < _LEAST_DIGITS:
-        raise AmbiguousSubject(reason=f"a number of fewer than {_LEAST_DIGITS} digits may be any; give more of it")
+        raise AmbiguousSubject(
+            reason=f"a number of fewer than {_LEAST_DIGITS} digits matches too much; give more digits"
+        )
     if len(text) > _TEXTS_MAX:
         raise AmbiguousSubject(reason=f"a text of more than {_TEXTS_MAX} characters is no name")
     if plain in _OWN_WORDS or plain in folded(MARK):
-        raise AmbiguousSubject(reason="a text is a word of the store's own, and stands in records of everybody")
+        raise AmbiguousSubject(reason="a text is a reserved word of the store, in the records of everybody")
     return text.strip()

@@ -61,7 +61,7 @@ def without(raw: bytes, forgotten: Forgotten) -> tuple[bytes, bool] | None:
 
 
 def _places(record: Record, forgotten: Forgotten) -> set[int]:
-    """Return which included records have lost their content."""
+    """Return the included records that have lost their content."""
     ranked = record.ranked
     return {
         place

@@ -79,7 +79,7 @@ class Evaluator:
         return f"Evaluator({self.name})"
 
     def in_force(self, live: Bools, ended: npt.NDArray[np.uint8], rule: Rule, allowed: Allowed | None = None) -> Bools:
-        """Return which rows are live, not ended, within their bounds and allowed. Shapes: all ``[n]``."""
+        """Return the mask of rows that are live, not ended, within their bounds and allowed. Shapes: all ``[n]``."""
         out = np.empty(len(live), np.bool_)
         seen = _ALL if allowed is None else allowed
         columns = [part.column for part in rule]

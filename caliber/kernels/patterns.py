@@ -20,7 +20,7 @@ _ESCAPED_C: Final = re.compile(r"\\+C")
 
 
 def matcher(pattern: str) -> Callable[[str], bool]:
-    """Return what says whether a text has the pattern anywhere in it.
+    """Return a function that tells whether the pattern occurs in a text.
 
     Raises: InvalidValue where it is no pattern, ExtraNotInstalled
     """

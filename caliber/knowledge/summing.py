@@ -25,7 +25,7 @@ class NoteSums:
         self._engine = engine
 
     def prepare(self, notes: Sequence[Note], summary: str, trust: TrustLabel) -> tuple[NewNote, Vectors | None]:
-        """Return what the summary of notes becomes, and its vector."""
+        """Return the summary of notes with its tokens and vector."""
         newest = notes[-1]
         new = NewNote(
             entity=newest.entity,

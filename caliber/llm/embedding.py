@@ -132,7 +132,7 @@ def handle_embedding_batch_failure(
 
 
 def checked_vector(value: object, dimensions: int, provider: str) -> FloatVector | CaliberError:
-    """Return what a provider gave for one text as a vector, or the error that it is; errors pass through.
+    """Return a provider's result for one text as a vector, or as an error; errors pass through.
 
     Shapes: f32[dimensions], finite and longer than zero.
     """
@@ -183,7 +183,7 @@ def batch_error(failed: Mapping[int, CaliberError], count: int) -> CaliberError:
 def _gathered(
     plans: Sequence[Chunks | CaliberError], vectors: Sequence[FloatVector | CaliberError], *, keep_chunks: bool
 ) -> list[Embedded | CaliberError]:
-    """Return what each text became from what its pieces did; a text with a piece that failed has failed."""
+    """Return the result of each text from its pieces; a text with a failed piece has failed."""
     out: list[Embedded | CaliberError] = []
     start = 0
     for plan in plans:

@@ -117,7 +117,7 @@ class LanguageModelProvider:
         return self._summary(text, max_tokens)
 
     def extract_artifacts(self, turns: Sequence[ExtractionTurn]) -> list[ExtractedArtifact]:
-        """Return what the model finds worth keeping, in order of turns, nothing twice. Raises: as ``summarize``."""
+        """Return the artifacts that the model finds, in order of turns, nothing twice. Raises: as ``summarize``."""
         numbers = {turn.turn_number for turn in turns}
 
         def read(answer: Answer) -> list[ExtractedArtifact]:
@@ -138,7 +138,7 @@ class LanguageModelProvider:
         scope_summaries: Sequence[str],
         artifacts: Sequence[ExtractedArtifact],
     ) -> list[GeneratedNote]:
-        """Return what the model says was learned, at most one note per (entity, entity_type, note_type).
+        """Return the lessons that the model finds, at most one note per (entity, entity_type, note_type).
 
         Raises: as ``summarize``.
         """
@@ -224,7 +224,7 @@ class LanguageModelProvider:
     # --- asking ----------------------------------------------------------------------------------
 
     def _ask(self, call: str, material: Mapping[str, Any], schema: Mapping[str, Any], read: Callable[[Answer], T]) -> T:
-        """Return what ``read`` makes of the answer; reading belongs to asking, because a bad answer is asked again."""
+        """Return the answer, parsed by ``read``; parsing is part of asking, so that a bad answer is asked again."""
         question = Question(call, self._prompts[call], material, schema)
 
         def ask() -> T:

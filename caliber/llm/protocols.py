@@ -116,7 +116,7 @@ class SummarizationProvider(Protocol):
         ...
 
     def extract_artifacts(self, turns: Sequence[ExtractionTurn]) -> list[ExtractedArtifact]:
-        """Return what is worth keeping, in order of turns and of places in them, without repetition."""
+        """Return the artifacts in turns, in order of turns and of places in them, without repetition."""
         ...
 
     def generate_notes(

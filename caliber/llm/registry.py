@@ -139,7 +139,7 @@ def _local(field: str, settings: ProviderSettings) -> None:
     """Refuse what a local provider would silently ignore."""
     for name, value in (("endpoint", settings.endpoint), ("api_key", settings.api_key), ("http", settings.http)):
         if value is not None:
-            raise _clash(field, settings, name, "this provider runs in the process and calls nobody")
+            raise _clash(field, settings, name, "this provider runs in the process and sends no requests")
 
 
 def _model_is(field: str, settings: ProviderSettings, model: str) -> None:

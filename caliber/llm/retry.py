@@ -69,7 +69,7 @@ class Retry:
         self._stopped = stopped
 
     def __call__(self, call: Callable[[], T]) -> T:
-        """Return what ``call`` returns. Raises: its last error; at once when closing, or when time would be up."""
+        """Return the result of ``call``. Raises: its last error; at once when closing, or when time would be up."""
         for attempt in range(self._settings.max_retries):
             try:
                 return call()

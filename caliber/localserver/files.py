@@ -49,7 +49,7 @@ LOG_IDENTIFIER: Final = 24
 
 
 def cache_folder(asked: Path | None, who: Account) -> Path:
-    """Return where programs and templates are kept: root's is a place that other users can reach."""
+    """Return the folder of programs and templates: root's is a place that other users can reach."""
     if asked is None and who.other:
         asked = Path("/Library/Caches/caliber" if sys.platform == "darwin" else "/var/cache/caliber")
     if asked is None:
@@ -182,7 +182,7 @@ def template(programs: Programs, who: Account, cache: Path, locale: str) -> Path
         return _made_once(cache / f"template-{name}", lambda to: _initialise(programs, who, to, options))
     except Unavailable as error:
         if "locale" in error.message or "encoding" in error.message:
-            reason = f"{locale!r} cannot be used ({error.message}); `locale -a` lists what there is"
+            reason = f"{locale!r} cannot be used ({error.message}); `locale -a` lists the locales of this machine"
             raise InvalidValue(field="locale", reason=reason) from error
         raise
 

@@ -71,7 +71,7 @@ def own_name() -> str:
 
 
 def account(user: str | None) -> Account:
-    """Return who the server runs as: this process's user, or an unprivileged one where that is root.
+    """Return the user that the server runs as: this process's, or an unprivileged one where that is root.
 
     Raises: InvalidValue for a user that does not exist or that this process may not become.
     """
@@ -187,7 +187,7 @@ def own_folder(path: Path, mode: int) -> Path:
         status = path.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
             raise Unavailable(
-                f"{path} belongs to somebody else; remove it, or choose another place (cache_directory, TMPDIR)",
+                f"{path} belongs to another user; remove it, or choose another place (cache_directory, TMPDIR)",
                 reason="not ours",
                 retryable=False,
             )

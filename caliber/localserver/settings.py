@@ -35,7 +35,7 @@ def setting_lines(settings: Mapping[str, Value]) -> list[str]:
         if not _NAME.match(name):
             raise InvalidValue(field=field, reason="this is not the name of a setting")
         if name.lower() in RESERVED:
-            raise InvalidValue(field=field, reason=f"this is not set here: {RESERVED[name.lower()]}")
+            raise InvalidValue(field=field, reason=f"this cannot be set here: {RESERVED[name.lower()]}")
         text = ("on" if value else "off") if isinstance(value, bool) else str(value)
         if not text.isprintable():
             raise InvalidValue(field=field, reason="a value cannot hold control characters")

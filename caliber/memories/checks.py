@@ -46,7 +46,7 @@ def checked(memory: MemoryBinding, given: Mapping[str, Any], *, whole: bool = Tr
             faults.append(error)
         else:
             if out.get(column, checked_value) != checked_value:
-                faults.append(InvalidValue(field=f"{within}{name}", reason="is said twice, and differs"))
+                faults.append(InvalidValue(field=f"{within}{name}", reason="is given twice with different values"))
             out[column] = checked_value
     if whole:
         required = (column.name for column in memory.relation.columns if column.declared and not column.nullable)
@@ -77,7 +77,7 @@ def _field(memory: MemoryBinding, name: str, value: Any, field: str, *, whole: b
         return column.name, _value(memory, column, value, field)
     if column.name not in _PLACED or (not whole and column.name not in ("occurred_at", "trust")):
         kept = (
-            "where a record belongs does not change" if column.name in _PLACED else "is kept by CALIBER; leave it out"
+            "the owner of a record cannot be changed" if column.name in _PLACED else "is set by CALIBER; leave it out"
         )
         raise InvalidValue(field=field, reason=kept)
     return column.name, _placed(column, value, field)

@@ -43,7 +43,7 @@ def _equal(memory: MemoryBinding, name: str, value: Any) -> Predicate:
 def _compared(column: Column, value: Any, field: str, is_list: bool) -> Any:
     if value is None:
         if not column.nullable or is_list:
-            raise InvalidValue(field=field, reason="is never without a value")
+            raise InvalidValue(field=field, reason="must have a value")
         return None
     check = _CHECKS.get(column.type)
     if check is None:
@@ -109,7 +109,7 @@ def column_of(memory: MemoryBinding, name: str, field: str) -> Column:
 
 
 def unknown(name: str, known: Iterable[str]) -> str:
-    """Return what to say of a field that there is not."""
+    """Return the message about an unknown field."""
     names = tuple(dict.fromkeys(known))
     hint = did_you_mean(name, names, mark="")
     return f"there is no such field; {hint}" if hint else f"there is no such field: {', '.join(names)}"

@@ -41,7 +41,7 @@ class RecordMethods:
         if bound is None:
             names = (*BUILT_IN, *catalog.memories)
             hint = did_you_mean(name, names, f"there are {', '.join(names)}", mark="")
-            raise InvalidValue(field="name", reason=f"no memory is called that; {hint}")
+            raise InvalidValue(field="name", reason=f"there is no such memory; {hint}")
         if name in BUILT_IN:
             return RecordReader(self._engine, self._principal, self._searching, bound)
         # Most stores have none, and opening one of them need not load what makes relations of them.

@@ -209,7 +209,7 @@ class RecordReader:
             return [decode(row) for row in itertools.islice(seen, most)]
 
     def _behind(self, after: Any, order: Column | None) -> Behind:
-        """Return what a page begins behind; the values of a record that was passed in count as they stand there."""
+        """Return the position a page begins after; a record that was passed in counts with the values it holds."""
         codec = codec_of(self._relation)
         if isinstance(after, self._relation.entity):
             row = codec.encode(after)
@@ -255,7 +255,7 @@ def _in_order(
 def _values(
     snapshot: RelationSnapshot, order: Column | None, rows: NDArray[np.int64]
 ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Return what rows have in a column, 0 for nothing, and which have nothing."""
+    """Return the values of rows in a column, 0 for nothing, and the mask of rows without a value."""
     if order is None:
         return np.zeros(len(rows), np.int64), np.zeros(len(rows), np.bool_)
     dtype = np.float64 if order.type is ColumnType.FLOAT else np.int64
@@ -276,7 +276,7 @@ def _beyond(
     behind: Behind,
     descending: bool,
 ) -> NDArray[np.bool_]:
-    """Return which rows come after a record in an order; as ``Listing`` asks it of a database."""
+    """Return the rows after a record in an order; the same order as ``Listing`` in a database."""
     before = np.less if descending else np.greater
     first, second = np.frombuffer(behind.key, ">u8").astype(np.uint64)
     after: NDArray[np.bool_] = before(high, first) | ((high == first) & before(low, second))

@@ -150,7 +150,7 @@ class Records(RecordReader):
             raise InvalidValue(field=f"{within}parent", reason=f"records of {self._name} belong to no other record")
         clash = next((name for name in placed if fields.get(name) not in (None, placed[name])), None)
         if clash is not None:
-            raise InvalidValue(field=f"{within}{clash}", reason="is said twice, and differs")
+            raise InvalidValue(field=f"{within}{clash}", reason="is given twice with different values")
         values = record_checks.checked(self._own, {**fields, **placed}, within=within)
         labelled = values.get("trust") is not None
         now = from_us(engine.clock.now_us())
@@ -254,7 +254,7 @@ class Records(RecordReader):
         return dataclasses.replace(record, **places)
 
     def _above(self, uow: UnitOfWork, parent: str, key: uuid.UUID) -> dict[str, uuid.UUID]:
-        """Return where the record above another belongs."""
+        """Return the owner of the record above another."""
         bound = self._engine.store.catalog.named(parent)
         assert bound is not None  # a memory without its parent is not opened
         entity = uow.find(bound.relation, key.bytes)

@@ -126,7 +126,7 @@ def as_uuids(values: Any, field: str) -> tuple[uuid.UUID, ...]:
 
 
 def as_items(values: Any, field: str, expected: str) -> Iterator[Any]:
-    """Return what several things come one by one from; a text, bytes or a mapping is one thing.
+    """Return an iterator of several things; a text, bytes or a mapping is one thing.
 
     Raises: DTypeError.
     """
@@ -179,9 +179,9 @@ def as_path(value: Any, field: str) -> Path:
         named = os.fsencode(value)
         path = Path(value)
     except (TypeError, ValueError):
-        raise InvalidValue(field=field, reason="no file can be called that") from None
+        raise InvalidValue(field=field, reason="not a possible file name") from None
     if not named or b"\0" in named:
-        raise InvalidValue(field=field, reason="no file can be called that")
+        raise InvalidValue(field=field, reason="not a possible file name")
     return path
 
 

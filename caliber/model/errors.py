@@ -236,7 +236,7 @@ class InvalidRow(InputError):
 class AmbiguousSubject(ValidationError):
     """A name of the subject also names others, or could; nothing was erased."""
 
-    template = "it is not clear whom to forget: {reason}"
+    template = "the subject is ambiguous: {reason}"
 
 
 class ConstraintViolation(ValidationError):

@@ -42,7 +42,7 @@ class CheckedClock:
         self._now_us = clock.now_us
 
     def now_us(self) -> int:
-        """Return what the clock says. Raises: DTypeError, InvalidValue."""
+        """Return the time of the clock. Raises: DTypeError, InvalidValue."""
         now_us = self._now_us()
         if isinstance(now_us, bool) or not isinstance(now_us, int):
             raise DTypeError(field="clock", expected="an int of now_us()", got=type(now_us).__name__)

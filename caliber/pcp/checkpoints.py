@@ -24,7 +24,7 @@ _MAX_STATE_BYTES = 64 << 20
 
 
 def window_as_json(window: ContextWindow) -> dict[str, Any]:
-    """Return what a checkpoint keeps of a window: its sections, their sources and its figures."""
+    """Return the part of a window that a checkpoint keeps: its sections, their sources and its figures."""
     return {
         "window_id": str(window.window_id),
         "assembled_at": window.assembled_at.isoformat(),

@@ -68,7 +68,7 @@ class Neighbours:
 
 
 def neighbours(snapshot: RelationSnapshot, column: str) -> Neighbours:
-    """Return who stands beside whom among the turns with equal ``column``, in the order they were said."""
+    """Return the neighbours of each turn among those with equal ``column``, in the order they were said."""
     generation = snapshot.generation
     with LOCK:
         chain = generation.chain

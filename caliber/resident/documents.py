@@ -31,7 +31,7 @@ def said_by(relation: Relation, row: Row) -> bytes | None:
 
 
 def document(head: str | None, text: Any) -> bytes:
-    """Return what a record of this head and text says."""
+    """Return the text of a record for search: its head, then its text."""
     if text is None:
         return b""
     raw: bytes = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
@@ -39,5 +39,5 @@ def document(head: str | None, text: Any) -> bytes:
 
 
 def documents_joined(parts: Sequence[str | None]) -> bytes:
-    """Return what a record says in several fields, each on a line."""
+    """Return the texts of several fields of a record, each on a line."""
     return b"\n".join(document(None, part) for part in parts if part)

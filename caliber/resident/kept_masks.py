@@ -46,7 +46,7 @@ _KNOWN: Final[weakref.WeakKeyDictionary[Generation, dict[Predicate, _Known]]] = 
 def let_through(
     predicate: Predicate, owners: RelationSnapshot, variables: Mapping[Variable, Any], texts: Texts, among: Bools
 ) -> Bools:
-    """Return which of ``among`` a filter lets through. Shapes: ``bool[owners.length]``."""
+    """Return the mask of ``among`` that a filter lets through. Shapes: ``bool[owners.length]``."""
     lasting, passing = _parts(predicate)
     if lasting is not None:
         among = among & _lasting(lasting, owners, texts)
@@ -54,7 +54,7 @@ def let_through(
 
 
 def _lasting(predicate: Predicate, owners: RelationSnapshot, texts: Texts) -> Bools:
-    """Return what a filter that asks about nothing but the record says of all live rows."""
+    """Return a filter's verdict on all live rows, for a filter on nothing but the record."""
     with _lock:
         known = _KNOWN.setdefault(owners.generation, {}).get(predicate)
     if known is not None and known.live is owners.live_mask and len(known.let_through) == owners.length:

@@ -106,7 +106,7 @@ class Keywords:
         return [document(heads[code], part) for code, part in zip(codes, said, strict=True)]
 
     def _past_texts(self, snapshot: RelationSnapshot, rows: list[int]) -> dict[int, Any]:
-        """Return what rows said that are gone; nothing for those whose texts were not kept."""
+        """Return the texts of deleted rows; nothing for rows whose texts were not kept."""
         try:
             return dict(zip(rows, self._memory.texts(snapshot, rows), strict=True))
         except NotFound:

@@ -110,8 +110,8 @@ class ResidentMemory:
             raise InvalidConfigValue(
                 field="resident.resident_bytes",
                 value=str(resident_bytes),
-                reason=f"what has to be in memory of this store needs {resident_bytes + excess} bytes; raise the limit,"
-                ' or search it in the database: search.mode = "backend"',
+                reason=f"this store needs at least {resident_bytes + excess} bytes of resident memory; raise the limit,"
+                ' or set search.mode = "backend"',
             )
 
     # --- loading ---------------------------------------------------------------------------------

@@ -129,7 +129,7 @@ class Generation:
     # --- writing ---------------------------------------------------------------------------------
 
     def _converter(self, name: str, residence: Residence, kind: ColumnType, null: Any) -> Callable[[Any], Any] | None:
-        """Return what turns a stored value into the array's, or None where they are the same."""
+        """Return the function from a stored value to the array's, or None where they are the same."""
         if residence is Residence.FLAG:
             return _is_set
         if residence is Residence.INTERNED:
@@ -142,7 +142,7 @@ class Generation:
         return None
 
     def resident_value(self, column: str, value: Any) -> Any:
-        """Return what a resident column holds for a stored value."""
+        """Return the value of a resident column for a stored value."""
         convert = self._converters[column]
         return value if convert is None else convert(value)
 
@@ -423,7 +423,7 @@ class RelationSnapshot:
         return self.generation.without_text(number)
 
     def packed_values(self, column: str, numbers: Sequence[int]) -> list[Any]:
-        """Return what rows have in a packed column, as the driver stores it."""
+        """Return the values of rows in a packed column, as the driver stores them."""
         place, packed = self.layout.codec.index(column), self.generation.packed
         return [marshal.loads(packed[number])[place] for number in numbers]
 

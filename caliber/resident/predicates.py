@@ -70,7 +70,7 @@ def mask(
     texts: Texts,
     among: Bools | None = None,
 ) -> Bools:
-    """Return which live rows a predicate holds for, of those in ``among`` if given; no other row is read.
+    """Return the mask of live rows that meet a predicate, within ``among`` if given; no other row is read.
 
     Shapes:  ``bool[length]``
     Raises:  NotFound for a record whose text was evicted, that has been deleted since, and whose text was not kept

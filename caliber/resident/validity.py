@@ -19,7 +19,7 @@ from caliber.schema.relation import Relation, Residence
 def rows_in_force(
     snapshot: RelationSnapshot, at_us: int, allowed: Allowed | None = None, start: int = 0
 ) -> NDArray[np.bool_]:
-    """Return which rows from row ``start`` on are in use, hold at an instant and may be seen.
+    """Return the mask of rows from row ``start`` on that are active, valid at an instant and visible.
 
     Shapes: ``bool[snapshot.length - start]``
     """

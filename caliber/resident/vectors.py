@@ -382,7 +382,7 @@ class _Bound:
             self._by_owner = self.known[np.argsort(self.known_rows, kind="stable")]
 
     def mask_of(self, allowed: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return which vectors belong to allowed owners; kept for a mask that cannot change. Shapes: ``bool[n]``."""
+        """Return the mask of vectors of allowed owners; kept for a mask that cannot change. Shapes: ``bool[n]``."""
         if self._aligned:
             return allowed[: len(self.rows)]
         newest = self._newest

@@ -31,7 +31,7 @@ _KINDS: Final[Mapping[FieldType, tuple[ColumnType, ...]]] = {
 
 
 def binding_of(memory: MemoryType | None, name: str) -> MemoryBinding:
-    """Return what the fields of a memory are bound to; ``memory`` is its declaration, if it has one.
+    """Return the binding of a memory's fields; ``memory`` is its declaration, if it has one.
 
     Raises: InvalidValue for an own memory that ``faults`` finds something wrong with.
     """

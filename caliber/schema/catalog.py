@@ -64,7 +64,7 @@ class Catalog:
             return self
         codes = {row.code for row in rows}
         if len(codes) < len(rows) or not all(FIRST_CODE <= code <= LAST_CODE for code in codes):
-            raise StorageError("a memory has a number that is none, or another's; run `caliber doctor`")
+            raise StorageError("memory_type holds an invalid or duplicate code; run `caliber doctor`")
         memories = {memory.type.name: memory for memory in _in_order(row for row in rows if row.retired_at is None)}
         own = tuple(memory.relation for memory in memories.values())
         mirrored = (*MIRRORED, *own)
@@ -98,17 +98,17 @@ def _in_order(rows: Iterable[StoredMemory]) -> list[MemoryBinding]:
     for row in rows:
         memory = memory_from(row.definition)
         if memory.name != row.name or row.name in BOUND or row.name in waiting:
-            raise StorageError("a memory is not called as its definition says; run `caliber doctor`")
+            raise StorageError("memory_type and its definition hold different names; run `caliber doctor`")
         waiting[row.name] = own_memory(memory, row.code, plural_of(row.name))
     out: list[MemoryBinding] = []
     while waiting:
         ready = [name for name, memory in waiting.items() if memory.type.parent not in waiting]
         if not ready:
-            raise StorageError("the memories of the store belong to each other; run `caliber doctor`")
+            raise StorageError("memory_type holds a circle of parents; run `caliber doctor`")
         out += [waiting.pop(name) for name in ready]
     known = {memory.type.name for memory in out} | BOUND.keys()
     if any(each.type.parent is not None and each.type.parent not in known for each in out):
-        raise StorageError("a memory belongs to one that is not there; run `caliber doctor`")
+        raise StorageError("memory_type names a missing parent; run `caliber doctor`")
     return out
 
 
@@ -116,7 +116,7 @@ _PLURALS = frozenset(name for relation in RELATIONS for name in (relation.plural
 
 
 def plural_of(name: str) -> str:
-    """Return what the table of a memory is called among those of ``Caliber.storage``: no two are called the same."""
+    """Return the name of a memory's table in ``Caliber.storage``: no two have the same."""
     rest = name
     while rest not in _PLURALS and rest.startswith(TABLE_PREFIX):
         rest = rest.removeprefix(TABLE_PREFIX)

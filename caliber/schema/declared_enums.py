@@ -24,7 +24,7 @@ def camel(*names: str) -> str:
 
 
 def _member_names(values: Iterable[str]) -> list[str]:
-    """Return what the members of an enum are called: as their values, as far as Python lets them be."""
+    """Return the names of an enum's members: equal to their values, as far as Python allows."""
     names: list[str] = []
     for value in values:
         name = re.sub(r"\W", "_", value.upper()).strip("_")

@@ -184,7 +184,7 @@ def embedded_field(memory: MemoryType) -> str | None:
     if not texts:
         raise InvalidValue(field=name, reason="is the vector of a text, and there is no text field")
     choices = ", ".join(f"{item}_embedding" for item in texts)
-    raise InvalidValue(field=name, reason=f"does not say of which text it is the vector; call it {choices}")
+    raise InvalidValue(field=name, reason=f"does not name its text; call it {choices}")
 
 
 def searched_fields(memory: MemoryType) -> Iterator[str]:

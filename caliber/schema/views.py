@@ -63,7 +63,7 @@ class View:
 
 
 def size_unit(column: Column) -> str:
-    """Return what the size of a column counts."""
+    """Return the unit of a column's size."""
     if column.type is ColumnType.VECTOR:
         return "dimensions"
     return "count" if column.type in (ColumnType.TEXT_ARRAY, ColumnType.UUID_ARRAY) else "bytes"

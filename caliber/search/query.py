@@ -68,7 +68,7 @@ class QueryReader:
         self._remembered: dict[str, Query] = {}
 
     def read(self, text: str, clock: Callable[[], date]) -> Query:
-        """Return what ``text`` asks for; ``clock`` tells the day that "last week" is meant from."""
+        """Return the parsed query; "last week" is relative to the day of ``clock``."""
         # An agent asks the same at every step of its work: what depends on no clock is understood once.
         short = len(text) <= _REMEMBERED_CHARS
         known = self._remembered.get(text) if short else None

@@ -73,7 +73,7 @@ class Searcher:
         self._graph = GraphLeg(settings.graph, self._visible_cache, self.kinds)
 
     def read(self, text: str, clock: Callable[[], date]) -> Query:
-        """Return what a text asks for; ``clock`` tells the day that "last week" is meant from."""
+        """Return the parsed query; "last week" is relative to the day of ``clock``."""
         return self._reader.read(text, clock)
 
     def _spelt(self, names: Sequence[str]) -> list[tuple[str, ...]]:
@@ -86,7 +86,7 @@ class Searcher:
         return self.analyzer.cached(part).terms
 
     def visibility(self, owners: RelationSnapshot, readers: Seen, as_of_us: int, now_us: int) -> VisibleRows:
-        """Return which rows are in force and may be seen: by valid time at ``as_of_us``, else at ``now_us``."""
+        """Return the rows that are valid and visible: by valid time at ``as_of_us``, else at ``now_us``."""
         return self._visible_cache.of(owners, readers, as_of_us, now_us)
 
     def warm(self, snapshot: ResidentSnapshot, stopped: Callable[[], bool]) -> None:
@@ -189,7 +189,7 @@ class Searcher:
         ], degraded
 
     def _understood(self, searched: Sequence[Searched], request: Request) -> Query:
-        """Return what a request asks for; days are meant from the newest record of the kinds that are searched."""
+        """Return the parsed query of a request; days are relative to the newest record of the searched kinds."""
         if request.query is not None:
             return request.query
         stats, now_us = request.stats, request.now_us
@@ -233,7 +233,7 @@ class Searcher:
         return self._graph.links(request, searched) if self._settings.weights.graph > 0 else None
 
     def _weights(self, request: Request, links: LinkGraph | None) -> tuple[dict[str, float], str | None]:
-        """Return what each leg counts for, and what to say of one that the configuration counts on."""
+        """Return the weight of each leg, and the note on a leg that is configured and missing."""
         missing, degraded = self._missing(request, links)
         return fusion.weights_in_force(self._settings.weights, missing), degraded
 
@@ -411,7 +411,7 @@ class _Scored(NamedTuple):
         return self.floored.beyond
 
     def alone(self, place: int) -> _Scored:
-        """Return what is said of one kind."""
+        """Return the result for one kind."""
         beyond = [(0 if kind == place else -1, row, similarity) for kind, row, similarity in self.beyond]
         return self._replace(floored=self.floored._replace(joined=[self.joined[place]], beyond=beyond))
 
@@ -423,7 +423,7 @@ def _found(searched: Sequence[Searched], joined: Sequence[fusion.Joined], best: 
 
 
 def _filled_up(searched: Sequence[Searched], scored: _Scored, most: int) -> list[tuple[int, int, float]]:
-    """Return what fills up a limit, the nearest first: what is near beyond the candidates and was not found.
+    """Return the nearest records beyond the candidates that fill up a limit.
 
     Its scores lie below those of all that was found, and are the same whatever the limit is.
     """

@@ -184,7 +184,7 @@ class Searching:
         return out
 
     def _boundary(self, snapshot: ResidentSnapshot) -> AbstractContextManager[Search]:
-        """Return what searches at one boundary: that of the snapshot, or the database's own."""
+        """Return the searcher at one boundary: that of the snapshot, or the database's own."""
         stored = self._shared.stored
         if stored is not None:
             return stored.at_one_boundary()
@@ -273,7 +273,7 @@ class Searching:
         return tuple(hits[place] for place in range(len(found)))
 
     def texts(self, snapshot: RelationSnapshot, rows: Sequence[int]) -> Sequence[Any]:
-        """Return what hits say: all that they were searched by, a field a line."""
+        """Return the searched texts of hits, a field a line."""
         memory, text = self._engine.memory, snapshot.relation.text
         apart = snapshot.layout.codec.names[snapshot.layout.text_place]
         searched = (apart,) if text is None else text.searched
@@ -299,7 +299,7 @@ class Searching:
     # --- single records --------------------------------------------------------------------------
 
     def locate(self, record_id: uuid.UUID) -> tuple[ResidentSnapshot, RelationSnapshot, int]:
-        """Return where a visible record is. Raises: NotFound, also for what the principal may not see."""
+        """Return the place of a visible record. Raises: NotFound, also for a hidden one."""
         snapshot = self._engine.snapshot()
         found = snapshot.locate(record_id.bytes)
         if found is None or not self.readers.allows(*found):

@@ -140,7 +140,7 @@ class Store(BulkStore, Protocol):
         *,
         descending: bool = False,
     ) -> Listing:
-        """Return what lists the records of a relation that a predicate holds for, in an order. Raises: InvalidValue"""
+        """Return the listing of a relation's records that meet a predicate, in an order. Raises: InvalidValue"""
         ...
 
     def read(self) -> AbstractContextManager[StatementSession]:
@@ -175,7 +175,7 @@ class Store(BulkStore, Protocol):
         ...
 
     def facts(self) -> dict[str, Any]:
-        """Return what ``doctor`` and ``stats`` show of the database."""
+        """Return the facts of the database for ``doctor`` and ``stats``."""
         ...
 
     def integrity(self) -> list[str]:

@@ -111,5 +111,5 @@ def _lacking(held: MemoryType, wanted: MemoryType) -> Iterator[str]:
 
 
 def shown(item: Field) -> str:
-    """Return what a field holds, as people are told."""
+    """Return the type of a field for messages."""
     return f"{'optional ' if item.optional else ''}{item.type}"

@@ -56,7 +56,7 @@ def _code_of(handler: Any) -> Any:
 
 
 def apart(work: Callable[[], T]) -> T:
-    """Return what ``work`` returns, or raise what it raises; in the main thread another thread does it.
+    """Return the result of ``work``, or raise its error; for the main thread another thread runs it.
 
     For what an exception of a handler must not cut short: interrupted, an import leaves Python's own import lock taken,
     and no thread ever imports again. Who is interrupted here leaves ``work`` to its end.

@@ -102,7 +102,7 @@ class Directory:
                 return new
             known: Tenant | None = uow.find(TENANT, name)
             if known is None:
-                raise Conflict(f"{place} is the place of another tenant", entity_type="tenant", id=name, reason="place")
+                raise Conflict(f"{place} belongs to another tenant", entity_type="tenant", id=name, reason="place")
             if known.state is TenantState.CREATING:
                 return known
             if known.state is not TenantState.DROPPED:
@@ -123,7 +123,7 @@ class Directory:
             known: Tenant | None = uow.find(TENANT, tenant.name)
             if known is None or known.version != tenant.version:
                 raise Conflict(
-                    f"somebody else changed tenant {tenant.name} meanwhile: look at it with `caliber db tenants`",
+                    f"another process changed tenant {tenant.name} meanwhile: look at it with `caliber db tenants`",
                     entity_type="tenant",
                     id=tenant.name,
                     reason="changed",
@@ -136,7 +136,7 @@ class Directory:
     # --- places ----------------------------------------------------------------------------------
 
     def new_place(self, name: str, source: str | None) -> TenantPlace:
-        """Return where a tenant would go in a data source. Raises: InvalidValue."""
+        """Return the place of a new tenant in a data source. Raises: InvalidValue."""
         check_tenant_name(name)
         wanted = self.config.new_tenants if source is None else source
         found = self.config.sources.get(wanted)

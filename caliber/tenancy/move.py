@@ -126,7 +126,7 @@ class Move:
         if tenant.state in MOVE_STATES:
             if tenant.target != target:
                 raise Conflict(
-                    f"tenant {name} is on its way to {tenant.target}: go on with that, or give it up with"
+                    f"tenant {name} is moving to {tenant.target}: continue that move, or cancel it with"
                     " `caliber db tenant move --abort`",
                     entity_type="tenant",
                     id=name,
@@ -140,7 +140,7 @@ class Move:
             raise InvalidValue(field="source", reason=f"tenant {name} is in {target.source} already")
         if tenant.old is not None:
             raise Conflict(
-                f"what tenant {name} left behind in {tenant.old} is still there: `caliber db tenant drop {name} --old`",
+                f"the old data of tenant {name} in {tenant.old} still exists: `caliber db tenant drop {name} --old`",
                 entity_type="tenant",
                 id=name,
                 reason="old place",
@@ -340,7 +340,7 @@ def drop_old(directory: Directory, name: str, clock_us: Callable[[], int]) -> Te
     """Remove what a tenant left behind when it moved. Raises: Conflict when there is nothing."""
     tenant = directory.get(name)
     if tenant.old is None:
-        raise Conflict(f"tenant {name} left nothing behind", entity_type="tenant", id=name, reason="old place")
+        raise Conflict(f"tenant {name} has no old data", entity_type="tenant", id=name, reason="old place")
     drop_store(directory.storage(tenant, tenant.old), clock_us)
     return directory.change(tenant, old_source=None, old_location=None)
 

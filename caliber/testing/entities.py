@@ -41,7 +41,7 @@ def json_edges(column: Column) -> tuple[Any, ...]:
 
 
 def value_of(relation: Relation, entity: Any, column: str) -> Any:
-    """Return what an entity says in a column, also in one that is part of a field."""
+    """Return an entity's value in a column, also in one that is part of a field."""
     for composite in relation.composites:
         for attribute, name in composite.parts:
             if name == column:

@@ -55,7 +55,7 @@ class Inspector:
         return self.engine.behind
 
     def part(self, kind: type[T]) -> T:
-        """Return what a room above the engine has once a tenant: ``part(SearchEngine)``."""
+        """Return the one part of its type in a tenant: ``part(SearchEngine)``."""
         return self.engine.part(kind)
 
     def snapshot(self, consistency: ReadConsistency | str | None = None) -> ResidentSnapshot:

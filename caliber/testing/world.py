@@ -47,7 +47,7 @@ def undone(store: Store, work: Callable[[UnitOfWork], Any]) -> None:
 
 
 def refusal(work: Callable[[], Any]) -> BaseException | None:
-    """Return what a call raises, or None; for faults of a caller, which a driver may report in its own way."""
+    """Return the error of a call, or None; for faults of a caller, which a driver may report in its own way."""
     try:
         work()
     except Exception as error:
@@ -203,7 +203,7 @@ class World:
         return self.store.write(lambda uow: [uow.insert(relation, entity) for entity in made])
 
     def get(self, relation: Relation, entity: Any) -> Any:
-        """Return what is stored under the key of an entity, or None; asked by a reader."""
+        """Return the stored entity under the key of an entity, or None; read in a session of its own."""
         plans = self.store.plans[relation.name]
         with self.store.read() as session:
             rows = session.run(plans.get, key_of(self.store, relation, entity))

@@ -84,5 +84,5 @@ NOTHING_KNOWN: Final = Lexicon()
 
 
 def lexicon_of(language: str) -> Lexicon:
-    """Return what is known of a language; an empty lexicon where nothing is."""
+    """Return the lexicon of a language; an empty one for an unknown language."""
     return LEXICONS.get(language, NOTHING_KNOWN)

@@ -89,7 +89,7 @@ def require_mergeable(a: GeneratedNote, b: GeneratedNote) -> None:
 
 
 def fold_statement(sentence: str) -> str:
-    """Return what makes a sentence the same as another: its words, whatever the case, space and closing mark."""
+    """Return the canonical form of a sentence: its words, whatever the case, space and closing mark."""
     return " ".join(sentence.split()).casefold().strip(" .!;,:*_-•")
 
 
@@ -116,7 +116,7 @@ def _all_notes(
 
 
 def _subject(trajectory: TrajectoryDigest) -> tuple[str, str]:
-    """Return what the whole trajectory is about; statements that name nothing are about that."""
+    """Return the subject of the whole trajectory, for statements that name none."""
     return (name_entity(trajectory.goal) if trajectory.goal else None) or ("general", "topic")
 
 

@@ -24,7 +24,7 @@ _FOLDED_CHARS = 10_000
 
 
 def extract_artifacts(turns: Sequence[ExtractionTurn]) -> list[ExtractedArtifact]:
-    """Return what is worth keeping, in order of turns and of places in them.
+    """Return the artifacts in turns, in order of turns and of places in them.
 
     What is said again is not repeated: its first turn stays, with the highest confidence it was said with.
     """
@@ -96,7 +96,7 @@ def _between(blocks: Sequence[Block], size: int) -> Iterator[tuple[int, int]]:
 
 
 def _folded(content: str) -> str:
-    """Return what two repetitions of the same thing have in common."""
+    """Return the form that two repetitions of the same thing share."""
     if len(content) > _FOLDED_CHARS:
         return content
     return " ".join(content.split()).casefold().rstrip(" .!;,")

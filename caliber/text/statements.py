@@ -164,7 +164,7 @@ def wordings(sentence: str) -> Iterator[str]:
 
 
 def _labelled(plain: str, roles: frozenset[TurnRole]) -> tuple[ArtifactType, int, float] | None:
-    """Return what the line says it is, and where its content starts."""
+    """Return the label that a line begins with, and the place where its content starts."""
     label = _LABEL.match(plain)
     if label is None:
         return None

@@ -182,8 +182,8 @@ def _label(uow: UnitOfWork, scope: Scope, new: NewArtifact, unlabelled: TrustLab
     if new.trust.distrust < turn.trust.distrust:
         raise InvalidValue(
             field="trust",
-            reason=f"turn {turn.turn_number} is {turn.trust}, and what is made of it is not trusted more: leave trust "
-            "out, or source_turn when somebody checked the content",
+            reason=f"turn {turn.turn_number} is {turn.trust}, and derived records cannot have more trust: leave "
+            "trust out, or leave source_turn out if somebody checked the content",
         )
     return new.trust, True
 

@@ -115,7 +115,7 @@ def start_trajectory(
         if max_depth is not None and depth > max_depth:
             raise ConstraintViolation(
                 constraint="pcp.context_dag.max_depth",
-                reason=f"{depth} trajectories above this one are more than {max_depth}",
+                reason=f"{depth} ancestors are more than the limit of {max_depth}",
             )
         session = session or above.session_id
     if session is not None:

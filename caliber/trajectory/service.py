@@ -102,7 +102,7 @@ class Tasks(Generic[P]):
         all_turns: bool,
         erased: int | None = None,
     ) -> Subject:
-        """Return what a trigger's actions work on; ``erased`` was asked for before the snapshot."""
+        """Return the records that a trigger's actions work on; ``erased`` was read before the snapshot."""
         wanted = None if all_turns else [] if scope is None else [scope.scope_id]
         if wanted is None:
             wanted = [each.scope_id for each in self.scopes_of(snapshot, trajectory_id)]
@@ -397,7 +397,7 @@ class Tasks(Generic[P]):
         if rule == "reject":
             raise ConstraintViolation(
                 constraint="children_ended",
-                reason=f"{len(alive)} sub-trajectories are still alive; complete them first",
+                reason=f"{len(alive)} sub-trajectories are still active; complete them first",
             )
         for child in alive:
             if rule == "cascade_fail":

@@ -27,7 +27,7 @@ class ArtifactSums:
         self._engine = engine
 
     def prepare(self, records: Sequence[Any], summary: str, trust: TrustLabel) -> tuple[NewArtifact, Vectors | None]:  # noqa: ARG002
-        """Return what a summary becomes, and its vector."""
+        """Return the summary with its tokens and vector."""
         new = artifact_ops.check_artifact(
             self._engine.estimator,
             artifact_type=ArtifactType.INTERMEDIATE_OUTPUT,

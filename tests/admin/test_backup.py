@@ -392,10 +392,10 @@ def test_two_do_not_write_one_file_at_once(file_backend: Any, tmp_path: Path) ->
     memory = file_backend.open()
     for name in ("all.zip", "all.db"):
         path = tmp_path / name
-        with only_one(path), pytest.raises(Conflict, match="just now"):
+        with only_one(path), pytest.raises(Conflict, match="another process is writing it"):
             memory.admin.backup(path, replace=True)
         memory.admin.backup(path)
-        with only_one(Path(file_backend.path)), pytest.raises(Conflict, match="just now"):
+        with only_one(Path(file_backend.path)), pytest.raises(Conflict, match="another process is writing it"):
             caliber.restore(file_backend.config(), path, replace=True)
         caliber.restore(file_backend.config(), path, replace=True)
     assert not [name for name in names(tmp_path) if name.endswith(".lock")]
@@ -410,7 +410,7 @@ def test_a_store_that_somebody_makes_meanwhile_is_not_replaced(file_backend: Any
     def meanwhile(what: str, _: int, __: int) -> None:
         if what == "verifying rows" and not Path(other.path).exists():
             with other.open() as there:
-                there.start_trajectory("made meanwhile", initiator=USER)
+                there.start_trajectory("created it meanwhile", initiator=USER)
 
     with pytest.raises(Conflict, match="meanwhile"):
         caliber.restore(other.config(), made.path, replace=True, progress=meanwhile)
@@ -468,7 +468,7 @@ def _damages(path: Path) -> Iterator[tuple[str, bytes]]:
             yield name, raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :]
     yield "cut short", raw[: len(raw) // 2]
     yield "empty", b""
-    yield "no archive", b"PK but not really" * 100
+    yield "not an archive", b"PK but not really" * 100
     at = raw.rindex(b"manifest.json", 0, len(raw) - 200)
     yield "manifest", raw.replace(b'"rows_sha256": "', b'"rows_sha256": "0', 1)
     yield "format", raw.replace(b"caliber-archive-1", b"caliber-archive-9")
@@ -522,7 +522,7 @@ def test_an_archive_made_to_do_harm_is_refused(file_backend: Any, tmp_path: Path
         with zipfile.ZipFile(made.path, "w") as file:
             for name, content in {**parts, "manifest.json": raw}.items():
                 file.writestr(name, content)
-        with pytest.raises(InvalidValue, match="is no archive"):
+        with pytest.raises(InvalidValue, match="is not an archive"):
             caliber.restore(file_backend.config(), made.path, replace=True)
         assert not evil.exists(), what
 

@@ -448,7 +448,7 @@ def test_a_space_is_dropped_by_name_unless_it_is_searched_or_configured(switched
         with pytest.raises(NotFound):
             table.drop(OLD_NAME)
     with caliber.open(settings(switched, OLD, **MANUAL)) as memory:
-        with pytest.raises(ConstraintViolation, match="would be filled again at once"):
+        with pytest.raises(ConstraintViolation, match="would be filled again"):
             memory.storage.embedding_spaces.drop(OLD_NAME)
         assert states(memory) == {NEW_NAME: "active", OLD_NAME: "building"}
     with caliber.open(settings(switched, NEW, **MANUAL)) as memory:
@@ -463,7 +463,7 @@ def test_several_spaces_of_one_model_have_to_be_told_apart(store: Path) -> None:
     other = {**OLD, "dimensions": 16}
     with caliber.open(settings(store, other, **MANUAL)) as memory:
         find = memory.storage.embedding_spaces.find
-        with pytest.raises(InvalidValue, match="several spaces are meant: hash-1:test@32, hash-1:test@16"):
+        with pytest.raises(InvalidValue, match="the name matches several spaces: hash-1:test@32, hash-1:test@16"):
             find("hash-1:test")
 
 
@@ -581,7 +581,7 @@ def test_without_a_provider_there_is_nothing_to_fill(store: Path) -> None:
 
 
 def test_a_previous_provider_alone_is_refused_and_faults_name_their_section() -> None:
-    with pytest.raises(MultipleErrors, match="to go on with the earlier one, make it embedding_provider"):
+    with pytest.raises(MultipleErrors, match="to keep the earlier model, set it as embedding_provider"):
         config(":memory:", embedding_provider=None, previous_embedding_provider=OLD, vector=None)
     wrong = {**OLD, "dimensions": None}
     with pytest.raises(caliber.model.errors.MissingRequired, match=r"previous_embedding_provider\.dimensions"):

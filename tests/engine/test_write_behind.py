@@ -195,7 +195,7 @@ def test_a_fault_while_writing_behind_is_told_and_made_good(backend: Any, start:
             raise RuntimeError("planted")
 
         patch.setattr(inspect(memory).store, "write", broken)
-        with pytest.raises(Unavailable, match="leave behind"):
+        with pytest.raises(Unavailable, match="write-behind failed"):
             inspect(memory).behind.flush()
     memory.flush()
     assert memory.storage.context_windows.get(window.window_id)
@@ -214,7 +214,7 @@ def test_what_a_read_leaves_behind_is_counted_once_also_when_that_fails_half_way
 
     for owners in (breaks, lambda: [("note", note)]):
         behind.put((inspect(memory).part(SearchEngine).usage, None, (owners, 1)))
-    with pytest.raises(Unavailable, match="leave behind"):
+    with pytest.raises(Unavailable, match="write-behind failed"):
         behind.flush()
     fails.clear()
     behind.flush()

@@ -314,7 +314,7 @@ def test_a_file_of_certificates_that_is_none_is_refused(server: ModelServer, tmp
     empty = tmp_path / "empty.pem"
     empty.write_text("nothing")
     server.endpoint = server.endpoint.replace("http://", "https://")
-    with pytest.raises(InvalidConfigValue, match="no file of certificates that can be read"):
+    with pytest.raises(InvalidConfigValue, match="not a readable file of certificates"):
         embeddings(server, http={"trusted": str(empty)}).embed("a")
 
 

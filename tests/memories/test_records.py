@@ -122,7 +122,7 @@ def test_all_that_is_wrong_with_a_record_is_said_at_once(kept: Any) -> None:
     base = {"subject": "Ada", "kind": "claim"}
     for fields, error, said in (
         ({"content_embedding": [1.0]}, InvalidValue, "is made of content"),
-        ({"version": 3}, InvalidValue, "kept by CALIBER"),
+        ({"version": 3}, InvalidValue, "set by CALIBER"),
         ({"subject": None}, RequiredFieldMissing, "subject is required"),
         ({"subject": 5}, DTypeError, "subject"),
         ({"subject": "x" * 2_001}, InvalidValue, "at most 2000 bytes"),
@@ -135,8 +135,8 @@ def test_all_that_is_wrong_with_a_record_is_said_at_once(kept: Any) -> None:
         ({"trajectory_id": "x"}, InvalidValue, "not an id"),
         ({"trust": "friend"}, InvalidValue, "trust: must be one of"),
         ({"parent": uuid.uuid4()}, InvalidValue, "belong to no other record"),
-        ({"scope_id": uuid.uuid4(), "scope": uuid.uuid4()}, InvalidValue, "said twice"),
-        ({"fact_id": uuid.uuid4(), "id": uuid.uuid4()}, InvalidValue, "said twice"),
+        ({"scope_id": uuid.uuid4(), "scope": uuid.uuid4()}, InvalidValue, "given twice"),
+        ({"fact_id": uuid.uuid4(), "id": uuid.uuid4()}, InvalidValue, "given twice"),
         ({"scope": uuid.uuid4()}, NotFound, "scope"),
         ({"guard": "token"}, DTypeError, "LockToken"),
     ):
@@ -151,7 +151,7 @@ def test_all_that_is_wrong_with_a_record_is_said_at_once(kept: Any) -> None:
         facts.insert_many(base)
     for changes, said in (
         ({"fact_id": uuid.uuid4()}, "does not change"),
-        ({"scope_id": None}, "does not change"),
+        ({"scope_id": None}, "cannot be changed"),
         ({"subject": None}, "is required"),
         ({"subjct": "x"}, "did you mean subject"),
     ):

@@ -143,7 +143,7 @@ def test_empty_pool_and_closed_pool_are_said(pg: PostgresBackend, postgres: str)
         note(memory, "after")
         memory.flush()
         pool.close()
-        with pytest.raises(Unavailable, match="pool handed in is closed") as caught:
+        with pytest.raises(Unavailable, match="connection_pool is closed") as caught:
             note(memory, "late")
         assert not caught.value.retryable
         assert len(memory.search("", kinds=["note"]).hits) == 2, "reads come from memory"

@@ -126,5 +126,5 @@ def test_commits_are_heard_of_past_it(bounced: str) -> None:
         assert one.admin.stats()["store"]["feed"]["mode"] == "listening"
         made = other.add_note(entity="e", entity_type="t", note_type="fact", content="told", confidence=0.5)
         until(lambda: made.note_id in [hit.id for hit in one.search("told", kinds=["note"]).hits], "it never heard")
-    with pytest.raises(InvalidConfigValue, match="leads to a pool"):
+    with pytest.raises(InvalidConfigValue, match="leads to a connection pool"):
         caliber.open(settings_for("heard", storage__feed_dsn=f"env:{VARIABLE}"))

@@ -308,7 +308,7 @@ def test_every_half_is_read_and_written(path: str) -> None:
 
 
 BAD: dict[str, tuple[CopyKind, Values, str]] = {
-    "no value": (CopyKind.INT8, [1, None], "there must be a value"),
+    "no value": (CopyKind.INT8, [1, None], "a value is required"),
     "not utf-8": (CopyKind.TEXT, [b"a", b"12345678\xff"], "not UTF-8"),
     "a surrogate": (CopyKind.TEXT, [b"a", b"\xed\xa0\x80"], "not UTF-8"),
     "nul": (CopyKind.JSONB, [b"{}", b'"\0"'], "NUL"),

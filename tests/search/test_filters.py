@@ -304,7 +304,7 @@ def test_a_memory_says_what_it_cannot_do(told: Any) -> None:
         (lambda: notes.find(entty="x"), "filter.entty: there is no such field; did you mean entity"),
         (lambda: notes.find(order_by="entity"), "entity has no order"),
         (lambda: notes.find(note_type="rumour"), "filter.note_type: must be one of"),
-        (lambda: notes.find(entity=None), "never without a value"),
+        (lambda: notes.find(entity=None), "must have a value"),
         (lambda: notes.find(content_hash=b"x"), "cannot be compared"),
         (lambda: notes.find(token_count=2**70), "fit 64 bits"),
     ):

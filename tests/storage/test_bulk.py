@@ -256,7 +256,7 @@ def at(row: int, bad: Any, good: Any) -> list[Any]:
 
 # Columns of six notes of which row 4 is bad, the column that is named, and what is said of it.
 BAD: dict[str, tuple[dict[str, Any], str, str]] = {
-    "no content": ({"content": at(4, None, "x")}, "content", "there must be a value"),
+    "no content": ({"content": at(4, None, "x")}, "content", "a value is required"),
     "a type that is none": ({"note_type": at(4, "rumour", "fact")}, "note_type", "must be one of"),
     "too sure": ({"confidence": at(4, 1.5, 1.0)}, "confidence", "between 0 and 1"),
     "not a number": ({"confidence": at(4, float("nan"), 1.0)}, "confidence", "NaN"),
@@ -331,9 +331,12 @@ def test_codes_and_views_that_leave_their_buffers_are_named(store: Any) -> None:
     )
     codes = pa.array([0, 1, 0], pa.int32())
     for content, reason in (
-        (pa.DictionaryArray.from_arrays(codes, pa.array(["x"]), safe=False), "leaves the buffers"),
+        (pa.DictionaryArray.from_arrays(codes, pa.array(["x"]), safe=False), "offsets exceed its buffers"),
         (pa.DictionaryArray.from_arrays(codes, bad_text), "not UTF-8"),
-        (pa.Array.from_buffers(pa.string_view(), 3, [None, pa.py_buffer(views.tobytes())]), "leaves the buffers"),
+        (
+            pa.Array.from_buffers(pa.string_view(), 3, [None, pa.py_buffer(views.tobytes())]),
+            "offsets exceed its buffers",
+        ),
     ):
         with pytest.raises(InvalidRow, match=reason) as caught:
             store.storage.bulk_load("note", notes(3, content=content))
@@ -343,7 +346,7 @@ def test_codes_and_views_that_leave_their_buffers_are_named(store: Any) -> None:
 
 def test_a_record_batch_that_is_not_what_its_stream_says_is_refused(store: Any) -> None:
     lacking = notes(3).drop_columns(["content"]).combine_chunks().to_batches()[0]
-    with pytest.raises(InvalidValue, match="a record batch has others"):
+    with pytest.raises(InvalidValue, match="a record batch has other columns"):
         store.storage.bulk_load("note", pa.RecordBatchReader.from_batches(notes(3).schema, iter([lacking])))
     short = pa.RecordBatch.from_arrays([pa.array(["x"] * 3)], names=["content"])
     exported, schema = ffi.new("struct ArrowArray*"), ffi.new("struct ArrowSchema*")
@@ -475,7 +478,7 @@ def test_turns_stand_where_their_scope_counts_them(filled: Any, other: Any) -> N
         "beyond what its trajectory counts": ("turn_number", 2, 50),
         "refers to a scope of another trajectory": ("trajectory_id", 1, child),
         "refers to no scope": ("scope_id", 0, bytes(16)),
-        "no JSON of the form": ("tool_calls", 2, '{"a": 1}'),
+        "not JSON of the form": ("tool_calls", 2, '{"a": 1}'),
     }
     for reason, (column, row, value) in cases.items():
         with pytest.raises(InvalidRow, match=reason) as caught:

@@ -171,7 +171,7 @@ def test_a_role_that_is_somebody_elses_is_left_alone(both: CaliberConfig, second
         with psycopg.connect(os.environ[SECOND], autocommit=True) as connection:
             connection.execute(f'CREATE ROLE "{role}" LOGIN SUPERUSER'.encode())
             try:
-                with pytest.raises(Conflict, match="not of this tenant"):
+                with pytest.raises(Conflict, match="not this tenant's"):
                     tenants.create("dora")
                 found = connection.execute(b"SELECT 1 FROM pg_namespace WHERE nspname = %s", (place.location,))
                 assert found.fetchone() is None

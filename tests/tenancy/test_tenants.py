@@ -149,7 +149,7 @@ def test_a_change_is_made_from_the_state_that_was_read(settings: CaliberConfig) 
     with caliber.Tenants(settings) as one, caliber.Tenants(settings) as other:
         read = inspect(one).directory.get("alice")
         inspect(other).directory.change(inspect(other).directory.get("alice"))
-        with pytest.raises(Conflict, match="somebody else"):
+        with pytest.raises(Conflict, match="another process"):
             inspect(one).directory.change(read, location="elsewhere")
         assert one.get("alice").location == read.location
 
@@ -185,7 +185,7 @@ def test_what_is_no_store_is_left_alone(settings: CaliberConfig, tmp_path: Path,
                     tenants.create(name, source=source)
                 assert tenants.drop(name).state is TenantState.DROPPED
             (tmp_path / "alice.db").write_text("damaged beyond recognition")
-            with pytest.raises(Conflict, match="left alone"):
+            with pytest.raises(Conflict, match="was not removed"):
                 tenants.drop("alice")
             (tmp_path / "alice.db").unlink()
             tenants.drop("alice")

@@ -213,7 +213,7 @@ def test_children_when_their_parent_ends(rule: str, backend: Any) -> None:
         return memory.complete_trajectory(parent.trajectory_id, status="success", summary="all done")
 
     if rule == "reject":
-        with pytest.raises(ConstraintViolation, match="still alive"):
+        with pytest.raises(ConstraintViolation, match="still active"):
             complete()
         assert memory.get(parent.trajectory_id).status is TrajectoryStatus.ACTIVE
         assert memory.current_scope(parent.trajectory_id) is not None, "refused before anything was closed"

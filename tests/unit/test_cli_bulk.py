@@ -47,7 +47,7 @@ def test_records_go_to_another_store(remembered: Path) -> None:
     assert "apsw" in found["hits"][0]["content"]
     assert [hit["id"] for hit in found["hits"]] == [hit["id"] for hit in caliber_json("search", "apsw")["hits"]]
     # Once more: every row is there.
-    assert "there is such a row already" in caliber("import", "--parquet", "out", "-c", "other.toml", code=2).stderr
+    assert "such a row exists already" in caliber("import", "--parquet", "out", "-c", "other.toml", code=2).stderr
     again = caliber("import", "--parquet", "out", "--config", "other.toml", "--on-existing", "skip").stdout
     assert "turn                      0 rows loaded  (2 rows there already)" in again
 
@@ -69,7 +69,7 @@ def test_a_file_of_somebody_elses_is_taken(remembered: Path) -> None:
          "confidence": [1.0]}
     )  # fmt: skip
     parquet.write_table(table, "given.parquet")
-    assert "does not say of which relation" in caliber("import", "--parquet", "given.parquet", code=2).stderr
+    assert "does not name its relation" in caliber("import", "--parquet", "given.parquet", code=2).stderr
     caliber("import", "--parquet", "given.parquet", "--relation", "note")
     found = caliber_json("search", "one file")["hits"][0]
     assert (found["content"], found["trust"]) == ("It is one file.", "web"), "nothing says where it came from"

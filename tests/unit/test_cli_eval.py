@@ -360,7 +360,7 @@ def test_bytes_that_are_no_utf8_and_files_that_are_none(world: World) -> None:
     [
         ("[[question]]\nquery = x\n", "line 2"),
         ("[question]\nquery = 'x'", "[[question]]"),
-        ("[[questions]]\nquery = 'x'", "questions is no list"),
+        ("[[questions]]\nquery = 'x'", "questions is not a list"),
         ("[[question]]\nquery = 'x'", "question 1: expected must be"),
         ("[[question]]\nquery = 'x'\nexpected = 'a'\nas_of = 2024-01-01", "as_of must be an instant"),
         ("", "holds no questions"),

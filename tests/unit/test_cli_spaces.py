@@ -59,8 +59,8 @@ def test_a_model_is_changed_step_by_step(here: Path) -> None:
     assert f"{NEW_NAME} is being filled: `caliber db reembed` does it now" in listed
     assert f"searched is {OLD_NAME}, until {NEW_NAME} is complete" in caliber("stats").stdout
     assert f"{NEW_NAME} is being filled" in caliber("doctor").stdout
-    assert "is the space that is searched" in caliber("db", "drop-space", OLD_NAME, code=2).stderr
-    assert "would be filled again at once" in caliber("db", "drop-space", NEW_NAME, code=2).stderr
+    assert "is the active search space" in caliber("db", "drop-space", OLD_NAME, code=2).stderr
+    assert "would be filled again" in caliber("db", "drop-space", NEW_NAME, code=2).stderr
     assert "`caliber db spaces`" in caliber("db", "drop-space", "hash-1:none@8", code=2).stderr
     assert "cannot be filled here" in caliber("db", "reembed", "--space", OLD_NAME, code=2).stderr
     done = caliber("db", "reembed", "--space", NEW_NAME)

@@ -21,7 +21,7 @@ def kept(name: str, kind: str, **how: Any) -> dict[str, Any]:
     (kept("trajectory", "max", count=1), "a task stays until it is purged"),
     (kept("scope", "duration", duration_ms="1d"), "a scope stays with its task"),
     (kept("note", "scope"), "belong to no scope"),
-    (kept("scratch", "compress_on", when={"on": "task_start"}), "nothing yet"),
+    (kept("scratch", "compress_on", when={"on": "task_start"}), "nothing to compress"),
     (kept("turn_buffer", "compress_on", when={"on": "turn"}), "next window"),
 ])  # fmt: skip
 def test_a_retention_without_a_meaning_is_refused(memory: dict[str, Any], reason: str) -> None:

@@ -554,7 +554,7 @@ def test_a_rule_for_one_window_ranks_turns(world: Any) -> None:
     ("rules", "said"),
     [
         ([rule("nobody")], "there is no memory nobody"),
-        ([rule("turn_buffer"), rule("turn_buffer", name="b")], "there is one conversation"),
+        ([rule("turn_buffer"), rule("turn_buffer", name="b")], "another rule injects the conversation"),
         ([rule("turn_buffer", ("top_k", 1)), rule("note", name="recall")], "is called recall"),
         ([rule("note", name="current")], "the section current is no rule's"),
         ([rule("turn_buffer", "summary")], "word for word"),

@@ -151,14 +151,14 @@ def test_policies_compile_in_their_order() -> None:
             "config { token_budget: a = b }",
             "2:24: error: a knob is set to a word, text, number, duration, list or table",
         ),
-        ('config { on task_end: [notify("x")] }', "2:10: error: rules stand in policies"),
+        ('config { on task_end: [notify("x")] }', "2:10: error: rules belong in policies"),
         (
             "config { embedding_provider: locl } provider local { }",
             "2:30: error: there is no provider locl; did you mean `local`?",
         ),
         ("provider local { model: x }", "2:10: error: nothing names the provider local"),
         ('adapter a { connection: "x" }', "2:9: error: an adapter needs a type; expected sqlite or postgres"),
-        ("adapter a { type: sqlit }", "2:19: error: this is no type of adapter; did you mean `sqlite`?"),
+        ("adapter a { type: sqlit }", "2:19: error: unknown type of adapter; did you mean `sqlite`?"),
         ("adapter a { type: sqlite tpye: 1 }", "2:26: error: adapter definitions have no tpye; did you mean `type`?"),
         ("adapter a { type: sqlite type: sqlite }", "2:26: error: type is given twice"),
         (
@@ -169,14 +169,14 @@ def test_policies_compile_in_their_order() -> None:
         ("adapter a { type: sqlite options: 3 }", "2:35: error: options are a table"),
         (
             'policy p { on task_ended: [notify("x")] }',
-            "2:15: error: task_ended is no trigger; did you mean `task_end`?",
+            "2:15: error: task_ended is not a trigger; did you mean `task_end`?",
         ),
         ('policy p { on schedule: [notify("x")] }', "2:15: error: schedule needs its cron fields"),
         (
             'policy p { on schedule("0 0 99 * *"): [notify("x")] }',
             "2:15: error: cron: must be a cron",
         ),
-        ("policy p { on task_end: [sumarize(scope)] }", "2:26: error: this is no action; did you mean `summarize(…)`?"),
+        ("policy p { on task_end: [sumarize(scope)] }", "2:26: error: unknown action; did you mean `summarize(…)`?"),
         (
             "policy p { on task_end: [summarize(scop)] }",
             "2:36: error: there is no memory scop; did you mean `scope`?",

@@ -110,9 +110,9 @@ def test_and_and_or_become_flat_lists() -> None:
     ("text", "said"),
     [
         ("", "the text ends too early"),
-        ("confidence", "a filter is made of comparisons"),
+        ("confidence", "a filter consists of comparisons"),
         ("confidnce > 1", "did you mean `confidence`?"),
-        ("1 < confidence", "on the left of a comparison stands a field"),
+        ("1 < confidence", "the left side of a comparison must be a field"),
         ("content_embedding = 1", "is a vector: it is searched, not compared"),
         ('content_hash = "x"', "cannot be compared"),
         ('confidence ~ "x"', "cannot be compared by ~"),

@@ -113,7 +113,7 @@ def test_the_example_compiles_with_the_warnings_that_the_decisions_name() -> Non
         (77, 7, "artifact is in every store, with the indexes it needs"),
         (100, 7, "note is in every store, with the indexes it needs"),
         (121, 7, "turn_buffer is in every store, with the indexes it needs"),
-        (175, 66, f"artifact_type is declared here as one of {', '.join(SUBSET)}, and constraint is none of them"),
+        (175, 66, f"artifact_type is declared as one of {', '.join(SUBSET)}, not constraint"),
     ]
     assert all("^^^" in item.excerpt for item in made.warnings)
     assert load_config(EXAMPLE, base="reference") == made.config
@@ -308,7 +308,7 @@ UNSURE = "memory d { type: meta schema: { a: text, w: flaot } index: { w: hnsw, 
         ("memory d { type: meta }", ["2:8: error: the memory d needs schema: …"]),
         (
             "memory d { type: metta schema: { a: text } }",
-            ["2:18: error: this is no type of memory; did you mean `meta`?"],
+            ["2:18: error: unknown type of memory; did you mean `meta`?"],
         ),
         (
             f"memory d {{ {OWN} indx: {{ a: gin }} }}",
@@ -318,13 +318,13 @@ UNSURE = "memory d { type: meta schema: { a: text, w: flaot } index: { w: hnsw, 
         ("memory d { type: meta schema: { } }", ["2:31: error: a schema is a table of at least one field"]),
         (
             "memory d { type: meta schema: { a: tetx } }",
-            ["2:36: error: this is no type of field; did you mean `text`?"],
+            ["2:36: error: unknown type of field; did you mean `text`?"],
         ),
         (
             "memory d { type: meta schema: { a: optional(tetx) } }",
-            ["2:45: error: this is no type of field; did you mean `text`?"],
+            ["2:45: error: unknown type of field; did you mean `text`?"],
         ),
-        ("memory d { type: meta schema: { a: optional(optional(text)) } }", ["2:45: error: optional is said once"]),
+        ("memory d { type: meta schema: { a: optional(optional(text)) } }", ["2:45: error: optional is given twice"]),
         ("memory d { type: meta schema: { a: enum } }", ["2:36: error: an enum takes its values, in quotes"]),
         ("memory d { type: meta schema: { a: enum(b) } }", ["2:36: error: an enum takes its values, in quotes"]),
         ('memory d { type: meta schema: { a: enum("b", "b") } }', ["2:46: error: values[1]: is named twice"]),
@@ -332,31 +332,34 @@ UNSURE = "memory d { type: meta schema: { a: text, w: flaot } index: { w: hnsw, 
             "memory d { type: meta schema: { a: text, a: int } }",
             ["2:42: error: the field a is declared twice"],
         ),
-        ('memory d { type: meta schema: { "a": text } }', ["2:33: error: the name of a field stands without quotes"]),
+        (
+            'memory d { type: meta schema: { "a": text } }',
+            ["2:33: error: the name of a field is written without quotes"],
+        ),
         (
             f"memory d {{ {OWN} retention: persistant }}",
-            ["2:62: error: this is no retention; did you mean `persistent`?"],
+            ["2:62: error: unknown retention; did you mean `persistent`?"],
         ),
         (
             f"memory d {{ {OWN} retention: max(0) }}",
             ["2:62: error: retention.count: must be greater than or equal to 1"],
         ),
-        (f"memory d {{ {OWN} retention: max(x) }}", ["2:62: error: max takes how many records stay"]),
+        (f"memory d {{ {OWN} retention: max(x) }}", ["2:62: error: max takes a number of records"]),
         (f"memory d {{ {OWN} retention: 0d }}", ["2:62: error: retention.duration_ms: must be greater than 0"]),
-        (f"memory d {{ {OWN} retention: compress_on }}", ["2:62: error: compress_on says when"]),
+        (f"memory d {{ {OWN} retention: compress_on }}", ["2:62: error: compress_on needs a trigger"]),
         (
             f"memory d {{ {OWN} retention: compress_on: tsk_end }}",
-            ["2:75: error: tsk_end is no trigger; did you mean `task_end`?"],
+            ["2:75: error: tsk_end is not a trigger; did you mean `task_end`?"],
         ),
         (f"memory d {{ {OWN} lifecycle: auto_close }}", ["2:62: error: auto_close takes one trigger"]),
         (
             f"memory d {{ {OWN} lifecycle: auto_close(scop_close) }}",
-            ["2:73: error: scop_close is no trigger; did you mean"],
+            ["2:73: error: scop_close is not a trigger; did you mean"],
         ),
-        (f"memory d {{ {OWN} lifecycle: explict }}", ["2:62: error: this is no lifecycle; did you mean `explicit`?"]),
+        (f"memory d {{ {OWN} lifecycle: explict }}", ["2:62: error: unknown lifecycle; did you mean `explicit`?"]),
         (
             f'memory d {{ {OWN} artifacts: ["fakt"] }}',
-            ["2:63: error: this is no type of artifact; did you mean `fact`?"],
+            ["2:63: error: unknown type of artifact; did you mean `fact`?"],
         ),
         (f"memory d {{ {OWN} inject_on: [] }}", ["2:62: error: inject_on is a list of triggers"]),
         (f'memory d {{ {OWN} inject_on: [schedule("0 0 * *")] }}', ["2:63: error: cron: must be five cron fields"]),
@@ -369,7 +372,7 @@ UNSURE = "memory d { type: meta schema: { a: text, w: flaot } index: { w: hnsw, 
         ("inject note into context { mode: full }", ["2:8: error: a rule of note needs priority: …"]),
         (
             "inject note into context { mode: fulll priority: 1 }",
-            ["2:34: error: this is no mode of injection; did you mean `full`?"],
+            ["2:34: error: unknown mode of injection; did you mean `full`?"],
         ),
         ("inject note into context { mode: top_k(0) priority: 1 }", ["2:34: error: top_k takes how many, from 1 on"]),
         (
@@ -386,7 +389,7 @@ UNSURE = "memory d { type: meta schema: { a: text, w: flaot } index: { w: hnsw, 
         ),
         ("inject note into context { mode: full priority: high }", ["2:49: error: priority: must be a whole number"]),
         ("policy p { on turn: [inject(note)] }", ["2:22: error: inject takes what to inject and in which form"]),
-        ("policy p { on turn: [inject(note, most)] }", ["2:35: error: this is no mode of injection"]),
+        ("policy p { on turn: [inject(note, most)] }", ["2:35: error: unknown mode of injection"]),
         # memories
         (
             f"memory d {{ {OWN} parent: trajectry }}",
@@ -418,7 +421,7 @@ UNSURE = "memory d { type: meta schema: { a: text, w: flaot } index: { w: hnsw, 
         ),
         (
             f"memory d {{ {OWN} index: {{ a: btre }} }}",
-            ["2:63: error: this is no type of index; did you mean `btree`?"],
+            ["2:63: error: unknown type of index; did you mean `btree`?"],
         ),
         (
             f"memory d {{ {OWN} index: {{ n: hnsw }} }}",
@@ -465,7 +468,7 @@ UNSURE = "memory d { type: meta schema: { a: text, w: flaot } index: { w: hnsw, 
         ),
         (
             f"inject note into context {{ {RULE} max_tokens: 999999 }}",
-            ["2:63: error: max_tokens: 999999 is more than a whole window has"],
+            ["2:63: error: max_tokens: 999999 exceeds the whole window"],
         ),
         (
             f"inject note into context {{ {RULE} name: x }} inject scope into context {{ {RULE} name: x }}",
@@ -491,7 +494,10 @@ UNSURE = "memory d { type: meta schema: { a: text, w: flaot } index: { w: hnsw, 
             f'inject note into context {{ {RULE} filter: entity = "a" and entity = "b" }}',
             ["2:59: error: this never holds: entity has one"],
         ),
-        (f"inject note into context {{ {RULE} filter: confidence }}", ["2:59: error: a filter is made of comparisons"]),
+        (
+            f"inject note into context {{ {RULE} filter: confidence }}",
+            ["2:59: error: a filter consists of comparisons"],
+        ),
         (
             f"inject d into context {{ {RULE} filter: a > 5 }} memory d {{ {OWN} }}",
             ["2:56: error: a (text) cannot be compared by >"],
@@ -503,7 +509,7 @@ UNSURE = "memory d { type: meta schema: { a: text, w: flaot } index: { w: hnsw, 
         (
             f"{UNSURE} inject d into context {{ {RULE} filter: w > 1 and a = 1 and class = 2 }}",
             [
-                "2:45: error: this is no type of field; did you mean `float`?",
+                "2:45: error: unknown type of field; did you mean `float`?",
                 "2:71: error: d has no field x",
                 "2:151: error: a is compared with a text in quotes",
                 "2:157: error: there is no field class",
@@ -537,7 +543,7 @@ UNSURE = "memory d { type: meta schema: { a: text, w: flaot } index: { w: hnsw, 
         ),
         # once, and in words of ours
         (f"memory {'a' * 49} {{ {OWN} }}", ["2:8: error: must be at most 48 lower-case letters"]),
-        (f"memory Foo {{ {OWN} }}", ["2:8: error: Foo is no name"]),
+        (f"memory Foo {{ {OWN} }}", ["2:8: error: Foo is not a name"]),
         ("policy p { on turn: [] }", ["2:21: error: actions: needs 1 or more items"]),
         # adapters
         (
@@ -705,11 +711,11 @@ def test_a_connection_string_with_a_password_is_used_and_never_shown(dsn: str) -
         pickle.dumps(made.config)
     known = CaliberConfig.from_canonical(made.config.canonical_json())
     assert known == made.config
-    with pytest.raises(MissingRequired, match="name it as env:MY_DSN"):
+    with pytest.raises(MissingRequired, match="set it to env:MY_DSN"):
         known.storage.dsn.resolve()  # type: ignore[union-attr]
     changed = made.config.with_overrides(token_budget=4_000, **{"pcp.dosage.max_context_tokens": 4_000})
     assert changed.storage.dsn.resolve() == dsn  # type: ignore[union-attr]
-    with pytest.raises(MultipleErrors, match="name it as env:MY_DSN") as again:
+    with pytest.raises(MultipleErrors, match="set it to env:MY_DSN") as again:
         CaliberConfig.from_mapping(made.config.to_mapping())
     with pytest.raises(MultipleErrors) as refused_in_toml:
         profiles.reference(dsn, **{"storage.adapter": "postgres"})
@@ -732,7 +738,7 @@ def test_a_connection_string_without_one_is_a_plain_value() -> None:
             delattr(dsn, name)
     made = check_text(program('adapter a { type: postgres connection: "env:MY_DSN" }'), base="reference")
     assert made.warnings == ()
-    with pytest.raises(MultipleErrors, match="behind env: stands the name of a variable"):
+    with pytest.raises(MultipleErrors, match="env: needs the name of a variable"):
         check_text(program('adapter a { type: postgres connection: "env: MY_DSN" }'), base="reference")
 
 

@@ -57,7 +57,7 @@ def migrate(config: CaliberConfig, *, clock_us: Callable[[], int], drop: Sequenc
 
 
 def plan_migration(config: CaliberConfig, *, clock_us: Callable[[], int], drop: Sequence[str] = ()) -> MigrationPlan:
-    """Return what ``migrate`` would do."""
+    """Return the steps that ``migrate`` would run."""
     _require_driver()
     from caliber.backends.postgres import store
 

@@ -35,7 +35,7 @@ def catalog_in(connection: Connection, table: str) -> Catalog:
 
 
 def _texts(connection: PgConnection, dialect: PostgresDialect) -> TextSteps:
-    """Return what follows steps of memories with the full text of a store."""
+    """Return the follower that applies steps of memories to the full text of a store."""
     rows = connection.run(kept_plan(dialect), ())
     return TextSteps(unpacked_memories(rows[0][0]) if rows else None, StepWords(dialect))
 
@@ -66,7 +66,7 @@ def take_step(
 
 
 def planned(shared: Shared, schema: str, wanted: Wanted, *, clock_us: Callable[[], int]) -> MigrationPlan:
-    """Return what would be done."""
+    """Return the steps that would run."""
     with alone(shared, schema) as connection:
         dialect, plans, applied = applied_versions(connection, shared, schema)
         rows = stored_memories(connection, plans)

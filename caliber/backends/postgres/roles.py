@@ -85,7 +85,7 @@ def create_role(settings: PostgresConfig) -> None:
             connection.execute(f"COMMENT ON ROLE {name} IS '{mark}'".encode())
         elif row[0] != mark:
             raise Conflict(
-                f"role {role} is there already, and not of this tenant: rename it, or choose another login_role",
+                f"role {role} exists already and is not this tenant's: rename it, or choose another login_role",
                 entity_type="role",
                 id=role,
                 reason="exists",

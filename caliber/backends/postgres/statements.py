@@ -287,13 +287,13 @@ def own(dialect: PostgresDialect) -> dict[str, Plan]:
 
 
 def holding(dialect: PostgresDialect, catalog: Catalog) -> Plan:
-    """Return what keeps everybody else from writing any record until the transaction ends."""
+    """Return the plan that keeps everybody else from writing any record until the transaction ends."""
     tables = ", ".join(dialect.table(name) for name in catalog.by_name if name != "schema_migration")
     return Plan("erase.hold", f"LOCK TABLE {tables} IN SHARE ROW EXCLUSIVE MODE", (), ())
 
 
 def reserving(dialect: PostgresDialect, catalog: Catalog) -> dict[str, Plan]:
-    """Return what reserves ordinals, by relation."""
+    """Return the plan that reserves ordinals, by relation."""
     return {
         name: Plan(
             f"{name}.reserve",

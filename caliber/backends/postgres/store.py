@@ -68,7 +68,7 @@ def _settings(config: CaliberConfig) -> PostgresConfig:
 
 
 def shared_of(config: CaliberConfig, *, lent: bool = False) -> Shared:
-    """Return what the connections of a configured store have in common; those that are ``lent`` need no DSN."""
+    """Return the common state of a configured store's connections; those of an external pool need no DSN."""
     return shared_for(_settings(config), lent=lent)
 
 
@@ -110,7 +110,7 @@ def migrate(config: CaliberConfig, *, clock_us: Callable[[], int], drop: Sequenc
 
 
 def plan_migration(config: CaliberConfig, *, clock_us: Callable[[], int], drop: Sequence[str] = ()) -> MigrationPlan:
-    """Return what ``migrate`` would do. Raises: SchemaMismatch, InvalidValue (see ``memory_steps.next_step``)."""
+    """Return the steps of ``migrate``. Raises: SchemaMismatch, InvalidValue (see ``memory_steps.next_step``)."""
     wanted = Wanted(declared_in(config), tuple(drop))
     return memories.planned(shared_of(config), _settings(config).schema_name, wanted, clock_us=clock_us)
 
@@ -217,7 +217,7 @@ class PostgresStore:
             raise InvalidConfigValue(
                 field="storage.prepared_max",
                 value=str(most),
-                reason=f"this version has {needed} statements; allow as many, or 0 to prepare none",
+                reason=f"this version has {needed} statements; allow at least as many, or 0 to prepare none",
             )
 
     def _connect(self, deadline: float | None) -> PgConnection:
@@ -380,7 +380,7 @@ class PostgresStore:
         }
 
     def integrity(self) -> list[str]:
-        """Return what is missing or not valid in the schema; empty when sound."""
+        """Return the missing or invalid parts of the schema; empty when sound."""
         with self.read() as session:
             faults = [row[0] for row in session.run(self._own["store.faults"], (self._schema,))]
             present = {row[0] for row in session.run(self._own["store.columns"], (self._schema,))}

@@ -53,7 +53,7 @@ def open_store(
         raise IncompatibleOptions(
             option_a="connection_pool",
             option_b="storage.adapter = sqlite",
-            reason="a file takes no connections from it",
+            reason="a SQLite file uses no connection pool",
         )
     return SqliteStore(config, clock_us=clock_us)
 

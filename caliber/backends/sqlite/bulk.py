@@ -109,7 +109,7 @@ def _named(error: CaliberError, row: int) -> CaliberError:
         return error  # no row's fault
     if isinstance(error, Conflict):
         return Conflict(
-            f"row {row}, {columns}: there is such a row already; on_existing='skip' passes over it",
+            f"row {row}, {columns}: such a row exists already; on_existing='skip' skips it",
             entity_type="row",
             id=str(row),
             reason=reason,

@@ -259,7 +259,7 @@ def migrate(config: CaliberConfig, *, clock_us: Callable[[], int], drop: Sequenc
 
 
 def plan_migration(config: CaliberConfig, *, clock_us: Callable[[], int], drop: Sequence[str] = ()) -> MigrationPlan:
-    """Return what ``migrate`` would do. Raises: SchemaMismatch, InvalidValue (see ``memory_steps.next_step``)."""
+    """Return the steps of ``migrate``. Raises: SchemaMismatch, InvalidValue (see ``memory_steps.next_step``)."""
     from caliber.storage.migrate.memory_steps import MigrationPlan, Wanted, left_alone, memory_steps
 
     options = options_of(config)
@@ -278,7 +278,7 @@ def plan_migration(config: CaliberConfig, *, clock_us: Callable[[], int], drop: 
 
 
 def _texts(connection: SqliteConnection) -> TextSteps:
-    """Return what follows steps of memories with the full text of a store."""
+    """Return the follower that applies steps of memories to the full text of a store."""
     from caliber.backends.sqlite.searching.full_text import StepWords, read_state
     from caliber.storage.migrate.text_steps import TextSteps
 
@@ -346,7 +346,7 @@ def _check_table(connection: SqliteConnection, options: OpenOptions, relation: R
         if not found or column_definition(relation, column, DIALECT) not in found[0][0]:
             raise SchemaMismatch(
                 store=options.shown,
-                reason=f"its column {relation.name}.{column.name} is not as CALIBER made it; restore a backup",
+                reason=f"its column {relation.name}.{column.name} was changed from outside; restore a backup",
             )
 
 

@@ -248,7 +248,7 @@ class SqliteStore:
         raise IncompatibleOptions(
             option_a="events.subscribe(remote=True)",
             option_b="storage.adapter = sqlite",
-            reason="a file tells no other process; use PostgreSQL with storage.feed_dsn, or remote=False",
+            reason="SQLite sends no events to other processes; use PostgreSQL with storage.feed_dsn, or remote=False",
         )
 
     def listen(self, handler: RemoteEventListener) -> None:
@@ -282,7 +282,7 @@ class SqliteStore:
         return facts
 
     def integrity(self) -> list[str]:
-        """Return what SQLite's own check finds; empty when sound."""
+        """Return the findings of SQLite's own check; empty when sound."""
         with self.read() as session:
             connection: SqliteConnection = session  # type: ignore[assignment]
             rows = connection.command("PRAGMA integrity_check(20)")

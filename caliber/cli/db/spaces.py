@@ -89,8 +89,7 @@ def reembed(settings: Settings, space: str | None, accept_refused: bool) -> int:
         if space is not None and table.find(space).name != start.space:
             raise UsageError(
                 f"{space} cannot be filled here: embedding_provider is the model of {start.space}",
-                "configure the model that is meant as [embedding_provider], and the earlier one as "
-                "[previous_embedding_provider]",
+                "set the new model as [embedding_provider], and the earlier one as [previous_embedding_provider]",
             )
         last = start
         try:
@@ -187,14 +186,14 @@ def _check_droppable(memory: Caliber, name: str) -> None:
     found = {space.name: space for space in memory.storage.embedding_spaces.report()}
     if found[name].state == "in use":
         raise UsageError(
-            f"{name} is the space that is searched; it cannot be dropped",
+            f"{name} is the active search space and cannot be dropped",
             "configure another model as [embedding_provider], run `caliber db reembed`, and drop it then",
         )
     if found[name].provider == "embedding_provider":
         searched = next((space.name for space in found.values() if space.state == "in use"), "the earlier one")
         raise UsageError(
-            f"{name} is the space of [embedding_provider], and would be filled again at once",
-            f"to give that model up, configure the one that is searched again ({searched}), and drop it then",
+            f"{name} is the space of [embedding_provider] and would be filled again",
+            f"to stop using that model, configure the active one again ({searched}), then drop the space",
         )
 
 

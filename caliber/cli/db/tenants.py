@@ -97,7 +97,7 @@ def move(settings: Settings, name: str, source: str | None, abort: bool) -> None
     until `caliber db tenant drop NAME --old`.
     """
     if abort == (source is not None):
-        raise UsageError("say --to SOURCE, or --abort", "`caliber db tenants` shows what is moving")
+        raise UsageError("use --to SOURCE or --abort", "`caliber db tenants` lists the moves")
     with _open(settings) as opened:
         if source is None:
             stays = opened.abort_move(name)
@@ -155,7 +155,7 @@ def drop(settings: Settings, name: str, old: bool, yes: bool) -> None:
         if not old and not yes:
             question = f"remove tenant {name} at {known.place} with all that it remembers?"
             if settings.json or not click.confirm(question):
-                raise UsageError("nothing was removed", "say --yes to remove it without a question")
+                raise UsageError("nothing was removed", "use --yes to remove it without confirmation")
         left = known.old
         dropped = opened.drop_old(name) if old else opened.drop(name)
 

@@ -259,7 +259,7 @@ def _best_known(memory: Caliber, topics: Iterable[str], form: str) -> str | None
 
 
 def _topics(memory: Caliber, trajectory_id: uuid.UUID, avoided: str) -> list[str]:
-    """Return what people come back to, most often first: two words that stand together in commits, then one."""
+    """Return recurring topics, most frequent first: pairs of adjacent words in commits, then single words."""
     subjects = [subject for _, subject in _subjects(memory, trajectory_id)]
     names: list[Any] = [note.entity for note in memory.storage.notes.all()]
     pairs: Counter[str] = Counter()

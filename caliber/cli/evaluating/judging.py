@@ -38,7 +38,7 @@ class Judged:
         return sum(answer.rank is not None and answer.rank <= k for answer in self.answers) / len(self.answers)
 
     def missed(self, k: int) -> list[Answer]:
-        """Return what was expected and is not among the first ``k`` hits."""
+        """Return the expected answers that are not among the first ``k`` hits."""
         return [answer for answer in self.answers if answer.rank is None or answer.rank > k]
 
 

@@ -126,7 +126,7 @@ def _toml_questions(path: Path) -> Iterator[tuple[str, Callable[[], Mapping[str,
     tables = data.pop("question", [])
     if data or not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         other = ", ".join(sorted(data)) or "[question]"
-        raise UsageError(f"{path}: {other} is no list of questions", "each question is a table [[question]]")
+        raise UsageError(f"{path}: {other} is not a list of questions", "each question is a table [[question]]")
     for number, table in enumerate(tables, 1):
         yield f"question {number}", partial(dict, table)
 

@@ -129,7 +129,7 @@ class Reasons:
         return None if row is None else (row.id, self._text(row.relation, [row.number])[0])
 
     def _text(self, relation: RelationSnapshot, rows: list[int]) -> list[str]:
-        """Return what is searched of some rows."""
+        """Return the searched text of some rows."""
         texts = self._memory._searching.texts(relation, rows)
         return [raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw or "" for raw in texts]
 
@@ -212,7 +212,7 @@ class Reasons:
         return self._no_match(question, row)
 
     def _kept_out(self, question: Question, row: _Row) -> tuple[str, str] | None:
-        """Return what of the question or the record's own state keeps it out, or None."""
+        """Return the reason, in the question or the record's own state, that keeps it out, or None."""
         if row.kind not in self._searched:
             return "not_searchable", f"it is a {row.kind}; search finds {', '.join(self._searched)}"
         kinds = question.kinds or self._kinds
@@ -266,7 +266,7 @@ class Reasons:
 
 
 def legs_of(hit: SearchHit, hits: Sequence[SearchHit]) -> dict[str, Leg]:
-    """Return what each leg made of ``hit`` among ``hits``; equal parts share the better rank."""
+    """Return each leg's part of ``hit`` among ``hits``; equal parts share the better rank."""
     out = {}
     for name in dict.fromkeys(name for other in hits for name in other.breakdown):
         part = hit.breakdown.get(name, 0.0)

@@ -130,7 +130,7 @@ class ConversationWindows:
 def filled(
     budget: int, wanted: Sequence[Wanted], held: Sequence[Wanted], lines: Sequence[str], tokens: Callable[[str], int]
 ) -> Held:
-    """Return what lines of text hold, as of a window."""
+    """Return lines of text in the form of a window."""
     return Held(
         budget,
         len(wanted),

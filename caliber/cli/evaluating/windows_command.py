@@ -123,7 +123,7 @@ def _task(memory: Caliber, named: str | None) -> Iterator[uuid.UUID]:
 
 
 def _owner(memory: Caliber) -> EntityRef:
-    """Return who started the newest task."""
+    """Return the initiator of the newest task."""
     from caliber.cli.importing.source import initiator_of
 
     tasks = (item for status in TrajectoryStatus for item in memory.storage.trajectories.list_by_status(status))

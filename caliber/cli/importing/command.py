@@ -163,7 +163,7 @@ def _others(memory: Caliber, identities: Iterable[str]) -> list[Trajectory]:
 
 
 def _repository_of(folder: Path) -> list[str]:
-    """Return what the repository of a folder is known by; nothing when there is none."""
+    """Return the identities of a folder's repository; empty without one."""
     from caliber.cli.importing.git import Repository
 
     try:

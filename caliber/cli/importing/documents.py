@@ -85,7 +85,7 @@ def as_text(raw: bytes) -> str | None:
 
 
 def name_space(name: str, trajectory: Trajectory) -> str:
-    """Return what the notes of a source are filed under: readable, and different for sources of one name."""
+    """Return the namespace of a source's notes: readable, and different for sources of one name."""
     return f"{name[:200]}@{trajectory.initiator.id.hex[:8]}"
 
 

@@ -97,7 +97,7 @@ class Repository:
         return address
 
     def identities(self) -> list[str]:
-        """Return what this history is known by, best first: its first commit, then its address, then its folder.
+        """Return the identities of this history, best first: its first commit, then its address, then its folder.
 
         The first commit of a shallow clone is only where it was cut off, and so says nothing.
         """

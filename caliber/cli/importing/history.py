@@ -110,7 +110,7 @@ def turns_of(commit: Commit, trust: TrustLabel) -> Iterator[dict[str, Any]]:
 
 
 def changes_text(commit: Commit) -> str:
-    """Return what a commit changed, as people read it in ``git log --stat``."""
+    """Return the changes of a commit in the form of ``git log --stat``."""
     short = commit.hash[:10]
     if not commit.files:
         merged = f"a merge of {', '.join(parent[:10] for parent in commit.parents[1:])}"

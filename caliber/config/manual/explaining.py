@@ -100,7 +100,7 @@ def below(key: str) -> list[str]:
 
 
 def explain(key: str, config: CaliberConfig | None = None) -> Explanation:
-    """Return what the knob at a dotted path is, and its value in a configuration.
+    """Return the explanation of the knob at a dotted path, with its value in a configuration.
 
     Raises: InvalidConfigValue with what was probably meant, when there is no such knob.
     """
@@ -140,7 +140,7 @@ def explain(key: str, config: CaliberConfig | None = None) -> Explanation:
 
 
 def _shape(annotation: Any) -> str:
-    """Return what a value looks like in a file, for a knob without limits; "" where it is a text."""
+    """Return the form of a value in a file, for a knob without limits; "" for a text."""
     text = _shape_of(annotation)
     return "" if text == "text" else f"{text[:1].upper()}{text[1:]}." if not text.startswith("env:") else f"{text}."
 

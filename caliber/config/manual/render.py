@@ -129,7 +129,7 @@ def _knob(name: str, field: FieldInfo, value: Any, here: list[str]) -> Iterator[
 
 
 def meaning_of(field: FieldInfo, value: Any) -> str:
-    """Return what a knob means, what it accepts and where its value comes from, as one line."""
+    """Return the meaning, limits and source of a knob's value, as one line."""
     facts = about(field)
     limits = limits_of(field)
     meaning = f"{field.description} {limits}" if limits else f"{field.description}"
@@ -145,17 +145,17 @@ def meaning_of(field: FieldInfo, value: Any) -> str:
 
 
 def about(field: FieldInfo) -> dict[str, Any]:
-    """Return what a knob's declaration holds beside its meaning: source, unit, source value, reserved."""
+    """Return the declaration of a knob beside its meaning: source, unit, source value, reserved."""
     return field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
 
 
 def limits_of(field: FieldInfo) -> str:
-    """Return what a knob accepts, as one sentence, or "" where its type says all."""
+    """Return the limits of a knob, as one sentence, or "" where its type says all."""
     return _limits(field, about(field)["unit"])
 
 
 def _limits(field: FieldInfo, unit: str) -> str:
-    """Return what the knob accepts, read from its type: ``One of a, b.``, ``1 to 20 tokens.``, ``Above 0.``"""
+    """Return the limits of the knob, read from its type: ``One of a, b.``, ``1 to 20 tokens.``, ``Above 0.``"""
     choices = _choices(field.annotation)
     if choices:
         return f"One of {', '.join(choices)}."

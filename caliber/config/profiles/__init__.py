@@ -119,7 +119,7 @@ def _agent(profile: AgentProfile, path: str | os.PathLike[str], overrides: dict[
 
 
 def _values(changes: Mapping[str, Change], budget: int, *, vectors: bool) -> dict[str, Any]:
-    """Return what a profile sets."""
+    """Return the values that a profile sets."""
     out = {path: change.value for path, change in changes.items() if vectors or not change.vectors}
     if "token_budget" in changes:
         out["token_budget"] = out["pcp.dosage.max_context_tokens"] = budget
@@ -127,7 +127,7 @@ def _values(changes: Mapping[str, Change], budget: int, *, vectors: bool) -> dic
 
 
 def value_at(data: Any, path: str) -> Any:
-    """Return what stands at a dotted path of nested data, or None."""
+    """Return the value at a dotted path of nested data, or None."""
     for part in path.split("."):
         data = data.get(part) if isinstance(data, Mapping) else None
     return data

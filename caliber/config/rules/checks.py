@@ -84,7 +84,7 @@ def _tenancy(tenancy: Any) -> Iterator[ConfigError]:
         return  # not there, or wrong by itself
     if tenancy.new_tenants not in tenancy.sources:
         names = ", ".join(readable(name) for name in tenancy.sources)
-        yield wrong("tenancy.new_tenants", tenancy.new_tenants, f"names no data source; there are {names}")
+        yield wrong("tenancy.new_tenants", tenancy.new_tenants, f"is not a data source; there are {names}")
     for name, source in tenancy.sources.items():
         yield from _login_of(f"tenancy.sources.{readable(name)}", source)
 
@@ -123,8 +123,8 @@ def _previous(previous: object, provider: object, vector: object) -> Iterator[Co
         yield _clash(
             "previous_embedding_provider",
             "embedding_provider",
-            "it answers until the vectors of embedding_provider are complete, and there is none; "
-            "to go on with the earlier one, make it embedding_provider",
+            "it serves searches until the vectors of embedding_provider are complete, and that is not set; "
+            "to keep the earlier model, set it as embedding_provider",
         )
 
 
@@ -197,7 +197,9 @@ def _persistence(kind: ContextPersistence, ttl: int | None) -> Iterator[ConfigEr
     if kind is ContextPersistence.TTL and ttl is None:
         yield MissingRequired(field="context_window_persistence.ttl_ms")
     if kind is not ContextPersistence.TTL and ttl is not None:
-        yield _clash("context_window_persistence.ttl_ms", "context_window_persistence.kind", "only kind ttl takes it")
+        yield _clash(
+            "context_window_persistence.ttl_ms", "context_window_persistence.kind", "only kind = ttl has a ttl_ms"
+        )
 
 
 @check("context_window_persistence.kind", "context_window_persistence.ttl_ms", "retention.windows_ms")

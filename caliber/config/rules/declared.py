@@ -77,7 +77,7 @@ def valid_memories(items: Any) -> list[MemoryConfig | None]:
 
 
 def _names(items: Any, key: str = "name") -> list[str | None]:
-    """Return what names definitions, or what they name, of broken ones too where they say it."""
+    """Return the names of definitions, or the names they refer to, of broken definitions too."""
     out: list[str | None] = []
     for item in items if isinstance(items, (list, tuple)) else ():
         name = item.get(key) if isinstance(item, Mapping) else getattr(item, key, None)
@@ -209,13 +209,13 @@ def _retentions(memories: Any) -> Iterator[ConfigError]:
         elif kind is not RetentionKind.PERSISTENT and stays is not None:
             yield wrong(path, kind.value, stays)
         elif kind is RetentionKind.COMPRESS_ON and item.name not in BUILT_IN and not _has_text(item):
-            yield wrong(path, kind.value, f"{item.name} has no text that could be summed up")
+            yield wrong(path, kind.value, f"{item.name} has no text to summarize")
         on = None if item.retention.when is None else item.retention.when.on
         path = f"memories[{at}].retention.when.on"
         if on is Trigger.TASK_START:
-            yield wrong(path, on.value, "when a task starts it has nothing yet that could be compressed")
+            yield wrong(path, on.value, "a task that starts has nothing to compress")
         elif on is Trigger.TURN and item.name == PolicyTarget.TURN_BUFFER:
-            yield wrong(path, on.value, "the turns of an open scope are what the next window is made of")
+            yield wrong(path, on.value, "the next window needs the turns of an open scope")
 
 
 # --- rules and policies --------------------------------------------------------------------------
@@ -257,7 +257,7 @@ def _conversation(rules: Any) -> Iterator[ConfigError]:
             continue
         path, kind = f"injection_rules[{at}]", rule.mode.kind
         if spoken:
-            yield wrong(f"{path}.memory", rule.memory, "there is one conversation, and another rule has it")
+            yield wrong(f"{path}.memory", rule.memory, "another rule injects the conversation already")
         spoken = True
         if kind is not InjectionKind.FULL:
             reason = "a conversation enters word for word: full, or top_k or relevant to recall turns"
@@ -268,7 +268,7 @@ def _conversation(rules: Any) -> Iterator[ConfigError]:
 def _rule_budgets(rules: Any, budget: int) -> Iterator[ConfigError]:
     for at, rule in enumerate(_sound(InjectionRule, rules)):
         if rule is not None and rule.max_tokens is not None and rule.max_tokens > budget:
-            reason = f"{rule.max_tokens} is more than a whole window has: token_budget is {budget}"
+            reason = f"{rule.max_tokens} exceeds the whole window: token_budget is {budget}"
             yield wrong(f"injection_rules[{at}].max_tokens", rule.max_tokens, reason)
 
 

@@ -84,7 +84,7 @@ def why_absent(
 
 
 def _lifecycle(entity: Any, relation: Relation, facts: WindowFacts, cuts: list[CutOff], above: Above) -> Absence | None:
-    """Return what kept a record out before any limit: where it belongs, and whether it was in force."""
+    """Return the reason that kept a record out before any limit: its owner, or its validity."""
     if relation.name == TURNS:
         return _turn_filter(entity, facts)
     if relation.name == SCOPES and entity.trajectory_id != facts.trajectory_id:
@@ -103,7 +103,7 @@ def _lifecycle(entity: Any, relation: Relation, facts: WindowFacts, cuts: list[C
 
 
 def _ended(entity: Any, relation: Relation, facts: WindowFacts) -> Absence | None:
-    """Return what ended a record's time, whoever's it is."""
+    """Return the reason why a record's time ended, for records of any owner."""
     now = from_us(facts.now_us)
     if relation.name == SCOPES:
         return _scope_ended(entity, now)
@@ -190,7 +190,7 @@ def _by_rules(
     score: CurrentScore | None,
     above: Above,
 ) -> Absence | None:
-    """Return what each rule that could have brought a record did with it."""
+    """Return the outcome of each rule that could have brought a record."""
     rules = [section.rule for section in plan.rule_sections if section.source == source and section.rule]
     if not rules:
         return _filtered("no_rule", f"records enter by rules only, and none brings any of {plan.records[source].name}")
@@ -215,7 +215,7 @@ def _by_rule(
     score: CurrentScore | None,
     age: datetime | int,
 ) -> Absence | None:
-    """Return what one rule that could have brought a record did with it."""
+    """Return the outcome of one rule that could have brought a record."""
     if rule.predicate is not None:
         variables = variables_of(facts.trajectory_id, facts.scope_id, facts.principal, at_us)
         reason = failing(rule.predicate, values_of(relation, entity), variables)
@@ -244,7 +244,7 @@ def _turn_by_rules(
     score: CurrentScore | None,
     unreached: str | None,
 ) -> Absence | None:
-    """Return what kept a turn out of the conversation, and out of what rules recall."""
+    """Return the reason that kept a turn out of the conversation, and out of the rules' recall."""
     relation = plan.records[PASSAGE]
     ranking = [section.rule for section in plan.rule_sections if section.source == PASSAGE and section.rule]
     told: list[Absence | None] = []
@@ -263,7 +263,7 @@ def _turn_by_rules(
 def _unspoken(
     turn: Turn, relation: Relation, facts: WindowFacts, plan: AssemblyPlan, cuts: list[CutOff]
 ) -> Absence | None:
-    """Return what kept a turn of the window's task out of the conversation."""
+    """Return the reason that kept a turn of the window's task out of the conversation."""
     rule, number = plan.user.rule, turn.turn_number
     if rule is not None:
         absence = _by_rule(turn, relation, rule, facts.now_us, facts, cuts, None, number)
@@ -278,7 +278,7 @@ def _unspoken(
 
 
 def _joined(known: list[Absence]) -> Absence:
-    """Return what several rules did with a record; that a limit kept it out comes first."""
+    """Return the joint outcome of several rules for a record; a limit comes first."""
     first = next((item for item in known if item.verdict == "cut_off"), known[0])
     if len(known) == 1:
         return first
@@ -313,7 +313,7 @@ def _filtered(name: str, reason: str) -> Absence:
 def _known_cut(
     entity: Any, relation: Relation, plan: AssemblyPlan, cuts: list[CutOff], now: CurrentScore | None
 ) -> Absence | None:
-    """Return which limit kept out what belongs to no task."""
+    """Return the limit that kept out a record that belongs to no task."""
     if not cuts:
         return None
     cut = cuts[0]

@@ -74,7 +74,7 @@ def explain(
     exclusion: uuid.UUID | None = None,
     score_now: ScoreNow | None = None,
 ) -> dict[str, Any]:
-    """Return what is in a window and why, what is not and why; or, with ``exclusion``, the same about one record.
+    """Return the reasons for everything in and out of a window; with ``exclusion``, those for one record.
 
     Without ``score_now`` the relevance of a record that a limit kept out is not worked out again.
     Raises: StorageError for a damaged record; InvalidValue for a configuration that is not the window's.

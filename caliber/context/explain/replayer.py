@@ -60,7 +60,7 @@ def with_conditions(cut_offs: tuple[CutOff, ...], plan: AssemblyPlan) -> tuple[C
 
 
 def decided_again(record: Record, plan: AssemblyPlan, filled: Filled, shown: NDArray[np.int64]) -> Decided:
-    """Return what was decided about a window, its tokens as they were counted then."""
+    """Return the decisions about a window, its tokens as they were counted then."""
     ranked, sizes = record.ranked, record.sizes
     return Decided(plan, record.facts.max_tokens, ranked, filled, sizes, shown, record.reserve, record.counts)
 

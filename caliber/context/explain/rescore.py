@@ -94,7 +94,7 @@ def score_now(
 def _recalled(
     inputs: AssemblyInputs, plan: AssemblyPlan, owners: RelationSnapshot, row: int, searcher: Searcher
 ) -> CurrentScore | None:
-    """Return what the search of a window that recalls makes of one row."""
+    """Return the search result of a recalling window for one row."""
     if not plan.config.recall.limit or (inputs.query_embedding is None and not (inputs.query or "").strip()):
         return None
     pools = [pool for _, pool in pools_of_recall(inputs, plan, searcher, np.empty(0, np.int64))[0]]

@@ -39,7 +39,7 @@ class Run:
         return cls(numbers, begins, starts, sums[first])
 
     def cost_from(self, start: int) -> int:
-        """Return what the turns cost whose groups begin at ``start`` or later."""
+        """Return the cost of the turns whose groups begin at ``start`` or later."""
         at = int(np.searchsorted(self.starts, start))
         return int(self.totals[at]) if at < len(self.starts) else 0
 

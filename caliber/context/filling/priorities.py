@@ -66,12 +66,12 @@ class _Filling:
         return self.total - self.used
 
     def cap(self, section: int) -> int | None:
-        """Return what a section may still take, or None when it has no limit of its own."""
+        """Return the tokens that a section may still take, or None when it has no limit of its own."""
         budget = int(self.budgets[section])
         return None if budget == UNCAPPED else budget - self.used_in[section]
 
     def limit(self, section: int) -> int:
-        """Return what a section may still take of what is left."""
+        """Return the part of the rest that a section may still take."""
         cap = self.cap(section)
         return self.room if cap is None else min(self.room, cap)
 
@@ -194,7 +194,7 @@ def _system_first(state: _Filling, present: bool) -> int:
 
 
 def _taken(state: _Filling) -> NDArray[np.int64]:
-    """Return what each candidate took where it was decided, its share of the section included."""
+    """Return the tokens taken by each decided candidate, with its share of the section."""
     plan = state.plan
     included = np.flatnonzero(state.codes == INCLUDED)
     out = np.zeros(len(state.codes), np.int64)

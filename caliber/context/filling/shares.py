@@ -253,7 +253,7 @@ def _close(state: Filling, conversation: ShownTurns) -> None:
 
 
 def _lacking(state: Filling, parts: NDArray[np.int32]) -> list[int]:
-    """Return what is left out for the budget and would be in any larger window: nothing that a search found is."""
+    """Return the candidates excluded by the budget that any larger window would have; hits of a search are none."""
     found = (np.array(state.source) == PASSAGE) | np.any(parts, axis=0)
     return [place for place, code in enumerate(state.codes) if code == EXCLUDED_BUDGET and not found[place]]
 

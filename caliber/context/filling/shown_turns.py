@@ -86,7 +86,7 @@ class ShownTurns:
         return out
 
     def must_length(self) -> int:
-        """Return what the turns that must enter take."""
+        """Return the length of the turns that must enter."""
         state = self._state
         musts = [place for together in self._musts() for place in together]
         separator = state.plan.separator_length
@@ -187,7 +187,7 @@ class ShownTurns:
         state.recount()
 
     def spare(self) -> int:
-        """Return what is kept free for the turns to come, once the conversation fills its share.
+        """Return the tokens kept free for the turns to come, once the conversation fills its share.
 
         What follows the query then holds what the conversation's cap leaves it, so that it does not change with each
         turn, and older turns that left with a block do not have to make room again.
@@ -199,7 +199,7 @@ class ShownTurns:
         return max(0, min(room, state.share(_AIMED * plan.config.assembly.spare_share)))
 
     def _left_by_rule(self) -> int:
-        """Return what the rule of the conversation leaves: its max_tokens holds for both sections together."""
+        """Return the rest under the conversation's rule: its max_tokens holds for both sections together."""
         state, plan = self._state, self._state.plan
         hard = state.hard[plan.user.index]
         if hard == UNCAPPED:
@@ -207,7 +207,7 @@ class ShownTurns:
         return hard - sum(state.used_in[index] for index in {plan.user.index, plan.current.index})
 
     def _opening(self) -> int:
-        """Return what opening the sections of the conversation costs beyond separators."""
+        """Return the cost of opening the sections of the conversation, beyond separators."""
         plan = self._state.plan
         sections = {plan.user.index, plan.current.index}
         unopened = [index for index in sections if not self._state.used_in[index]]

@@ -45,7 +45,7 @@ class Filling:
         return self.total - self.used
 
     def price(self, place: int) -> int:
-        """Return what a candidate would add to the window as it is."""
+        """Return the cost of adding a candidate to the window as it is."""
         plan, section = self.plan, self.section[place]
         cost = self.cost[place]
         if self.source[place] == PASSAGE:

@@ -40,7 +40,7 @@ def keep_of_ancestors(
     room: int,
     strategy: PruneStrategy,
 ) -> NDArray[np.int64]:
-    """Return which of ``rows`` stay, as places in it: those that the strategy would drop last.
+    """Return the places in ``rows`` that the strategy keeps.
 
     Lru keeps what was used last, Relevance what scores best, Hybrid the lowest product of both ranks; equals go by
     nearness, then age, then id.

@@ -33,7 +33,7 @@ NO_QUERY: Final = DefaultQuery(None, None, "none")
 
 
 def stated_query(config: CaliberConfig, query: str | None, vector: NDArray[np.float32] | None) -> DefaultQuery | None:
-    """Return what a caller asks; None where it is left to ``default_query``.
+    """Return the caller's query; None where it is left to ``default_query``.
 
     An empty text without a vector asks nothing. Where sections are filled strictly by priority, so does no text.
     """
@@ -45,7 +45,7 @@ def stated_query(config: CaliberConfig, query: str | None, vector: NDArray[np.fl
 def default_query(
     snapshot: ResidentSnapshot, texts: TextSource, trajectory_id: uuid.UUID, space_id: uuid.UUID | None
 ) -> DefaultQuery:
-    """Return what the last user turn of a task asks, or its goal where nobody has said anything yet.
+    """Return the question of the last user turn of a task, or the task's goal before the first turn.
 
     No provider is called: a turn that has no vector yet is asked by its words.
     """

@@ -136,7 +136,7 @@ def _check_task(inputs: AssemblyInputs) -> None:
 
 
 def marked(inputs: AssemblyInputs, plan: AssemblyPlan, parts: Sequence[Part]) -> dict[int, NDArray[np.bool_]]:
-    """Return which rows have entered without a rule, by source."""
+    """Return the rows that entered without a rule, by source."""
     out: dict[int, NDArray[np.bool_]] = {}
     for part in parts:
         mask = out.setdefault(part.source, np.zeros(inputs.snapshot[plan.records[part.source].name].length, np.bool_))
@@ -147,7 +147,7 @@ def marked(inputs: AssemblyInputs, plan: AssemblyPlan, parts: Sequence[Part]) ->
 def entering(
     inputs: AssemblyInputs, plan: AssemblyPlan, members: Members, searcher: Searcher
 ) -> Callable[[int], NDArray[np.bool_]]:
-    """Return what says which rows of a source rules may bring into a window."""
+    """Return a function that gives the rows of a source that rules may bring into a window."""
 
     def may_enter(source: int) -> NDArray[np.bool_]:
         if source == PASSAGE:
@@ -171,7 +171,7 @@ def _eligible(inputs: AssemblyInputs, plan: AssemblyPlan, members: Members, sour
 
 
 def members_of(inputs: AssemblyInputs, plan: AssemblyPlan, searcher: Searcher) -> Members:
-    """Return what may enter the window of a trajectory that is there.
+    """Return the records that may enter the window of an existing trajectory.
 
     Raises: InvalidValue for a wrong mask over rows.
     """
@@ -196,7 +196,7 @@ def members_of(inputs: AssemblyInputs, plan: AssemblyPlan, searcher: Searcher) -
 
 
 def pools_of(inputs: AssemblyInputs, plan: AssemblyPlan, members: Members) -> list[Pool]:
-    """Return what a search is to score: what may enter, judged among what may be seen."""
+    """Return the pools that a search is to score: candidates, judged among visible records."""
     snapshot = inputs.snapshot
     out: list[Pool] = []
     limit = plan.config.assembly.note_search_limit
@@ -223,7 +223,7 @@ def pool_of_rules(
     searcher: Searcher,
     texts: TextSource,
 ) -> Pool | None:
-    """Return what a search scores for the first rule that would ask it about a row, or None where none would."""
+    """Return the pool of the first rule that would ask a search about a row, or None."""
     snapshot = inputs.snapshot
     scopes = snapshot[SCOPES]
     scope_id, _ = newest_scope(scopes, open_scopes(scopes, inputs.trajectory_id))
@@ -284,7 +284,7 @@ def _of_task(
 def knowledge_records(
     inputs: AssemblyInputs, plan: AssemblyPlan, scorer: Scorer, members: Members, cut_offs: list[CutOff]
 ) -> list[Part]:
-    """Return what belongs to no task: what fits the query best, else the newest of each kind."""
+    """Return records that belong to no task: the best for the query, else the newest of each kind."""
     open_to = [(source, seen) for source, seen in members.knowledge.items() if plan.stands(source)]
     return [_known(inputs, plan, scorer, source, seen, cut_offs) for source, seen in open_to]
 
@@ -326,7 +326,7 @@ def kept_by_limit(
     limit: int,
     cut_offs: list[CutOff],
 ) -> NDArray[np.int64]:
-    """Return which of ``rows`` a limit keeps, as places in it: the most relevant if they are scored, else the newest.
+    """Return the places in ``rows`` that a limit keeps: the most relevant if they are scored, else the newest.
 
     Equals go by age, newest first, then by id. ``age`` is a column that grows with time.
     """

@@ -46,7 +46,7 @@ class Recalled:
         return int(self.owners.column("ordinal")[self.rows[place]])
 
     def made(self, place: int) -> tuple[int, int]:
-        """Return what orders a record among others by age: when it was said or made, then its ordinal."""
+        """Return the sort key of a record's age: when it was said or made, then its ordinal."""
         row = self.rows[place : place + 1]
         made = self.owners.relation.dates.entered
         times = times_of(self.owners, row) if self.source == PASSAGE else self.owners.column(made)[row]
@@ -110,7 +110,7 @@ def _equal_texts(parts: Sequence[Recalled], ranked: _Ranked, texts: TextSource) 
 
 
 def _wording(item: Recalled, place: int, text: str) -> str:
-    """Return what a record says with its head: who said it, or what it is about."""
+    """Return the text of a record with its head: its speaker or subject."""
     owners = item.owners
     return _text(document_of(owners.relation, owners.packed(int(item.rows[place])), text))
 

@@ -108,7 +108,7 @@ def conditions_of(
 def recallable(
     inputs: AssemblyInputs, plan: AssemblyPlan, searcher: Searcher, kind: str, tasks: Sequence[uuid.UUID] | None
 ) -> Bools:
-    """Return which rows of a kind a window may recall. Shapes: ``bool[length of the mirror]``"""
+    """Return the rows of a kind that a window may recall. Shapes: ``bool[length of the mirror]``"""
     owners = inputs.snapshot[kind]
     visibility = searcher.visibility(owners, inputs.readers, inputs.as_of_us, inputs.now_us)
     conditions = conditions_of(owners.relation, tasks, inputs.trajectory_id, plan.config.recall.trust)
@@ -140,7 +140,7 @@ def request_of(inputs: AssemblyInputs, plan: AssemblyPlan) -> Request:
 def pools_of_recall(
     inputs: AssemblyInputs, plan: AssemblyPlan, searcher: Searcher, hidden: Rows
 ) -> tuple[list[tuple[int, Pool]], dict[int, int]]:
-    """Return what a window may recall, by source, and how many records of each there are.
+    """Return the pools that a window may recall, by source, and the number of records of each.
 
     ``hidden`` are turns that are not looked for: the last user message and what followed it.
     """
@@ -173,7 +173,7 @@ def pools_of_recall(
 def recall(
     inputs: AssemblyInputs, plan: AssemblyPlan, searcher: Searcher, hidden: Rows, texts: TextSource
 ) -> tuple[Recall, str | None]:
-    """Return what a search finds for the query in all that a window may recall, and what to say of a missing leg.
+    """Return the hits for the query in all that a window may recall, and the note on a missing leg.
 
     ``hidden`` are turns that are not looked for. Raises: InvalidVector.
     """

@@ -102,7 +102,7 @@ class RuleSelector:
         """Turns that no rule may take: the last user message, and what followed it."""
 
     def filtered(self, rule: RulePlan, source: int, owners: RelationSnapshot, among: Bools) -> Bools:
-        """Return which rows a rule's filter lets through."""
+        """Return the rows that a rule's filter lets through."""
         if rule.predicate is None:
             return among
         inputs = self._inputs

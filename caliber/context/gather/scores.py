@@ -79,7 +79,7 @@ class Scorer(Protocol):
 def scorer_of(
     inputs: AssemblyInputs, plan: AssemblyPlan, pools_of: Callable[[], Sequence[Pool]], searcher: Searcher
 ) -> Scorer:
-    """Return what scores the candidates of an assembly.
+    """Return the scorer of an assembly's candidates.
 
     Raises: InvalidVector
     """
@@ -99,7 +99,7 @@ def scorer_of(
 def judge(
     inputs: AssemblyInputs, plan: AssemblyPlan, pools_of: Callable[[], Sequence[Pool]], searcher: Searcher
 ) -> tuple[Flat | BySimilarity, list[Relevance] | None]:
-    """Return what a search makes of each pool, or what scores records where no search does.
+    """Return the search result of each pool, or the scorer where no search judges.
 
     Raises: InvalidVector
     """
@@ -148,7 +148,7 @@ def compared(inputs: AssemblyInputs) -> tuple[Floats | None, bool]:
 
 
 def without_vector(inputs: AssemblyInputs, *, mismatch: bool) -> str | None:
-    """Return what to say of a query without a vector; None where it is known why, and nothing is missing."""
+    """Return the note on a query without a vector; None where the reason is known and nothing is missing."""
     if mismatch:
         return MISMATCH
     return None if inputs.vector_expected is False else inputs.without_vector or NO_EMBEDDING
@@ -205,7 +205,7 @@ class BySearch:
 
 
 def found_scored(found: Relevance) -> Scored:
-    """Return what a search found as relevance."""
+    """Return a search's result as relevance."""
     return Scored(np.minimum(found.scores, _ONE), None, found.parts)
 
 
@@ -256,7 +256,7 @@ class BySimilarity:
         return Picked(rows, Scored(np.clip(similarity, _ZERO, _ONE)), name, worst)
 
     def _embedded(self, relation: str, owners: RelationSnapshot, rows: Rows) -> NDArray[np.bool_]:
-        """Return which rows have a vector, in the query's space if that is known, else in any."""
+        """Return the rows that have a vector, in the query's space if that is known, else in any."""
         known = self._space in self._snapshot.spaces
         marked = np.zeros(owners.length, np.bool_)
         for (owner_relation, space), vectors in self._snapshot.vectors.items():

@@ -129,7 +129,7 @@ def _unruled(
     hidden: NDArray[np.int64],
     cut_offs: list[CutOff],
 ) -> tuple[list[Part], Sequence[str]]:
-    """Return what is recalled for the query, and the records of the task; what is missing to say it well."""
+    """Return the records recalled for the query, those of the task, and the note on a missing leg."""
     config = plan.config
     asked = inputs.query_embedding is not None or bool((inputs.query or "").strip())
     if config.assembly.relevance == "vector" or not asked:

@@ -76,7 +76,7 @@ class TurnReader:
 
     @staticmethod
     def _ruler(plan: AssemblyPlan) -> str:
-        """Return what lengths depend on besides the turn."""
+        """Return the parameters that lengths depend on, besides the turn."""
         return plan.ruler
 
     @staticmethod
@@ -165,7 +165,7 @@ class TurnReader:
         return [] if calls == "[]" else [call[0] for call in json.loads(calls)]
 
     def waiting(self, turns: TurnFacts) -> NDArray[np.bool_]:
-        """Return which turns belong to a call that has not all of its answers yet. Shapes: ``bool[n]``"""
+        """Return the turns of calls that still lack an answer. Shapes: ``bool[n]``"""
         out = np.zeros(len(turns), np.bool_)
         for group in np.unique(turns.groups[turns.groups >= 0]).tolist():
             members = np.flatnonzero(turns.groups == group)
@@ -182,7 +182,7 @@ class TurnReader:
         return self._measure(rows)[0]
 
     def _kept(self, rows: NDArray[np.int64], keep: Keep) -> NDArray[np.bool_]:
-        """Return which of a scope's turns are kept, of groups those that are kept whole."""
+        """Return the kept turns of a scope; groups are kept whole."""
         among = np.zeros(self.turns.length, np.bool_)
         among[rows] = True
         kept = keep(among)[rows]
@@ -308,7 +308,7 @@ _TABLES: Final[weakref.WeakKeyDictionary[TextSource, dict[str, _Table]]] = weakr
 
 
 def _table_of(source: TextSource, epoch: str, ruler: str) -> _Table:
-    """Return what is remembered of the turns of a source, as one ruler measures them."""
+    """Return the cache of the turns of a source, as one ruler measures them."""
     tables = _TABLES.setdefault(source, {})
     table = tables.get(ruler)
     if table is None or table.epoch != epoch:

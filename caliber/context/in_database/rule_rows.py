@@ -60,7 +60,7 @@ class RuleRows:
         return list(itertools.islice((row for row in rows if self._readers.allows_row(relation, row)), most))
 
     def question(self, section: SectionPlan, base: Asked) -> Asked:
-        """Return what a rule asks a search."""
+        """Return the question that a rule asks a search."""
         rule, kind = section.rule, self._plan.records[section.source].name
         assert rule is not None
         most = rule.mode.count or self._plan.config.assembly.relevant_limit

@@ -304,7 +304,7 @@ class WindowRows:
         )
 
     def _ruled(self, hidden: int) -> list[Rows]:
-        """Return what rules could take: the newest of each, and what a search finds of what its filter lets through."""
+        """Return the records that rules could select: the newest of each, and the hits within its filter."""
         out: list[Rows] = []
         for section in self._plan.rule_sections:
             if section.source == PASSAGE:
@@ -314,7 +314,7 @@ class WindowRows:
         return out
 
     def _records(self, section: SectionPlan) -> list[Rows]:
-        """Return what belongs to no task, and what a search finds."""
+        """Return the records that belong to no task, and the hits of a search."""
         rule, kind = section.rule, self._plan.records[section.source].name
         assert rule is not None
         out: list[Rows] = [{kind: self._rules.newest(self._store, self._session, section)}]

@@ -249,7 +249,7 @@ def _meta(facts: WindowFacts, decided: Decided, rendered: RenderedTexts) -> dict
 
 
 def unpack_record(raw: bytes) -> Record:
-    """Return what ``pack_record`` kept.
+    """Return the contents of a record made by ``pack_record``.
 
     Raises: StorageError for anything that is not a complete record of a known format.
     """
@@ -268,7 +268,7 @@ def unpack_record(raw: bytes) -> Record:
 
 
 def principal_of(raw: bytes) -> str:
-    """Return whose window a record is.
+    """Return the principal of a window's record.
 
     Raises: StorageError.
     """

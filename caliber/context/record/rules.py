@@ -24,7 +24,7 @@ def packed_cut_off(item: CutOff) -> list[Any]:
 
 
 def unpacked_cut_off(item: list[Any]) -> CutOff:
-    """Return what ``packed_cut_off`` packed. Raises: TypeError, ValueError."""
+    """Return the cut-off packed by ``packed_cut_off``. Raises: TypeError, ValueError."""
     source, name, limit, score, considered, *by_rule = item
     rule, kept = by_rule or (None, None)
     return CutOff(
@@ -44,7 +44,7 @@ def packed_one_shot(shot: OneShot) -> list[Any]:
 
 
 def unpacked_one_shot(memory: Any, kind: Any, count: Any, least: Any, origin: Any) -> OneShot:
-    """Return what ``packed_one_shot`` packed. Raises: TypeError, ValueError."""
+    """Return the rule packed by ``packed_one_shot``. Raises: TypeError, ValueError."""
     return OneShot(
         typed(memory, str),
         InjectionKind(kind),

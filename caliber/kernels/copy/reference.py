@@ -70,7 +70,7 @@ ARRAYS = (CopyKind.TEXT_ARRAY, CopyKind.UUID_ARRAY)
 VECTORS = (CopyKind.VECTOR, CopyKind.HALFVEC)
 
 REASONS = {
-    1: "there must be a value",
+    1: "a value is required",
     2: "the text is not UTF-8",
     3: "the text contains NUL, which PostgreSQL cannot store",
     4: "outside what the type holds",
@@ -340,7 +340,7 @@ def _decode_vector(raw: bytes, column: CopyField) -> bytes:
 
 
 def _decode_value(raw: bytes, column: CopyField) -> Any:
-    """Return what a field holds: bytes as Arrow has them, a list of them for an array, a bool."""
+    """Return the value of a field: bytes as Arrow has them, a list of them for an array, a bool."""
     kind = column.kind
     if kind is CopyKind.BOOL or kind in WIDTHS:
         if len(raw) != WIDTHS.get(kind, 1):
@@ -388,7 +388,7 @@ def _raw_fields(data: bytes, at: int, columns: int, row: int) -> tuple[list[byte
 
 
 def scan(data: bytes, columns: Sequence[CopyField], rows_max: int) -> tuple[Scanned, list[list[Any]]]:
-    """Return what the whole tuples in ``data`` hold, and their values by row.
+    """Return the totals of the whole tuples in ``data``, and their values by row.
 
     Raises:  CopyFaultError
     """

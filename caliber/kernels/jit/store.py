@@ -41,7 +41,7 @@ class CodeStore:
         self._usable = self._prepare()
 
     def of(self, function: str) -> CodeOf:
-        """Return what Numba asks for the code of one function."""
+        """Return the cache that Numba uses for the code of one function."""
         return CodeOf(self, function)
 
     def _prepare(self) -> bool:
@@ -59,7 +59,7 @@ class CodeStore:
         return False
 
     def read(self, name: str) -> bytes | None:
-        """Return what is kept under a name, if it is whole."""
+        """Return the code kept under a name, if it is whole."""
         if not self._usable:
             return None
         try:

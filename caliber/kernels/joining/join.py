@@ -107,7 +107,7 @@ def best_scores(
     tie: npt.NDArray[np.uint64] | None = None,
     rows: npt.NDArray[np.int64] | None = None,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-    """Return where the best ``k`` of the scores are that, rounded to f32, are above 0, in canonical order.
+    """Return the places of the best ``k`` scores that are above 0 when rounded to f32, in canonical order.
 
     Score i is that of row ``rows[i]``, whose tie decides among equals; without ``rows``, of row i.
 
@@ -144,7 +144,7 @@ def best_scores(
 
 
 def contributions(parts: Weighted, rows: Ints, room: int, places: Ints) -> Doubles:
-    """Return what each part gives to the candidates at some places, 0 for a place of -1.
+    """Return each part's share in the scores of some places; 0 for a place of -1.
 
     Shapes:  rows int64[n], each below ``room``; places int64[m] -> f64[parts, m]
     Raises:  DTypeError, ShapeError, InvalidValue
@@ -187,7 +187,9 @@ def _check(parts: Weighted, count: int, room: int) -> None:
             fits = how in (VALUES, QUOTIENT, NEIGHBOURS) and _fits(part.scores, np.float64, count)
             fits = fits and (how != NEIGHBOURS or _fits(part.less, np.float64, count))
         if not fits:
-            raise InvalidValue(field="parts", reason="lacks what its kind reads, or has it of another type or length")
+            raise InvalidValue(
+                field="parts", reason="lacks a field that its kind reads, or has one of another type or length"
+            )
 
 
 def _fits(array: Any, dtype: Any, count: int | None = None) -> bool:

@@ -43,7 +43,7 @@ Weighted = Sequence[tuple[float, Part]]
 
 
 def dense(part: Part, rows: Ints) -> Doubles:
-    """Return what a part says of every candidate."""
+    """Return a part's score of every candidate."""
     if part.how == STRETCHED:
         assert part.near is not None
         out = np.zeros(len(rows))
@@ -82,7 +82,7 @@ def join(
 
 
 def contributions(parts: Weighted, rows: Ints, places: Ints) -> Doubles:
-    """Return what each part gives to the candidates at some places; 0 for a place below 0."""
+    """Return each part's share in the scores of some places; 0 for a place below 0."""
     out = np.zeros((len(parts), len(places)))
     known = places >= 0
     for at, (share, part) in enumerate(parts):

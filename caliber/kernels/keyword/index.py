@@ -350,7 +350,7 @@ class KeywordSnapshot:
             self._part_starts, self._part_ids = vocabulary.part_starts.array, vocabulary.part_ids.array
 
     def flagged(self, flag: int) -> npt.NDArray[np.uint8]:
-        """Return which documents have a flag, as anything but 0. Shapes: ``uint8[length]``."""
+        """Return a nonzero flag for each document that has it. Shapes: ``uint8[length]``."""
         found = self._flagged.get(flag)
         if found is None:
             found = self._flagged[flag] = self.flags & np.uint8(flag)
@@ -405,7 +405,7 @@ class KeywordSnapshot:
             checks.at_least(boost.asks, checks.U8, len(flags), field="boost.asks")
         first = _NOTHING if given is None else checks.view(given, checks.I64, 1, field="given")
         if len(first) > len(flags):
-            raise InvalidValue(field="given", reason="more documents than there are")
+            raise InvalidValue(field="given", reason="exceeds the number of documents")
         scores: WordScores = self._reader.scores(words, flags, keep, self.lengths, rule, boost, first)
         return scores
 

@@ -207,7 +207,7 @@ class Words:
 
 
 def frequency_of(count: int) -> int:
-    """Return what a term's count in a document is taken for."""
+    """Return a count rounded down to the nearest frequency that the index keeps."""
     return COUNTS[bisect_right(COUNTS, count) - 1]
 
 

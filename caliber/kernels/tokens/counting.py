@@ -125,7 +125,7 @@ def _characters_over(text: str, after: bytes, length: int, estimator: Estimator)
 
 
 def _word_end(text: str, cut: int) -> int:
-    """Return where the last whole word up to ``cut`` ends, or ``cut`` where that would leave less than half of it."""
+    """Return the end of the last whole word up to ``cut``, or ``cut`` where that would leave less than half of it."""
     if cut >= len(text) or text[cut].isspace():
         return cut
     at = max(text.rfind(space, 0, cut) for space in (" ", "\n", "\t"))
@@ -134,7 +134,7 @@ def _word_end(text: str, cut: int) -> int:
 
 
 def _trimmed(text: str, end: int) -> int:
-    """Return where white space before ``end`` begins, or the last place before that where text may be cut."""
+    """Return the start of the white space before ``end``, or the last place before it where text may be cut."""
     while True:
         stripped = len(text[:end].rstrip())
         end = boundary_at_or_before(text, stripped)

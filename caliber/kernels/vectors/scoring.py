@@ -115,7 +115,7 @@ def code_rows(rows: npt.NDArray[np.float32], norms: npt.NDArray[np.float64]) -> 
 
 
 def segment_table(native: dispatch.Native, segments: Sequence[Segment]) -> tuple[Any, Any]:
-    """Return what keeps the table alive, and the ``cal_segment *`` to pass to C."""
+    """Return the objects that keep the table alive, and the ``cal_segment *`` to pass to C."""
     table = np.zeros((len(segments), 7), dtype=np.uintp)
     for row, (rows, norms, codes, live, count) in zip(table, segments, strict=True):
         coded = (0, 0, 0) if codes is None else tuple(part.ctypes.data for part in codes)

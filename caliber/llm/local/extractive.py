@@ -50,7 +50,7 @@ class ExtractiveProvider:
         return textrank.summarize(text, max_tokens, self._count_tokens, self._embedder)
 
     def extract_artifacts(self, turns: Sequence[ExtractionTurn]) -> list[ExtractedArtifact]:
-        """Return what the rules find worth keeping, in order of turns."""
+        """Return the artifacts that the rules find, in order of turns."""
         return rules.extract_artifacts(turns)
 
     def generate_notes(

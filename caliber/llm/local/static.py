@@ -119,7 +119,7 @@ class StaticEmbeddingProvider(LocalEmbedding):
 
 
 def static_model_folder(feature: str = _FEATURE) -> Path:
-    """Return where the model's files are. Raises: ExtraNotInstalled, naming the feature that needs them."""
+    """Return the folder of the model's files. Raises: ExtraNotInstalled, naming the feature that needs them."""
     spec = importlib.util.find_spec("wordllama")
     if spec is None or not spec.submodule_search_locations or importlib.util.find_spec("tokenizers") is None:
         raise ExtraNotInstalled(feature=feature, extra="embed")

@@ -28,7 +28,7 @@ _shared: dict[tuple[Path, str], dict[str, list[int]]] = {}
 
 
 def word_model_folder() -> Path:
-    """Return where the model's files are. Raises: ExtraNotInstalled."""
+    """Return the folder of the model's files. Raises: ExtraNotInstalled."""
     return static_model_folder("search.keyword.similar_words")
 
 

@@ -159,7 +159,7 @@ class RemoteEmbeddingProvider(ABC):
 
     @abstractmethod
     def _vectors(self, answer: Answer, count: int) -> dict[int, object]:
-        """Return what a service's document gives for each of ``count`` texts, by position."""
+        """Return the vector of each of ``count`` texts in a service's document, by position."""
 
     def _used(self, answer: Answer) -> object:
         """Return the tokens that the service counted, if it says so."""

@@ -203,7 +203,7 @@ class HttpClient:
             context = trusted_context(settings.trusted) if self._service.endpoint.startswith("https://") else None
         except OSError as error:
             raise InvalidConfigValue(
-                field="http.trusted", value=settings.trusted, reason="is no file of certificates that can be read"
+                field="http.trusted", value=settings.trusted, reason="is not a readable file of certificates"
             ) from error
         try:
             return Wire(
@@ -294,7 +294,7 @@ class HttpClient:
         if kind != "application/json" and not kind.endswith("+json"):
             raise InvalidResponse(provider=name, reason="it is not JSON by its content type: is the endpoint right?")
         if reply.headers.get("content-encoding", "identity").lower() != "identity":
-            raise InvalidResponse(provider=name, reason="it is compressed, which was not asked for")
+            raise InvalidResponse(provider=name, reason="it is compressed, although no compression was requested")
         fault = ""
         try:
             return Answer(json.loads(reply.body), name)
@@ -347,9 +347,9 @@ def _address(endpoint: str) -> SplitResult:
     except ValueError:
         usable = False
     if not usable:
-        fault = "is no address: it must be like https://host/path"
+        fault = "is not a URL: it must be like https://host/path"
     elif parts.query or parts.fragment:
-        fault = "must end with its path: what follows ? or # is no part of an endpoint"
+        fault = "must end with its path: an endpoint has no ? or #"
     elif not endpoint.isascii() or not endpoint.isprintable() or " " in endpoint or len(endpoint) > _ADDRESS_CHARS:
         fault = "must be plain ASCII, at most 2,000 characters; international names are written as xn--..."
     if fault:

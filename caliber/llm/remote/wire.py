@@ -65,7 +65,7 @@ class Failure(Exception):
 
 
 def trusted_context(trusted: str) -> ssl.SSLContext:
-    """Return what verifies a service's certificate: the usual ones, or those in a file.
+    """Return the context that verifies a service's certificate: the usual authorities, or those in a file.
 
     Raises: OSError (ssl.SSLError among them) when the file cannot be used.
     """

@@ -19,7 +19,7 @@ _AGAIN_S: Final = 0.02
 
 
 def open_stored_search(store: Store, memory: ResidentMemory, config: CaliberConfig) -> StoredSearch | None:
-    """Return what searches through the database; None where ``search.mode`` keeps records in memory.
+    """Return the search in the database; None where ``search.mode`` keeps records in memory.
 
     A store without records gets its index at once. In either mode our writes keep the index that a store has.
 

@@ -121,7 +121,7 @@ class StoredSearch:
     def visibility(
         self, session: StatementSession, asked: Asked, stats: Mapping[str, KindStats] | None = None
     ) -> VisibleSet:
-        """Return what a search sees of the store in a session."""
+        """Return the visible set of a session."""
         among = self._let_through(session, asked)
         relations = self._store.catalog.by_name
         return VisibleSet(session, self.full_text.statements, asked, self._store.vector_index, among, relations, stats)
@@ -260,7 +260,7 @@ class StoredSearch:
 
 
 def terms_of(query: Query, stats: StoredStats, visibility: VisibleSet, searcher: Searcher) -> dict[str, float]:
-    """Return what is looked up for a query, with its rarity: terms, and for beginnings also spellings."""
+    """Return the terms to look up for a query, with their rarity, and for prefixes also spellings."""
     wanted = dict.fromkeys(query.terms)
     for beginning in query.prefixes:
         for token in visibility.beginning(beginning):

@@ -153,7 +153,7 @@ class Floor:
         return covered
 
     def _strong(self, item: Searched, covered: Floats, near: int) -> Bools:
-        """Return which candidates count as found by their own evidence. Shapes: ``bool[m]``."""
+        """Return the candidates that count as found by their own evidence. Shapes: ``bool[m]``."""
         strong = covered >= self._least.words
         strong[:near] = True
         if self._phrases:
@@ -162,7 +162,7 @@ class Floor:
         return strong if inside is None else strong & inside
 
     def _with_score(self, item: Joined) -> Bools:
-        """Return which candidates count as found beside others: by their score, or linked with the best."""
+        """Return the candidates that count as found beside others: by their score, or linked with the best."""
         linked = item.finders[2]
         good: Bools = item.score.astype(np.float32) >= self._least.rest
         return good if linked is None else good | (linked > 0)
@@ -173,7 +173,7 @@ class Floor:
         return [_without(item, scores, mask, most) for item, scores, mask in zip(searched, joined, kept, strict=True)]
 
     def _beyond(self, nearest: Nearest) -> Sequence[tuple[int, int, float]]:
-        """Return what is near beyond the candidates and counts as found."""
+        """Return the near records beyond the candidates that count as found."""
         least = self._least.similarity
         if self._query.lacks_evidence:
             return ()

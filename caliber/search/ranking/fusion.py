@@ -46,7 +46,7 @@ class Joined:
     """What each leg found: so many of the first by vector, by word and by link what has a score above 0."""
 
     def explained(self) -> list[tuple[dict[str, float], tuple[str, ...]]]:
-        """Return what each part adds to the score of each of the best, and the legs that found it.
+        """Return the share of each part in the best scores, and the legs that found them.
 
         Parts that add nothing are left out; legs are named whatever they count for.
         """
@@ -185,7 +185,7 @@ def dense_legs(searched: Sequence[Searched], parts: Sequence[Part | None]) -> li
 
 
 def ranked_legs(searched: Sequence[Searched], legs: Legs, settings: SearchConfig) -> Legs:
-    """Return what ranks make of the legs; what a text says itself and what it is lent have one."""
+    """Return the legs with ranks for scores; a text's own words and its neighbours' have one rank."""
     own, neighbours, vector, graph = (dense_legs(searched, parts) for parts in legs)
     whole = [mine + theirs for mine, theirs in zip(own, neighbours, strict=True)]
     ranked = (map(values, rank_scores(searched, leg, settings)) for leg in (whole, vector, graph))
@@ -196,7 +196,7 @@ def ranked_legs(searched: Sequence[Searched], legs: Legs, settings: SearchConfig
 def of_words_and_vectors(
     own: Sequence[Floats], neighbours: Sequence[Floats], vector: Sequence[Floats], weights: Mapping[str, float]
 ) -> list[Floats]:
-    """Return what words and vectors alone make of each row, between 0 and 1."""
+    """Return the score of each row by words and vectors alone, between 0 and 1."""
     by_word, by_vector = weights["keyword"], weights["vector"]
     total = (by_word + by_vector) or 1.0
     return [

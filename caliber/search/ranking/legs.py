@@ -64,7 +64,7 @@ class Searched:
         return self.visibility.visible
 
     def searchable(self) -> Bools:
-        """Return which visible rows words may find, or that lend. Shapes: ``bool[owners.length]``"""
+        """Return the visible rows that words may find, or that boost neighbours. Shapes: ``bool[owners.length]``"""
         if self.excluded is None or not len(self.excluded):
             return self.visible
         searchable = self.visible.copy()
@@ -72,7 +72,7 @@ class Searched:
         return searchable
 
     def inside(self) -> Bools | None:
-        """Return which candidates may be hits; None: all. Shapes: ``bool[m]``."""
+        """Return the candidates that may be hits; None: all. Shapes: ``bool[m]``."""
         return self.allowed.take(self.rows) if self.mixed else None
 
     def places_of(self, rows: Ints) -> Ints:
@@ -132,7 +132,7 @@ class Coverage(NamedTuple):
     texts: int
 
     def weight(self, count: int) -> float:
-        """Return what a word weighs that so many texts hold."""
+        """Return the weight of a word that so many texts contain."""
         return _idf(count, self.texts)
 
 

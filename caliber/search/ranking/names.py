@@ -52,7 +52,7 @@ class Names:
         return names_in(parts, in_sight, _LONGEST)
 
     def marked(self, item: Searched, name: tuple[str, ...], rows: Ints | Bools) -> Bools:
-        """Return which of some rows go by a name. Shapes: rows as an index -> ``bool[rows]``."""
+        """Return the mask of rows that go by a name. Shapes: rows as an index -> ``bool[rows]``."""
         column = _name_of(item.owners)
         if column is None:
             return np.zeros(len(rows), np.bool_)

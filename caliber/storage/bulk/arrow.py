@@ -112,7 +112,7 @@ class Source:
 
 
 def source_of(data: Any, batch_rows: int) -> Source:
-    """Return what a Table, RecordBatch, RecordBatchReader or anything with ``__arrow_c_stream__`` holds.
+    """Return the rows of a Table, RecordBatch, RecordBatchReader or anything with ``__arrow_c_stream__``.
 
     Raises: ExtraNotInstalled, DTypeError, InvalidValue
     """
@@ -134,14 +134,14 @@ def _sound(data: Any) -> Any:
     try:
         data.validate()
     except load_pyarrow().ArrowException as error:
-        raise InvalidValue(field="data", reason="is no table: its columns are not what it says of them") from error
+        raise InvalidValue(field="data", reason="is not a valid table: its columns differ from its schema") from error
     return data
 
 
 def _pieces(reader: Iterable[Any], names: Sequence[str], batch_rows: int) -> Iterator[Any]:
     for batch in reader:
         if sorted(_sound(batch).schema.names) != sorted(names):  # no stream checks what it is made of
-            raise InvalidValue(field="columns", reason="a record batch has others than the stream says")
+            raise InvalidValue(field="columns", reason="a record batch has other columns than the stream's schema")
         for start in range(0, batch.num_rows, batch_rows):
             yield batch.slice(start, batch_rows)
 
@@ -172,7 +172,7 @@ def _check_whole(array: Any, name: str, first_row: int) -> None:
             except pa.ArrowException:
                 bad = _first_bad(array.dictionary, _validate)
                 row = codes.index(bad) if bad in codes else 0
-        reason = "the text is not UTF-8" if "UTF8" in str(error) else "it leaves the buffers it is in"
+        reason = "the text is not UTF-8" if "UTF8" in str(error) else "its offsets exceed its buffers"
         raise InvalidRow(row=first_row + row, field=name, reason=reason) from None
 
 
@@ -403,7 +403,7 @@ def joined_batches(relation: Relation, batches: Sequence[Any]) -> Any:
 
 
 def keys_of(relation: Relation, batch: Any) -> list[tuple[Any, ...]]:
-    """Return what orders the rows of a batch: the ordinal where there is one, else the key."""
+    """Return the sort keys of a batch's rows: the ordinal where there is one, else the key."""
     names = ("ordinal",) if relation.ordinal else relation.key
     return list(zip(*(batch.column(name).to_pylist() for name in names), strict=True))
 

@@ -46,7 +46,7 @@ def check_batch(relation: Relation, columns: Columns, rows: int, first_row: int)
         column = columns[declared.name]
         there = present(column, rows)
         if not declared.nullable and there is not None and not there.all():
-            _fail(int((~there).argmax()), first_row, declared.name, "there must be a value")
+            _fail(int((~there).argmax()), first_row, declared.name, "a value is required")
         _check_column(declared, column, there, rows, first_row)
     _check_across(relation, columns, rows, first_row)
 
@@ -143,7 +143,7 @@ def check_dimensions(columns: Columns, rows: int, first_row: int, spaces: Mappin
     wanted = np.array([spaces.get(space, 0) for space in uuids_of(columns["space_id"], rows)], np.int64)
     _refuse(wanted == 0, None, first_row, "space_id", "refers to no embedding_space: load or make that first")
     lengths = np.diff(edges(columns["vector"], rows))
-    _refuse(lengths != wanted, None, first_row, "vector", "has not as many dimensions as its space")
+    _refuse(lengths != wanted, None, first_row, "vector", "has other dimensions than its space")
 
 
 def _both(left: npt.NDArray[np.bool_] | None, right: npt.NDArray[np.bool_] | None) -> npt.NDArray[np.bool_] | None:

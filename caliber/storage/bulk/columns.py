@@ -27,7 +27,7 @@ _DTYPES: dict[CopyKind, Any] = {
 
 
 def present(column: CopyColumn, rows: int) -> npt.NDArray[np.bool_] | None:
-    """Return which rows have a value, or None where all have one."""
+    """Return the mask of rows that have a value, or None where all have one."""
     if column.validity is None:
         return None
     bits = np.unpackbits(column.validity, bitorder="little", count=column.first + rows)
@@ -103,7 +103,7 @@ def texts_of(column: CopyColumn, rows: int) -> list[bytes | None]:
 
 
 def is_one_of(column: CopyColumn, rows: int, values: Sequence[bytes]) -> npt.NDArray[np.bool_]:
-    """Return which rows of a column of texts hold one of a few values; of what is missing, anything."""
+    """Return the mask of texts equal to one of a few values; undefined for missing values."""
     offsets = edges(column, rows)
     starts, lengths = offsets[:-1], np.diff(offsets)
     out = np.zeros(rows, np.bool_)
@@ -234,7 +234,7 @@ def canonical_json(column: CopyColumn, declared: Column, rows: int, first_row: i
                 value = declared.json_decode(json.loads(text))
                 known[text] = dump_json(declared.json_encode(value)).encode()
             except (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError):
-                reason = "no JSON of the form that this column has"
+                reason = "is not JSON of the form that this column has"
                 raise InvalidRow(row=first_row + row, field=declared.name, reason=reason) from None
         written = known[text]
         changed |= written != text

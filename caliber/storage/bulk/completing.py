@@ -119,7 +119,7 @@ def _derived(relation: Relation, rule: Derived, columns: Columns, rows: int, mak
 
 
 def _has_source(rule: Derived, columns: Columns, rows: int) -> np.ndarray | None:
-    """Return which rows have what a hash is made of, or None where all have it."""
+    """Return the mask of rows that have the inputs of a hash, or None where all have them."""
     return present(columns[rule.of[0]], rows) if isinstance(rule, Sha256) else None
 
 

@@ -40,7 +40,7 @@ def other_owner(key: ForeignKey) -> str:
 
 
 def questions(relation: Relation, table: Callable[[str], str], mark: str, *, references: bool = True) -> list[Question]:
-    """Return what to ask after loading a relation; ``mark`` is the placeholder of the only parameter.
+    """Return the checks to run after loading a relation; ``mark`` is the placeholder of the only parameter.
 
     ``references``: also whether what a row refers to is there, for a database that has not said so already.
     """

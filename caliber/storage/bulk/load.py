@@ -129,11 +129,11 @@ class Tally:
         return np.concatenate(self._skipped) if self._skipped else np.empty(0, np.int64)
 
     def report(self, relation: Relation, change_records: int) -> BulkReport:
-        """Return what was done."""
+        """Return the report of the load."""
         return BulkReport(relation.name, self.rows, self.loaded, change_records, self.skipped_rows)
 
 
 def row_of_loaded(number: int, skipped: npt.NDArray[np.int64]) -> int:
-    """Return which row the ``number``-th loaded one was, counted from 0, among those that were skipped."""
+    """Return the row number of the ``number``-th loaded row, counted from 0, skipped rows included."""
     before = skipped - np.arange(skipped.shape[0])
     return number + int(np.searchsorted(before, number, side="right"))

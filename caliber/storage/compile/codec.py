@@ -86,7 +86,7 @@ def _encode_expression(column: Column, value: str, scope: dict[str, Any]) -> str
 
 @functools.cache
 def decoder_of(column: Column) -> Callable[[Any], Any] | None:
-    """Return what turns a stored value of a column, NULL excepted, into the entity's; None where they are the same.
+    """Return the function from a column's stored value, NULL excepted, to the entity's; None where they are the same.
 
     It raises StorageError for a value that is none of the column's.
     """

@@ -127,7 +127,7 @@ def compile_stored(predicate: Predicate, relation: Relation, dialect: Dialect) -
 
 
 def digest_of(sql: str) -> str:
-    """Return what names a statement by its text."""
+    """Return the digest that names a statement by its text."""
     return hashlib.sha256(sql.encode()).hexdigest()[:16]
 
 

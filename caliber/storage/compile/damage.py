@@ -143,7 +143,7 @@ def damaged_row(relation: Relation, row: Row) -> StorageError | None:
 
 
 def key_of(relation: Relation, row: Row) -> str:
-    """Return what a row is called in messages: its key, or its ordinal where the key is damaged."""
+    """Return the name of a row in messages: its key, or its ordinal where the key is damaged."""
     start = 1 if relation.ordinal else 0
     places = {column.name: (place, column) for place, column in enumerate(relation.columns, start)}
     key = [places[name] for name in relation.key if name in places]

@@ -51,7 +51,7 @@ DECODING: dict[str, Any] = {
 
 @functools.cache
 def raw_decoder_of(column: Column) -> Callable[[Any], Any] | None:
-    """Return what decodes a stored value, or None where it is the entity's; for a damaged one it raises anything."""
+    """Return the function that decodes a stored value, or None where it is the entity's; damage raises anything."""
     scope = dict(DECODING)
     expression = decode_expression(column, "value", scope)
     if expression == "value":

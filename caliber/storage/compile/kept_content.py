@@ -22,7 +22,7 @@ def pack_content(relation: Relation, row: Row) -> str:
 
 
 def unpack_content(body: str) -> dict[str, Any]:
-    """Return what ``pack_content`` kept. Raises: StorageError for a damaged body."""
+    """Return the content packed by ``pack_content``. Raises: StorageError for a damaged body."""
     try:
         loaded: dict[str, Any] = json.loads(body)
         return {

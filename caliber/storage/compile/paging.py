@@ -20,7 +20,7 @@ _LEAST: Final[dict[ColumnType, Any]] = {
 
 
 def before_first(relation: Relation) -> tuple[Any, ...]:
-    """Return what stands before the first row: an ordinal, or a key where there are none."""
+    """Return the position before the first row: an ordinal, or a key where there are none."""
     if relation.ordinal:
         return (-1,)
     return tuple(_LEAST.get(relation.column(name).type, "") for name in relation.key)
@@ -39,5 +39,5 @@ def pages(session: StatementSession, plans: RelationPlans, rows: int) -> Iterato
 
 
 def behind(plans: RelationPlans, page: list[Row], after: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return what the page after a page begins behind; ``after`` is what that one began behind."""
+    """Return the position that the next page begins after; ``after`` is that of this page."""
     return (last_of(page, after[0]),) if plans.relation.ordinal else plans.codec.key_of(page[-1])

@@ -73,7 +73,7 @@ class Dialect(Protocol):
         ...
 
     def number_from(self, name: str, first: int) -> str:
-        """Return what makes a relation without rows give out ordinals from ``first`` on."""
+        """Return the statement that makes a relation without rows give out ordinals from ``first`` on."""
         ...
 
     def contains(self, column: Column, mark: str) -> str:

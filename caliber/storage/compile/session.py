@@ -51,5 +51,5 @@ class Counter:
 
 
 def store_closed() -> Unavailable:
-    """Return what whoever uses a store hears after it was closed."""
+    """Return the error of a call on a store that was closed."""
     return Unavailable("the store is closed; open it again", reason="closed", retryable=False)

@@ -142,7 +142,7 @@ def only_one(path: Path) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(handle)
-            reason = "somebody else is writing it just now; wait until that ends"
+            reason = "another process is writing it; wait until it ends"
             raise Conflict(entity_type="file", id=str(path), reason=reason) from error
         with suppress(FileNotFoundError):
             if os.fstat(handle).st_ino == lock.stat().st_ino:
@@ -298,7 +298,7 @@ class Archive:
         self.path = path
         try:
             if path.exists() and not path.is_file():  # a pipe would wait for somebody who writes
-                raise InvalidValue(field=str(path), reason="is no file, but a folder, a pipe or the like")
+                raise InvalidValue(field=str(path), reason="is not a file, but a folder, a pipe or the like")
             self._file = path.open("rb")
         except OSError as error:
             raise _unread(path, error) from error
@@ -320,7 +320,7 @@ class Archive:
             raise
 
     def _none(self) -> InvalidValue:
-        return InvalidValue(field=str(self.path), reason="is no archive that `caliber db backup` made, or is damaged")
+        return InvalidValue(field=str(self.path), reason="is not an archive of `caliber db backup`, or is damaged")
 
     def _manifest(self, zipped: zipfile.ZipFile) -> Manifest:
         if self._places[_MANIFEST].file_size > _MANIFEST_BYTES_MAX:
@@ -397,7 +397,7 @@ class Archive:
                 progress("checking the archive", done, total)
 
     def member(self, relation: Relation) -> Member | None:
-        """Return what the archive says of a relation; None for one that did not exist yet when it was made."""
+        """Return the archive's entry of a relation; None for one that did not exist when it was made."""
         return next((each for each in self.manifest.relations if each.relation == relation.name), None)
 
     def columns_of(self, relation: Relation) -> tuple[Column, ...]:

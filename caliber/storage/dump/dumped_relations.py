@@ -34,7 +34,7 @@ def dumped(relation: Relation) -> Relation:
 
 
 def dump_relations(catalog: Catalog) -> tuple[Relation, ...]:
-    """Return what makes a store, in the order of references, which memories it has first.
+    """Return the relations of a dump in the order of references, declarations of memories first.
 
     Change records belong to a position, migrations to the database.
     """
@@ -48,7 +48,7 @@ def relations_to_empty(catalog: Catalog) -> tuple[Relation, ...]:
 
 
 def record_relations(catalog: Catalog) -> tuple[Relation, ...]:
-    """Return what makes a store worth keeping: the others are there as soon as one is made and opened."""
+    """Return the relations that hold records: the others exist as soon as a store is created and opened."""
     return tuple(relation for relation in relations_to_empty(catalog) if relation.place is Place.RECORDS)
 
 

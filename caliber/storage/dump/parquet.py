@@ -33,7 +33,7 @@ def open_parquet(path: Path, *, batch_rows: int) -> Iterator[ParquetFile]:
     import pyarrow.parquet as parquet
 
     if path.exists() and not path.is_file():  # a pipe would wait for somebody who writes
-        raise InvalidValue(field=str(path), reason="is no file, but a folder, a pipe or the like")
+        raise InvalidValue(field=str(path), reason="is not a file, but a folder, a pipe or the like")
     try:
         file = parquet.ParquetFile(path)
     except OSError as error:
@@ -81,7 +81,7 @@ def write_parquet(path: Path, reader: Any, progress: Progress) -> int:
 
 
 def parquet_writer(sink: Any, relation: Relation) -> Any:
-    """Return what writes record batches of a relation to a file object, each as a row group of its own."""
+    """Return a writer of a relation's record batches to a file object, each as a row group of its own."""
     load_pyarrow()
     import pyarrow.parquet as parquet
 

@@ -62,5 +62,5 @@ class Eraser(Protocol):
         ...
 
     def out_of_reach(self) -> list[str]:
-        """Return what this connection may not or cannot read, and what keeps copies elsewhere."""
+        """Return the places that this connection cannot read, and others that keep copies."""
         ...

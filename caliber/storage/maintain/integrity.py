@@ -269,7 +269,7 @@ def _orphans(table: Callable[[str], str], relations: Sequence[Relation]) -> Iter
 
 
 def ask(session: StatementSession, question: Question, table: Callable[[str], str], number: int) -> Finding | None:
-    """Return what a question finds, or None."""
+    """Return the finding of a question, or None."""
     relation = question.relation
     rows = f"FROM {table(relation.name)} AS t WHERE {question.condition}"
     name = f"check.{number}"

@@ -28,7 +28,7 @@ from caliber.storage.write.changes import RELOAD_RECORD, unpack_changes
 
 
 def copied_of(catalog: Catalog) -> tuple[Relation, ...]:
-    """Return what is the same in a copy.
+    """Return the relations that a move copies.
 
     Changes are a feed's, which begins anew; a schema's versions belong to the store.
     """
@@ -147,7 +147,7 @@ class Replica(Protocol):
 def no_store(shown: str) -> Conflict:
     """Return the error of a place where something else is than a store: it is left alone."""
     return Conflict(
-        f"what is in {shown} is no store of CALIBER, and is left alone: remove it yourself if it is to go",
+        f"{shown} is not a CALIBER store and was not removed: remove it yourself",
         entity_type="store",
         id=shown,
         reason="no store",
@@ -318,7 +318,7 @@ def verify(source: Reading, copy: Reading, batch_rows: int, relations: Iterable[
 
 
 def erasures_of(source: Reading, batch_rows: int) -> str | None:
-    """Return what tells whether something was forgotten between two boundaries; None if nothing ever was."""
+    """Return a function that tells whether erasures happened between two boundaries; None without any erasure."""
     found = _hashed(source.rows(ERASURE, batch_rows))
     return found.hex() if found.rows else None
 

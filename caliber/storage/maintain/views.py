@@ -35,7 +35,7 @@ class ViewSpelling(Protocol):
 
 
 def comment_of(view: View) -> str:
-    """Return what a view says of itself."""
+    """Return the comment of a view."""
     return f"{MARK} {view.comment} From {view.relation}."
 
 

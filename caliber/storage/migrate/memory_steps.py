@@ -217,8 +217,8 @@ def _added(store: str, rows: Sequence[StoredMemory], memory: MemoryType, dialect
     if code > LAST_CODE:
         raise SchemaMismatch(
             store=store,
-            reason=f"it has had {LAST_CODE - FIRST_CODE + 1} memories, and none of their numbers can be given again;"
-            " restore a backup of it into a new store",
+            reason=f"it has had {LAST_CODE - FIRST_CODE + 1} memories, and their codes cannot be used again;"
+            " restore a backup into a new store",
         )
     relation = own_memory(memory, code).relation
     fields = len(memory.fields)

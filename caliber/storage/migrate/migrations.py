@@ -107,7 +107,7 @@ def shuts_out(applied: Sequence[Migration], versions: Iterable[int]) -> bool:
 
 
 def checksum_of(statements: Sequence[str]) -> bytes:
-    """Return what a schema version's statements are known by."""
+    """Return the checksum of a schema version's statements."""
     return hashlib.sha256("\n".join(statements).encode()).digest()
 
 

@@ -30,11 +30,11 @@ class TextWords(Protocol):
     """The statements of one database for a step: before its own statements, and after them."""
 
     def first(self, step: TextStep) -> tuple[str, ...]:
-        """Return what comes before the statements of the step."""
+        """Return the statements before those of the step."""
         ...
 
     def then(self, step: TextStep) -> tuple[str, ...]:
-        """Return what comes after them. Records that are there make the index incomplete."""
+        """Return the statements after those of the step. Existing records make the index incomplete."""
         ...
 
 

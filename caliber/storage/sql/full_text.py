@@ -84,7 +84,7 @@ class FullText(Protocol):
     statements: dict[str, Plan]
 
     def state(self, session: StatementSession | None = None) -> FullTextState | None:
-        """Return what the store says of its index, at the boundary of a session if given; None when it has none."""
+        """Return the recorded state of the index, at the boundary of a session if given; None when it has none."""
         ...
 
     def keep(self, indexer_of: IndexerOf) -> None:
@@ -182,12 +182,12 @@ def _searched_by(relation: Relation, fields: tuple[str, ...]) -> Relation:
 
 
 def text_table(relation: Relation) -> str:
-    """Return what the tables of a relation's index begin with: of a memory by its code, which is nobody else's ever."""
+    """Return the prefix of the tables of a relation's index; a memory's has its code, which is never used again."""
     return text_table_of(relation.code) if is_declared(relation) else f"text_{relation.name}"
 
 
 def text_table_of(code: int) -> str:
-    """Return what the tables of the index of a declared memory begin with."""
+    """Return the prefix of the tables of a declared memory's index."""
     return f"text_m{code}"
 
 

@@ -26,7 +26,7 @@ class Feed(Protocol):
         ...
 
     def since(self, session: StatementSession, sequence: int) -> ChangeBatch | None:
-        """Return what ``session`` sees beyond the last boundary, or None when the feed does not reach back to it."""
+        """Return the changes that ``session`` sees since the last boundary, or None when the feed lost them."""
         ...
 
     def covers(self, sequence: int) -> bool:

@@ -341,8 +341,8 @@ def _too_late() -> Unavailable:
 
 def _unanswered() -> Unavailable:
     return Unavailable(
-        "the deadline passed while the transaction that this write shares with others was under way, and no answer"
-        " came: look before you write it again, or write with an idempotency_key",
+        "the deadline passed during the shared transaction of this write, and its outcome is unknown:"
+        " check before you write again, or write with an idempotency_key",
         reason="outcome unknown",
     )
 

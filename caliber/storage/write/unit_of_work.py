@@ -164,7 +164,7 @@ class UnitOfWork:
         return [self._hold(plans, row) for row in rows]
 
     def stale(self, relation: Relation, until_us: int, below: float) -> list[Any]:
-        """Return what retention reaches of a relation: made up to a time, and less sure than ``below``."""
+        """Return the records in reach of retention: made up to a time, and less sure than ``below``."""
         plans = self._plans[relation.name]
         assert plans.stale is not None  # asked of relations whose records end
         return [self._hold(plans, row) for row in self._session.run(plans.stale, (until_us, below))]

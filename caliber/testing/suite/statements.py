@@ -280,7 +280,7 @@ _bases = iter(range(3_000_000_000, 4_000_000_000, 1_000))
 
 
 def _apart(relation: Relation, path: AccessPath, number: int) -> dict[str, Any]:
-    """Return what keeps rows of one key of a path from breaking a rule of uniqueness with each other."""
+    """Return values that keep rows of one key of a path from breaking a rule of uniqueness with each other."""
     names = {name for unique in relation.uniques for name in unique.columns} - set(path.by)
     enums = {name: relation.column(name).enum for name in names}
     return {name: list(enum)[number % len(enum)] for name, enum in enums.items() if enum is not None}

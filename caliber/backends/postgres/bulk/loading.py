@@ -198,7 +198,7 @@ class _Loading:
         row = int(place[1]) - 1 if place is not None else None
         if state == "23505" and row is not None:
             fields = _fields_of(self.relation, error.diag.constraint_name or "")
-            reason = "there is such a row already; on_existing='skip' passes over it"
+            reason = "such a row exists already; on_existing='skip' skips it"
             return Conflict(
                 f"row {row}, {fields}: {reason}", entity_type="row", id=str(row), reason=reason, row=row, field=fields
             )
@@ -211,7 +211,7 @@ class _Loading:
         return self.target.translate(error)
 
     def _dangling(self, error: psycopg.Error) -> CaliberError:
-        """Return which row refers to nothing: the server names the key, and that is all it says."""
+        """Return the row whose reference dangles: the server names only the key."""
         for key in self.relation.foreign_keys:
             named = re.search(rf"\({re.escape(key.column)}\)=\(([0-9a-f-]{{36}})\)", error.diag.message_detail or "")
             if named is None:

@@ -65,7 +65,7 @@ class PostgresBulk:
             yield from read(connection, self.target(), relation, batch_rows)
 
     def target(self) -> Target:
-        """Return where rows go, and who says so in change records."""
+        """Return the target of the rows, and the writer named in change records."""
         # Nobody's writer, so that our own memory too takes it for somebody else's, and reads it.
         sequence = "{}.{}".format(quote(self._dialect.schema), quote("{}_ordinal_seq"))
         return Target(

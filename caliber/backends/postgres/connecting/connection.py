@@ -189,7 +189,7 @@ class PgConnection:
         return self.exchange(*self.commands(plan, parameters))[-1]
 
     def commands(self, plan: Plan, parameters: Sequence[Any]) -> list[Command]:
-        """Return what runs a plan that ``know`` was called for."""
+        """Return the commands that run a plan known through ``know``."""
         return self._commands(plan, parameters, self.shared.bindings[plan.name])
 
     def _commands(self, plan: Plan, parameters: Sequence[Any], binding: Binding) -> list[Command]:

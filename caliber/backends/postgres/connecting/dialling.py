@@ -55,7 +55,7 @@ def connect(shared: Shared, deadline: float | None = None) -> PgConnection:
         raise InvalidConfigValue(
             field=shared.setting,
             value="<redacted>",
-            reason="it is, or its variable holds, no DSN that PostgreSQL's library reads",
+            reason="not a valid PostgreSQL DSN; set it to env:NAME, a variable that contains one",
         ) from None
     raw.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # where the driver itself begins, as BEGIN here
     made = PgConnection(raw, shared)
@@ -66,7 +66,7 @@ def connect(shared: Shared, deadline: float | None = None) -> PgConnection:
 def _dialled(
     dial: Callable[[], psycopg.Connection[Any]], shared: Shared, deadline: float | None
 ) -> psycopg.Connection[Any]:
-    """Return what ``dial`` makes. Raises: Unavailable when the deadline passed before.
+    """Return the result of ``dial``. Raises: Unavailable when the deadline passed before.
 
     Names are looked up in a call that nothing ends early, and the library counts in seconds. So whoever has a deadline
     waits for another thread, as long as it wants to; what then comes too late is closed.

@@ -67,7 +67,7 @@ class StatementError(Exception):
 
 
 def statement_error(result: PGresult) -> StatementError:
-    """Return what a failed result says, without the parts that quote values."""
+    """Return the error of a failed result, without the parts that quote values."""
 
     def field(which: DiagnosticField) -> str:
         raw = result.error_field(which)
@@ -99,7 +99,7 @@ def _translated(error: StatementError, store: str) -> CaliberError:
         return Unavailable(f"{store} is unavailable ({reason}): {advice}", reason=reason, retryable=retryable)
     if state == "23505":
         return Conflict(
-            entity_type="row", id="", reason=f"UNIQUE rule {error.constraint} was broken: there is such a row already"
+            entity_type="row", id="", reason=f"UNIQUE rule {error.constraint} was broken: such a row exists already"
         )
     if state.startswith("23"):
         return StorageError(

@@ -112,7 +112,7 @@ class ExternalPool(BasePool):
             self._lender.putconn(connection.raw)
             if deadline is not None and time.monotonic() >= deadline:
                 raise Unavailable("the deadline passed before the server answered; nothing was asked", reason="timeout")
-        raise Unavailable("the pool handed in lends only dead connections; try again", reason="connection lost")
+        raise Unavailable("connection_pool returned only dead connections; try again", reason="connection lost")
 
     def _ask_lender(self, until: float) -> psycopg.Connection[Any]:
         try:
@@ -120,12 +120,12 @@ class ExternalPool(BasePool):
         except psycopg.Error as error:
             if getattr(self._lender, "closed", False):
                 raise Unavailable(
-                    "the pool handed in is closed; open it, or open the store with another",
+                    "connection_pool is closed; open it, or pass another pool",
                     reason="closed",
                     retryable=False,
                 ) from error
             raise Unavailable(
-                "the pool handed in lent no connection in time: all are in use, or the server cannot be reached; try"
+                "connection_pool returned no connection in time: all are in use, or the server is unreachable; try"
                 " again, or make the pool larger",
                 reason="out of connections",
             ) from error

@@ -37,5 +37,5 @@ def dsn_of(settings: PostgresConfig, dsn: str | None = None) -> str:
         raise InvalidConfigValue(
             field="storage.dsn",
             value="<redacted>",
-            reason="it is, or its variable holds, no DSN that PostgreSQL's library reads",
+            reason="not a valid PostgreSQL DSN; set it to env:NAME, a variable that contains one",
         ) from None

@@ -32,7 +32,7 @@ _NAME_BYTES: Final = 63
 
 
 def prepared_name(prefix: bytes, name: str) -> bytes:
-    """Return what a statement is called on the server: of a long name the end is a digest."""
+    """Return the name of a statement on the server: a long name ends in a digest."""
     raw = name.encode()
     if len(prefix) + len(raw) > _NAME_BYTES:
         raw = raw[:16] + hashlib.sha256(raw).hexdigest()[:20].encode()

@@ -66,7 +66,7 @@ def create(connection: Connection, dialect: PostgresDialect, limit: int) -> list
     taken = {row[0] for row in rows}
     for view in VIEWS:
         if view.name in taken:
-            raise Conflict(entity_type="view", id=view.name, reason="something else has its name; rename that")
+            raise Conflict(entity_type="view", id=view.name, reason="another object has this name; rename it")
         connection.execute(f"CREATE VIEW {dialect.table(view.name)} AS {select_of(view, spelling, limit)}")
         comment = comment_of(view).replace("'", "''")
         connection.execute(f"COMMENT ON VIEW {dialect.table(view.name)} IS '{comment}'")
@@ -86,6 +86,6 @@ def drop(connection: Connection, dialect: PostgresDialect) -> list[str]:
         try:
             connection.execute(f"DROP VIEW {names}")
         except DependentObjectsStillExist as error:
-            reason = "something of somebody else's is made of our views; drop that first, and make it again afterwards"
+            reason = "other objects depend on the views; drop them first, and create them again afterwards"
             raise Conflict(entity_type="schema", id=dialect.schema, reason=reason) from error
     return sorted(row[0] for row in rows)

@@ -51,7 +51,7 @@ _TEXTUAL: Final = frozenset({ColumnType.TEXT, ColumnType.ENUM})
 
 
 def _keys(relation: Relation) -> list[str]:
-    """Return what orders rows, in the order of their bytes whatever the database's language."""
+    """Return the expressions that order rows by their bytes, whatever the database's language."""
     if relation.ordinal:
         return [quote("ordinal")]
     return [quote(name) + (' COLLATE "C"' if relation.column(name).type in _TEXTUAL else "") for name in relation.key]
@@ -228,7 +228,7 @@ class PostgresReplica:
     # --- the state of a copy ---------------------------------------------------------------------
 
     def _comment(self, connection: Connection) -> str | None:
-        """Return what the schema's comment says of an unfinished move."""
+        """Return the note on an unfinished move in the schema's comment."""
         row = connection.execute(
             b"SELECT obj_description(oid, 'pg_namespace') FROM pg_namespace WHERE nspname = %s", (self._schema,)
         ).fetchone()

@@ -76,7 +76,7 @@ class FullTextWriter:
         self._known = {}
 
     def indexer(self, name: str) -> TextIndexer | None:
-        """Return who makes entries by the rules of a name."""
+        """Return the indexer that makes entries by the rules of a name."""
         known = self._known
         if name not in known:
             known[name] = self._indexer_of(name)
@@ -191,7 +191,7 @@ class PostgresFullText:
         return self._patiently(work)
 
     def _drop(self, state: FullTextState | None) -> tuple[str, str]:
-        """Return what removes an index: also of memories that only others know."""
+        """Return the statements that drop an index, also of memories unknown to this process."""
         names = [text_table(relation) for relation in self._texts]
         names += [text_table_of(code) for code in (() if state is None else state.memories)]
         return drop_texts(dict.fromkeys(names), self._dialect), self._own.forget_all

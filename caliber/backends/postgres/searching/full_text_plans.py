@@ -89,14 +89,14 @@ class StepWords:
         self._dialect = dialect
 
     def first(self, step: TextStep) -> tuple[str, ...]:
-        """Return what comes before the statements of a step: the lock that every write waits for comes first of all."""
+        """Return the statements before those of a step: first the lock that every write waits for."""
         return (lock_of(self._dialect), *(() if step.records or not step.was else (self._dropped(step),)))
 
     def _dropped(self, step: TextStep) -> str:
         return drop_texts((step.table,), self._dialect)
 
     def then(self, step: TextStep) -> tuple[str, ...]:
-        """Return what comes after the statements of a step.
+        """Return the statements after those of a step.
 
         Tables that are there are emptied, not made anew: a reader of an older boundary finds what they held.
         """
@@ -117,7 +117,7 @@ class StepWords:
 
 
 def kept_plan(dialect: PostgresDialect) -> Plan:
-    """Return what asks which declared memories the index of a store holds; no row without an index."""
+    """Return the plan that reads which declared memories the index holds; no row without an index."""
     return Plan("text.kept", f"SELECT memories FROM {dialect.table(STATE)}", (), ("memories",))
 
 

@@ -55,7 +55,7 @@ def _hides(relation: Relation) -> bool:
 
 
 def looked_up(relation: Relation, dialect: PostgresDialect, on: str, first: int | None) -> str:
-    """Return what joins each row with its record ``o`` that ``on`` names, if that is in sight and meets the filters.
+    """Return the join of each row with its visible record ``o`` under ``on`` that meets the filters.
 
     Looked up one by one, by its key: of so many conditions the planner expects to leave one row of the whole relation,
     and would scan that for each row it has.

@@ -60,7 +60,7 @@ class Space:
 
 
 def index_name(space_id: uuid.UUID, relation: Relation) -> str:
-    """Return what the index of the vectors of one kind of record is called."""
+    """Return the name of the index of the vectors of one kind of record."""
     return f"{PREFIX}{space_id.hex}_{text_table(relation).removeprefix('text_')}"
 
 
@@ -91,7 +91,7 @@ def drop_index(name: str, dialect: PostgresDialect) -> str:
 
 @functools.lru_cache(maxsize=1_024)
 def nearest_plan(relation: Relation, space: Space, dialect: PostgresDialect) -> Plan:
-    """Return what finds near vectors of one kind of record in a space."""
+    """Return the plan that finds near vectors of one kind of record in a space."""
     kind, key = relation.name, relation.key[0]
     schema = quote(dialect.vector_schema)
     query = f"$1::{schema}.vector::{schema}.{space.type}({space.dimensions})"
@@ -120,7 +120,7 @@ class VectorPlans:
 
 
 def _few(relation: Relation, dialect: PostgresDialect) -> Plan:
-    """Return what reads the vectors of all records that meet a filter, beginning with the records."""
+    """Return the plan that reads the vectors of all records that meet a filter, beginning with the records."""
     kind, key = relation.name, relation.key[0]
     return Plan(
         f"nearest.few_{kind}",
@@ -142,7 +142,7 @@ _SETTINGS: Final = {
 
 
 def _settings(method: str, iterative: bool) -> Plan:
-    """Return what sets up a search by an index, until its transaction ends.
+    """Return the statements that set up a search by an index, until its transaction ends.
 
     Sorting is discouraged: the index gives the order, and estimates of filters would speak for sorting everything.
     """

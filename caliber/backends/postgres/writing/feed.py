@@ -65,7 +65,7 @@ class SnapshotFeed:
             self._xids[sequence] = xid
 
     def question(self) -> tuple[str, bytes, int] | None:
-        """Return what to ask the server to learn whether others wrote, or None before anything was read."""
+        """Return the parameters that ask the server for others' commits, or None before the first read."""
         last = self._last
         return None if last is None else (last.text, self._writer, self._started)
 

@@ -37,7 +37,7 @@ _PLACE: Final = (
 
 
 def place_of(connection: PgConnection) -> str:
-    """Return which database a connection leads to, also after the server was restarted."""
+    """Return the identity of a connection's database, also after the server was restarted."""
     return str(connection.command(_PLACE)[0][0])
 
 
@@ -168,7 +168,7 @@ class Listener:
         connection.silence_ms = self._shared.connect_timeout_ms  # of a server that just let us in
         place, pid = connection.command(_PLACE)[0]
         if int(pid) != connection.pg.backend_pid:
-            raise _wrong("it leads to a pool of connections: LISTEN needs a direct connection to the server")
+            raise _wrong("it leads to a connection pool: LISTEN needs a direct connection to the server")
         if place != self._place:
             raise _wrong("it leads to another database than storage.dsn")
         connection.command(f"LISTEN {quote(self._channel)}")

@@ -41,12 +41,12 @@ NAMES: Final = {
 
 
 def channel_of(schema: str) -> str:
-    """Return what commits of a tenant are told on: a name is at most 63 bytes, as a schema's may be already."""
+    """Return the channel of a tenant's commits: a hash, as channel and schema names both have at most 63 bytes."""
     return "caliber_" + _hash(schema, 32)
 
 
 def prefix_of(schema: str) -> str:
-    """Return what the channels begin with on which a tenant's events go out by name."""
+    """Return the prefix of the channels on which a tenant's events go out by name."""
     return f"caliber_{_hash(schema, 16)}_"
 
 
@@ -59,7 +59,7 @@ def named_channel(schema: str, name: str) -> str:
 
 
 def head_of(writer: str) -> str:
-    """Return what the notifications of one writer begin with, by which its own listener knows them unread."""
+    """Return the first bytes of one writer's notifications: its own listener skips them unread."""
     return f'{{"writer":"{writer}"'
 
 
@@ -122,7 +122,7 @@ class CommitNotifier:
 
 
 def read(payload: str) -> Notification:
-    """Return what a notification says. Whoever may connect can send one: what is not ours only says "look"."""
+    """Return a notification. Anybody who may connect can send one: a foreign payload only means "look"."""
     try:
         body = json.loads(payload)
         return Notification(str(body["writer"]), tuple(_unpacked(item) for item in body["events"]))

@@ -116,7 +116,7 @@ class _Step:
         self._steps = steps
 
     def resume(self, rows: list[list[Row]] | None) -> tuple[Query, ...] | None:
-        """Return what is asked next, or None at the end."""
+        """Return the next queries, or None at the end."""
         try:
             return next(self._steps) if rows is None else self._steps.send(rows)
         except StopIteration as end:
@@ -385,7 +385,7 @@ class PostgresWriter(GroupWriter):
         )
 
     def _messages(self, batch: Batch, changed: bool) -> tuple[str, str] | None:
-        """Return what a batch tells others as it commits, if somebody may hear it."""
+        """Return the notifications of a batch for its commit, if there may be listeners."""
         if self._notifier is None:
             return None
         units = [request.unit for request in batch.trying if request.unit is not None]

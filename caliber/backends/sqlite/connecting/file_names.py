@@ -28,7 +28,7 @@ Identity = tuple[int, int]
 
 
 def _status(path: str) -> os.stat_result | None:
-    """Return what the system says of a file, or None where there is none. Raises: OSError."""
+    """Return the status of a file, or None where there is none. Raises: OSError."""
     try:
         return Path(path).stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -36,7 +36,7 @@ def _status(path: str) -> os.stat_result | None:
 
 
 def _identity(status: os.stat_result | None) -> Identity | None:
-    """Return what tells a file from all others."""
+    """Return the identity of a file: no other file has it."""
     return None if status is None else (status.st_dev, status.st_ino)
 
 

@@ -111,7 +111,9 @@ class SqliteEraser:
                     raise
                 alone = False
             if not alone:
-                raise Unavailable("others have the store open; close them, and purge it again", reason="locked")
+                raise Unavailable(
+                    "other processes have the store open; close them, and purge it again", reason="locked"
+                )
             connection.close()
         for file in self._files():
             if file.exists():

@@ -127,7 +127,7 @@ def _put(beside: Path, target: Path, options: OpenOptions) -> None:
         else:
             take_place(beside, target)
     except FileExistsError as error:
-        reason = "it was made meanwhile; --force replaces what it holds"
+        reason = "another process created it meanwhile; --force replaces its contents"
         raise Conflict(entity_type="store", id=str(target), reason=reason) from error
 
 

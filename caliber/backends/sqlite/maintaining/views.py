@@ -65,7 +65,7 @@ def create(connection: SqliteConnection, limit: int) -> list[str]:
     taken = {row[0] for row in rows}
     for view in VIEWS:
         if view.name in taken:
-            raise Conflict(entity_type="view", id=view.name, reason="something else has its name; rename that")
+            raise Conflict(entity_type="view", id=view.name, reason="another object has this name; rename it")
         text = f"/* {comment_of(view)} */ {select_of(view, _SPELLING, limit)}"
         connection.command(f"CREATE VIEW {quote(view.name)} AS {text}")
     return [view.name for view in VIEWS]

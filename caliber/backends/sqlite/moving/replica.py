@@ -54,7 +54,7 @@ _OWN_TABLES: Final = (
 
 
 def _bare(relation: Relation) -> str:
-    """Return what makes a table without indexes and rules, which are faster made over rows that are there."""
+    """Return the statement that makes a table without indexes and rules: those are made faster over existing rows."""
     return compile_relation(dataclasses.replace(relation, uniques=(), paths=(), _by_name={}), DIALECT).create[0]
 
 

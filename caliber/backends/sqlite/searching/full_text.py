@@ -116,7 +116,7 @@ def _of(relation: Relation) -> _Statements:
 
 
 def read_state(connection: StatementSession) -> FullTextState | None:
-    """Return what the store says of its index; None when it has none."""
+    """Return the recorded state of the store's index; None when it has none."""
     if not connection.run(_EXISTS, ()):
         return None
     rows = connection.run(_ASK, ())
@@ -138,12 +138,12 @@ class StepWords:
 
     @staticmethod
     def first(step: TextStep) -> tuple[str, ...]:
-        """Return what comes before the statements of a step."""
+        """Return the statements before those of a step."""
         return drop_texts(step.table) if step.was else ()
 
     @staticmethod
     def then(step: TextStep) -> tuple[str, ...]:
-        """Return what comes after the statements of a step."""
+        """Return the statements after those of a step."""
         kept = f"UPDATE text_state SET memories = {step.kept}"
         if step.records is None:
             return (kept,)
@@ -258,7 +258,7 @@ class SqliteFullText:
         return there
 
     def _drop(self, state: FullTextState | None) -> tuple[str, ...]:
-        """Return what removes an index: also of memories that only others know."""
+        """Return the statements that drop an index, also of memories unknown to this process."""
         names = [text_table(relation) for relation in self._texts]
         names += [text_table_of(code) for code in (() if state is None else state.memories)]
         tables = (line for name in dict.fromkeys(names) for line in drop_texts(name))
