@@ -8,8 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from caliber.admin.facet import Admin
 from caliber.api.caliber import Caliber
 from caliber.engine.leases import LockService
+from caliber.events.facet import Events
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
@@ -30,8 +32,9 @@ def test_every_public_call_has_an_example() -> None:
 
     for name in public(Caliber):
         assert re.search(rf"\bmemory\.{name}\b", CODE), name
-    for name in public(LockService):
-        assert re.search(rf"\bagents\.locks\.{name}\(", CODE), name
+    for facet, kind in (("agents.locks", LockService), ("admin", Admin), ("events", Events)):
+        for name in public(kind):
+            assert re.search(rf"\.{facet}\.{name}\(", CODE), f"{facet}.{name}"
 
 
 def test_what_the_page_links_to_is_there() -> None:
