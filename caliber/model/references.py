@@ -39,12 +39,17 @@ class EntityType(StrEnum):
     CONFIG = "config"
 
 
-def kind_named(name: str) -> EntityType | str:
-    """Return a kind of record by its name; records of a declared memory are called as their relation.
+_KINDS: Final = {kind.value: kind for kind in EntityType}
 
-    Raises: ValueError
+
+def kind_named(name: str) -> EntityType | str:
+    """Return a kind of record by its name; one that is no member is called as its relation.
+
+    Raises: ValueError for what is no name of a relation
     """
-    return name if name.startswith("memory_") else EntityType(name)
+    if not name.isidentifier():
+        raise ValueError(name)
+    return _KINDS.get(name, name)
 
 
 USERS: Final = uuid.UUID("6c1d1f0e-3f0a-5c55-9a53-6a1c7e0b9d42")

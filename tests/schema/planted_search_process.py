@@ -131,11 +131,19 @@ def main(path: str, knobs: dict[str, Any], is_file: bool, folder: str) -> None:
                 assert memory.admin.check() == []
                 exported(memory)
                 left = found(memory), memory.storage.tips.count()
-                archive_file = Path(folder) / f"{mode}.zip"
+                archive_file, back = (Path(folder) / f"{mode}-{name}.zip" for name in ("there", "back"))
                 if is_file:
                     memory.admin.backup(archive_file)
             if is_file:
                 caliber.restore(settings, archive_file, replace=True)
+                elsewhere = config(str(Path(folder) / f"{mode}.db"), search__mode=mode)
+                caliber.restore(elsewhere, archive_file)  # of whatever database it is
+                for place in (settings, elsewhere):
+                    with caliber.open(place) as memory:
+                        assert (found(memory), memory.storage.tips.count()) == left
+                with caliber.open(elsewhere) as memory:
+                    memory.admin.backup(back)
+                caliber.restore(settings, back, replace=True)  # and back
                 with caliber.open(settings) as memory:
                     assert (found(memory), memory.storage.tips.count()) == left
             if is_file:
@@ -166,7 +174,8 @@ def exported(memory: Any) -> None:
         memory.storage.tips.delete(each.tip_id)
     assert found(memory) == set()
     memory.storage.bulk_load("tip", records)
-    assert found(memory) == before
+    memory.flush()
+    assert found(memory) == before, (found(memory), before)
     assert memory.admin.check() == []
 
 
@@ -174,6 +183,9 @@ def searched(memory: Any) -> None:
     assert found(memory) == {"plain", "secret"}
     assert found(memory, filter='about = "harbour" and weight = null') == {"plain", "secret"}
     assert found(memory, filter='about != "harbour"') == set()
+    memory.flush()
+    assert found(memory, filter={"about": ["harbour", "lake"], "weight": None}) == {"plain", "secret"}
+    assert found(memory, filter={"about": ["harbour", "lake"], "weight": [2, 3]}) == set()
     assert found(memory, as_of=NOW - 2 * DAY) == {"plain", "secret", "old"}
     assert found(memory, as_of=NOW + 2 * DAY) == {"plain", "secret", "coming"}
     assert {hit.kind for hit in memory.search("ferry harbour", limit=9).hits} == {"tip"}
@@ -181,8 +193,9 @@ def searched(memory: Any) -> None:
     (space,) = memory.storage.embedding_spaces.all()
     with inspect(memory).store.read() as session:
         progress = inspect(memory).store.statements["embedding.progress_tip"]
-        total, _ = session.run(progress, (space.space_id.bytes,))[0]
+        total, lacking = session.run(progress, (space.space_id.bytes,))[0]
     assert total == 4, "what is dropped is to have no vector"
+    assert lacking == 0, "vectors were made"
 
 
 def hidden(memory: Any) -> None:

@@ -104,6 +104,7 @@ for planted in (STEP, LAW):
     relations.BY_CODE[planted.code] = relations.BY_NAME[planted.name] = planted
 
 from support.configs import USER, config  # noqa: E402
+from support.providers import ScriptedSummarizer  # noqa: E402
 
 import caliber  # noqa: E402
 
@@ -123,6 +124,7 @@ def main(path: str, knobs: dict[str, Any], is_file: bool, folder: str) -> None:
             store(path, is_file, search__mode=mode, assembly__order=order, **knobs)
         rules = [{"memory": name, "mode": {"kind": "full"}, "priority": 50} for name in ("step_taken", "law")]
         store(path, is_file, search__mode=mode, injection_rules=rules, **knobs)
+    summed_up(path, is_file, **knobs)
 
 
 def store(path: str, is_file: bool, **knobs: Any) -> None:
@@ -132,6 +134,29 @@ def store(path: str, is_file: bool, **knobs: Any) -> None:
     try:
         with caliber.open(settings) as memory:
             in_windows(memory, knobs)
+    finally:
+        if is_file:
+            caliber.purge(settings)
+
+
+def summed_up(path: str, is_file: bool, **knobs: Any) -> None:
+    """Records of a task give way to one that sums them up when it ends; those of another task stay."""
+    when = {"kind": "compress_on", "when": {"on": "task_end"}}
+    fields = [{"name": "words", "type": "text"}]
+    steps = {"name": "step_taken", "type": "working", "fields": fields, "retention": when}
+    settings = config(path, memories=[steps], **knobs)
+    if is_file:
+        caliber.create(settings)
+    try:
+        with caliber.open(settings, summarization_provider=ScriptedSummarizer()) as memory:
+            task, other = (memory.start_trajectory(goal, initiator=USER).trajectory_id for goal in ("sail", "stay"))
+            for words, owner in ((DONE, task), ("the sails are set", task), (OTHERS, other)):
+                memory.storage.steps_taken.insert(Step(uuid.uuid4(), owner, words, NOW, 4))
+            memory.complete_trajectory(task, status="success", summary="")
+            left = {step.words: step for step in memory.storage.steps_taken.all()}
+            assert left.keys() == {f"summary of {DONE}", OTHERS}, left
+            assert left[f"summary of {DONE}"].trajectory_id == task
+            assert memory.admin.check() == []
     finally:
         if is_file:
             caliber.purge(settings)
