@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from caliber.engine.engine import Engine
 from caliber.erasure.unfinished import unfinished_erasures
-from caliber.policies.schedules import Scheduler
+from caliber.jobs.claims import Superseded
+from caliber.jobs.queue import JobQueue
+from caliber.retention.retaining import SWEEP, Retaining
 from caliber.storage.write.ending import archive
 from caliber.storage.write.unit_of_work import UnitOfWork
 
@@ -18,7 +21,7 @@ def maintain(engine: Engine) -> dict[str, int]:
     batches after it. Artifacts past their TTL are retired, not deleted.
     """
     engine.check_open()
-    retention = engine.config.retention
+    retention, jobs = engine.config.retention, engine.part(JobQueue)
 
     def work(uow: UnitOfWork) -> dict[str, int]:
         now = uow.now_us
@@ -34,13 +37,14 @@ def maintain(engine: Engine) -> dict[str, int]:
             if engine.store.plans[relation.name].lapsed is not None:
                 out[relation.plural] = len(lapsed)
         out |= {"windows": 0, "events": 0, "changes": 0}
+        out["jobs"] = uow.execute("job.prune", now - engine.config.jobs.history_ms * 1_000)
         windows = before(retention.windows_ms)
         out["windows"] = uow.execute("window.prune", now, _LONG_AGO if windows is None else windows)
         events = before(retention.events_ms)
         if events is not None:
             out["events"] = uow.execute("event.prune", events)
-            # What nobody's policies are about any more is kept as long as the log that would tell of it.
-            out["triggers"] = uow.execute("trigger.prune", events)
+            # A job that no configuration has a handler for is kept as long as the log that would tell of it.
+            out["abandoned_jobs"] = uow.execute("job.prune_abandoned", events, jobs.kinds)
         changes = before(retention.changes_ms)
         if changes is not None:
             out["changes"] = uow.execute("change.prune", changes, retention.changes_keep_rows)
@@ -57,7 +61,11 @@ def maintain(engine: Engine) -> dict[str, int]:
     # Windows still in the queue may refer to contents that would go now.
     engine.behind.flush()
     removed = engine.write(work)
-    removed["memories"] = Scheduler(engine).sweep()
+    removed["memories"] = 0
+    retaining = Retaining(engine)
+    if retaining.sweeps:
+        with contextlib.suppress(Superseded), jobs.holding(SWEEP) as claim:
+            removed["memories"] = 0 if claim is None else retaining.sweep(claim)
     # What a process that ended began to erase is gone from the records, but perhaps not from the files.
     removed["erasures"] = 0
     if unfinished_erasures(engine):

@@ -10,12 +10,12 @@ from caliber.admin.full_text import check_full_text
 from caliber.context.record.log import WindowLog
 from caliber.embedding.service import Embeddings
 from caliber.engine.engine import Engine
+from caliber.jobs.queue import JobQueue
 from caliber.kernels import active_path
 from caliber.kernels.jit.code import CompiledCode
 from caliber.model.access import Principal
 from caliber.schema.derived import Sha256
 from caliber.schema.relation import Relation
-from caliber.schema.relations import PENDING_TRIGGER
 from caliber.storage.compile.damage import key_text
 from caliber.storage.compile.derived import hashed, wrong_hash
 from caliber.storage.compile.paging import before_first, behind
@@ -33,7 +33,7 @@ def stats(engine: Engine, principal: Principal) -> dict[str, Any]:
         for relation in engine.store.catalog.relations:
             if relation.name not in records:
                 records[relation.name] = session.run(engine.store.plans[relation.name].count, ())[0][0]
-    behind = engine.behind
+    behind, jobs = engine.behind, engine.part(JobQueue)
     windows = engine.part(WindowLog)
     resident = engine.memory.stats
     embedder = engine.part(Embeddings).embedder
@@ -60,7 +60,8 @@ def stats(engine: Engine, principal: Principal) -> dict[str, Any]:
             "unrecorded_errors": engine.unrecorded_errors,
             "windows_written": windows.windows,
             "bytes_a_window": windows.bytes // max(windows.windows, 1),
-            "triggers_waiting": records[PENDING_TRIGGER.name],
+            "jobs_waiting": sum(jobs.waiting().values()),
+            "jobs_failed": jobs.failed(),
             "embeddings_waiting": 0 if embedder is None else embedder.waiting(),
             "turn_summaries_waiting": 0 if summaries is None else summaries.count(),
         },

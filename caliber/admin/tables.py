@@ -20,7 +20,7 @@ from caliber.model.pcp import Checkpoint
 from caliber.model.progress import Progress
 from caliber.model.time import from_us
 from caliber.model.trajectory import Artifact, Scope, Turn
-from caliber.policies import triggers
+from caliber.policies import trigger_jobs
 from caliber.resident.validity import rows_in_force
 from caliber.retention.retaining import Retaining
 from caliber.schema.in_force import counts
@@ -80,7 +80,7 @@ class ScopeTable(Table, of=SCOPE):
                 artifact_ids=list(made),
                 checkpoint_id=checkpoint,
             )
-            triggers.end(self._engine, uow, "list_by_scope", wanted.bytes, SCOPE_CLOSED)
+            trigger_jobs.cancel(self._engine, uow, "list_by_scope", wanted.bytes, SCOPE_CLOSED)
             Retaining(self._engine).scope_closed(uow, closed)
             return closed
 

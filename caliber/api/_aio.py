@@ -19,6 +19,7 @@ from caliber.api import opening
 from caliber.api._aio_admin import AsyncAdmin, AsyncTables
 from caliber.api._aio_agents import AsyncAgents
 from caliber.api._aio_events import AsyncEvents
+from caliber.api._aio_jobs import AsyncJobs
 from caliber.api._aio_knowledge import AsyncNoteMethods
 from caliber.api._aio_memories import AsyncRecordMethods
 from caliber.api._aio_trajectory import AsyncTaskMethods
@@ -34,7 +35,6 @@ from caliber.model.events import Event, EventType
 from caliber.model.ids import Id
 from caliber.model.progress import Progress
 from caliber.model.references import EntityRef
-from caliber.model.schedules import ScheduledRule
 from caliber.model.search import ReadConsistency
 from caliber.model.time import Clock
 from caliber.model.windows import ContextWindow, SearchResult
@@ -65,6 +65,11 @@ class AsyncFacets(AsyncFace, of=Facets):
     def events(self) -> AsyncEvents:
         """The events of commits. See ``Caliber.events``."""
         return self._face(AsyncEvents, self._sync.events)
+
+    @property
+    def jobs(self) -> AsyncJobs:
+        """Work behind calls: schedules, and the jobs of the durable queue. See ``Caliber.jobs``."""
+        return self._face(AsyncJobs, self._sync.jobs)
 
 
 class AsyncCaliber(AsyncHandle, AsyncTaskMethods, AsyncNoteMethods, AsyncRecordMethods, AsyncFacets, of=Caliber):
@@ -199,17 +204,6 @@ class AsyncCaliber(AsyncHandle, AsyncTaskMethods, AsyncNoteMethods, AsyncRecordM
     def config(self) -> CaliberConfig:
         """The configuration this tenant was opened with. See ``Caliber.config``."""
         return self._sync.config
-
-    async def schedules(self) -> list[ScheduledRule]:
-        """Return the policies' rules on a schedule, and when each is due next. See ``Caliber.schedules``."""
-        return await self._run(self._sync.schedules)
-
-    async def run_due(self) -> int:
-        """Run what is due by schedule, or was left by who died, unless another is at it; return how many actions.
-
-        See ``Caliber.run_due``.
-        """
-        return await self._run(self._sync.run_due)
 
     async def forget(
         self,

@@ -21,11 +21,9 @@ from caliber.model.erasure import ForgetReport
 from caliber.model.events import Event, EventType
 from caliber.model.ids import Id
 from caliber.model.references import EntityRef
-from caliber.model.schedules import ScheduledRule
 from caliber.model.search import ReadConsistency
 from caliber.model.windows import ContextWindow, SearchResult
 from caliber.policies.policy_engine import tasks_of
-from caliber.policies.schedules import Scheduler
 from caliber.search.service import Searching
 from caliber.trajectory.facet import TaskMethods
 
@@ -191,17 +189,6 @@ class Caliber(TaskMethods, NoteMethods, RecordMethods, Facets, AbstractContextMa
     def config(self) -> CaliberConfig:
         """The configuration this tenant was opened with."""
         return self._engine.config
-
-    def schedules(self) -> list[ScheduledRule]:
-        """Return the policies' rules on a schedule, and when each is due next."""
-        return Scheduler(self._engine).state()
-
-    def run_due(self) -> int:
-        """Run what is due by schedule, or was left by who died, unless another is at it; return how many actions.
-
-        An open store does so by itself every ``policy_engine.schedule_poll_ms``.
-        """
-        return Scheduler(self._engine).look()
 
     # --- erasing -----------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from caliber.config import CaliberConfig
 from caliber.dsl.loading import ConfigSource, config_of
 from caliber.engine.engine import Engine
 from caliber.erasure.unfinished import forget_words, report_unfinished
+from caliber.jobs import runner
 from caliber.llm.protocols import EmbeddingProvider, SummarizationProvider
 from caliber.model import arguments
 from caliber.model.access import Principal
@@ -27,7 +28,6 @@ from caliber.model.erasure import ForgetReport
 from caliber.model.errors import DTypeError
 from caliber.model.progress import Progress, unheard
 from caliber.model.time import Clock, SystemClock
-from caliber.policies.schedules import Scheduler
 from caliber.search.opening import SearchEngine
 from caliber.storage.protocol import ConnectionPool, Store
 
@@ -177,10 +177,6 @@ def _retain(engine: Engine) -> None:
     maintain(engine)
 
 
-def _run_due(scheduler: Scheduler) -> None:
-    scheduler.look()
-
-
 def open(  # noqa: A001  (the pinned name)
     config: ConfigSource,
     *,
@@ -231,7 +227,5 @@ def open(  # noqa: A001  (the pinned name)
     engine.memory.on_erased = lambda: forget_words(engine)
     report_unfinished(engine)
     engine.repeat("retention", lambda: _retain(engine), settings.retention.apply_every_ms)
-    scheduler = Scheduler(engine)
-    if scheduler.has_work:
-        engine.repeat("schedule", lambda: _run_due(scheduler), settings.policy_engine.schedule_poll_ms)
+    runner.start(engine)
     return Caliber(engine, who)

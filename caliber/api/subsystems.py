@@ -10,7 +10,12 @@ from caliber.context.service import open_windows
 from caliber.embedding.service import open_embeddings
 from caliber.engine.engine import Engine
 from caliber.events.facet import Events
+from caliber.jobs.facet import Jobs
+from caliber.jobs.queue import JobQueue
 from caliber.model.access import Principal
+from caliber.policies.schedules import Schedules
+from caliber.policies.triggers import Triggers
+from caliber.retention.retaining import Retaining
 from caliber.search.opening import SearchEngine
 from caliber.search.service import Searching
 from caliber.trajectory.summarizer import open_summarizer
@@ -50,14 +55,24 @@ class Facets:
             check_remote=engine.store.require_remote_events,
         )
 
+    @property
+    def jobs(self) -> Jobs:
+        """Work behind calls: schedules, and the jobs of the durable queue."""
+        return Jobs(self._engine, self._principal)
+
 
 def add_parts(engine: Engine) -> None:
     """Add every subsystem's part to an engine that was just opened, in the order in which they need each other.
 
     Raises: as ``caliber.open``.
     """
+    jobs = JobQueue(engine)
+    engine.add(jobs)
     engine.add(SearchEngine(engine))
     open_windows(engine)
     open_embeddings(engine)
     engine.open_summarization()
     open_summarizer(engine)
+    Triggers(engine).register(jobs)
+    Schedules(engine).register(jobs)
+    Retaining(engine).register(jobs)

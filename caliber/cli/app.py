@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "replay": ("caliber.cli.query:replay", "Assemble a recorded window again and compare."),
     "eval": ("caliber.cli.evaluating.command:evaluate", "Measure search on questions of yours, and explain misses."),
     "forget": ("caliber.cli.forget:forget", "Erase a person or thing from everything that is kept."),
+    "jobs": ("caliber.cli.jobs:jobs", "List, retry, cancel and run work that is done behind calls."),
     "policies": ("caliber.cli.policies:policies", "List what happens by itself, and when next."),
     "stats": ("caliber.cli.stats:stats", "Show what the store holds and where."),
     "doctor": ("caliber.cli.doctor:doctor", "Examine the installation, the configuration and the store."),

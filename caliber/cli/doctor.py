@@ -256,14 +256,21 @@ def opened(config: Any, network: bool) -> Iterator[Finding]:
                 f"{plural(waiting, 'block')} of turns without a summary yet",
                 "they get it while a program has the store open",
             )
-        triggers = found["behind"]["triggers_waiting"]
-        if triggers:
+        jobs = found["behind"]["jobs_waiting"]
+        if jobs:
             yield Finding(
                 area,
                 HINT,
-                f"{plural(triggers, 'trigger')} set off, and not carried out yet",
-                "a program that has the store open does them, every policy_engine.schedule_poll_ms; or"
-                " `caliber policies --run`",
+                f"{plural(jobs, 'job')} {'waits' if jobs == 1 else 'wait'}",
+                "a program that has the store open runs them, every jobs.poll_ms; or `caliber jobs run`",
+            )
+        failed = found["behind"]["jobs_failed"]
+        if failed:
+            yield Finding(
+                area,
+                BAD,
+                f"{plural(failed, 'job')} failed for good",
+                "`caliber jobs list --state failed` says why; `caliber jobs retry ID` runs one again",
             )
 
 

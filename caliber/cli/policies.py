@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 def policies(settings: Settings, run: bool) -> None:
     """List the policies' rules in their order; those on a schedule with when they are due next.
 
-    An open store runs what is due by itself every `policy_engine.schedule_poll_ms`.
+    An open store runs what is due by itself every `jobs.poll_ms`.
     """
     with settings.memory(note=False) as memory:
-        done = memory.run_due() if run else None
-        scheduled = memory.schedules()
+        done = memory.jobs.run_due() if run else None
+        scheduled = memory.jobs.schedules()
         config = memory.config
     found = {
         "time_zone": config.policy_engine.time_zone,

@@ -24,6 +24,14 @@ _KEYWORD_KNOBS: Final = {
     "lend_answer": "answer_boost",
 }
 """Renamed knobs of ``search.keyword``."""
+_JOB_KNOBS: Final = {
+    "schedule_poll_ms": "poll_ms",
+    "schedule_attempts_max": "attempts_max",
+    "trigger_takeover_ms": "lease_ms",
+}
+"""Knobs of ``policy_engine`` up to schema 3, in the names of section ``jobs``."""
+_NEW_JOB_KNOBS: Final = {"backoff_ms": 1, "backoff_max_ms": 1, "history_ms": 0, "workers": 1}
+"""What did not exist then; no window depends on it."""
 
 
 def renamed(data: dict[str, Any]) -> dict[str, Any]:
@@ -37,4 +45,9 @@ def renamed(data: dict[str, Any]) -> dict[str, Any]:
         modes = {kind: embedding[name] for name, kind in _EMBED_KNOBS.items()}
         rest = {name: value for name, value in embedding.items() if name not in _EMBED_KNOBS}
         data = {**data, "embedding": {**rest, "embed": modes}}
+    engine = data.get("policy_engine")
+    if isinstance(engine, dict) and _JOB_KNOBS.keys() <= engine.keys():
+        jobs = {name: engine[earlier] for earlier, name in _JOB_KNOBS.items()} | _NEW_JOB_KNOBS
+        rest = {name: value for name, value in engine.items() if name not in _JOB_KNOBS}
+        data = {**data, "policy_engine": rest, "jobs": jobs}
     return data

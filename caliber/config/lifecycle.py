@@ -49,22 +49,32 @@ class PolicyEngineConfig(Section):
     time_zone: Annotated[Name, AfterValidator(check_time_zone)] = knob(
         "Where the hours of schedules are told: an IANA name, such as Europe/Berlin.", "C-148", source_value="UTC"
     )
-    schedule_poll_ms: Duration = knob(
-        "How often an open store looks for what is due by schedule; 0 never does.", "C-238", unit="ms", ge=0
+
+
+class JobsConfig(Section):
+    """Work behind calls: triggers, schedules, retention and other jobs of the durable queue."""
+
+    poll_ms: Duration = knob(
+        "How often an open store looks for due jobs that no commit of its own announced; 0 never runs jobs in the"
+        " background.",
+        "C-238",
+        unit="ms",
+        ge=0,
     )
-    schedule_attempts_max: Int = knob(
-        "How often an action on a schedule is tried, at one look after the other, while what stops it may pass; and how"
-        " often a trigger that was left behind is taken up.",
-        "C-229",
-        ge=1,
-    )
-    trigger_takeover_ms: Duration = knob(
-        "How long after task_start or turn its actions count as left behind by a process that died, and are done at the"
-        " next look for what is due: longer than providers take for them, retries included.",
+    lease_ms: Duration = knob(
+        "How long a claimed job is kept from other processes; a process that is alive extends it. After this time"
+        " others claim the jobs of a process that died.",
         "C-229",
         unit="ms",
         gt=0,
     )
+    attempts_max: Int = knob("How often a job is claimed before it ends as failed.", "C-229", ge=1)
+    backoff_ms: Duration = knob(
+        "The wait after a first failed attempt; each further one doubles it.", "ours", unit="ms", gt=0
+    )
+    backoff_max_ms: Duration = knob("The longest wait between two attempts.", "ours", unit="ms", gt=0)
+    history_ms: Duration = knob("How long ended jobs are kept.", "ours", unit="ms", ge=0)
+    workers: Int = knob("How many jobs of a store run in the background at once.", "ours", ge=1, le=64)
 
 
 class TrajectoryConfig(Section):

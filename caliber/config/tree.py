@@ -33,6 +33,7 @@ from caliber.config.knobs import FOREVER, AsList, Duration, FrozenMap, Int, Name
 from caliber.config.lifecycle import (
     AccessConfig,
     CloseConfig,
+    JobsConfig,
     NotesConfig,
     PolicyEngineConfig,
     PrincipalConfig,
@@ -145,6 +146,7 @@ class CaliberConfig(Section):
     trust: TrustConfig = knob("How far content is trusted that comes without a label.", "design")
     debug: DebugConfig = knob("What views for people show.", "C-121")
     aio: AioConfig = knob("The asynchronous face.", "O-4")
+    jobs: JobsConfig = knob("How work behind calls is run.", "C-229")
     policy_engine: PolicyEngineConfig = knob("How policies are run.", "C-229")
     policies: Annotated[tuple[PolicyConfig, ...], AsList, Field(max_length=1_000)] = knob(
         "What happens by itself.", "C-226"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from caliber.config.policies import ActionConfig, PolicyAction, PolicyTarget
@@ -19,14 +18,16 @@ from caliber.embedding.service import Embeddings
 from caliber.embedding.space_provider import Vectors, attach
 from caliber.engine.engine import Engine
 from caliber.engine.stale_inputs import StaleInputs, check_erasures
+from caliber.jobs.claims import Claim
 from caliber.knowledge.drawing import NoteMaker, PreparedNote
 from caliber.knowledge.inheriting import trust_of_all, trust_of_extracted
 from caliber.model.access import Principal
 from caliber.model.errors import CaliberError, Conflict, LockExpired, Unavailable
 from caliber.model.events import Event, EventType
 from caliber.model.ids import ScopeId, TrajectoryId
+from caliber.model.jobs import Job
 from caliber.model.knowledge import Note
-from caliber.model.policies import PendingTrigger, Trigger
+from caliber.model.policies import Trigger
 from caliber.model.providers import ExtractionTurn
 from caliber.model.references import EntityType
 from caliber.model.trajectory import Artifact, ArtifactType, ExtractionMethod
@@ -42,7 +43,7 @@ from caliber.policies.steps import (
     declared_actions,
     source_of,
 )
-from caliber.policies.triggers import end, in_hand, set_off, take
+from caliber.policies.trigger_jobs import cancel, enqueue, trigger_of
 from caliber.retention.compressing import Compression, Compressor, Group
 from caliber.retention.pruning import own_relation, prune_in_range
 from caliber.retention.retaining import Retaining, record_taken
@@ -77,31 +78,31 @@ class PolicyEngine:
         """Return the actions of a trigger in the order they were declared."""
         return self._actions[trigger]
 
-    # --- triggers that wait ------------------------------------------------------------------------
+    # --- jobs of triggers --------------------------------------------------------------------------
 
-    def set_off(
+    def trigger_of(self, job: Job) -> Trigger:
+        """Return the trigger that a job is about."""
+        return trigger_of(job)
+
+    def enqueue(
         self, uow: UnitOfWork, trigger: Trigger, trajectory_id: TrajectoryId, scope_id: ScopeId | None
-    ) -> PendingTrigger:
-        """Let the actions of a trigger wait from the commit of this transaction on."""
-        return set_off(uow, trigger, trajectory_id, scope_id, self._principal)
+    ) -> Claim:
+        """Add the job of a trigger in the transaction that causes it; the caller does it after the commit."""
+        return enqueue(self._engine, uow, trigger, trajectory_id, scope_id, self._principal)
 
-    def in_hand(self, waiting: PendingTrigger) -> AbstractContextManager[None]:
-        """Say for as long as it takes that this process is at it: none of its threads takes it up for left."""
-        return in_hand(waiting)
-
-    def end(self, uow: UnitOfWork, path: str, key: bytes, reason: str) -> None:
-        """Remove what waits for something that ends in this transaction; ``path`` lists it by ``key``."""
-        end(self._engine, uow, path, key, reason)
+    def cancel(self, uow: UnitOfWork, path: str, key: bytes, reason: str) -> None:
+        """Cancel the triggers of a subject that ends in this transaction; ``path`` lists their jobs by ``key``."""
+        cancel(self._engine, uow, path, key, reason)
 
     # --- preparing -------------------------------------------------------------------------------
 
-    def prepare(self, trigger: Trigger, subject: Subject, waiting: PendingTrigger | None = None) -> Prepared:
+    def prepare(self, trigger: Trigger, subject: Subject, claim: Claim | None = None) -> Prepared:
         """Do all that needs a provider; nothing is written but the event of an action that stops everything.
 
         Raises: what a provider raised, when ``policy_engine.on_error`` is abort; at closing a scope, when
-            ``close.on_llm_failure`` is fail. Of what waits also: what stops the store and may pass; Overtaken.
+            ``close.on_llm_failure`` is fail. Of a job also: what stops the store and may pass; Superseded.
         """
-        prepared = Prepared(trigger, waiting)
+        prepared = Prepared(trigger, claim)
         for declared in self._actions[trigger]:
             step, begun = Step(declared), time.monotonic()
             prepared.steps.append(step)
@@ -111,8 +112,8 @@ class PolicyEngine:
                 else:
                     self._prepare_action(trigger, declared.action, subject, prepared, step)
             except CaliberError as error:
-                if waiting is not None and isinstance(error, Conflict | Unavailable) and error.retryable:
-                    raise  # it waits on, and is done when that has passed
+                if claim is not None and isinstance(error, Conflict | Unavailable) and error.retryable:
+                    raise  # the job is done when that has passed
                 step.error = error
             step.took_s = time.monotonic() - begun
             if step.error is not None and self._must_stop(trigger, declared):
@@ -129,13 +130,13 @@ class PolicyEngine:
     def _stop(self, prepared: Prepared, step: Step, subject: Subject) -> None:
         """Record that nothing of a trigger is done because of one action, and will be.
 
-        Where nothing can be written, what waits is left to be done later on. Raises: Overtaken.
+        Where nothing can be written, the job is done later. Raises: Superseded.
         """
         skipped = len(self._actions[prepared.trigger]) - 1
 
         def work(uow: UnitOfWork) -> None:
-            if prepared.waiting is not None:
-                take(uow, prepared.waiting)
+            if prepared.claim is not None:
+                prepared.claim.ack(uow)
             self._record(uow, prepared, step, subject, skipped=skipped)
 
         try:
@@ -259,9 +260,9 @@ class PolicyEngine:
     def apply(self, uow: UnitOfWork, subject: Subject, prepared: Prepared) -> Applied:
         """Write what was prepared, action by action, all but the closing scope's summary; return what came of it.
 
-        Raises: StaleInputs when a note was changed meanwhile, or something was forgotten; StepFailed; Overtaken.
+        Raises: StaleInputs when a note was changed meanwhile, or something was forgotten; StepFailed; Superseded.
         """
-        erased = None if prepared.waiting is None else take(uow, prepared.waiting)
+        erased = None if prepared.claim is None else prepared.claim.ack(uow)
         check_erasures(uow, subject.erased, erased)
         applied = Applied()
         trajectory_id = subject.trajectory.trajectory_id
@@ -394,8 +395,8 @@ class PolicyEngine:
             "outcome": "done" if step.error is None else "failed",
             **counts,
         }
-        if prepared.waiting is not None and prepared.waiting.attempts:
-            payload["attempt"] = prepared.waiting.attempts + 1
+        if prepared.claim is not None and prepared.claim.job.attempts:
+            payload["attempt"] = prepared.claim.job.attempts + 1
         if step.error is not None:
             payload |= {"error": step.error.kind, "message": str(step.error)[:500]}
             failed = {name: payload[name] for name in ("trigger", "error", "message")}

@@ -9,14 +9,20 @@ from caliber.config import CaliberConfig
 from caliber.config.injection import InjectionKind, InjectionMode
 from caliber.config.policies import ActionConfig, PolicyAction
 from caliber.embedding.space_provider import Vectors
+from caliber.jobs.claims import Claim
 from caliber.knowledge.drawing import PreparedNote, Source
 from caliber.model.errors import CaliberError
-from caliber.model.policies import PendingTrigger, Trigger
+from caliber.model.policies import Trigger
 from caliber.retention.compressing import Compression, Group, compressions
 from caliber.trajectory.artifacts import NewArtifact
 from caliber.trajectory.triggers import Subject
 
 COMPRESS: Final = "compress"
+
+
+def kind_of(action: ActionConfig | Compression) -> str:
+    """Return an action in a word."""
+    return COMPRESS if isinstance(action, Compression) else action.action.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +37,7 @@ class Declared:
     @property
     def kind(self) -> str:
         """The action in a word."""
-        return COMPRESS if isinstance(self.action, Compression) else self.action.action.value
+        return kind_of(self.action)
 
     @property
     def origin(self) -> str:
@@ -58,11 +64,11 @@ class Step:
 class Prepared:
     """The actions of one trigger, in their order; ``checkpoint`` is one that no policy asked for.
 
-    ``waiting`` is what their transaction is to remove; None for actions in the transaction that set them off.
+    ``claim`` is the job that their transaction ends; None for actions in the transaction that caused them.
     """
 
     trigger: Trigger
-    waiting: PendingTrigger | None = None
+    claim: Claim | None = None
     steps: list[Step] = field(default_factory=list)
     checkpoint: tuple[str, bytes] | None = None
 

@@ -1,108 +1,78 @@
-"""Waiting triggers: the actions of a started task or a turn wait in a row until they are done, whatever is killed.
+"""Handlers of triggers: the actions of a started task or a turn that a process left behind.
 
-The row is written in the transaction that stores the task or the turn, and removed in that of the actions, by key and
-version: whoever removes it has done them, and anybody else writes nothing of his. Source: C-229, C-235; decision 0172.
+The caller does them right after its commit. A process that finds the job when its lease is over does the actions of its
+own configuration, on what is there now, as the principal that caused the trigger. Source: C-229, C-238; decision 0172.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Iterator
-
+from caliber.context.service import Reader
 from caliber.engine.engine import Engine
-from caliber.kernels import uuid7
-from caliber.model.access import Principal
+from caliber.jobs.claims import Claim
+from caliber.jobs.handlers import URGENT, Handler
+from caliber.jobs.queue import JobQueue
+from caliber.model import states
 from caliber.model.events import EventType
-from caliber.model.ids import ScopeId, TrajectoryId
-from caliber.model.policies import PendingTrigger, Trigger
-from caliber.model.time import from_us
-from caliber.schema.relations import PENDING_TRIGGER, TRAJECTORY
+from caliber.model.jobs import Job, JobOutcome
+from caliber.model.trajectory import Scope, Trajectory
+from caliber.policies.policy_engine import tasks_of
+from caliber.policies.steps import declared_actions
+from caliber.policies.trigger_jobs import kind_of_trigger, record_unfinished, trigger_of
+from caliber.schema.relations import SCOPE, TRAJECTORY
+from caliber.search.service import Searching
 from caliber.storage.write import event_log
 from caliber.storage.write.unit_of_work import UnitOfWork
-from caliber.trajectory.triggers import Overtaken
-
-_in_hand: set[tuple[bytes, int]] = set()
-"""Triggers that threads of this process are doing at this moment, by key and version."""
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_hand.clear)  # the threads are not there
+from caliber.trajectory.triggers import SCOPE_CLOSED, WAITING
 
 
-def set_off(
-    uow: UnitOfWork, trigger: Trigger, trajectory_id: TrajectoryId, scope_id: ScopeId | None, principal: Principal
-) -> PendingTrigger:
-    """Let the actions of a trigger wait from the commit of this transaction on."""
-    now = from_us(uow.now_us)
-    waiting = PendingTrigger(
-        trigger_id=uuid7(),
-        trajectory_id=trajectory_id,
-        scope_id=scope_id,
-        trigger=trigger,
-        principal_kind=principal.kind,
-        principal_id=principal.id,
-        principal_role=principal.role,
-        principal_admin=principal.admin,
-        created_at=now,
-        begun_at=now,
-    )
-    uow.insert(PENDING_TRIGGER, waiting)
-    return waiting
+class Triggers:
+    """The triggers of a tenant's configuration; those of other configurations are left to them."""
 
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
 
-def principal_of(waiting: PendingTrigger) -> Principal:
-    """Return who set it off: its actions are done as theirs, whoever does them."""
-    return Principal(
-        waiting.principal_kind, waiting.principal_id, waiting.principal_role, admin=waiting.principal_admin
-    )
+    def register(self, jobs: JobQueue) -> None:
+        """Have this process do what others left behind of the triggers that its policies are about."""
+        declared = declared_actions(self._engine.config)
+        for trigger in WAITING:
+            if declared[trigger]:
+                kind = kind_of_trigger(trigger)
+                jobs.register(Handler(kind, self._run, priority=URGENT, given_up=self._given_up))
 
+    def _run(self, claim: Claim) -> int:
+        if self._engine.write(lambda uow: self._dropped(uow, claim)):
+            return 0
+        principal = claim.job.principal
+        reader = Reader(self._engine, principal, Searching(self._engine, principal))
+        return tasks_of(self._engine, principal, reader.assemble_only).run_trigger(claim)
 
-def take(uow: UnitOfWork, waiting: PendingTrigger) -> int:
-    """Remove what waits, in the transaction of its actions; return how often something was erased by now.
+    def _dropped(self, uow: UnitOfWork, claim: Claim) -> bool:
+        """Drop a trigger whose subject ended in a process that has no such policies; return whether it did."""
+        reason = self._ended(uow, claim.job)
+        if reason is None:
+            return False
+        claim.end(uow, JobOutcome.CANCELLED)
+        record_unfinished(self._engine, uow, claim.job, "dropped", reason)
+        return True
 
-    Raises: Overtaken.
-    """
-    # Who tries again locks what its actions read: of two that share the task, neither would get it alone.
-    uow.lock_row(TRAJECTORY, waiting.trajectory_id.bytes)
-    rows = uow.select("trigger.take", waiting.trigger_id.bytes, waiting.version, waiting.trajectory_id.bytes)
-    if not rows:
-        raise Overtaken
-    erasures: int = rows[0][0]
-    return erasures
+    def _ended(self, uow: UnitOfWork, job: Job) -> str | None:
+        assert job.trajectory_id is not None  # a trigger is of a task
+        task: Trajectory | None = uow.find(TRAJECTORY, job.trajectory_id.bytes)
+        if task is None or states.TRAJECTORY.is_terminal(task.status):
+            return "the task ended"
+        if job.scope_id is None:
+            return None
+        scope: Scope | None = uow.find(SCOPE, job.scope_id.bytes)
+        return None if scope is not None and scope.is_open else SCOPE_CLOSED
 
-
-@contextlib.contextmanager
-def in_hand(waiting: PendingTrigger) -> Iterator[None]:
-    """Say for as long as it takes that this process is at it: none of its threads takes it up for left."""
-    key = (waiting.trigger_id.bytes, waiting.version)
-    _in_hand.add(key)
-    try:
-        yield
-    finally:
-        _in_hand.discard(key)
-
-
-def is_in_hand(waiting: PendingTrigger) -> bool:
-    """Return whether a thread of this process is at it."""
-    return (waiting.trigger_id.bytes, waiting.version) in _in_hand
-
-
-def end(engine: Engine, uow: UnitOfWork, path: str, key: bytes, reason: str) -> None:
-    """Remove what waits for something that ends in this transaction; ``path`` lists it by ``key``."""
-    for waiting in uow.select_path(PENDING_TRIGGER, path, key):
-        with contextlib.suppress(Overtaken):  # done at this moment by whoever was at it
-            drop(engine, uow, waiting, "dropped", reason)
-
-
-def drop(engine: Engine, uow: UnitOfWork, waiting: PendingTrigger, outcome: str, reason: str) -> None:
-    """Remove what waits and will not be done, and leave an event that says why. Raises: Overtaken."""
-    take(uow, waiting)
-    event = engine.event(
-        EventType.POLICY_EXECUTE,
-        principal=principal_of(waiting).label,
-        trajectory_id=waiting.trajectory_id,
-        scope_id=waiting.scope_id,
-        payload={"trigger": waiting.trigger.value, "outcome": outcome, "reason": reason, "attempt": waiting.attempts},
-        duration_ms=0,
-        at_us=uow.now_us,
-    )
-    event_log.log(uow, event, engine.bus.publish)
+    def _given_up(self, uow: UnitOfWork, job: Job, reason: str) -> None:
+        record_unfinished(self._engine, uow, job, "failed", reason)
+        event = self._engine.event(
+            EventType.ERROR,
+            principal=job.principal.label,
+            trajectory_id=job.trajectory_id,
+            scope_id=job.scope_id,
+            payload={"trigger": trigger_of(job).value, "error": "given_up", "message": reason},
+            at_us=uow.now_us,
+        )
+        event_log.log(uow, event, self._engine.bus.publish)

@@ -1,21 +1,24 @@
 """Retention of the records of declared memories: with a scope or a session, by age, and by number.
 
 What goes with something goes in the transaction that ends it; age and number are looked after by a sweep, in batches,
-by whoever holds the lease of schedules. Each time that something was taken leaves an event that says how much.
-Source: C-136 to C-138, K-063; docs/retention.md.
+by the process that claims its recurring job. Each time that something was taken leaves an event that says how much.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from caliber.config.memories import MemoryConfig
 from caliber.engine.engine import Engine
-from caliber.model.agents import LockToken
+from caliber.jobs.claims import Claim
+from caliber.jobs.handlers import IDLE, Handler, Recurrence
+from caliber.jobs.queue import JobQueue
 from caliber.model.events import EventType
 from caliber.model.memories import MemoryCategory
 from caliber.model.trajectory import Scope, Session
@@ -29,6 +32,9 @@ from caliber.storage.write import event_log
 from caliber.storage.write.ending import prune
 from caliber.storage.write.unit_of_work import UnitOfWork
 
+SWEEP: Final = uuid.UUID(bytes=hashlib.sha256(b"caliber:retention").digest()[:16])
+"""The recurring job of the sweep."""
+_NEVER_US: Final = 1_000 * 366 * 86_400_000_000
 _PRINCIPAL = "system:retention"
 _SWEPT = (RetentionKind.DURATION, RetentionKind.MAX)
 _BATCHES = 20
@@ -99,14 +105,27 @@ class Retaining:
 
     # --- by age and number -------------------------------------------------------------------------
 
-    def sweep(self, token: LockToken) -> int:
+    def register(self, jobs: JobQueue) -> None:
+        """Have this process sweep every ``retention.sweep_every_ms``; 0 leaves that to ``maintain``."""
+        if not self.sweeps:
+            return
+        every_us = self._engine.config.retention.sweep_every_ms * 1_000
+
+        def run(claim: Claim) -> int:
+            self.sweep(claim)
+            return 0
+
+        recurrence = Recurrence(SWEEP, lambda now_us: now_us + (every_us or _NEVER_US), at_once=bool(every_us))
+        jobs.register(Handler("retention.sweep", run, priority=IDLE, recurrence=recurrence))
+
+    def sweep(self, claim: Claim) -> int:
         """Take what is too old or too much, in batches of a transaction each; return how many records.
 
-        Raises: LockExpired when the lease behind ``token`` went to somebody else.
+        Raises: Superseded when another process claimed the sweep.
         """
-        return sum(self._sweep(kept, token) for kept in self._kept(*_SWEPT))
+        return sum(self._sweep(kept, claim) for kept in self._kept(*_SWEPT))
 
-    def _sweep(self, kept: Kept, token: LockToken) -> int:
+    def _sweep(self, kept: Kept, claim: Claim) -> int:
         rows = self._engine.config.retention.sweep_rows
         total = 0
         while True:
@@ -114,7 +133,7 @@ class Retaining:
             keys = self._over(kept, rows * _BATCHES)
             taken = 0
             for at in range(0, len(keys), rows):
-                work = functools.partial(self._take, kept, keys[at : at + rows], token, time.monotonic())
+                work = functools.partial(self._take, kept, keys[at : at + rows], claim, time.monotonic())
                 taken += self._engine.write(work)
             total += taken
             if len(keys) < rows * _BATCHES or not taken:
@@ -135,8 +154,8 @@ class Retaining:
         assert plan is not None  # every memory's relation has what retention asks
         return plan, bound
 
-    def _take(self, kept: Kept, keys: Sequence[bytes], token: LockToken, begun: float, uow: UnitOfWork) -> int:
-        uow.guard(token)
+    def _take(self, kept: Kept, keys: Sequence[bytes], claim: Claim, begun: float, uow: UnitOfWork) -> int:
+        claim.hold(uow)
         found = [entity for key in keys if (entity := uow.find(kept.relation, key)) is not None]
         taken = prune(uow, kept.relation, found)
         record_taken(self._engine, uow, kept.memory, taken, duration_ms=int((time.monotonic() - begun) * 1_000))

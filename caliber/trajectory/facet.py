@@ -10,6 +10,7 @@ from typing import Any
 from caliber.embedding.service import Embeddings
 from caliber.embedding.space_provider import attach, embedded_text
 from caliber.engine.engine import Engine
+from caliber.jobs.claims import Claim
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.agents import LockToken
@@ -17,7 +18,6 @@ from caliber.model.deadline import bounded
 from caliber.model.events import Event, EventType
 from caliber.model.ids import Id, ScopeId
 from caliber.model.knowledge import Note
-from caliber.model.policies import PendingTrigger
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.trajectory import (
     TTL,
@@ -225,7 +225,7 @@ class TaskMethods:
             texts = [embedded_text(turn.name, turn.content.decode("utf-8", "replace")) for turn in new]
             vectors = embedder.prepare("turn", texts)
 
-        def work(uow: UnitOfWork) -> Pipelined[tuple[list[Turn], bool, PendingTrigger | None]]:
+        def work(uow: UnitOfWork) -> Pipelined[tuple[list[Turn], bool, Claim | None]]:
             uow.guard(guard)
             stored = yield from turn_ops.append_turns(uow, scope_id, new)
             appended = bool(uow.changes)  # turns that were there already change nothing
@@ -237,9 +237,9 @@ class TaskMethods:
             # Of several, the first may have been there already, in another scope.
             return stored, True, self._tasks.appended(uow, stored[0].trajectory_id, ScopeId(scope_id))
 
-        stored, appended, waiting = engine.write(pipelined(work))
+        stored, appended, claim = engine.write(pipelined(work))
         if appended:
-            self._tasks.after_append(stored[0], waiting)
+            self._tasks.after_append(stored[0], claim)
         return stored
 
     # --- artifacts ---------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 from caliber.embedding.space_provider import attach
 from caliber.engine.engine import Engine
 from caliber.engine.stale_inputs import StaleInputs, check_erasures, erasures
+from caliber.jobs.claims import Claim, Superseded
 from caliber.model import states
 from caliber.model.access import Principal
 from caliber.model.agents import LockToken
@@ -29,7 +30,7 @@ from caliber.model.events import EventType
 from caliber.model.ids import ScopeId, TrajectoryId
 from caliber.model.knowledge import Note
 from caliber.model.pcp import RecoveryFrequency
-from caliber.model.policies import PendingTrigger, Trigger
+from caliber.model.policies import Trigger
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.trajectory import OutcomeStatus, Scope, Trajectory, TrajectoryOutcome, TrajectoryStatus, Turn
 from caliber.resident.snapshot import ResidentSnapshot
@@ -37,7 +38,7 @@ from caliber.schema.relations import SCOPE, TRAJECTORY, TURN
 from caliber.search.opening import SearchEngine
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory import lifecycle
-from caliber.trajectory.triggers import SCOPE_CLOSED, WAITING, Overtaken, P, Policies, Retention, Subject
+from caliber.trajectory.triggers import SCOPE_CLOSED, WAITING, P, Policies, Retention, Subject
 
 T = TypeVar("T")
 
@@ -143,7 +144,7 @@ class Tasks(Generic[P]):
         """Open a trajectory with scope 0 and run the task_start policies."""
         dag = self._engine.config.pcp.context_dag
 
-        def work(uow: UnitOfWork) -> tuple[Trajectory, PendingTrigger | None]:
+        def work(uow: UnitOfWork) -> tuple[Trajectory, Claim | None]:
             trajectory, scope = lifecycle.start_trajectory(
                 uow,
                 goal=goal,
@@ -156,11 +157,11 @@ class Tasks(Generic[P]):
             )
             self._emit(uow, EventType.TRAJECTORY_START, trajectory.trajectory_id)
             self._emit(uow, EventType.SCOPE_OPEN, trajectory.trajectory_id, scope)
-            return trajectory, self._set_off(uow, Trigger.TASK_START, trajectory.trajectory_id)
+            return trajectory, self._enqueue(uow, Trigger.TASK_START, trajectory.trajectory_id)
 
-        trajectory, waiting = self._engine.write(work, deadline_ms=deadline_ms)
-        if waiting is not None:
-            self.carry_out(waiting)
+        trajectory, claim = self._engine.write(work, deadline_ms=deadline_ms)
+        if claim is not None:
+            self.after_commit(claim)
         return trajectory
 
     def _emit(
@@ -181,41 +182,42 @@ class Tasks(Generic[P]):
         )
         uow.emit(event)
 
-    def _set_off(
+    def _enqueue(
         self, uow: UnitOfWork, trigger: Trigger, trajectory_id: TrajectoryId, scope_id: ScopeId | None = None
-    ) -> PendingTrigger | None:
-        """Let a trigger's policies wait for the end of this transaction; nothing is written where there are none."""
+    ) -> Claim | None:
+        """Add the job of a trigger's policies to this transaction; nothing is written where there are none."""
         if not self.policies.actions(trigger):
             return None
-        return self.policies.set_off(uow, trigger, trajectory_id, scope_id)
+        return self.policies.enqueue(uow, trigger, trajectory_id, scope_id)
 
-    def carry_out(self, waiting: PendingTrigger) -> int:
-        """Run a trigger's policies in a transaction of their own; return how many actions were done.
+    def after_commit(self, claim: Claim) -> None:
+        """Run a trigger's policies right after the commit that caused it.
 
-        What stops the store for longer leaves them waiting: whoever looks for what is due takes them up.
+        When the store stops them for longer, the job is left to the process that finds it when its lease is over.
         """
-        done = 0
+        with claim.working(), contextlib.suppress(Superseded):
+            self._after(f"policies on {self.policies.trigger_of(claim.job).value}", lambda: self.run_trigger(claim))
 
-        def attempt() -> None:
-            nonlocal done
-            done = self._run(waiting)
+    def run_trigger(self, claim: Claim) -> int:
+        """Run a trigger's policies in a transaction that ends the job; return how many actions were done.
 
-        with self.policies.in_hand(waiting), contextlib.suppress(Overtaken):
-            self._after(f"policies on {waiting.trigger.value}", lambda: self._retry(attempt))
-        return done
+        Raises: Superseded, Conflict, Unavailable, and what stopped an action.
+        """
+        return self._retry(lambda: self._run(claim))
 
-    def _run(self, waiting: PendingTrigger) -> int:
-        """Run a trigger's policies on what is there now, in its scope or the current one. Raises: Overtaken.
+    def _run(self, claim: Claim) -> int:
+        """Run a trigger's policies on what is there now, in its scope or the current one. Raises: Superseded.
 
         By then there may be no open scope; then the last one has what is made of the task, as when it ends.
         """
-        trigger, trajectory_id = waiting.trigger, waiting.trajectory_id
+        trigger, trajectory_id = self.policies.trigger_of(claim.job), claim.job.trajectory_id
+        assert trajectory_id is not None  # a trigger is of a task
         erased, snapshot = self._erased(trigger), self._snapshot()
         scopes = self.scopes_of(snapshot, trajectory_id)
-        named = next((scope for scope in scopes if scope.scope_id == waiting.scope_id), None)
+        named = next((scope for scope in scopes if scope.scope_id == claim.job.scope_id), None)
         scope = named or self.current_scope(snapshot, trajectory_id) or next(reversed(scopes), None)
         subject = self.subject(snapshot, trajectory_id, scope, all_turns=False, erased=erased)
-        prepared = self.policies.prepare(trigger, subject, waiting)
+        prepared = self.policies.prepare(trigger, subject, claim)
         self.policies.write(prepared, subject, lambda uow: self.policies.apply(uow, subject, prepared))
         return sum(step.error is None for step in prepared.steps)
 
@@ -234,14 +236,14 @@ class Tasks(Generic[P]):
         except CaliberError as error:
             self._engine.record_error(what, error)
 
-    def appended(self, uow: UnitOfWork, trajectory_id: TrajectoryId, scope_id: ScopeId) -> PendingTrigger | None:
-        """Let the turn policies wait, in the transaction that appends."""
-        return self._set_off(uow, Trigger.TURN, trajectory_id, scope_id)
+    def appended(self, uow: UnitOfWork, trajectory_id: TrajectoryId, scope_id: ScopeId) -> Claim | None:
+        """Add the job of the turn policies, in the transaction that appends."""
+        return self._enqueue(uow, Trigger.TURN, trajectory_id, scope_id)
 
-    def after_append(self, turn: Turn, waiting: PendingTrigger | None) -> None:
+    def after_append(self, turn: Turn, claim: Claim | None) -> None:
         """Run the turn policies on the turn's scope, and checkpoint when every turn is to have one (C-235, C-253)."""
-        if waiting is not None:
-            self.carry_out(waiting)
+        if claim is not None:
+            self.after_commit(claim)
         if self._frequency is RecoveryFrequency.PER_TURN:
             self._after("the checkpoint of a turn", lambda: self.checkpoint(turn.trajectory_id))
 
@@ -312,7 +314,7 @@ class Tasks(Generic[P]):
         except InvalidStateTransition as error:  # since it was looked at above; nothing of this stays
             raise StaleInputs(entity_type="scope", id=current.scope_id, reason="somebody else closed it") from error
         if self.policies.actions(Trigger.TURN):
-            self.policies.end(uow, "list_by_scope", closed.scope_id.bytes, SCOPE_CLOSED)
+            self.policies.cancel(uow, "list_by_scope", closed.scope_id.bytes, SCOPE_CLOSED)
         _check_turns(closed, subject.scope)  # as it was when it was written: writers may not wait for each other
         vector = None if summarized is None else summarized.summary_vector
         if summary is not None:
@@ -371,7 +373,7 @@ class Tasks(Generic[P]):
                         entity_type="trajectory", id=trajectory_id, reason="a sub-trajectory was started meanwhile"
                     )
                 if any(self.policies.actions(trigger) for trigger in WAITING):
-                    self.policies.end(uow, "list_by_trajectory", trajectory_id.bytes, "the task ended")
+                    self.policies.cancel(uow, "list_by_trajectory", trajectory_id.bytes, "the task ended")
                 notes = self.policies.apply(uow, subject, prepared).notes
                 done, session = lifecycle.finish_trajectory(
                     uow, trajectory_id, status=status, summary=summary, notes=[note.note_id for note in notes]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
 from caliber.embedding.space_provider import Vectors
+from caliber.jobs.claims import Claim
 from caliber.model.ids import ScopeId, TrajectoryId
+from caliber.model.jobs import Job
 from caliber.model.knowledge import Note
-from caliber.model.policies import PendingTrigger, Trigger
+from caliber.model.policies import Trigger
 from caliber.model.trajectory import Artifact, OutcomeStatus, Scope, Session, Trajectory, Turn
 from caliber.storage.write.unit_of_work import UnitOfWork
 
@@ -22,10 +23,6 @@ WAITING: Final = (Trigger.TASK_START, Trigger.TURN)
 
 SCOPE_CLOSED: Final = "the scope was closed"
 """Why what waits for a scope's turns is not done."""
-
-
-class Overtaken(Exception):
-    """Somebody else has done it or taken it up, or what it was about has ended: nothing of it is to be written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +90,7 @@ class Policies(Protocol[P]):
         """Return the actions of a trigger in the order they were declared."""
         ...
 
-    def prepare(self, trigger: Trigger, subject: Subject, waiting: PendingTrigger | None = None) -> P:
+    def prepare(self, trigger: Trigger, subject: Subject, claim: Claim | None = None) -> P:
         """Do all that needs a provider, outside any transaction."""
         ...
 
@@ -104,7 +101,7 @@ class Policies(Protocol[P]):
         ...
 
     def apply(self, uow: UnitOfWork, subject: Subject, prepared: P) -> Applied:
-        """Write what was prepared. Raises: StaleInputs, Overtaken."""
+        """Write what was prepared. Raises: StaleInputs, Superseded."""
         ...
 
     def prepare_checkpoint(self, subject: Subject) -> tuple[str, bytes]:
@@ -125,18 +122,18 @@ class Policies(Protocol[P]):
         """Write prepared notes. Raises: StaleInputs."""
         ...
 
-    def set_off(
+    def trigger_of(self, job: Job) -> Trigger:
+        """Return the trigger that a job is about."""
+        ...
+
+    def enqueue(
         self, uow: UnitOfWork, trigger: Trigger, trajectory_id: TrajectoryId, scope_id: ScopeId | None
-    ) -> PendingTrigger:
-        """Let the actions of a trigger wait from the commit of this transaction on."""
+    ) -> Claim:
+        """Add the job of a trigger in the transaction that causes it; the caller does it after the commit."""
         ...
 
-    def in_hand(self, waiting: PendingTrigger) -> AbstractContextManager[None]:
-        """Say for as long as it takes that this process is at it."""
-        ...
-
-    def end(self, uow: UnitOfWork, path: str, key: bytes, reason: str) -> None:
-        """Remove what waits for something that ends in this transaction; ``path`` lists it by ``key``."""
+    def cancel(self, uow: UnitOfWork, path: str, key: bytes, reason: str) -> None:
+        """Cancel the triggers of a subject that ends in this transaction; ``path`` lists their jobs by ``key``."""
         ...
 
 

@@ -31,7 +31,7 @@ WITHOUT = {
     "all bulk_read table_of": "they hand out an iterator, or a table",
     "search_similar": "memory answers, and nothing is waited for",
     "report progress reembed find drop": "a model is changed in many transactions, each of which stands",
-    "schedules run_due": "they belong to the policies",
+    "schedules run_due": "jobs are changed in many transactions, each of which stands",
 }
 NOTE = {"entity": "e", "entity_type": "t", "note_type": "fact", "content": "c", "confidence": 0.5}
 ARTIFACT = {"artifact_type": "fact", "content": "c", "extraction_method": "explicit"}

@@ -914,7 +914,7 @@ SELECT nextval('"tenant_a"."embedding_space_ordinal_seq"'::regclass) FROM genera
 
 -- erase.hold
 --   takes: nothing
-LOCK TABLE "tenant_a"."session", "tenant_a"."trajectory", "tenant_a"."scope", "tenant_a"."turn", "tenant_a"."turn_summary", "tenant_a"."artifact", "tenant_a"."checkpoint", "tenant_a"."note", "tenant_a"."usage", "tenant_a"."edge", "tenant_a"."embedding_space", "tenant_a"."embedding", "tenant_a"."embedding_cache", "tenant_a"."context_window", "tenant_a"."content_version", "tenant_a"."pending_injection", "tenant_a"."lock", "tenant_a"."event", "tenant_a"."change", "tenant_a"."erasure", "tenant_a"."policy_run", "tenant_a"."pending_trigger", "tenant_a"."config_document", "tenant_a"."memory_type" IN SHARE ROW EXCLUSIVE MODE;
+LOCK TABLE "tenant_a"."session", "tenant_a"."trajectory", "tenant_a"."scope", "tenant_a"."turn", "tenant_a"."turn_summary", "tenant_a"."artifact", "tenant_a"."checkpoint", "tenant_a"."note", "tenant_a"."usage", "tenant_a"."edge", "tenant_a"."embedding_space", "tenant_a"."embedding", "tenant_a"."embedding_cache", "tenant_a"."context_window", "tenant_a"."content_version", "tenant_a"."pending_injection", "tenant_a"."lock", "tenant_a"."event", "tenant_a"."change", "tenant_a"."erasure", "tenant_a"."job", "tenant_a"."config_document", "tenant_a"."memory_type" IN SHARE ROW EXCLUSIVE MODE;
 
 -- erasure.reserve
 --   takes: count
@@ -959,6 +959,57 @@ SELECT pruned_to >= pg_snapshot_xmin($1::text::pg_snapshot) FROM "tenant_a"."fee
 --   gives: sequence, writer, entries, xid
 SELECT sequence, writer, entries, xid::text FROM "tenant_a"."change" WHERE xid >= pg_snapshot_xmin($1::text::pg_snapshot) AND xid <= pg_snapshot_xmax(pg_current_snapshot()) AND NOT pg_visible_in_snapshot(xid, $1::text::pg_snapshot) ORDER BY sequence;
 
+-- job.claim
+--   takes: kind, now, until, claimant, limit
+--   gives: job_id, kind, key, payload, principal_kind, principal_id, principal_role, principal_admin, created_at, due_at, available_at, scheduled_at, trajectory_id, scope_id, begun_at, claimed_by, attempts, error, done, total, ended_at, outcome, version
+UPDATE "tenant_a"."job" SET available_at = $3, scheduled_at = $2, begun_at = coalesce(begun_at, $2), claimed_by = $4, attempts = attempts + 1, version = version + 1 WHERE job_id = ANY(ARRAY(SELECT job_id FROM "tenant_a"."job" WHERE kind = $1 AND ended_at IS NULL AND available_at <= $2 ORDER BY available_at LIMIT $5 FOR UPDATE SKIP LOCKED)) RETURNING "job_id", "kind", "key", "payload", "principal_kind", "principal_id", "principal_role", "principal_admin", "created_at", "due_at", "available_at", "scheduled_at", "trajectory_id", "scope_id", "begun_at", "claimed_by", "attempts", "error", "done", "total", "ended_at", "outcome", "version";
+
+-- job.claim_one
+--   takes: job_id, now, until, claimant
+--   gives: job_id, kind, key, payload, principal_kind, principal_id, principal_role, principal_admin, created_at, due_at, available_at, scheduled_at, trajectory_id, scope_id, begun_at, claimed_by, attempts, error, done, total, ended_at, outcome, version
+UPDATE "tenant_a"."job" SET available_at = $3, scheduled_at = $2, begun_at = coalesce(begun_at, $2), claimed_by = $4, attempts = attempts + 1, version = version + 1 WHERE job_id = $1 AND ended_at IS NULL AND (claimed_by IS NULL OR available_at <= $2) RETURNING "job_id", "kind", "key", "payload", "principal_kind", "principal_id", "principal_role", "principal_admin", "created_at", "due_at", "available_at", "scheduled_at", "trajectory_id", "scope_id", "begun_at", "claimed_by", "attempts", "error", "done", "total", "ended_at", "outcome", "version";
+
+-- job.counts
+--   takes: nothing
+--   gives: kind, jobs
+SELECT kind, count(*) FROM "tenant_a"."job" WHERE ended_at IS NULL GROUP BY kind ORDER BY kind;
+
+-- job.end
+--   takes: job_id, version, now, outcome
+--   gives: erasures
+UPDATE "tenant_a"."job" SET ended_at = $3, outcome = $4, claimed_by = NULL, version = version + 1 WHERE job_id = $1 AND version = $2 AND ended_at IS NULL RETURNING (SELECT count(*) FROM "tenant_a"."erasure");
+
+-- job.end_of_task
+--   takes: job_id, version, now, outcome, trajectory_id
+--   gives: erasures
+UPDATE "tenant_a"."job" SET ended_at = $3, outcome = $4, claimed_by = NULL, version = version + 1 WHERE job_id = $1 AND version = $2 AND trajectory_id = (WITH task AS MATERIALIZED (SELECT trajectory_id FROM "tenant_a"."trajectory" WHERE trajectory_id = $5 FOR KEY SHARE) SELECT trajectory_id FROM task) AND ended_at IS NULL RETURNING (SELECT count(*) FROM "tenant_a"."erasure");
+
+-- job.extend
+--   takes: job_id, version, now, until
+UPDATE "tenant_a"."job" SET scheduled_at = $3, available_at = $4 WHERE job_id = $1 AND version = $2 AND ended_at IS NULL;
+
+-- job.hold
+--   takes: job_id, version
+--   gives: job_id
+SELECT job_id FROM "tenant_a"."job" WHERE job_id = $1 AND version = $2 AND ended_at IS NULL FOR UPDATE;
+
+-- job.next
+--   takes: kinds
+--   gives: kind, available_at
+SELECT value, (SELECT available_at FROM "tenant_a"."job" WHERE kind = value AND ended_at IS NULL ORDER BY available_at LIMIT 1) FROM (SELECT value FROM jsonb_array_elements_text($1::jsonb)) AS kinds;
+
+-- job.prune
+--   takes: ended_before
+DELETE FROM "tenant_a"."job" WHERE outcome IN ('done', 'failed', 'cancelled') AND ended_at < $1;
+
+-- job.prune_abandoned
+--   takes: available_before, kinds
+DELETE FROM "tenant_a"."job" WHERE ended_at IS NULL AND available_at < $1 AND kind NOT IN (SELECT value FROM jsonb_array_elements_text($2::jsonb));
+
+-- job.report
+--   takes: job_id, version, done, total
+UPDATE "tenant_a"."job" SET done = $3, total = $4 WHERE job_id = $1 AND version = $2 AND ended_at IS NULL;
+
 -- lock.delete_expired
 --   takes: now
 DELETE FROM "tenant_a"."lock" AS old WHERE old.expires_at <= $1 AND old.token < (SELECT max(newer.token) FROM "tenant_a"."lock" AS newer WHERE newer.resource = old.resource);
@@ -997,11 +1048,6 @@ SELECT nextval('"tenant_a"."note_ordinal_seq"'::regclass) FROM generate_series(1
 --   takes: count
 --   gives: ordinal
 SELECT nextval('"tenant_a"."pending_injection_ordinal_seq"'::regclass) FROM generate_series(1, $1::bigint);
-
--- policy_run.reserve
---   takes: count
---   gives: ordinal
-SELECT nextval('"tenant_a"."policy_run_ordinal_seq"'::regclass) FROM generate_series(1, $1::bigint);
 
 -- scope.distrust
 --   takes: trust, scope_id
@@ -1082,15 +1128,6 @@ SELECT ordinal, trajectory_id FROM "tenant_a"."trajectory" WHERE session_id = $1
 --   takes: count
 --   gives: ordinal
 SELECT nextval('"tenant_a"."trajectory_ordinal_seq"'::regclass) FROM generate_series(1, $1::bigint);
-
--- trigger.prune
---   takes: older_than
-DELETE FROM "tenant_a"."pending_trigger" WHERE created_at < $1;
-
--- trigger.take
---   takes: trigger_id, version, trajectory_id
---   gives: erasures
-WITH task AS MATERIALIZED (SELECT trajectory_id AS of_task FROM "tenant_a"."trajectory" WHERE trajectory_id = $3 FOR KEY SHARE) DELETE FROM "tenant_a"."pending_trigger" USING task WHERE trigger_id = $1 AND version = $2 AND trajectory_id = of_task RETURNING (SELECT count(*) FROM "tenant_a"."erasure");
 
 -- turn.block
 --   takes: trajectory_id, scope_id, first_turn, last_turn

@@ -828,6 +828,57 @@ DELETE FROM event WHERE trajectory_id = ?1 AND family = 'trace';
 --   takes: older_than
 DELETE FROM event WHERE created_at < ?1 AND family <> 'audit';
 
+-- job.claim
+--   takes: kind, now, until, claimant, limit
+--   gives: job_id, kind, key, payload, principal_kind, principal_id, principal_role, principal_admin, created_at, due_at, available_at, scheduled_at, trajectory_id, scope_id, begun_at, claimed_by, attempts, error, done, total, ended_at, outcome, version
+UPDATE "job" SET available_at = ?3, scheduled_at = ?2, begun_at = coalesce(begun_at, ?2), claimed_by = ?4, attempts = attempts + 1, version = version + 1 WHERE job_id IN (SELECT job_id FROM "job" WHERE kind = ?1 AND ended_at IS NULL AND available_at <= ?2 ORDER BY available_at LIMIT ?5) RETURNING "job_id", "kind", "key", "payload", "principal_kind", "principal_id", "principal_role", "principal_admin", "created_at", "due_at", "available_at", "scheduled_at", "trajectory_id", "scope_id", "begun_at", "claimed_by", "attempts", "error", "done", "total", "ended_at", "outcome", "version";
+
+-- job.claim_one
+--   takes: job_id, now, until, claimant
+--   gives: job_id, kind, key, payload, principal_kind, principal_id, principal_role, principal_admin, created_at, due_at, available_at, scheduled_at, trajectory_id, scope_id, begun_at, claimed_by, attempts, error, done, total, ended_at, outcome, version
+UPDATE "job" SET available_at = ?3, scheduled_at = ?2, begun_at = coalesce(begun_at, ?2), claimed_by = ?4, attempts = attempts + 1, version = version + 1 WHERE job_id = ?1 AND ended_at IS NULL AND (claimed_by IS NULL OR available_at <= ?2) RETURNING "job_id", "kind", "key", "payload", "principal_kind", "principal_id", "principal_role", "principal_admin", "created_at", "due_at", "available_at", "scheduled_at", "trajectory_id", "scope_id", "begun_at", "claimed_by", "attempts", "error", "done", "total", "ended_at", "outcome", "version";
+
+-- job.counts
+--   takes: nothing
+--   gives: kind, jobs
+SELECT kind, count(*) FROM "job" WHERE ended_at IS NULL GROUP BY kind ORDER BY kind;
+
+-- job.end
+--   takes: job_id, version, now, outcome
+--   gives: erasures
+UPDATE "job" SET ended_at = ?3, outcome = ?4, claimed_by = NULL, version = version + 1 WHERE job_id = ?1 AND version = ?2 AND ended_at IS NULL RETURNING (SELECT count(*) FROM "erasure");
+
+-- job.end_of_task
+--   takes: job_id, version, now, outcome, trajectory_id
+--   gives: erasures
+UPDATE "job" SET ended_at = ?3, outcome = ?4, claimed_by = NULL, version = version + 1 WHERE job_id = ?1 AND version = ?2 AND trajectory_id = (SELECT trajectory_id FROM "trajectory" WHERE trajectory_id = ?5) AND ended_at IS NULL RETURNING (SELECT count(*) FROM "erasure");
+
+-- job.extend
+--   takes: job_id, version, now, until
+UPDATE "job" SET scheduled_at = ?3, available_at = ?4 WHERE job_id = ?1 AND version = ?2 AND ended_at IS NULL;
+
+-- job.hold
+--   takes: job_id, version
+--   gives: job_id
+SELECT job_id FROM "job" WHERE job_id = ?1 AND version = ?2 AND ended_at IS NULL;
+
+-- job.next
+--   takes: kinds
+--   gives: kind, available_at
+SELECT value, (SELECT available_at FROM "job" WHERE kind = value AND ended_at IS NULL ORDER BY available_at LIMIT 1) FROM (SELECT value FROM json_each(?1)) AS kinds;
+
+-- job.prune
+--   takes: ended_before
+DELETE FROM "job" WHERE outcome IN ('done', 'failed', 'cancelled') AND ended_at < ?1;
+
+-- job.prune_abandoned
+--   takes: available_before, kinds
+DELETE FROM "job" WHERE ended_at IS NULL AND available_at < ?1 AND kind NOT IN (SELECT value FROM json_each(?2));
+
+-- job.report
+--   takes: job_id, version, done, total
+UPDATE "job" SET done = ?3, total = ?4 WHERE job_id = ?1 AND version = ?2 AND ended_at IS NULL;
+
 -- lock.delete_expired
 --   takes: now
 DELETE FROM lock WHERE expires_at <= ?1 AND token < (SELECT max(token) FROM lock AS newer WHERE newer.resource = lock.resource);
@@ -876,15 +927,6 @@ SELECT ordinal, trajectory_id FROM trajectory WHERE initiator_type = ?1 AND init
 --   takes: session_id
 --   gives: ordinal, trajectory_id
 SELECT ordinal, trajectory_id FROM trajectory WHERE session_id = ?1 UNION SELECT ordinal, trajectory_id FROM trajectory WHERE initiator_type = 'system';
-
--- trigger.prune
---   takes: older_than
-DELETE FROM pending_trigger WHERE created_at < ?1;
-
--- trigger.take
---   takes: trigger_id, version, trajectory_id
---   gives: erasures
-DELETE FROM pending_trigger WHERE trigger_id = ?1 AND version = ?2 AND trajectory_id = ?3 RETURNING (SELECT count(*) FROM erasure);
 
 -- turn.block
 --   takes: trajectory_id, scope_id, first_turn, last_turn

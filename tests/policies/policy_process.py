@@ -48,7 +48,7 @@ def main() -> None:
 
     memory = caliber.open(config(path, **knobs), clock=FixedClock(now_us), summarization_provider=ScriptedSummarizer())
     memory.close_scope(scope)
-    memory.run_due()
+    memory.jobs.run_due()
     memory.close()
 
 

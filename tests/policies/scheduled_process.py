@@ -45,11 +45,11 @@ def main() -> None:
             memory = caliber.open(config(path, **knobs), clock=clock)
         elif order == "at":
             clock.now = int(rest)
-            answer = memory.run_due()
+            answer = memory.jobs.run_due()
         else:
             clock.now = int(rest)
             ending.archive = dies  # type: ignore[assignment]
-            memory.run_due()
+            memory.jobs.run_due()
         print(json.dumps(answer), flush=True)
     memory.close()
 

@@ -34,7 +34,7 @@ def declared(name: str, category: str, kind: str, **how: Any) -> dict[str, Any]:
 
 
 KNOBS: dict[str, Any] = {
-    "embedding_provider": None, "policy_engine__schedule_poll_ms": 0, "retention__apply_every_ms": 0,
+    "embedding_provider": None, "jobs__poll_ms": 0, "retention__apply_every_ms": 0,
     "retention__sweep_every_ms": "1d", "retention__sweep_rows": 1, "pcp.recovery_points.frequency": "manual",
     "policies": [
         policy(
@@ -60,7 +60,7 @@ class Told:
         self._backend = backend
         self._clock = SetClock()
         memory = self._open()
-        memory.run_due()
+        memory.jobs.run_due()
         task = memory.start_trajectory("is killed", initiator=USER)
         self._scope = memory.current_scope(task.trajectory_id).scope_id
         for text in ("KEEP this", "and that"):
@@ -97,7 +97,7 @@ class Told:
         closing = [event for event in runs if event.payload["trigger"] == "scope_close"]
         assert len(closing) == (0 if half.is_open else 4), "whole or not at all"
         memory.close_scope(self._scope)
-        memory.run_due()
+        memory.jobs.run_due()
         memory.flush()
         kinds = ("policy_execute", "retention_apply")
         log: Counter[str] = Counter()

@@ -25,7 +25,7 @@ EXTRACT = {"action": "extract_artifacts", "target": "turn_buffer"}
 CHECKPOINT = {"action": "checkpoint", "target": "scope"}
 CONSOLIDATE = {"action": "consolidate_notes", "target": "trajectory"}
 QUIET = {
-    "embedding_provider": None, "pcp.recovery_points.frequency": "manual", "policy_engine__schedule_poll_ms": 0,
+    "embedding_provider": None, "pcp.recovery_points.frequency": "manual", "jobs__poll_ms": 0,
 }  # fmt: skip
 
 
@@ -303,14 +303,14 @@ def test_a_memory_of_ones_own_is_pruned_and_summarized_as_the_others(opened: Any
         )  # fmt: skip
         inspect(memory).write(lambda uow, made=made: uow.insert(relation, made))
     agent.say("said")
-    memory.run_due()
+    memory.jobs.run_due()
     memory.close_scope(agent.scope_id)
     assert [run.get("artifacts", run.get("pruned")) for run in runs(agent, "scope_close")] == [1, 1]
     (artifact,) = memory.storage.artifacts.all()
     assert (artifact.text, artifact.trust) == ("summary of seen here", "web")
     assert inspect(memory).resident.snapshot[relation.name].count() == 3
     clock.advance(ms=86_400_000)
-    assert memory.run_due() == 1
+    assert memory.jobs.run_due() == 1
     memory.flush()
     (run,) = [event.payload for event in told(agent, "policy_execute") if event.payload["trigger"] == "schedule"]
     assert (run["action"], run["pruned"]) == ("prune finding", 1)

@@ -14,14 +14,14 @@ from support.processes import Child
 from support.weeks import MONDAY, SetClock
 
 import caliber
+from caliber.jobs.queue import JobQueue
 from caliber.model.errors import Conflict, InvalidValue
-from caliber.policies import schedules
-from caliber.policies.schedules import LEASE, Scheduler
+from caliber.policies.schedules import Schedules
 from caliber.testing import inspect
 
 CHILD = Path(__file__).parent / "scheduled_process.py"
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
-QUIET = {"embedding_provider": None, "policy_engine__schedule_poll_ms": 0}
+QUIET = {"embedding_provider": None, "jobs__poll_ms": 0}
 DOUBTFUL = {"action": "prune", "target": "note", "below_confidence": 0.3}
 
 
@@ -31,7 +31,7 @@ def notify(channel: str) -> dict[str, Any]:
 
 def at(clock: SetClock, memory: caliber.Caliber, when: datetime) -> int:
     clock.at = when
-    return memory.run_due()
+    return memory.jobs.run_due()
 
 
 def log(memory: caliber.Caliber, kind: str = "policy_execute") -> list[dict[str, Any]]:
@@ -67,7 +67,7 @@ def test_a_week_runs_as_declared_on_every_database(backend: Any, start: Any) -> 
     other = start(memory)
     other.say("said in a scope that stays open")
     old = other.keep("an artifact of Monday")
-    memory.run_due()
+    memory.jobs.run_due()
     for hour in range(1, 7 * 24 + 1):
         if hour % 24 == 1:
             agent.note(f"doubtful {hour}", confidence=0.1)
@@ -114,20 +114,20 @@ def test_what_came_due_while_nothing_ran_runs_once(backend: Any) -> None:
     clock = SetClock()
     settings = {"policies": [scheduled("0 3 * * *", notify("night"))], **QUIET}
     memory = backend.open(clock=clock, **settings)
-    assert memory.run_due() == 0, "a rule that is new is due from now on"
-    assert [rule.next_at for rule in memory.schedules()] == [MONDAY + 3 * HOUR]
+    assert memory.jobs.run_due() == 0, "a rule that is new is due from now on"
+    assert [rule.next_at for rule in memory.jobs.schedules()] == [MONDAY + 3 * HOUR]
     memory.close()
     clock.at = MONDAY + 9 * DAY
     memory = backend.open(clock=clock, **settings)
-    assert [memory.run_due(), memory.run_due()] == [1, 0]
+    assert [memory.jobs.run_due(), memory.jobs.run_due()] == [1, 0]
     assert days(memory) == ["01-09T03:00"]
-    (rule,) = memory.schedules()
+    (rule,) = memory.jobs.schedules()
     assert (rule.next_at, rule.covered_at) == (MONDAY + 9 * DAY + 3 * HOUR, MONDAY + 8 * DAY + 3 * HOUR)
     memory.close()
     # Another rule before it, and the same one declared later on, is the same; another hour makes another.
     moved = [scheduled("0 5 * * *", notify("night"), name="new"), *settings["policies"]]
     memory = backend.open(clock=clock, **{**settings, "policies": moved})
-    assert memory.run_due() == 0
+    assert memory.jobs.run_due() == 0
     assert at(clock, memory, MONDAY + 9 * DAY + 4 * HOUR) == 1
     assert log(memory)[-1]["policy"] == "tested"
 
@@ -148,14 +148,14 @@ def test_hours_are_told_in_the_time_zone_also_when_clocks_change(zone: str, begi
         for half in range(3 * 24 * 2):
             at(clock, memory, begin + half * HOUR / 2)
         assert days(memory) == due
-        assert memory.schedules()[0].next_at.minute == 30
+        assert memory.jobs.schedules()[0].next_at.minute == 30
 
 
 def test_a_clock_that_is_put_back_runs_nothing_twice_and_stops_nothing(backend: Any) -> None:
     # C-238
     clock = SetClock()
     memory = backend.open(clock=clock, policies=[scheduled("0 3 * * *", notify("night"))], **QUIET)
-    memory.run_due()
+    memory.jobs.run_due()
     assert at(clock, memory, MONDAY + 4 * HOUR) == 1
     assert at(clock, memory, MONDAY + 2 * HOUR) == 0
     assert at(clock, memory, MONDAY + 4 * HOUR) == 0, "03:00 came again"
@@ -163,38 +163,30 @@ def test_a_clock_that_is_put_back_runs_nothing_twice_and_stops_nothing(backend: 
     # A clock that was a year ahead must not leave the rule waiting for a year.
     assert at(clock, memory, MONDAY + 400 * DAY) == 1
     assert at(clock, memory, MONDAY + 2 * DAY) == 0
-    assert memory.schedules()[0].next_at == MONDAY + 2 * DAY + 3 * HOUR
+    assert memory.jobs.schedules()[0].next_at == MONDAY + 2 * DAY + 3 * HOUR
     assert at(clock, memory, MONDAY + 2 * DAY + 4 * HOUR) == 1
 
 
 # --- one runner --------------------------------------------------------------------------------
 
 
-def test_a_runner_whose_lease_lapsed_writes_nothing(backend: Any, start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_runner_whose_lease_lapsed_writes_nothing(backend: Any, start: Any) -> None:
     # C-364, C-366
     clock = SetClock()
     memory = backend.open(clock=clock, policies=[scheduled("0 3 * * *", notify("a"), DOUBTFUL)], **QUIET)
     start(memory).note("doubtful", confidence=0.1)
-    memory.run_due()
+    memory.jobs.run_due()
     clock.at = MONDAY + 4 * HOUR
-    slow, other = Scheduler(inspect(memory).engine), Scheduler(inspect(memory).engine)
-    acquire = inspect(memory).engine.locks.acquire
-    ran = []
-
-    def then_lapse(*arguments: Any, **options: Any) -> Any:
-        monkeypatch.setattr(inspect(memory).engine.locks, "acquire", acquire)
-        lock = acquire(*arguments, **options)
-        assert other.look() == 0, "held"
-        clock.at += HOUR
-        ran.append(other.look())
-        return lock
-
-    monkeypatch.setattr(inspect(memory).engine.locks, "acquire", then_lapse)
-    assert slow.look() == 0
-    assert ran == [2]
+    engine = inspect(memory).engine
+    slow, other = engine.part(JobQueue), JobQueue(engine)
+    Schedules(engine).register(other)
+    claims = slow.claim_due()
+    assert other.run_due() == 0, "held"
+    clock.at += HOUR
+    assert other.run_due() == 2
+    assert slow.run(claims) == 0
     assert [run["outcome"] for run in log(memory)] == ["done", "done"]
     assert len(log(memory, "caliber_a")) == 1
-    assert memory.agents.locks.held(LEASE) == []
 
 
 @pytest.fixture
@@ -218,7 +210,7 @@ def test_of_two_processes_one_runs_and_one_that_is_killed_is_followed(
     clock = SetClock()
     knobs = {"policies": [scheduled("0 * * * *", notify("first"), DOUBTFUL, notify("last"))], **QUIET}
     memory = backend.open(clock=clock, **knobs)
-    memory.run_due()
+    memory.jobs.run_due()
     for number in range(2):
         start(memory).note(f"doubtful {number}", confidence=0.1)
     assert runner.ask("use", [backend.path, {**backend.knobs, **knobs}, us(MONDAY)]) is None
@@ -233,7 +225,7 @@ def test_of_two_processes_one_runs_and_one_that_is_killed_is_followed(
     assert len(active) == 2, "an action is done or not"
     assert log(memory)[-1]["action"] == "notify first"
     assert at(clock, memory, MONDAY + 7 * HOUR) == 0, "the lease of the one that died has not lapsed"
-    assert at(clock, memory, MONDAY + 7 * HOUR + HOUR / 60) == 2, "it goes on after what was done"
+    assert at(clock, memory, MONDAY + 7 * HOUR + HOUR / 12) == 2, "it goes on after what was done"
     runs = log(memory)
     assert [run["due_at"][11:13] for run in runs] == [f"{hour:02}" for hour in range(1, 8) for _ in range(3)]
     assert [run["step"] for run in runs] == [0, 1, 2] * 7
@@ -254,14 +246,14 @@ def test_an_action_that_fails_is_recorded_and_what_follows_is_as_configured(
     clock = SetClock()
     rule = scheduled("0 3 * * *", notify("a"), DOUBTFUL, notify("b"))
     memory = backend.open(clock=clock, policies=[rule], policy_engine__on_error=on_error, **QUIET)
-    memory.run_due()
+    memory.jobs.run_due()
 
     def refuse(*_: Any) -> int:
         raise InvalidValue(field="planted", reason="no")
 
-    monkeypatch.setattr(schedules.Scheduler, "prune", refuse)
+    monkeypatch.setattr(Schedules, "prune", refuse)
     at(clock, memory, MONDAY + 4 * HOUR)
-    assert memory.run_due() == 0
+    assert memory.jobs.run_due() == 0
     runs = log(memory)
     assert [run["outcome"] for run in runs] == outcomes
     assert (runs[1]["error"], runs[1].get("skipped")) == ("invalid_value", 1 if on_error == "abort" else None)
@@ -276,29 +268,31 @@ def test_what_may_pass_is_tried_again_at_the_next_look_and_leaves_nothing_behind
     # C-229; issue, item 6: retried, never half applied
     clock = SetClock()
     rule = scheduled("0 3 * * *", notify("a"), DOUBTFUL)
-    memory = backend.open(clock=clock, policies=[rule], policy_engine__schedule_attempts_max=3, **QUIET)
+    memory = backend.open(clock=clock, policies=[rule], jobs__attempts_max=3, **QUIET)
     note = start(memory).note("doubtful", confidence=0.1)
-    memory.run_due()
-    prune = schedules.Scheduler.prune
+    memory.jobs.run_due()
+    prune = Schedules.prune
 
     def half(self: Any, uow: Any, action: Any) -> int:
         prune(self, uow, action)
         raise Conflict(entity_type="note", id="planted", reason="planted", retryable=True)
 
-    monkeypatch.setattr(schedules.Scheduler, "prune", half)
+    monkeypatch.setattr(Schedules, "prune", half)
     assert at(clock, memory, MONDAY + 4 * HOUR) == 1
-    assert memory.schedules()[0].running_since == MONDAY + 3 * HOUR
-    assert memory.run_due() == 0
+    assert memory.jobs.schedules()[0].running_since == MONDAY + 3 * HOUR
+    assert memory.jobs.run_due() == 0, "it waits before it is tried again"
+    assert len(log(memory)) == 2
+    assert at(clock, memory, clock.at + timedelta(seconds=1)) == 0
     assert memory.get(note.note_id).archived_at is None
     monkeypatch.undo()
-    assert memory.run_due() == 1
+    assert at(clock, memory, clock.at + timedelta(seconds=2)) == 1
     assert [(run["outcome"], run.get("attempt")) for run in log(memory)] == [
         ("done", None), ("to_retry", 1), ("to_retry", 2), ("done", None),
     ]  # fmt: skip
-    monkeypatch.setattr(schedules.Scheduler, "prune", half)
+    monkeypatch.setattr(Schedules, "prune", half)
     at(clock, memory, MONDAY + DAY + 4 * HOUR)
     for _ in range(4):
-        memory.run_due()
+        at(clock, memory, clock.at + timedelta(minutes=1))
     assert [run["outcome"] for run in log(memory)[4:]] == ["done", "to_retry", "to_retry", "failed"]
 
 
@@ -307,9 +301,9 @@ def test_an_open_store_looks_by_itself(backend: Any) -> None:
     clock = SetClock()
     rule = scheduled("0 3 * * *", notify("night"))
     told = threading.Event()
-    memory = backend.open(clock=clock, policies=[rule], embedding_provider=None, policy_engine__schedule_poll_ms=5)
+    memory = backend.open(clock=clock, policies=[rule], embedding_provider=None, jobs__poll_ms=5)
     memory.events.subscribe(lambda _: told.set(), event_type="caliber_night")
-    memory.run_due()
+    memory.jobs.run_due()
     clock.at = MONDAY + 4 * HOUR
     assert told.wait(30)
     assert days(memory) == ["01-01T03:00"]

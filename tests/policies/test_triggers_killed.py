@@ -27,8 +27,8 @@ BOUND = timedelta(minutes=5)
 STEPS = (("storing", 0), ("before", 0), ("in", 0), ("in", 1), ("after", 0), ("after", 1))
 POINTS = [(trigger, late, *step) for trigger in ("turn", "task_start") for late in (False, True) for step in STEPS]
 KNOBS: dict[str, Any] = {
-    "embedding_provider": None, "policy_engine__schedule_poll_ms": 0, "retention__apply_every_ms": 0,
-    "policy_engine__trigger_takeover_ms": "5m", "pcp.recovery_points.frequency": "manual",
+    "embedding_provider": None, "jobs__poll_ms": 0, "retention__apply_every_ms": 0,
+    "jobs__lease_ms": "5m", "pcp.recovery_points.frequency": "manual",
     "policies": [
         policy("turn", {"action": "extract_artifacts", "target": "turn_buffer"},
                {"action": "notify", "channel": "said"}, name="speaking"),
@@ -69,9 +69,9 @@ class Store:
         """Do what is left; return what the log says, and what was made."""
         memory = self._open()
         assert memory.admin.verify() == []
-        memory.run_due()
-        assert memory.run_due() == 0
-        assert memory.admin.stats()["behind"]["triggers_waiting"] == 0
+        memory.jobs.run_due()
+        assert memory.jobs.run_due() == 0
+        assert memory.admin.stats()["behind"]["jobs_waiting"] == 0
         memory.flush()
         log: Counter[str] = Counter()
         for event in memory.storage.events.all():

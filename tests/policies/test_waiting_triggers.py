@@ -21,9 +21,10 @@ from support.weeks import SetClock
 import caliber
 from caliber.backends.postgres.connecting.connection import PgConnection
 from caliber.cli import doctor
+from caliber.jobs import claims, queue
+from caliber.jobs.queue import JobQueue
 from caliber.model import AgentRole, NoteType, Principal, PrincipalKind
 from caliber.model.errors import Unavailable
-from caliber.policies import left_triggers
 from caliber.policies.policy_engine import PolicyEngine
 from caliber.testing import inspect
 from caliber.trajectory.service import Tasks
@@ -34,8 +35,8 @@ CONSOLIDATE = {"action": "consolidate_notes", "target": "trajectory"}
 SAID = {"action": "notify", "channel": "said"}
 BEGUN = {"action": "notify", "channel": "begun"}
 QUIET = {
-    "embedding_provider": None, "pcp.recovery_points.frequency": "manual", "policy_engine__schedule_poll_ms": 0,
-    "retention__apply_every_ms": 0, "policy_engine__trigger_takeover_ms": "5m",
+    "embedding_provider": None, "pcp.recovery_points.frequency": "manual", "jobs__poll_ms": 0,
+    "retention__apply_every_ms": 0, "jobs__lease_ms": "5m",
 }  # fmt: skip
 ON_TURN = [policy("turn", EXTRACT, SAID)]
 
@@ -69,7 +70,8 @@ def dies(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def between(on: bool = True) -> None:
         if on:
-            monkeypatch.setattr(Tasks, "carry_out", lambda *_: 0)
+            monkeypatch.setattr(Tasks, "after_commit", lambda *_: None)
+            monkeypatch.setattr(JobQueue, "attempt", lambda *_: None)
         else:
             monkeypatch.undo()
 
@@ -78,9 +80,10 @@ def dies(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def left(memory: caliber.Caliber) -> list[Any]:
     store = inspect(memory).store
-    plans = store.plans["pending_trigger"]
+    plans = store.plans["job"]
     with store.read() as session:
-        return [plans.codec.decode(row) for row in session.run(plans.page, (bytes(16), 100))]
+        jobs = [plans.codec.decode(row) for row in session.run(plans.page, (bytes(16), 100))]
+    return [job for job in jobs if job.kind.startswith("trigger:") and job.ended_at is None]
 
 
 def log(memory: caliber.Caliber, kind: str = "policy_execute") -> list[Any]:
@@ -102,15 +105,17 @@ def test_what_a_process_left_is_done_once_it_is_old_enough_as_who_set_it_off(
     dies()
     agent = start(memory.acting_as(planner))
     turns = agent.memory.append_turns(agent.scope_id, [{"role": "user", "content": text} for text in ("KEEP it", "b")])
-    assert [each.trigger for each in left(memory)] == ["task_start", "turn"], "one for a call, however many turns"
+    assert [each.kind for each in left(memory)] == ["trigger:task_start", "trigger:turn"], (
+        "one for a call, however many turns"
+    )
     assert log(memory) == []
-    assert memory.admin.stats()["behind"]["triggers_waiting"] == 2
+    assert memory.admin.stats()["behind"]["jobs_waiting"] == 2
     dies(False)
     clock.at += BOUND - timedelta(milliseconds=1)
-    assert memory.run_due() == 0
+    assert memory.jobs.run_due() == 0
     clock.at += timedelta(milliseconds=1)
-    assert memory.run_due() == 4
-    assert memory.run_due() == 0
+    assert memory.jobs.run_due() == 4
+    assert memory.jobs.run_due() == 0
     assert left(memory) == []
     assert outcomes(memory) == [("task_start", "done", 2), *[("turn", "done", 2)] * 3]
     assert {run.principal for run in log(memory)} == {"agent:planner"}
@@ -155,9 +160,9 @@ def test_waiting_costs_no_round_trip(opened: Any, start: Any, monkeypatch: pytes
     def named(trip: list[bytes]) -> set[str]:
         return {name.decode().partition("_")[2].partition("_")[2].partition("_")[2] for name in trip}
 
-    (storing,) = [trip for trip in map(named, trips) if "pending_trigger.insert" in trip]
+    (storing,) = [trip for trip in map(named, trips) if "job.insert" in trip]
     assert "turn.insert" in storing
-    (taking,) = [trip for trip in map(named, trips) if "trigger.take" in trip]
+    (taking,) = [trip for trip in map(named, trips) if "job.end_of_task" in trip]
     assert "session.write" in taking, "with what begins the transaction of the actions"
     assert sum("erasure.count" in trip for trip in map(named, trips)) == 1, "once before, outside"
 
@@ -177,10 +182,11 @@ def test_what_is_in_hand_here_is_not_taken_up_and_a_slow_twin_elsewhere_loses(
     def slow(_: str) -> None:
         summarizer.before = lambda _: None
         clock.at += 2 * BOUND
-        counts.append(memory.run_due())
+        counts.append(memory.jobs.run_due())
         with monkeypatch.context() as patch:  # as another process, which cannot know
-            patch.setattr(left_triggers, "is_in_hand", lambda _: False)
-            counts.append(memory.run_due())
+            patch.setattr(queue, "extend_all", lambda: 0)
+            clock.at += BOUND
+            counts.append(memory.jobs.run_due())
 
     summarizer.before = slow
     agent.say("KEEP this")
@@ -201,11 +207,10 @@ def test_a_forked_process_has_nothing_in_hand(opened: Any, start: Any, summarize
     held = []
 
     def forks(_: str) -> None:
-        (waiting,) = left(memory)
-        held.append(left_triggers.is_in_hand(waiting))
+        held.append(bool(claims.in_progress()))
         child = os.fork()
         if child == 0:  # pragma: no cover  (another process)
-            os._exit(left_triggers.is_in_hand(waiting))
+            os._exit(bool(claims.in_progress()))
         held.append(bool(os.waitpid(child, 0)[1]))
 
     summarizer.before = forks
@@ -223,8 +228,8 @@ def test_a_twin_that_fails_late_has_no_say(
     def fails(_: str) -> None:
         summarizer.before = lambda _: None
         clock.at += BOUND
-        monkeypatch.setattr(left_triggers, "is_in_hand", lambda _: False)
-        assert memory.run_due() == 2
+        monkeypatch.setattr(queue, "extend_all", lambda: 0)
+        assert memory.jobs.run_due() == 2
         summarizer.failing = {"extract_artifacts"}
 
     summarizer.before = fails
@@ -243,13 +248,13 @@ def test_a_policy_of_others_is_left_to_them_and_goes_with_the_log(
     start(memory).say("KEEP this")
     dies(False)
     clock.at += timedelta(days=6)
-    assert other.run_due() == 0
-    assert other.admin.maintain()["triggers"] == 0
+    assert other.jobs.run_due() == 0
+    assert other.admin.maintain()["abandoned_jobs"] == 0
     assert len(left(other)) == 1
     clock.at += timedelta(days=2)
-    assert other.admin.maintain()["triggers"] == 1
+    assert other.admin.maintain()["abandoned_jobs"] == 1
     assert left(other) == []
-    assert memory.run_due() == 0
+    assert memory.jobs.run_due() == 0
 
 
 # --- what fails ----------------------------------------------------------------------------------
@@ -270,7 +275,7 @@ def test_what_failed_for_good_is_not_done_again(
     assert left(memory) == []
     summarizer.failing = set()
     clock.at += BOUND
-    assert memory.run_due() == 0
+    assert memory.jobs.run_due() == 0
     assert outcomes(memory) == said
 
 
@@ -292,26 +297,26 @@ def test_what_the_store_keeps_from_being_done_is_done_when_that_has_passed(
     assert log(memory) == []
     assert len(left(memory)) == 1
     clock.at += BOUND
-    assert memory.run_due() == 2
+    assert memory.jobs.run_due() == 2
     assert outcomes(memory) == [("turn", "done", 2)] * 2
 
 
 @HERE
 def test_what_stops_everybody_is_given_up_and_said(opened: Any, start: Any, clock: SetClock, dies: Any) -> None:
     # a trigger that kills whoever does it must not go on killing
-    memory = opened(*ON_TURN, policy_engine__schedule_attempts_max=2)
+    memory = opened(*ON_TURN, jobs__attempts_max=2)
     agent = start(memory)
     dies()
     agent.say("KEEP this")
     for attempts in (1, 2):
         clock.at += BOUND
-        memory.run_due()
-        assert memory.run_due() == 0, "the one who took it up has the same time"
+        memory.jobs.run_due()
+        assert memory.jobs.run_due() == 0, "the one who took it up has the same time"
         assert [each.attempts for each in left(memory)] == [attempts]
     clock.at += BOUND
-    memory.run_due()
+    memory.jobs.run_due()
     assert left(memory) == []
-    assert outcomes(memory) == [("turn", "failed", 2)]
+    assert outcomes(memory) == [("turn", "failed", 3)]
     assert [event.payload["error"] for event in log(memory, "error")] == ["given_up"]
 
 
@@ -322,7 +327,7 @@ def test_what_breaks_with_the_unexpected_keeps_nothing_else_from_being_done(
     # C-238: neither what else was left, nor what is due by schedule
     every_hour = {"on": "schedule", "cron": "0 * * * *", "actions": [SAID]}
     memory = opened(policy("turn", EXTRACT), {"name": "hourly", "rules": [every_hour]})
-    memory.run_due()
+    memory.jobs.run_due()
     agent, other = start(memory), start(memory)
     dies()
     agent.say("a")
@@ -335,7 +340,7 @@ def test_what_breaks_with_the_unexpected_keeps_nothing_else_from_being_done(
 
     summarizer.before = breaks
     clock.at += timedelta(hours=1)
-    assert memory.run_due() == 2
+    assert memory.jobs.run_due() == 2
     assert memory.storage.artifacts.count() == len(log(memory, "caliber_said")) == 1
     assert [each.trajectory_id for each in left(memory)] == [agent.trajectory_id]
     assert [event.payload["error"] for event in log(memory, "error")] == ["ValueError"]
@@ -364,7 +369,7 @@ def test_what_has_ended_takes_what_waits_for_it_along(
     for each in (agent, other):
         each.say("KEEP this")
     if not known:  # it ends where no policy is about turns
-        monkeypatch.setattr("caliber.policies.policy_engine.end", lambda *_: None)
+        monkeypatch.setattr("caliber.policies.policy_engine.cancel", lambda *_: None)
     if ending == "scope":
         memory.close_scope(agent.scope_id)
     else:
@@ -372,7 +377,7 @@ def test_what_has_ended_takes_what_waits_for_it_along(
     assert len(left(memory)) == (1 if known else 2)
     dies(False)
     clock.at += BOUND
-    assert memory.run_due() == 2, "that of the other task"
+    assert memory.jobs.run_due() == 2, "that of the other task"
     assert left(memory) == []
     dropped = [run.payload for run in log(memory) if run.payload["outcome"] == "dropped"]
     assert [run["trigger"] for run in dropped] == ["turn"]
@@ -430,7 +435,7 @@ def test_what_the_start_left_is_done_also_where_no_scope_is_open_by_then(
     agent.say("said")
     memory.close_scope(agent.scope_id)
     clock.at += BOUND
-    assert memory.run_due() == 1
+    assert memory.jobs.run_due() == 1
     assert left(memory) == []
     assert [item.scope_id for item in memory.storage.artifacts.all()] == [agent.scope_id]
 
@@ -515,7 +520,7 @@ def test_what_is_erased_does_not_wait(opened: Any, start: Any, clock: SetClock, 
     assert [each.principal_id for each in left(memory)] == ["[forgotten]"]
     dies(False)
     clock.at += BOUND
-    assert memory.run_due() == 2
+    assert memory.jobs.run_due() == 2
     assert {run.principal for run in log(memory)} == {"agent:[forgotten]"}
 
 
@@ -530,13 +535,13 @@ def test_a_backup_keeps_what_waits(
     memory.admin.backup(tmp_path / "kept.zip")
     dies(False)
     clock.at += BOUND
-    assert memory.run_due() == 2
+    assert memory.jobs.run_due() == 2
     settings = memory.config
     memory.close()
     caliber.restore(settings, tmp_path / "kept.zip", replace=True)
     memory = backend.open(settings, summarization_provider=ScriptedSummarizer(), clock=clock)
     assert (len(left(memory)), memory.storage.artifacts.count()) == (1, 0)
-    assert memory.run_due() == 2
+    assert memory.jobs.run_due() == 2
     assert (len(left(memory)), memory.storage.artifacts.count()) == (0, 1)
 
 
@@ -547,11 +552,11 @@ def test_an_open_store_takes_up_what_was_left_by_itself(opened: Any, start: Any,
     dies()
     start(memory).say("KEEP this")
     memory.close()
-    assert "1 trigger set off, and not carried out yet" in [found.text for found in doctor.opened(memory.config, False)]
+    assert "1 job waits" in [found.text for found in doctor.opened(memory.config, False)]
     dies(False)
     clock.at += BOUND
     told = threading.Event()
-    memory = opened(*ON_TURN, policy_engine__schedule_poll_ms=5)
+    memory = opened(*ON_TURN, jobs__poll_ms=5)
     memory.events.subscribe(lambda _: told.set(), event_type="caliber_said")
     assert log(memory, "caliber_said") or told.wait(30)
     assert left(memory) == []

@@ -29,7 +29,7 @@ from caliber.testing import inspect
 COUNTED = ("task_end", "scope_close", "turn")
 PROGRAM = Path(__file__).parents[1] / "data" / "week.caliber"
 QUIET: dict[str, Any] = {
-    "embedding_provider": None, "policy_engine__schedule_poll_ms": 0, "policy_engine__on_error": "continue",
+    "embedding_provider": None, "jobs__poll_ms": 0, "policy_engine__on_error": "continue",
     "retention__apply_every_ms": 0, "pcp.recovery_points.frequency": "manual", "close__on_llm_failure":
     "close_without_summary", "llm_retry_config__max_retries": 0,
 }  # fmt: skip

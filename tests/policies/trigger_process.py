@@ -41,7 +41,7 @@ def main() -> None:
 
     import caliber
     from caliber.model.time import FixedClock
-    from caliber.schema.relations import PENDING_TRIGGER
+    from caliber.schema.relations import JOB
     from caliber.storage.write.unit_of_work import UnitOfWork
     from caliber.trajectory.service import Tasks
 
@@ -50,9 +50,9 @@ def main() -> None:
     def dying(name: str) -> None:
         call = getattr(UnitOfWork, name)
 
-        def writes(self: UnitOfWork, relation: Any, entity: Any, **how: Any) -> Any:
-            written = call(self, relation, entity, **how)
-            if relation is PENDING_TRIGGER:
+        def writes(self: UnitOfWork, relation: Any, *parameters: Any, **how: Any) -> Any:
+            written = call(self, relation, *parameters, **how)
+            if relation is JOB:
                 dies()
             return written
 
@@ -60,15 +60,15 @@ def main() -> None:
 
     if where == "storing":
         dying("insert")
-        dying("update")
+        dying("select_entities")
     elif where == "before":
-        Tasks.carry_out = dies  # type: ignore[assignment,method-assign]
+        Tasks.run_trigger = dies  # type: ignore[assignment,method-assign]
     if does == "turn":
         memory.append_turn(scope, role="user", content="KEEP this")
     elif does == "task_start":
         memory.start_trajectory("is killed", initiator=USER)
     else:
-        memory.run_due()
+        memory.jobs.run_due()
     memory.close()
 
 

@@ -186,7 +186,7 @@ def test_migration_is_applied_whole_or_not_at_all(pg: PostgresBackend, monkeypat
     good, bad = "CREATE TABLE more (a BIGINT)", "CREATE TABLE more (b BIGINT)"
 
     def applied(*statements: str) -> list[int]:
-        step = MigrationStep("more", SCHEMA_VERSION, SCHEMA_VERSION, texts=(("postgres", statements),))
+        step = MigrationStep("more", SCHEMA_VERSION, SCHEMA_VERSION, convert=lambda _: statements)
         with monkeypatch.context() as patch:
             patch.setattr(migrations, "MIGRATIONS", {**MIGRATIONS, SCHEMA_VERSION + 1: step})
             return caliber.migrate(pg.config())

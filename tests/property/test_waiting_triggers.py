@@ -25,6 +25,7 @@ from support.evidence import scale
 from support.weeks import SetClock
 
 import caliber
+from caliber.jobs.queue import JobQueue
 from caliber.model.errors import Unavailable
 from caliber.policies.policy_engine import PolicyEngine
 from caliber.testing import inspect
@@ -57,9 +58,9 @@ class Triggers(RuleBasedStateMachine):
                 ":memory:",
                 embedding_provider=None,
                 policies=[policy("turn", {"action": "notify", "channel": "said"})],
-                policy_engine__schedule_poll_ms=0,
-                policy_engine__schedule_attempts_max=ATTEMPTS_MAX,
-                policy_engine__trigger_takeover_ms="5m",
+                jobs__poll_ms=0,
+                jobs__attempts_max=ATTEMPTS_MAX,
+                jobs__lease_ms="5m",
                 retention__apply_every_ms=0,
                 **{"pcp.recovery_points.frequency": "manual"},
             ),
@@ -91,7 +92,7 @@ class Triggers(RuleBasedStateMachine):
         scope = data.draw(st.sampled_from(sorted(scope for scopes in self.tasks.values() for scope in scopes)))
         with pytest.MonkeyPatch.context() as patch:
             if how == "killed":
-                patch.setattr(Tasks, "carry_out", lambda *_: 0)
+                patch.setattr(Tasks, "after_commit", lambda *_: None)
             elif how == "unavailable":
                 patch.setattr(PolicyEngine, "apply", unavailable)
             self.memory.append_turn(scope, role="user", content="said")
@@ -120,8 +121,8 @@ class Triggers(RuleBasedStateMachine):
                 done += 1
         with pytest.MonkeyPatch.context() as patch:
             if killed:
-                patch.setattr(Tasks, "carry_out", lambda *_: 0)
-            assert self.memory.run_due() == done
+                patch.setattr(JobQueue, "attempt", lambda *_: None)
+            assert self.memory.jobs.run_due() == done
 
     @precondition(lambda self: any(self.tasks.values()))
     @rule(data=st.data())
@@ -149,10 +150,11 @@ class Triggers(RuleBasedStateMachine):
         if not hasattr(self, "memory"):
             return
         store = inspect(self.memory).store
-        plans = store.plans["pending_trigger"]
+        plans = store.plans["job"]
         with store.read() as session:
-            rows = [plans.codec.decode(row) for row in session.run(plans.page, (bytes(16), 1_000))]
-        found = Counter((row.scope_id, row.begun_at, row.attempts) for row in rows)
+            jobs = [plans.codec.decode(row) for row in session.run(plans.page, (bytes(16), 1_000))]
+        rows = [job for job in jobs if job.ended_at is None]
+        found = Counter((row.scope_id, row.scheduled_at, row.attempts) for row in rows)
         assert found == Counter((each.scope, each.begun, each.attempts) for each in self.waiting)
         self.memory.flush()
         events = list(self.memory.storage.events.all())

@@ -7,17 +7,19 @@ from typing import Any
 
 import pytest
 from support.configs import USER, policy
+from support.crowds import until
 from support.memories import record
 from support.providers import CountingEmbeddings, ScriptedSummarizer
 from support.weeks import MONDAY, SetClock
 
+from caliber.jobs.queue import JobQueue
 from caliber.model.errors import CaliberError
-from caliber.policies.schedules import LEASE
+from caliber.retention.retaining import SWEEP
 from caliber.testing import inspect, replaced
 from caliber.trajectory.service import Tasks
 
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
-QUIET = {"embedding_provider": None, "policy_engine__schedule_poll_ms": 0, "policies": []}
+QUIET = {"embedding_provider": None, "jobs__poll_ms": 0, "policies": []}
 CATEGORIES = {"turn_buffer": "ephemeral", "artifact": "episodic", "note": "semantic", "rule": "procedural"}
 
 
@@ -158,7 +160,7 @@ def test_what_is_too_old_goes_in_batches_when_it_is_time(opened: Any, start: Any
     declared = [kept(name, "duration", duration_ms="1d") for name in ("turn_buffer", "artifact", "note", "scratch")]
     memory, clock = opened(*declared, retention__sweep_every_ms="1h", retention__sweep_rows=2)
     agent = start(memory)
-    memory.run_due()
+    memory.jobs.run_due()
     for at in range(6):
         clock.at = MONDAY + at * MINUTE
         agent.say(f"{at}")
@@ -166,13 +168,13 @@ def test_what_is_too_old_goes_in_batches_when_it_is_time(opened: Any, start: Any
         agent.note(f"{at}")
         write(memory, "scratch", f"{at}", agent)
     clock.at = MONDAY + DAY + 4 * MINUTE
-    memory.run_due()
+    memory.jobs.run_due()
     assert left(memory) == {name: ["5"] for name in ("turn_buffer", "artifact", "note", "scratch")}
     assert taken(memory) == [
         (name, "1d", count) for name in ("turn_buffer", "artifact", "note", "scratch") for count in (2, 2, 1)
     ]
     clock.at = MONDAY + DAY + HOUR
-    memory.run_due()
+    memory.jobs.run_due()
     assert left(memory)["note"] == ["5"], "not yet: it looks every hour"
     memory.admin.maintain()
     assert left(memory) == {"turn_buffer": [], "artifact": [], "note": [], "scratch": []}
@@ -184,23 +186,22 @@ def test_a_sweep_that_is_due_runs_once_whoever_is_open(opened: Any, start: Any) 
     # C-136, C-238: one runner, and what it did is known to the next
     memory, clock = opened(kept("note", "duration", duration_ms="1h"), retention__sweep_every_ms="1h")
     start(memory).note("old")
-    memory.run_due()
+    memory.jobs.run_due()
     clock.at = MONDAY + HOUR
-    lock = inspect(memory).engine.locks.acquire(LEASE, holder="somebody else")
-    memory.run_due()
-    assert memory.admin.maintain()["memories"] == 0
-    assert left(memory)["note"] == ["old"], "another process is at it"
-    from caliber.model.agents import LockToken
-
-    inspect(memory).engine.locks.release(LockToken(lock.resource, lock.token), holder="somebody else")
-    memory.run_due()
+    with inspect(memory).engine.part(JobQueue).holding(SWEEP) as claim:
+        assert claim is not None
+        memory.jobs.run_due()
+        assert memory.admin.maintain()["memories"] == 0
+        assert left(memory)["note"] == ["old"], "another process is at it"
+    clock.at += HOUR
+    memory.jobs.run_due()
     assert (left(memory)["note"], len(taken(memory))) == ([], 1)
     clock.at = MONDAY
     start(memory).note("of a clock that was put back")
     clock.at = MONDAY + HOUR - MINUTE
-    memory.run_due()
+    memory.jobs.run_due()
     clock.at = MONDAY + HOUR
-    memory.run_due()
+    memory.jobs.run_due()
     assert taken(memory)[1:] == [], "looked a minute ago"
 
 
@@ -220,13 +221,13 @@ def test_only_the_newest_stay(opened: Any, start: Any) -> None:
             write(memory, "scratch", text, agent)
             write(memory, "rule", text, agent)
     agents[0].keep("the newest")
-    memory.run_due()
+    memory.jobs.run_due()
     both, newest = ["01", "02", "11", "12"], ["02", "12"]
     assert left(memory) == {
         "turn_buffer": both, "artifact": ["02", "11", "12", "the newest"], "note": newest, "scratch": both,
         "rule": newest,
     }  # fmt: skip
-    memory.run_due()
+    memory.jobs.run_due()
     assert sum(count for _, _, count in taken(memory)) == 2 + 3 + 4 + 2 + 4
     assert {rule for _, rule, _ in taken(memory)} == {"max(2)"}
     assert memory.admin.verify() == []
@@ -238,14 +239,19 @@ def test_an_open_store_looks_by_itself_also_without_a_schedule(opened: Any, star
     import threading
 
     memory, clock = opened(
-        kept("turn_buffer", "duration", duration_ms="1h"), policy_engine__schedule_poll_ms=5,
+        kept("turn_buffer", "duration", duration_ms="1h"), jobs__poll_ms=5,
         retention__sweep_every_ms="1m",
     )  # fmt: skip
     told = threading.Event()
     memory.events.subscribe(lambda _: told.set(), event_type="retention_apply")
     start(memory).say("old")
     clock.at = MONDAY + 2 * HOUR
-    assert told.wait(30)
+
+    def swept() -> bool:
+        clock.at += 2 * MINUTE  # the first sweep may have looked before the turn was too old
+        return told.wait(0.05)
+
+    until(swept)
     assert left(memory)["turn_buffer"] == []
 
 
@@ -429,7 +435,7 @@ def test_what_is_forgotten_while_it_is_summed_up_does_not_come_back(opened: Any,
     # docs/forgetting.md; C-138: what was read before stays until the next time
     summarizer = ScriptedSummarizer()
     memory, clock = opened(compressed("note", "schedule", cron="0 3 * * *"), summarization_provider=summarizer)
-    memory.run_due()
+    memory.jobs.run_due()
     agent = start(memory)
     for text in ("it is swordfish", "it is a trout"):
         agent.note(text)
@@ -440,10 +446,10 @@ def test_what_is_forgotten_while_it_is_summed_up_does_not_come_back(opened: Any,
 
     summarizer.before = forget
     clock.at = MONDAY + 4 * HOUR
-    memory.run_due()
+    memory.jobs.run_due()
     assert sorted(note[:5] for note in left(memory)["note"]) == ["it is", "it is"]
     clock.at = MONDAY + DAY + 4 * HOUR
-    memory.run_due()
+    memory.jobs.run_due()
     (note,) = left(memory)["note"]
     assert note.startswith("summary of it is")
     assert "swordfish" not in note
@@ -456,8 +462,8 @@ def test_what_is_compressed_on_a_schedule_is_compressed_in_the_whole_store(opene
     nightly = [
         compressed(name, "schedule", cron="0 3 * * *") for name in ("turn_buffer", "artifact", "note", "scratch")
     ]
-    memory, clock = opened(*nightly, summarization_provider=summarizer, retention__sweep_rows=2)
-    memory.run_due()
+    memory, clock = opened(*nightly, summarization_provider=summarizer, retention__sweep_rows=2, jobs__lease_ms="30s")
+    memory.jobs.run_due()
     agents = [start(memory), start(memory)]
     for number, agent in enumerate(agents):
         for at in range(3):
@@ -478,14 +484,15 @@ def test_what_is_compressed_on_a_schedule_is_compressed_in_the_whole_store(opene
     summarizer.before = fail_late
 
     clock.at = MONDAY + 4 * HOUR
-    memory.run_due()
+    memory.jobs.run_due()
     summarizer.before, summarizer.failing = slowly, set()
     assert taken(memory) == [
         ("turn_buffer", 'compress_on: schedule("0 3 * * *")', 3),
         ("artifact", 'compress_on: schedule("0 3 * * *")', 4),
     ]
-    memory.run_due()
-    memory.run_due()
+    for _ in range(2):
+        clock.at += MINUTE  # it waits before it is tried again
+        memory.jobs.run_due()
     both = ["summary of 00", "summary of 10"]
     assert left(memory) == {
         "turn_buffer": ["10", "11", "12"],
@@ -496,6 +503,6 @@ def test_what_is_compressed_on_a_schedule_is_compressed_in_the_whole_store(opene
     assert sum(count for _, _, count in taken(memory)) == 3 + 7 + 6 + 6
     asked = len(summarizer.calls)
     clock.at = MONDAY + DAY + 4 * HOUR
-    memory.run_due()
+    memory.jobs.run_due()
     assert len(summarizer.calls) == asked, "what is one already is not summed up again"
     assert memory.admin.verify() == []

@@ -244,7 +244,7 @@ def test_newer_store_that_still_lets_us_write_is_opened(tmp_path: Path) -> None:
 def test_store_of_an_older_version_says_how_to_migrate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "store.db"
     settings = made(path)
-    step = MigrationStep("more", SCHEMA_VERSION, NEXT, texts=(("sqlite", ("CREATE TABLE more (a INTEGER) STRICT",)),))
+    step = MigrationStep("more", SCHEMA_VERSION, NEXT, convert=lambda _: ("CREATE TABLE more (a INTEGER) STRICT",))
     monkeypatch.setattr(migrations, "SCHEMA_VERSION", NEXT)
     monkeypatch.setattr(migrations, "MIGRATIONS", {**MIGRATIONS, NEXT: step})
     error = refused(settings)
@@ -262,7 +262,7 @@ def test_migration_that_fails_leaves_the_store_as_it_was(tmp_path: Path, monkeyp
     path = tmp_path / "store.db"
     settings = made(path)
     good = "CREATE TABLE more (a INTEGER) STRICT"
-    step = MigrationStep("bad", SCHEMA_VERSION, NEXT, texts=(("sqlite", (good, "CREATE TABLE more (b)")),))
+    step = MigrationStep("bad", SCHEMA_VERSION, NEXT, convert=lambda _: (good, "CREATE TABLE more (b)"))
     with monkeypatch.context() as patched:
         patched.setattr(migrations, "SCHEMA_VERSION", NEXT)
         patched.setattr(migrations, "MIGRATIONS", {**MIGRATIONS, NEXT: step})

@@ -17,8 +17,11 @@ from support.memories import FACT
 
 import caliber
 from caliber.api.opening import plan_migration
+from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.model import FixedClock
 from caliber.model.errors import SchemaMismatch
+from caliber.storage.compile.plan import create_statements
+from caliber.storage.migrate.dropped_relations import PENDING_TRIGGER, POLICY_RUN
 from caliber.storage.migrate.migrations import BASELINE_VERSION, MIGRATIONS
 from caliber.storage.write.changes import unpack_changes
 from caliber.testing import inspect
@@ -78,6 +81,16 @@ def check_store(settings: Any, *, restored: bool = False) -> None:
         assert memory.admin.verify() == []
 
 
+def check_jobs(settings: Any) -> None:
+    """The trigger that waited, and how far the rule on a schedule was, are jobs now."""
+    with caliber.open(settings, clock=FixedClock(EXPECTED["now_us"])) as memory:
+        jobs = {job.kind.partition(":")[0]: job for job in memory.jobs.list()}
+        assert sorted(jobs) == ["schedule", "trigger"]
+        assert jobs["schedule"].payload["covered_us"] > 0
+        assert jobs["trigger"].state == "waiting"
+        assert str(jobs["trigger"].trajectory_id) == EXPECTED["trajectory_id"]
+
+
 @pytest.fixture
 def settings(backend: Any) -> Any:
     backend.needs("reopen")
@@ -93,6 +106,7 @@ def test_a_file_of_the_version_before_opens_after_migrating(file_backend: Any, t
     assert list(plan_migration(settings).versions) == LATER
     assert caliber.migrate(settings) == LATER
     assert caliber.migrate(settings) == []
+    check_jobs(settings)
     check_store(settings)
 
 
@@ -100,12 +114,12 @@ def test_the_command_migrates_a_file_of_the_version_before(tmp_path: Path) -> No
     shutil.copyfile(DATA / "store.sqlite", tmp_path / "store.db")
     document = tmp_path / "caliber.toml"
     command("init", "--path", document, "--store", "store.db", "--embedding", "none")
-    assert "schema version 3" in command("db", "migrate", "--config", document).stdout
+    assert "schema version 3, 4" in command("db", "migrate", "--config", document).stdout
     assert "up to date" in command("db", "migrate", "--config", document).stdout
 
 
 def test_a_tenant_of_the_version_before_opens_after_migrating(pg: Any) -> None:
-    """PostgreSQL: restored from the archive; then it is given the index that schema 2 had."""
+    """PostgreSQL: restored from the archive; then it is given the index and the relations that schema 2 had."""
     settings = pg.config(memories=[FACT])
     caliber.restore(settings, DATA / "archive.zip")
     pg.adopt(settings)
@@ -114,17 +128,36 @@ def test_a_tenant_of_the_version_before_opens_after_migrating(pg: Any) -> None:
     pg.tamper(
         None, "CREATE UNIQUE INDEX uq_note_idempotency_key ON note (idempotency_key) WHERE idempotency_key IS NOT NULL"
     )
+    dialect = PostgresDialect(pg.schema, "public")
+    for relation in (PENDING_TRIGGER, POLICY_RUN):
+        for statement in create_statements(relation, dialect):
+            pg.tamper(None, statement)
+    pg.tamper(
+        None,
+        "INSERT INTO pending_trigger (trigger_id, trajectory_id, scope_id, trigger, principal_kind, principal_id,"
+        " principal_role, principal_admin, created_at, begun_at, attempts, version) SELECT job_id, trajectory_id,"
+        " scope_id, split_part(kind, ':', 2), principal_kind, principal_id, principal_role, principal_admin,"
+        " created_at, begun_at, attempts, 1 FROM job WHERE trajectory_id IS NOT NULL",
+    )
+    pg.tamper(
+        None,
+        "INSERT INTO policy_run (rule_id, covered_at, actions_done, attempts, version)"
+        " SELECT job_id, due_at, 0, 0, 1 FROM job WHERE trajectory_id IS NULL",
+    )
+    pg.tamper(None, "DROP TABLE job")
     with pytest.raises(SchemaMismatch, match="run `caliber db migrate`"):
         caliber.open(settings)
     assert caliber.migrate(settings) == LATER
     assert caliber.migrate(settings) == []
     check_store(settings, restored=True)
+    check_jobs(settings)
     pg.forsake()
 
 
 def test_an_archive_of_the_version_before_restores(backend: Any, settings: Any) -> None:
     backend.create(backend.config())
     caliber.restore(settings, DATA / "archive.zip", replace=True)
+    check_jobs(settings)
     check_store(settings, restored=True)
 
 

@@ -19,7 +19,7 @@ migrations.SCHEMA_VERSION = OLD + 1
 
 
 def step(name: str, reader: int, writer: int, *statements: str) -> migrations.MigrationStep:
-    return migrations.MigrationStep(name, reader, writer, texts=(("sqlite", statements), ("postgres", statements)))
+    return migrations.MigrationStep(name, reader, writer, convert=lambda _: statements)
 
 
 EXPAND = step("mood of notes", OLD, OLD, "ALTER TABLE note ADD COLUMN mood TEXT", "CREATE TABLE mood (name TEXT)")

@@ -57,7 +57,7 @@ class Week:
         """Do it all, and return the store as it is left."""
         self._clock, self._summarizer = SetClock(), ScriptedSummarizer()
         self._memory = self.open(self.config, self._clock, self._summarizer)
-        self._memory.run_due()
+        self._memory.jobs.run_due()
         self._long = self._step(lambda: self._memory.start_trajectory("goes on all week", initiator=USER))
         self.done["task_start"] += 1
         for day in range(self.days):
@@ -65,12 +65,12 @@ class Week:
             for hour in range(24):
                 self._clock.at = MONDAY + (24 * day + hour) * HOUR
                 if hour % self.look_hours == 0 and not (day == 4 and hour < 12):
-                    self._step(self._memory.run_due)
+                    self._step(self._memory.jobs.run_due)
                 self._summarizer.failing = {"summarize", "extract_artifacts"} if day == 1 and 3 <= hour < 15 else set()
                 if hour % every == every // 2 and hour // every < self.tasks:
                     self._task(day, hour, last=hour // every == self.tasks - 1)
         self._clock.at = MONDAY + 24 * self.days * HOUR
-        self._step(self._memory.run_due)
+        self._step(self._memory.jobs.run_due)
         return self._memory
 
     def _step(self, call: Callable[[], Any]) -> Any:

@@ -8,15 +8,15 @@ import sys
 import pytest
 
 from caliber.schema.relation import Relation, integer
-from caliber.schema.relations import DIRECTORY, MEMORY_TYPE, NOTE, PENDING_TRIGGER, RELATIONS, check_codes
+from caliber.schema.relations import DIRECTORY, JOB, MEMORY_TYPE, NOTE, RELATIONS, check_codes
 from caliber.schema.relations.memory import CODE_MAX, FIRST_CODE, LAST_CODE
 
 
 def test_no_two_relations_share_a_name_or_a_code() -> None:
-    # issue 12, First, item 4: pending_trigger and memory_type both had the code 47
+    # issue 12, First, item 4: two relations had the code 47
     relations = {relation.name: relation for relation in (*RELATIONS, *DIRECTORY)}
     assert len({relation.code for relation in relations.values()}) == len(relations)
-    assert (MEMORY_TYPE.code, PENDING_TRIGGER.code) == (47, 48)
+    assert (MEMORY_TYPE.code, JOB.code) == (47, 51)
     assert all(0 < relation.code < FIRST_CODE for relation in relations.values())
 
 
@@ -45,7 +45,7 @@ from caliber.schema import relation
 
 class SharedCode(relation.Relation):
     def __init__(self, **fields):
-        super().__init__(**{**fields, "code": 47} if fields["name"] == "pending_trigger" else fields)
+        super().__init__(**{**fields, "code": 47} if fields["name"] == "job" else fields)
 
 relation.Relation = SharedCode
 import caliber.schema.relations
@@ -56,4 +56,4 @@ import caliber.schema.relations
 def test_codes_are_checked_when_relations_are_imported(options: tuple[str, ...]) -> None:
     done = subprocess.run([sys.executable, *options, "-c", _SHARED_CODE], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
-    assert done.stderr.endswith("AssertionError: pending_trigger and memory_type both have the code 47\n"), done.stderr
+    assert done.stderr.endswith("AssertionError: job and memory_type both have the code 47\n"), done.stderr

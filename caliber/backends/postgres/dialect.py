@@ -135,6 +135,12 @@ class PostgresDialect:
     def in_integers(self, position: int) -> str:
         return f"SELECT value::bigint FROM jsonb_array_elements_text(${position}::jsonb)"
 
+    def in_texts(self, position: int) -> str:
+        return f"SELECT value FROM jsonb_array_elements_text(${position}::jsonb)"
+
+    def among(self, rows: str) -> str:
+        return f"= ANY(ARRAY({rows}))"
+
     def number_from(self, name: str, first: int) -> str:
         return f"ALTER TABLE {self.table(name)} ALTER COLUMN {quote('ordinal')} RESTART WITH {first}"
 

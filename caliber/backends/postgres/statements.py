@@ -16,6 +16,7 @@ from caliber.storage.compile.plan import Plan
 from caliber.storage.compile.spelling import quote_all
 from caliber.storage.compile.statements import IRREGULAR, TRUST_CASES, TRUST_ORDER
 from caliber.storage.sql.embedding_statements import embedding_statements
+from caliber.storage.sql.job_statements import job_statements
 
 _TEXTS: Final = {
     "append.scope": (
@@ -130,15 +131,6 @@ _TEXTS: Final = {
         " last_accessed_at = greatest(known.last_accessed_at, excluded.last_accessed_at),"
         " version = known.version + 1 RETURNING {usage_row}"
     ),
-    # With it comes what its actions have to know before they write: how often something was erased by now. The task is
-    # held first: whoever deletes it does so too, and then waits for what waits for it.
-    "trigger.take": (
-        "WITH task AS MATERIALIZED (SELECT trajectory_id AS of_task FROM {trajectory} WHERE trajectory_id = $3"
-        " FOR KEY SHARE) DELETE FROM {pending_trigger} USING task"
-        " WHERE trigger_id = $1 AND version = $2 AND trajectory_id = of_task"
-        " RETURNING (SELECT count(*) FROM {erasure})"
-    ),
-    "trigger.prune": "DELETE FROM {pending_trigger} WHERE created_at < $1",
     "checkpoint.prune": (
         "DELETE FROM {checkpoint} WHERE trajectory_id = $1 AND ordinal NOT IN (SELECT ordinal FROM {checkpoint}"
         " WHERE trajectory_id = $1 ORDER BY created_at DESC, ordinal DESC LIMIT $2)"
@@ -272,7 +264,11 @@ def irregular(dialect: PostgresDialect) -> dict[str, Plan]:
     """Return the irregular statements of every backend, for one schema."""
     names = _names(dialect)
     out = {}
-    texts = {name: text.format_map(names) for name, text in _TEXTS.items()} | embedding_statements(dialect)
+    texts = (
+        {name: text.format_map(names) for name, text in _TEXTS.items()}
+        | embedding_statements(dialect)
+        | job_statements(dialect)
+    )
     for name, contract in IRREGULAR.items():
         results = codec_of(BY_NAME[contract.rows_of]).names if contract.rows_of else contract.results
         out[name] = Plan(name, texts[name], contract.parameters, results)

@@ -96,6 +96,12 @@ class SqliteDialect:
     def in_integers(self, position: int) -> str:
         return f"SELECT value FROM json_each(?{position})"
 
+    def in_texts(self, position: int) -> str:
+        return f"SELECT value FROM json_each(?{position})"
+
+    def among(self, rows: str) -> str:
+        return f"IN ({rows})"
+
     def number_from(self, name: str, first: int) -> str:
         return f"INSERT INTO sqlite_sequence (name, seq) VALUES ('{name}', {first - 1})"
 

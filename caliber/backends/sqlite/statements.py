@@ -9,6 +9,7 @@ from caliber.storage.compile.plan import Plan
 from caliber.storage.compile.spelling import quote_all
 from caliber.storage.compile.statements import IRREGULAR, TRUST_CASES, TRUST_ORDER
 from caliber.storage.sql.embedding_statements import embedding_statements
+from caliber.storage.sql.job_statements import job_statements
 
 ROW = {name: quote_all(codec_of(relation).names) for name, relation in BY_NAME.items()}
 
@@ -115,17 +116,12 @@ _TEXTS = {
         " last_accessed_at = max(last_accessed_at, excluded.last_accessed_at), version = version + 1"
         f" RETURNING {ROW['usage']}"
     ),
-    # With it comes what its actions have to know before they write: how often something was erased by now.
-    "trigger.take": (
-        "DELETE FROM pending_trigger WHERE trigger_id = ?1 AND version = ?2 AND trajectory_id = ?3"
-        " RETURNING (SELECT count(*) FROM erasure)"
-    ),
-    "trigger.prune": "DELETE FROM pending_trigger WHERE created_at < ?1",
     "checkpoint.prune": (
         "DELETE FROM checkpoint WHERE trajectory_id = ?1 AND ordinal NOT IN (SELECT ordinal FROM checkpoint"
         " WHERE trajectory_id = ?1 ORDER BY created_at DESC, ordinal DESC LIMIT ?2)"
     ),
     **embedding_statements(DIALECT),
+    **job_statements(DIALECT),
 }
 
 

@@ -8,10 +8,10 @@ from caliber.schema.relations.context import CONTENT_VERSION, CONTEXT_WINDOW, PE
 from caliber.schema.relations.embedding import EMBEDDING, EMBEDDING_CACHE, EMBEDDING_SPACE
 from caliber.schema.relations.erasure import ERASURE
 from caliber.schema.relations.events import EVENT
+from caliber.schema.relations.jobs import JOB
 from caliber.schema.relations.knowledge import EDGE, NOTE, USAGE
 from caliber.schema.relations.memory import CODE_MAX, FIRST_CODE, LAST_CODE, MEMORY_TYPE
 from caliber.schema.relations.pcp import CHECKPOINT
-from caliber.schema.relations.policies import PENDING_TRIGGER, POLICY_RUN
 from caliber.schema.relations.storage import CHANGE, CONFIG_DOCUMENT, SCHEMA_MIGRATION
 from caliber.schema.relations.tenancy import TENANT
 from caliber.schema.relations.trajectory import ARTIFACT, SCOPE, SESSION, TRAJECTORY, TURN, TURN_SUMMARY
@@ -37,8 +37,7 @@ RELATIONS: tuple[Relation, ...] = (
     EVENT,
     CHANGE,
     ERASURE,
-    POLICY_RUN,
-    PENDING_TRIGGER,
+    JOB,
     CONFIG_DOCUMENT,
     MEMORY_TYPE,
     SCHEMA_MIGRATION,
@@ -92,13 +91,12 @@ __all__ = [
     "EMBEDDING_SPACE",
     "ERASURE",
     "EVENT",
+    "JOB",
     "LOCK",
     "MEMORY_TYPE",
     "MIRRORED",
     "NOTE",
     "PENDING_INJECTION",
-    "PENDING_TRIGGER",
-    "POLICY_RUN",
     "RELATIONS",
     "SCHEMA_MIGRATION",
     "SCOPE",

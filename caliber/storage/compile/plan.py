@@ -72,6 +72,14 @@ class Dialect(Protocol):
         """Return a row source of the integers packed in one parameter."""
         ...
 
+    def in_texts(self, position: int) -> str:
+        """Return a row source of the texts packed in one parameter, in a column ``value``."""
+        ...
+
+    def among(self, rows: str) -> str:
+        """Return the condition that a value is among those of a query, which runs once."""
+        ...
+
     def number_from(self, name: str, first: int) -> str:
         """Return the statement that makes a relation without rows give out ordinals from ``first`` on."""
         ...

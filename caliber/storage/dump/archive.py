@@ -29,10 +29,13 @@ from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relation import Column, Relation
 from caliber.schema.relations import MEMORY_TYPE
 from caliber.schema.relations.memory import StoredMemory
+from caliber.storage.bulk.arrow import batch_from_rows
+from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.damage import UNREADABLE
-from caliber.storage.dump.dumped_relations import BATCH_ROWS, RowsDigest, dump_relations
+from caliber.storage.dump.dumped_relations import BATCH_ROWS, RowsDigest, dump_relations, dumped
 from caliber.storage.dump.parquet import parquet_batches, parquet_names, parquet_writer
 from caliber.storage.maintain.maintenance import StoreSnapshot
+from caliber.storage.migrate.job_conversion import DROPPED, converted_to
 from caliber.storage.migrate.migrations import BASELINE_VERSION, SCHEMA_VERSION, before_baseline
 
 FORMAT: Final = "caliber-archive-1"
@@ -353,7 +356,7 @@ class Archive:
             for batch in self.batches(MEMORY_TYPE):
                 rows += [StoredMemory(**row) for row in batch.to_pylist()]
         catalog = BUILT_IN.with_memories(rows)
-        known = {relation.name for relation in dump_relations(catalog)}
+        known = {relation.name for relation in (*dump_relations(catalog), *DROPPED)}
         for each in self.manifest.relations:
             if each.relation not in known:
                 raise InvalidValue(field=str(self.path), reason=f"holds {each.relation}, which this version lacks")
@@ -413,11 +416,26 @@ class Archive:
         member = self.member(relation)
         if member is not None:
             yield from parquet_batches(io.BufferedReader(self._open(member), _PIECE), relation, BATCH_ROWS)
+        else:
+            yield from self._converted(relation)
+
+    def _converted(self, relation: Relation) -> Iterator[Any]:
+        """Yield the rows of a relation that stood in others when the archive was made."""
+        encode = codec_of(relation).encode
+        for earlier, convert in converted_to(relation).items():
+            member = self.member(earlier)
+            if member is not None:
+                source = io.BufferedReader(self._open(member), _PIECE)
+                for batch in parquet_batches(source, dumped(earlier), BATCH_ROWS):
+                    records = filter(None, map(convert, batch.to_pylist()))
+                    yield batch_from_rows(relation, [encode(record) for record in records])
 
     def check_rows(self, relation: Relation, digest: RowsDigest) -> None:
         """Raise StorageError unless rows that were read back are those that were written."""
         member = self.member(relation)
         rows, right = (0, None) if member is None else (member.rows, member.rows_sha256)
+        if member is None:
+            rows = sum(batch.num_rows for batch in self._converted(relation))
         if digest.rows != rows or (right is not None and digest.hex() != right):
             raise StorageError(
                 f"{relation.name} did not come back as it was backed up; nothing was changed", reason="not verified"

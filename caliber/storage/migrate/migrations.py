@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from caliber.model.errors import SchemaMismatch
@@ -21,9 +21,19 @@ from caliber.schema.relations import RELATIONS, SCHEMA_MIGRATION
 from caliber.schema.relations.storage import Migration
 from caliber.storage.compile.plan import Dialect, RelationPlans
 from caliber.storage.compile.session import StatementSession
-from caliber.storage.migrate.schema_changes import LoosenUniques, Relations, SchemaChange, changed, statements_between
+from caliber.storage.migrate.dropped_relations import PENDING_TRIGGER, POLICY_RUN
+from caliber.storage.migrate.job_conversion import convert_jobs
+from caliber.storage.migrate.schema_changes import (
+    AddRelation,
+    DropRelation,
+    LoosenUniques,
+    Relations,
+    SchemaChange,
+    changed,
+    statements_between,
+)
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """The schema that this version of CALIBER writes."""
 
 BASELINE_VERSION = 2
@@ -36,13 +46,13 @@ DIRECTORY_VERSION = 2
 
 @dataclass(frozen=True, slots=True)
 class MigrationStep:
-    """One schema version: its changes; then, in ``texts``, other statements of each backend by its name."""
+    """One schema version: its changes; then the statements of ``convert`` in the words of a database."""
 
     name: str
     min_reader_version: int
     min_writer_version: int
     changes: tuple[SchemaChange, ...] = ()
-    texts: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    convert: Callable[[Dialect], tuple[str, ...]] = lambda _: ()
 
 
 MIGRATIONS: dict[int, MigrationStep] = {
@@ -64,6 +74,14 @@ MIGRATIONS: dict[int, MigrationStep] = {
                 ),
             ),
         ),
+    ),
+    # A process of schema 3 would look for triggers and schedules where they no longer are.
+    4: MigrationStep(
+        "one queue of jobs",
+        min_reader_version=4,
+        min_writer_version=4,
+        changes=(AddRelation("job"), DropRelation(PENDING_TRIGGER), DropRelation(POLICY_RUN)),
+        convert=convert_jobs,
     ),
 }
 
@@ -89,7 +107,7 @@ def changed_by(version: int) -> list[tuple[Relation | None, Relation]]:
 def statements_of(version: int, dialect: Dialect) -> tuple[str, ...]:
     """Return the statements that bring a store to a schema version from the one before."""
     derived = [line for before, after in changed_by(version) for line in statements_between(before, after, dialect)]
-    return (*derived, *dict(MIGRATIONS[version].texts).get(dialect.name, ()))
+    return (*derived, *MIGRATIONS[version].convert(dialect))
 
 
 def missing_versions(applied: Iterable[Migration]) -> tuple[int, ...]:

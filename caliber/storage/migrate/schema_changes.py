@@ -33,6 +33,17 @@ class AddRelation:
 
 
 @dataclass(frozen=True, slots=True)
+class DropRelation:
+    """A relation that is no more, as it was. The version that drops it converts its rows, and drops the table."""
+
+    relation: Relation
+
+    def undo(self, relations: Relations) -> Relations:
+        """Return ``relations`` with it."""
+        return (*relations, self.relation)
+
+
+@dataclass(frozen=True, slots=True)
 class AddColumn:
     """A new column, nullable or with a default, and with it the indexes and the foreign key that name it.
 
@@ -112,7 +123,7 @@ class LoosenUniques:
         return tuple(before if relation is after else relation for relation in relations)
 
 
-SchemaChange = AddRelation | AddColumn | AddEnumMember | LoosenUniques
+SchemaChange = AddRelation | DropRelation | AddColumn | AddEnumMember | LoosenUniques
 
 
 def _find(relations: Relations, name: str) -> Relation:

@@ -15,7 +15,7 @@ from caliber.config import CaliberConfig
 from caliber.model import AgentRole, EventType, Principal, PrincipalKind
 from caliber.model.errors import Conflict, LockAcquisitionFailed
 from caliber.model.time import FixedClock
-from caliber.policies.schedules import Scheduler
+from caliber.policies.schedules import Schedules
 from caliber.testing import inspect
 from caliber.trajectory.service import Tasks
 from support.configs import USER, policy
@@ -147,9 +147,9 @@ def due(config: CaliberConfig, place: Place) -> int:
     """Return the number of actions that run between 1 and 4 o'clock in the morning, UTC."""
     clock = clock_at(1)
     memory = place.open(config, clock=clock)
-    memory.run_due()
+    memory.jobs.run_due()
     clock.advance(ms=3 * HOUR_MS)
-    return memory.run_due()
+    return memory.jobs.run_due()
 
 
 def by_itself(config: CaliberConfig, place: Place) -> str:
@@ -158,25 +158,25 @@ def by_itself(config: CaliberConfig, place: Place) -> str:
     memory = place.open(config, clock=clock)
     heard = threading.Event()
     memory.events.subscribe(lambda _: heard.set(), event_type="caliber_told")
-    memory.run_due()
+    memory.jobs.run_due()
     clock.advance(ms=3 * HOUR_MS)
     # What looks every millisecond is waited for as long as it may take; what never looks is given a moment.
-    return "told" if heard.wait(20 if config.policy_engine.schedule_poll_ms else 0.05) else "silent"
+    return "told" if heard.wait(20 if config.jobs.poll_ms else 0.05) else "silent"
 
 
 def taken_up(config: CaliberConfig, place: Place) -> int:
     """Return the number of actions done half an hour after a turn whose process only stored it."""
-    clock, carry_out = clock_at(1), Tasks.carry_out
+    clock, after_commit = clock_at(1), Tasks.after_commit
     memory = place.open(config, clock=clock)
     scope = memory.current_scope(memory.start_trajectory("test", initiator=USER).trajectory_id)
     assert scope is not None
-    Tasks.carry_out = lambda *_: 0  # type: ignore[assignment,method-assign]
+    Tasks.after_commit = lambda *_: None  # type: ignore[method-assign]
     try:
         memory.append_turn(scope.scope_id, role="user", content="said")
     finally:
-        Tasks.carry_out = carry_out  # type: ignore[method-assign]
+        Tasks.after_commit = after_commit  # type: ignore[method-assign]
     clock.advance(ms=HOUR_MS // 2)
-    return memory.run_due()
+    return memory.jobs.run_due()
 
 
 def tries(config: CaliberConfig, place: Place) -> list[str]:
@@ -185,13 +185,14 @@ def tries(config: CaliberConfig, place: Place) -> list[str]:
     def overtaken(*_: Any) -> int:
         raise Conflict(entity_type="note", id="planted", reason="planted", retryable=True)
 
-    place.fixture("monkeypatch").setattr(Scheduler, "prune", overtaken)
+    place.fixture("monkeypatch").setattr(Schedules, "prune", overtaken)
     clock = clock_at(1)
     memory = place.open(config, clock=clock)
-    memory.run_due()
+    memory.jobs.run_due()
     clock.advance(ms=3 * HOUR_MS)
     for _ in range(4):
-        memory.run_due()
+        memory.jobs.run_due()
+        clock.advance(ms=60_000)
     runs = (event for event in memory.storage.events.all() if event.event_type == EventType.POLICY_EXECUTE.value)
     return [event.payload["outcome"] for event in runs]
 
@@ -326,9 +327,9 @@ def swept(config: CaliberConfig, place: Place) -> list[int]:
     agent = Agent(memory)
     for number in range(4):
         agent.say(f"turn {number}")
-    memory.run_due()
+    memory.jobs.run_due()
     clock.advance(ms=2 * HOUR_MS)
-    memory.run_due()
+    memory.jobs.run_due()
     memory.flush()
     kinds = (event for event in memory.storage.events.all() if event.event_type == EventType.RETENTION_APPLY)
     return [event.payload["taken"] for event in kinds]
@@ -402,22 +403,22 @@ CASES: tuple[Case, ...] = (
         policies=[policy("scope_close", EXTRACT)],
     ),
     case("policy_engine.time_zone", due, ("UTC", 1), ("Asia/Tokyo", 0), policies=scheduled(NOTIFY)),
-    case("policy_engine.schedule_poll_ms", by_itself, (0, "silent"), (1, "told"), policies=scheduled(NOTIFY)),
+    case("jobs.poll_ms", by_itself, (0, "silent"), (1, "told"), policies=scheduled(NOTIFY)),
     case(
-        "policy_engine.schedule_attempts_max",
+        "jobs.attempts_max",
         tries,
         (2, ["to_retry", "failed"]),
         (3, ["to_retry", "to_retry", "failed"]),
         policies=scheduled(PRUNE),
-        policy_engine__schedule_poll_ms=0,
+        jobs__poll_ms=0,
     ),
     case(
-        "policy_engine.trigger_takeover_ms",
+        "jobs.lease_ms",
         taken_up,
         ("20m", 1),
         ("40m", 0),
         policies=[policy("turn", NOTIFY)],
-        policy_engine__schedule_poll_ms=0,
+        jobs__poll_ms=0,
     ),
     # --- how long records stay
     case("retention.sweep_every_ms", swept, ("2h", [4]), ("3h", []), memories=OLD_TURNS),

@@ -1,11 +1,12 @@
-"""Runs of schedules, and triggers that wait. Source: C-229, C-238."""
+"""Relations of earlier schemas, as migrations must know them: their columns, and nothing of what a row meant."""
 
 from __future__ import annotations
 
+from typing import Any, Final
+
 from caliber.model.access import PrincipalKind
 from caliber.model.agents import AgentRole
-from caliber.model.policies import PendingTrigger, PolicyRun, Trigger
-from caliber.schema.erase import Erase
+from caliber.model.policies import Trigger
 from caliber.schema.relation import (
     AccessPath,
     ForeignKey,
@@ -19,19 +20,17 @@ from caliber.schema.relation import (
     version,
 )
 
+_BARE: Final[dict[str, Any]] = {
+    "entity": dict, "derived": None, "erase": None, "links": None, "trust": None, "exported": None,
+}  # fmt: skip
+
 POLICY_RUN = Relation(
     name="policy_run",
     plural="policy_runs",
-    entity=PolicyRun,
     code=46,
     comment="How far each rule on a schedule is; what came due up to covered_at is done.",
     ordinal=True,
     versioned=True,
-    derived=None,  # instants and counts
-    erase=None,  # ids of rules, instants and counts
-    links=None,  # a mark
-    trust=None,  # instants
-    exported=None,  # of one store's schedules
     key=("rule_id",),
     columns=(
         uuid_("rule_id"),
@@ -42,21 +41,16 @@ POLICY_RUN = Relation(
         version(),
     ),
     paths=(AccessPath("list_all", (), ("ordinal",)),),
+    **_BARE,
 )
-
+"""Up to schema 3: progress of schedules."""
 
 PENDING_TRIGGER = Relation(
     name="pending_trigger",
     plural="pending_triggers",
-    entity=PendingTrigger,
     code=48,
     comment="What the start of a task or a turn set off; the transaction of its actions removes it.",
     versioned=True,
-    derived=None,  # what set the trigger off
-    erase=Erase(),
-    links=None,  # gone when it was done
-    trust=None,  # ids
-    exported=None,  # work of one store
     key=("trigger_id",),
     columns=(
         uuid_("trigger_id"),
@@ -80,4 +74,6 @@ PENDING_TRIGGER = Relation(
         AccessPath("list_by_trajectory", ("trajectory_id",), ("trigger_id",)),
         AccessPath("list_by_scope", ("scope_id",), ("trigger_id",), where=(("scope_id", False),)),
     ),
+    **_BARE,
 )
+"""Up to schema 3: triggers whose actions were not done yet."""

@@ -1,0 +1,170 @@
+"""Claims: jobs in the hands of this process, and the lease that keeps others from them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from caliber.jobs.states import rescheduled
+from caliber.model.errors import CaliberError
+from caliber.model.jobs import Job, JobOutcome
+from caliber.model.time import to_us
+from caliber.schema.relations import JOB, TRAJECTORY
+from caliber.storage.write.unit_of_work import UnitOfWork
+
+_in_progress: dict[int, Claim] = {}
+"""Claims that threads of this process are working on, by identity."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_progress.clear)  # the child does not have those threads
+
+
+def in_progress() -> int:
+    """Return how many jobs threads of this process work on."""
+    return len(_in_progress)
+
+
+def extend_all() -> float:
+    """Extend the leases whose first third is over of all that this process works on; return when the next is.
+
+    Units: seconds from now; infinity while nothing is in progress.
+    """
+    waits = []
+    for claim in list(_in_progress.values()):
+        # Who lost the lease, or whose store is closed, finds out in the transaction of the work.
+        with contextlib.suppress(Superseded, CaliberError):
+            if claim.due_for_extension_us <= 0:
+                claim.extend()
+            waits.append(claim.due_for_extension_us / 1_000_000)
+    return max(0.05, min(waits, default=math.inf))
+
+
+class Superseded(Exception):
+    """Another process claimed the job, ended it, or deleted its subject: nothing of the work may be written."""
+
+
+class Lessor(Protocol):
+    """The queue that a job was claimed from."""
+
+    stopping: bool
+    lease_us: int
+
+    def now_us(self) -> int:
+        """Return the time of its clock. Units: µs."""
+        ...
+
+    def extend(self, job: Job) -> int:
+        """Let the lease of a job begin again; return when that was. Raises: Superseded."""
+        ...
+
+    def postponed(self, uow: UnitOfWork, job: Job, reason: str) -> Job:
+        """Return a job that waits for its next attempt."""
+        ...
+
+    def write(self, work: Callable[[UnitOfWork], int]) -> int:
+        """Run work in a transaction of its own."""
+        ...
+
+
+class Claim:
+    """The right to do one job, for as long as its lease is extended."""
+
+    def __init__(self, jobs: Lessor, job: Job) -> None:
+        self._jobs = jobs
+        self.job = job
+        self.settled = False
+        """Whether a transaction of the work ended the job, or gave it another time."""
+        self._extended_us = to_us(job.scheduled_at)
+
+    @contextlib.contextmanager
+    def working(self) -> Iterator[None]:
+        """Extend the lease for as long as the block takes."""
+        _in_progress[id(self)] = self
+        try:
+            yield
+        finally:
+            _in_progress.pop(id(self), None)
+
+    @property
+    def stopping(self) -> bool:
+        """True when the store is being closed: long work is to return, and goes on elsewhere or at the next open."""
+        return self._jobs.stopping
+
+    def ack(self, uow: UnitOfWork) -> int:
+        """End the job as done, in the transaction of its work; return how often the store has erased something.
+
+        Raises: Superseded.
+        """
+        erasures = self.end(uow, JobOutcome.DONE)
+        self.settled = True
+        return erasures
+
+    def end(self, uow: UnitOfWork, outcome: JobOutcome) -> int:
+        """End the job in a transaction; return as ``ack``. Raises: Superseded."""
+        job = self.job
+        if job.trajectory_id is None:
+            rows = uow.select("job.end", job.job_id.bytes, job.version, uow.now_us, outcome.value)
+        else:
+            # On retry the work locks what it reads: of two that share the task, neither would get it alone.
+            uow.lock_row(TRAJECTORY, job.trajectory_id.bytes)
+            values = (job.job_id.bytes, job.version, uow.now_us, outcome.value, job.trajectory_id.bytes)
+            rows = uow.select("job.end_of_task", *values)
+        if not rows:
+            raise Superseded
+        erasures: int = rows[0][0]
+        return erasures
+
+    def hold(self, uow: UnitOfWork) -> None:
+        """Lock the job for this transaction, one of several of its work. Raises: Superseded."""
+        if not uow.select("job.hold", self.job.job_id.bytes, self.job.version):
+            raise Superseded
+
+    def current(self, uow: UnitOfWork) -> Job:
+        """Return the job as it is in this transaction, which may change it. Raises: Superseded."""
+        found: Job | None = uow.find(JOB, self.job.job_id.bytes)
+        if found is None or found.version != self.job.version or found.ended_at is not None:
+            raise Superseded
+        return found
+
+    def advance(self, uow: UnitOfWork, payload: dict[str, Any]) -> None:
+        """Keep the state of the job, in the transaction of a step of its work; earlier failures do not count any more.
+
+        Raises: Superseded.
+        """
+        self._changed(uow, dataclasses.replace(self.current(uow), payload=payload, attempts=1, error=None))
+
+    def reschedule(self, uow: UnitOfWork, due_us: int, payload: dict[str, Any]) -> None:
+        """Let the job wait for its next time, in the transaction of its work. Raises: Superseded."""
+        self._changed(uow, rescheduled(self.current(uow), uow.now_us, due_us, payload))
+        self.settled = True
+
+    def postpone(self, uow: UnitOfWork, payload: dict[str, Any], reason: str) -> None:
+        """Let the job wait for its next attempt, in a transaction that records why. Raises: Superseded."""
+        self._changed(uow, dataclasses.replace(self._jobs.postponed(uow, self.current(uow), reason), payload=payload))
+        self.settled = True
+
+    def _changed(self, uow: UnitOfWork, job: Job) -> None:
+        stored: Job = uow.update(JOB, job)
+        uow.on_commit.append(lambda: setattr(self, "job", stored))
+
+    def extend(self) -> None:
+        """Let the lease begin again. Raises: Superseded."""
+        self._extended_us = self._jobs.extend(self.job)
+
+    @property
+    def due_for_extension_us(self) -> int:
+        """The time until a third of the lease is over. Units: µs."""
+        return self._extended_us + self._jobs.lease_us // 3 - self._jobs.now_us()
+
+    def report(self, done: int, total: int | None) -> None:
+        """Show how far long work is. Raises: Superseded."""
+        job = self.job
+
+        def work(uow: UnitOfWork) -> int:
+            return uow.execute("job.report", job.job_id.bytes, job.version, done, total)
+
+        if not self._jobs.write(work):
+            raise Superseded

@@ -1,0 +1,121 @@
+"""The facet ``memory.jobs``: work behind calls, as a person lists, retries, cancels and runs it."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from caliber.engine.engine import Engine
+from caliber.jobs.queue import JobQueue
+from caliber.model import arguments
+from caliber.model.access import Principal
+from caliber.model.deadline import bounded
+from caliber.model.errors import InvalidStateTransition, NotFound
+from caliber.model.ids import Id
+from caliber.model.jobs import Job, JobOutcome, JobState
+from caliber.model.schedules import ScheduledRule
+from caliber.model.time import from_us
+from caliber.schema.relations import JOB
+from caliber.storage.write.unit_of_work import UnitOfWork
+
+
+class Jobs:
+    """The jobs of the store. Listing and changing them is for an admin; anybody may run what is due."""
+
+    def __init__(self, engine: Engine, principal: Principal) -> None:
+        self._engine = engine
+        self._principal = principal
+        self._jobs = engine.part(JobQueue)
+
+    def run_due(self) -> int:
+        """Run due jobs: schedules, and triggers that a process which died left behind. Return the number of actions.
+
+        An open store does so by itself every ``jobs.poll_ms``. Raises: StorageError kinds.
+        """
+        return self._jobs.run_due()
+
+    def schedules(self) -> list[ScheduledRule]:
+        """Return the policies' rules on a schedule, and when each is due next."""
+        self._engine.check_open()
+        now = self._engine.clock.now_us()
+        return [
+            handler.schedule(self._jobs.find(handler.recurrence.job_id), now)
+            for handler in self._jobs.handlers
+            if handler.schedule is not None and handler.recurrence is not None
+        ]
+
+    def list(
+        self,
+        *,
+        state: JobState | str | None = None,
+        kind: str | None = None,
+        limit: int = 100,
+        deadline_ms: int | None = None,
+    ) -> list[Job]:
+        """Return jobs: those that have not ended by kind and due time, then the ended ones, the newest first.
+
+        Raises: InputError kinds; PermissionDenied unless the principal is an admin.
+        """
+        self._principal.require_admin("read", "jobs")
+        wanted = None if state is None else arguments.as_enum(state, JobState, "state")
+        name = None if kind is None else arguments.as_text(kind, "kind", limit=arguments.MAX_NAME_CHARS)
+        most = arguments.as_whole(limit, "limit", 1)
+        plans = self._engine.store.plans[JOB.name]
+        found: list[Job] = []
+        with bounded(deadline_ms), self._engine.store.read() as session:
+            kinds = [kind for kind, _ in session.run(self._engine.store.statements["job.counts"], ())]
+            paths = [("list_available", (each,)) for each in kinds if name in (None, each)]
+            paths += [("list_ended", (outcome.value,)) for outcome in JobOutcome]
+            for path, values in paths:
+                rows = session.run(plans.lists[path], (*values, most))
+                jobs = (plans.codec.decode(row) for row in rows)
+                found += [job for job in jobs if name in (None, job.kind) and wanted in (None, job.state)]
+        return found[:most]
+
+    def retry(self, job_id: Id, *, deadline_ms: int | None = None) -> Job:
+        """Let a failed or cancelled job wait again, with all its attempts before it; return it.
+
+        Raises: NotFound, InvalidStateTransition for a job that waits, runs or is done; PermissionDenied.
+        """
+
+        def again(job: Job, uow: UnitOfWork) -> Job:
+            if job.outcome not in (JobOutcome.FAILED, JobOutcome.CANCELLED):
+                raise InvalidStateTransition(entity_type="job", from_state=job.state.value, to_state="waiting")
+            now = from_us(uow.now_us)
+            return dataclasses.replace(
+                job, ended_at=None, outcome=None, attempts=0, claimed_by=None, available_at=now, scheduled_at=now
+            )
+
+        return self._change("retry", job_id, again, deadline_ms)
+
+    def cancel(self, job_id: Id, *, deadline_ms: int | None = None) -> Job:
+        """End a job that waits or runs; a process that works on it writes nothing any more. Return it.
+
+        Raises: NotFound, InvalidStateTransition for a job that has ended; PermissionDenied.
+        """
+
+        def ended(job: Job, uow: UnitOfWork) -> Job:
+            if job.ended_at is not None:
+                raise InvalidStateTransition(entity_type="job", from_state=job.state.value, to_state="cancelled")
+            return dataclasses.replace(job, ended_at=from_us(uow.now_us), outcome=JobOutcome.CANCELLED, claimed_by=None)
+
+        return self._change("cancel", job_id, ended, deadline_ms)
+
+    def _change(
+        self, action: str, job_id: Id, changed: Callable[[Job, UnitOfWork], Job], deadline_ms: int | None
+    ) -> Job:
+        self._principal.require_admin(action, "jobs")
+        wanted: uuid.UUID = arguments.as_uuid(job_id, "job_id")
+
+        def work(uow: UnitOfWork) -> Any:
+            job = uow.find(JOB, wanted.bytes)
+            if job is None:
+                raise NotFound(entity_type="job", id=wanted)
+            uow.on_commit.append(self._jobs.on_enqueued)
+            return uow.update(JOB, changed(job, uow))
+
+        with bounded(deadline_ms):
+            stored: Job = self._engine.write(work)
+        return stored

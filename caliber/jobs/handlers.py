@@ -1,0 +1,53 @@
+"""Handlers of jobs: what a room does with its kind of work, and how such jobs are claimed."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from caliber.jobs.claims import Claim
+from caliber.model.jobs import Job
+from caliber.model.schedules import ScheduledRule
+from caliber.storage.write.unit_of_work import UnitOfWork
+
+URGENT, NORMAL, IDLE = range(3)
+"""Priorities of kinds: what is due of an earlier one is claimed first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrence:
+    """A job that is there for as long as its handler is: when it has run, it waits for its next time.
+
+    ``next_us`` returns the first time after a time, in µs; ``at_once`` makes the first run due immediately. ``state``
+    returns the payload that the job begins with at a time.
+    """
+
+    job_id: uuid.UUID
+    next_us: Callable[[int], int]
+    at_once: bool = False
+    state: Callable[[int], dict[str, Any]] = lambda _: {}
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """The work of one kind of job.
+
+    ``run`` does it and returns how many actions that took; it calls ``Claim.ack`` in the transaction of its work. A
+    job that it leaves without is ended after it, with the others of its ``batch``: its work may be done twice, if the
+    process dies in between. ``concurrency`` is how many threads of a process run the kind at once.
+    """
+
+    kind: str
+    run: Callable[[Claim], int]
+    priority: int = NORMAL
+    concurrency: int = 1
+    batch: int = 1
+    recurrence: Recurrence | None = None
+    given_up: Callable[[UnitOfWork, Job, str], None] | None = None
+    """Called in the transaction that ends a job as failed; without it the event log gets an error."""
+    schedule: Callable[[Job | None, int], ScheduledRule] | None = None
+    """Returns the public view of a rule on a schedule, at a time."""
+    idle: Callable[[], bool] = field(default=lambda: False)
+    """Whether jobs of the kind are left to others for now."""

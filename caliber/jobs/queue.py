@@ -1,0 +1,477 @@
+"""The queue of one open tenant: enqueue in the causing transaction, claim with a lease, fail with a backoff.
+
+A claim raises the version of its job, so a process that was paused beyond its lease finds another version and writes
+nothing. A clock that was put back is noticed: what it had scheduled then waits no longer than it was meant to.
+Source: C-229, C-238; docs/jobs.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import Any, Final, TypeVar
+
+from caliber.engine.engine import Engine
+from caliber.jobs.claims import Claim, Superseded, extend_all
+from caliber.jobs.handlers import Handler
+from caliber.jobs.states import new_job, rescheduled
+from caliber.kernels import uuid7
+from caliber.model.access import Principal, PrincipalKind
+from caliber.model.errors import CaliberError, InternalError
+from caliber.model.events import EventType
+from caliber.model.ids import ScopeId, TrajectoryId
+from caliber.model.jobs import Job, JobOutcome
+from caliber.model.time import from_us, to_us
+from caliber.schema.relations import JOB
+from caliber.storage.waiting import is_of_handler
+from caliber.storage.write import event_log
+from caliber.storage.write.unit_of_work import UnitOfWork
+
+T = TypeVar("T")
+
+_SYSTEM: Final = Principal(PrincipalKind.SYSTEM, "jobs")
+_AHEAD_PAGE: Final = 500
+_MESSAGE_CHARS: Final = 500
+
+
+class JobQueue:
+    """The jobs of an open tenant, as this process enqueues and runs them."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._config = engine.config.jobs
+        self._handlers: dict[str, Handler] = {}
+        self._running: dict[str, int] = {}
+        self._counting = threading.Lock()
+        self._unwritten: list[tuple[Claim, Exception]] = []
+        """Failures that the store could not take when they happened."""
+        self._claimant = f"jobs:{uuid7()}"
+        self._kinds = "[]"
+        self._ensured = False
+        self._latest_us = 0
+        self.lease_us = self._config.lease_ms * 1_000
+        """The time that a claim keeps others from a job, unless it is extended. Units: µs."""
+        self.stopping = False
+        """Whether the store is being closed."""
+        self.on_enqueued: Callable[[], None] = lambda: None
+        """Called after each commit that enqueued a job that is not claimed yet."""
+
+    # --- handlers ----------------------------------------------------------------------------------
+
+    def register(self, handler: Handler) -> None:
+        """Have this process run a kind of job. Raises: InternalError for a kind that has a handler."""
+        if handler.kind in self._handlers:
+            raise InternalError(f"jobs of kind {handler.kind} have two handlers")
+        self._handlers[handler.kind] = handler
+        self._kinds = json.dumps(sorted(self._handlers))
+        self._ensured = False
+
+    @property
+    def handlers(self) -> Sequence[Handler]:
+        """The handlers in the order of their registration."""
+        return tuple(self._handlers.values())
+
+    @property
+    def kinds(self) -> str:
+        """The kinds that this process runs, as a JSON list."""
+        return self._kinds
+
+    # --- enqueuing ---------------------------------------------------------------------------------
+
+    def enqueue(
+        self,
+        uow: UnitOfWork,
+        kind: str,
+        *,
+        key: str | None = None,
+        payload: dict[str, Any] | None = None,
+        due_at: datetime | None = None,
+        principal: Principal = _SYSTEM,
+        trajectory_id: TrajectoryId | None = None,
+        scope_id: ScopeId | None = None,
+    ) -> bool:
+        """Add a job in the transaction that causes it; return False where the same work waits already.
+
+        Jobs of one ``kind`` and ``key`` are the same work until one of them is begun. ``due_at`` is when to run it, at
+        once where None.
+        """
+        now = from_us(uow.now_us)
+        due = now if due_at is None else due_at
+        job = new_job(kind, now, due, principal, key=key, payload=payload or {}, of=(trajectory_id, scope_id))
+        if key is None:
+            uow.insert(JOB, job)
+        elif not uow.insert_new(JOB, job):
+            return False
+        uow.on_commit.append(self.on_enqueued)
+        return True
+
+    def enqueue_claimed(
+        self,
+        uow: UnitOfWork,
+        kind: str,
+        *,
+        payload: dict[str, Any] | None = None,
+        principal: Principal = _SYSTEM,
+        trajectory_id: TrajectoryId | None = None,
+        scope_id: ScopeId | None = None,
+    ) -> Claim:
+        """Add a job that the caller does itself, right after its commit; others claim it when its lease is over."""
+        now = from_us(uow.now_us)
+        job = dataclasses.replace(
+            new_job(kind, now, now, principal, key=None, payload=payload or {}, of=(trajectory_id, scope_id)),
+            available_at=from_us(uow.now_us + self.lease_us),
+            begun_at=now,
+            claimed_by=self._claimant,
+        )
+        uow.insert(JOB, job)
+        return Claim(self, job)
+
+    def ensure(self) -> None:
+        """Add the recurring jobs that are missing; a process that does it at the same time adds nothing twice."""
+        if self._ensured:
+            return
+        missing = [each for each in self._handlers.values() if each.recurrence is not None and self._find(each) is None]
+
+        def work(uow: UnitOfWork) -> None:
+            now = from_us(uow.now_us)
+            for handler in missing:
+                again = handler.recurrence
+                assert again is not None
+                due = now if again.at_once else from_us(again.next_us(uow.now_us))
+                state = again.state(uow.now_us)
+                job = new_job(handler.kind, now, due, _SYSTEM, key=None, payload=state, of=(None, None))
+                uow.insert_new(JOB, dataclasses.replace(job, job_id=again.job_id))
+
+        if missing:
+            self._engine.write(work)
+        self._ensured = True
+
+    def _find(self, handler: Handler) -> Job | None:
+        assert handler.recurrence is not None
+        return self.find(handler.recurrence.job_id)
+
+    def find(self, job_id: uuid.UUID) -> Job | None:
+        """Return a job, or None."""
+        plans = self._engine.store.plans[JOB.name]
+        with self._engine.store.read() as session:
+            rows = session.run(plans.get, (job_id.bytes,))
+        return plans.codec.decode(rows[0]) if rows else None
+
+    def waiting(self) -> dict[str, int]:
+        """Return how many jobs of each kind have not ended; those that recur by themselves are not counted."""
+        recurring = {handler.kind for handler in self._handlers.values() if handler.recurrence is not None}
+        with self._engine.store.read() as session:
+            rows = session.run(self._engine.store.statements["job.counts"], ())
+        return {kind: jobs for kind, jobs in rows if kind not in recurring}
+
+    def failed(self) -> int:
+        """Return how many jobs ended as failed, and are kept for a person to retry."""
+        plans = self._engine.store.plans[JOB.name]
+        with self._engine.store.read() as session:
+            failed: int = session.run(plans.counts["list_ended"], (JobOutcome.FAILED.value,))[0][0]
+        return failed
+
+    def cancel_for(self, uow: UnitOfWork, path: str, key: bytes, kinds: str) -> list[Job]:
+        """Cancel the jobs of a subject that ends in this transaction, of kinds that begin so; return them.
+
+        ``path`` lists the jobs by ``key``.
+        """
+        cancelled = []
+        for job in uow.select_path(JOB, path, key):
+            if not job.kind.startswith(kinds):
+                continue
+            try:
+                Claim(self, job).end(uow, JobOutcome.CANCELLED)
+            except Superseded:
+                continue  # whoever works on it has just done it
+            cancelled.append(job)
+        return cancelled
+
+    # --- claiming ----------------------------------------------------------------------------------
+
+    def due_in_us(self) -> int | None:
+        """Return how long until the next job of this process's kinds may be claimed; None while none waits."""
+        now = self.now_us()
+        waits = [max(0, at - now) for kind, at in self._available() if self._takes(kind)]
+        return min(waits, default=None)
+
+    def _available(self) -> list[tuple[str, int]]:
+        """Return when the next job of each kind may be claimed."""
+        statement = self._engine.store.statements["job.next"]
+        with self._engine.store.read() as session:
+            return [(kind, at) for kind, at in session.run(statement, (self._kinds,)) if at is not None]
+
+    def _takes(self, kind: str) -> bool:
+        handler = self._handlers[kind]
+        return self._running.get(kind, 0) < handler.concurrency and not handler.idle()
+
+    def claim_due(self, until_us: int | None = None) -> list[Claim]:
+        """Claim what is due by now, or was by ``until_us``: a batch of the most urgent kind, by due time.
+
+        Return no claims when nothing is due.
+
+        Raises: StorageError kinds.
+        """
+        self._engine.check_open()
+        self.ensure()
+        self._notice_clock()
+        while self._unwritten:
+            self.fail(*self._unwritten[-1])
+            self._unwritten.pop()
+        bound = self.now_us() if until_us is None else min(self.now_us(), until_us)
+        due = [(at, kind) for kind, at in self._available() if at <= bound]
+        order = {kind: place for place, kind in enumerate(self._handlers)}
+        for _, kind in sorted(due, key=lambda each: (self._handlers[each[1]].priority, each[0], order[each[1]])):
+            if self._takes(kind) and (claims := self._claim(self._handlers[kind])):
+                return claims
+        return []
+
+    def _claim(self, handler: Handler) -> list[Claim]:
+        def work(uow: UnitOfWork) -> list[Job]:
+            values = (handler.kind, uow.now_us, uow.now_us + self.lease_us, self._claimant, handler.batch)
+            return self._fit(uow, uow.select_entities(JOB, "job.claim", *values))
+
+        jobs = self._engine.write(work)
+        if jobs:
+            self._count(handler.kind, 1)
+        return [Claim(self, job) for job in sorted(jobs, key=lambda job: (job.due_at, job.job_id))]
+
+    def claim_one(self, job_id: uuid.UUID) -> Claim | None:
+        """Claim a job whether it is due or not; None while another process works on it, or it ended."""
+        self._engine.check_open()
+        self.ensure()
+
+        def work(uow: UnitOfWork) -> list[Job]:
+            values = (job_id.bytes, uow.now_us, uow.now_us + self.lease_us, self._claimant)
+            return uow.select_entities(JOB, "job.claim_one", *values)
+
+        jobs = self._engine.write(work)
+        if not jobs:
+            return None
+        self._count(jobs[0].kind, 1)
+        return Claim(self, jobs[0])
+
+    def _fit(self, uow: UnitOfWork, jobs: Iterable[Job]) -> list[Job]:
+        """Return the claimed jobs that may run; give up those that stopped, or killed, everybody who tried."""
+        fit = []
+        for job in jobs:
+            handler = self._handlers[job.kind]
+            if handler.recurrence is None and job.attempts > self._config.attempts_max:
+                self._give_up(uow, job, f"it was claimed {job.attempts - 1} times, and never done")
+            else:
+                fit.append(job)
+        return fit
+
+    def now_us(self) -> int:
+        """Return the time of the tenant's clock. Units: µs."""
+        return self._engine.clock.now_us()
+
+    def extend(self, job: Job) -> int:
+        """Let the lease of a job that this process holds begin again; return when that was. Raises: Superseded."""
+
+        def work(uow: UnitOfWork) -> int:
+            until = uow.now_us + self.lease_us
+            if not uow.execute("job.extend", job.job_id.bytes, job.version, uow.now_us, until):
+                raise Superseded
+            return uow.now_us
+
+        extended: int = self._engine.write(work)
+        return extended
+
+    def _notice_clock(self) -> None:
+        """Move what waits for a time of a clock that has been put back since: delays stay as long as they were."""
+        now = self.now_us()
+        went_back, self._latest_us = now < self._latest_us or not self._latest_us, now
+        if not went_back:
+            return
+        plans = self._engine.store.plans[JOB.name]
+        with self._engine.store.read() as session:
+            newest = [plans.codec.decode(row) for row in session.run(plans.lists["list_newest"], (1,))]
+        if newest and to_us(newest[0].scheduled_at) >= now + self.lease_us:
+            while self._engine.write(self._put_back):
+                pass
+
+    def _put_back(self, uow: UnitOfWork) -> int:
+        bound = uow.now_us + self.lease_us
+        ahead: list[Job] = uow.select_path(JOB, "list_newest", _AHEAD_PAGE)
+        moved = [job for job in ahead if to_us(job.scheduled_at) >= bound]
+        for job in moved:
+            now, handler = from_us(uow.now_us), self._handlers.get(job.kind)
+            # A recurring job knows itself when it is due next.
+            recurs = handler is not None and handler.recurrence is not None
+            later = now if recurs else now + (job.available_at - job.scheduled_at)
+            uow.update(JOB, dataclasses.replace(job, available_at=later, scheduled_at=now))
+        return len(moved)
+
+    # --- running -----------------------------------------------------------------------------------
+
+    def run_due(self) -> int:
+        """Run what is due by now; return how many actions were done. Raises: StorageError kinds."""
+        done, now = 0, self.now_us()
+        extend_all()
+        while claims := self.claim_due(now):
+            done += self.run(claims)
+        return done
+
+    def run(self, claims: Sequence[Claim]) -> int:
+        """Do claimed jobs of one kind, one after the other; return how many actions were done.
+
+        A job that fails waits for its next attempt, or is ended as failed. Raises: Unavailable when nothing can be
+        written: the others go on when the leases are over.
+        """
+        done, finished = 0, []
+        try:
+            for claim in claims:
+                count = self.attempt(claim)
+                done += count or 0
+                if count is not None and not claim.settled:
+                    finished.append(claim)
+            if finished:
+                self._finish(finished)
+        finally:
+            self._count(claims[0].job.kind, -1)
+        return done
+
+    @contextlib.contextmanager
+    def holding(self, job_id: uuid.UUID) -> Iterator[Claim | None]:
+        """Claim a recurring job for the block, due or not; None while another process works on it.
+
+        After the block it waits for its next time; what the block raises is recorded, and raised.
+        """
+        claim = self.claim_one(job_id)
+        if claim is None:
+            yield None
+            return
+        try:
+            with claim.working():
+                yield claim
+            self._finish([claim])
+        except CaliberError as error:
+            self.fail(claim, error)
+            raise
+        finally:
+            self._count(claim.job.kind, -1)
+
+    def _count(self, kind: str, by: int) -> None:
+        with self._counting:
+            self._running[kind] = self._running.get(kind, 0) + by
+
+    def attempt(self, claim: Claim) -> int | None:
+        """Do one job; return how many actions that took, None where it is another's, or failed."""
+        try:
+            with claim.working():
+                return self._handlers[claim.job.kind].run(claim)
+        except Superseded:
+            return None
+        except Exception as error:
+            if is_of_handler(error):
+                raise
+            if self.stopping or self._engine.state != "open":
+                self._release(claim)
+                return None
+            claim.settled = False
+            try:
+                self.fail(claim, error)
+            except CaliberError:
+                self._unwritten.append((claim, error))
+                raise
+            return None
+
+    def _finish(self, claims: Sequence[Claim]) -> None:
+        """End the jobs whose handler did not, in one transaction."""
+
+        def work(uow: UnitOfWork) -> None:
+            for claim in claims:
+                again = self._handlers[claim.job.kind].recurrence
+                try:
+                    if again is None:
+                        claim.ack(uow)
+                    else:
+                        claim.reschedule(uow, again.next_us(uow.now_us), again.state(uow.now_us))
+                except Superseded:
+                    continue
+
+        self._engine.write(work)
+
+    def fail(self, claim: Claim, error: Exception) -> None:
+        """Note that a job failed: it waits for its next attempt, or is ended as failed.
+
+        Raises: StorageError kinds.
+        """
+        kind = error.kind if isinstance(error, CaliberError) else type(error).__name__
+        reason = f"{kind}: {error}"[:_MESSAGE_CHARS].encode("utf-8", "backslashreplace").decode()
+        hopeless = isinstance(error, CaliberError) and not error.retryable
+
+        def work(uow: UnitOfWork) -> None:
+            try:
+                job = claim.current(uow)
+            except Superseded:
+                return
+            again = self._handlers[job.kind].recurrence
+            if again is not None and (hopeless or job.attempts >= self._config.attempts_max):
+                self._log(uow, job, "to run at its next time", reason)
+                later = rescheduled(job, uow.now_us, again.next_us(uow.now_us), job.payload)
+                uow.update(JOB, dataclasses.replace(later, error=reason))
+            elif hopeless or job.attempts >= self._config.attempts_max:
+                self._give_up(uow, job, reason)
+            else:
+                self._log(uow, job, kind, reason)
+                uow.update(JOB, self.postponed(uow, job, reason))
+
+        self._engine.write(work)
+
+    def postponed(self, uow: UnitOfWork, job: Job, reason: str) -> Job:
+        """Return a job that waits for its next attempt: each time twice as long."""
+        doubled: int = self._config.backoff_ms << min(max(job.attempts - 1, 0), 32)
+        until = uow.now_us + min(self._config.backoff_max_ms, doubled) * 1_000
+        return dataclasses.replace(
+            job, available_at=from_us(until), scheduled_at=from_us(uow.now_us), claimed_by=None, error=reason
+        )
+
+    def _give_up(self, uow: UnitOfWork, job: Job, reason: str) -> None:
+        """End a job as failed. It stays for as long as history does, for a person to retry."""
+        now = from_us(uow.now_us)
+        uow.update(
+            JOB, dataclasses.replace(job, ended_at=now, outcome=JobOutcome.FAILED, claimed_by=None, error=reason)
+        )
+        given_up = self._handlers[job.kind].given_up
+        if given_up is not None:
+            given_up(uow, job, reason)
+        else:
+            self._log(uow, job, "given_up", reason)
+
+    def _log(self, uow: UnitOfWork, job: Job, error: str, reason: str) -> None:
+        event = self._engine.event(
+            EventType.ERROR,
+            principal=job.principal.label,
+            trajectory_id=job.trajectory_id,
+            scope_id=job.scope_id,
+            payload={"where": f"job {job.kind}", "job": str(job.job_id), "error": error, "message": reason},
+            at_us=uow.now_us,
+        )
+        event_log.log(uow, event, self._engine.bus.publish)
+
+    def _release(self, claim: Claim) -> None:
+        """Give back a job that closing the store cut short: whoever comes next need not wait for its lease."""
+
+        def work(uow: UnitOfWork) -> None:
+            job = claim.current(uow)
+            now = from_us(uow.now_us)
+            attempts = max(job.attempts - 1, 0)
+            uow.update(
+                JOB, dataclasses.replace(job, available_at=now, scheduled_at=now, claimed_by=None, attempts=attempts)
+            )
+
+        try:
+            self._engine.store.write(work)
+        except (Superseded, CaliberError):
+            return  # its lease ends all the same
+
+    def write(self, work: Callable[[UnitOfWork], T]) -> T:
+        """Run work about a job in a transaction of its own."""
+        return self._engine.write(work)

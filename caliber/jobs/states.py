@@ -1,0 +1,59 @@
+"""Jobs as they are when they are made, and when they wait again."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import datetime
+from typing import Any
+
+from caliber.kernels import uuid7
+from caliber.model.access import Principal
+from caliber.model.ids import ScopeId, TrajectoryId
+from caliber.model.jobs import Job
+from caliber.model.time import from_us
+
+
+def new_job(
+    kind: str,
+    now: datetime,
+    due: datetime,
+    principal: Principal,
+    *,
+    key: str | None,
+    payload: dict[str, Any],
+    of: tuple[TrajectoryId | None, ScopeId | None],
+) -> Job:
+    """Return a job that waits for ``due``; ``of`` is the task and the scope that it belongs to."""
+    return Job(
+        job_id=uuid7(),
+        kind=kind,
+        key=key,
+        payload=payload,
+        principal_kind=principal.kind,
+        principal_id=principal.id,
+        principal_role=principal.role,
+        principal_admin=principal.admin,
+        created_at=now,
+        due_at=due,
+        available_at=due,
+        scheduled_at=now,
+        trajectory_id=of[0],
+        scope_id=of[1],
+    )
+
+
+def rescheduled(job: Job, now_us: int, due_us: int, payload: dict[str, Any]) -> Job:
+    """Return a job that waits for its next time."""
+    due = from_us(due_us)
+    return dataclasses.replace(
+        job,
+        payload=payload,
+        due_at=due,
+        available_at=due,
+        scheduled_at=from_us(now_us),
+        claimed_by=None,
+        attempts=0,
+        error=None,
+        done=0,
+        total=None,
+    )

@@ -1,0 +1,87 @@
+"""Durable work behind calls: one relation for all kinds of it. Source: C-229, C-238, M ingest; design section 2."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from caliber.model.access import PrincipalKind
+from caliber.model.agents import AgentRole
+from caliber.model.jobs import Job, JobOutcome
+from caliber.schema.erase import Erase, Redaction
+from caliber.schema.relation import (
+    AccessPath,
+    ForeignKey,
+    Relation,
+    Unique,
+    boolean,
+    enum,
+    instant,
+    integer,
+    json_,
+    text,
+    uuid_,
+    version,
+)
+
+
+def _same(value: dict[str, Any]) -> dict[str, Any]:
+    return value
+
+
+JOB = Relation(
+    name="job",
+    plural="jobs",
+    entity=Job,
+    code=51,
+    comment="Work behind calls: waiting, leased to a process, or ended and kept as history.",
+    versioned=True,
+    derived=None,  # as whoever asked for it said
+    erase=Erase(),
+    links=None,  # gone when its time is over
+    trust=None,  # work, not content
+    exported=None,  # work of one store
+    key=("job_id",),
+    columns=(
+        uuid_("job_id"),
+        text("kind"),
+        text("key", nullable=True, redact=Redaction.ROW),
+        json_("payload", _same, _same, redact=Redaction.WORDS),
+        enum("principal_kind", PrincipalKind),
+        text("principal_id"),
+        enum("principal_role", AgentRole, nullable=True),
+        boolean("principal_admin"),
+        instant("created_at"),
+        instant("due_at"),
+        instant("available_at"),
+        instant("scheduled_at"),
+        uuid_("trajectory_id", nullable=True),
+        uuid_("scope_id", nullable=True),
+        instant("begun_at", nullable=True),
+        text("claimed_by", nullable=True),
+        integer("attempts", check=(0, None)),
+        text("error", nullable=True),
+        integer("done", check=(0, None)),
+        integer("total", nullable=True, check=(0, None)),
+        instant("ended_at", nullable=True),
+        enum("outcome", JobOutcome, nullable=True),
+        version(),
+    ),
+    # A second request is the same work until somebody begins with it: then it may have read what was there before.
+    uniques=(Unique(("kind", "key"), where=(("begun_at", True), ("ended_at", True), ("key", False))),),
+    foreign_keys=(
+        ForeignKey("trajectory_id", "trajectory", "trajectory_id", "cascade"),
+        ForeignKey("scope_id", "scope", "scope_id", "cascade"),
+    ),
+    paths=(
+        AccessPath("list_available", ("kind",), ("available_at",), where=(("ended_at", True),), limited=True),
+        # By what a clock that was put back is noticed.
+        AccessPath("list_newest", (), ("scheduled_at",), where=(("ended_at", True),), descending=True, limited=True),
+        AccessPath(
+            "list_ended", ("outcome",), ("ended_at",), where=(("ended_at", False),), descending=True, limited=True
+        ),
+        AccessPath(
+            "list_by_trajectory", ("trajectory_id",), ("job_id",), where=(("trajectory_id", False), ("ended_at", True))
+        ),
+        AccessPath("list_by_scope", ("scope_id",), ("job_id",), where=(("scope_id", False), ("ended_at", True))),
+    ),
+)
