@@ -121,7 +121,7 @@ def _progress(total: int) -> Callable[[Scored], Scored]:
 def rows_of(
     steps: Iterable[tuple[str, ablation.Overrides]], changed: ablation.Overrides, stores: Stores
 ) -> list[dict[str, Any]]:
-    """Return what search finds at each step, as a row of a table."""
+    """Return the hits of search at each step, as a row of a table."""
     return [{"label": label, **summary(stores.ask({**changed, **overrides}).scored)} for label, overrides in steps]
 
 

@@ -119,7 +119,7 @@ class Server:
         self.connection.execute(f"TRUNCATE {TABLE}, {SCHEMA}.change")
 
     def content(self) -> Any:
-        """Return what the table holds, apart from numbers that the server gives."""
+        """Return the contents of the table, apart from numbers that the server gives."""
         names = ", ".join(COLUMNS)
         return self.connection.execute(
             f"SELECT count(*), md5(string_agg(md5(t::text), '' ORDER BY owner_id)) FROM (SELECT {names} FROM {TABLE}) t"

@@ -146,7 +146,7 @@ def _for_psycopg(sql: str) -> tuple[str, list[int]]:
 
 
 def written(schema: str, scope: Any) -> Any:
-    """Return what one more turn left behind, apart from ids and times."""
+    """Return the rows that one more turn wrote, apart from ids and times."""
     with psycopg.connect(os.environ[DSN]) as connection:
         connection.execute(f"SET search_path TO {schema}, public")
         return connection.execute(

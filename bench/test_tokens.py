@@ -54,7 +54,7 @@ def of_kind(kind: str, size: int, quick: bool) -> np.ndarray:
 
 @cache
 def exact_counter() -> Any:
-    """Return what counts exactly; None where its package is not installed."""
+    """Return the exact counter; None where its package is not installed."""
     return None if quicktok is None else quicktok.Tokenizer(VOCABULARY, "")
 
 

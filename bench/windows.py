@@ -96,7 +96,7 @@ def _compared(
     results: Sequence[Asked],
     ask: Callable[[Mapping[str, Any]], list[Asked]],
 ) -> dict[str, Any]:
-    """Return what windows hold under each variant, and under those chosen without looking at a conversation."""
+    """Return the evidence in windows under each variant, and under those chosen without looking at a conversation."""
     filled = [item for item in results if item.where == SEARCH_AND_FILL]
     left_out = {variant.name: missing for variant in variants if (missing := variant.missing(config))}
     tried = {variant.name: ask(variant.knobs) for variant in variants if variant.name not in left_out}

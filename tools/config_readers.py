@@ -147,7 +147,7 @@ class _Source:
             self.here[_room(self.module)][name] |= kinds
 
     def _elsewhere(self, name: str) -> set[str]:
-        """Return what an attribute of another module's objects may be: of its own room's, if one of them has it."""
+        """Return the possible classes of an attribute of another module's objects: its own room's, if one has it."""
         return self.here[_room(self.module)].get(name) or self.attributes.get(name, set())
 
     def local(self, function: Function, assigned: list[ast.Assign]) -> Types:

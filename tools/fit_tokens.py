@@ -186,12 +186,12 @@ def errors(estimate: Callable[[str, str], int]) -> list[tuple[str, ...]]:
 
 
 def by_bytes(_: str, text: str) -> int:
-    """Return what the source's estimate says."""
+    """Return the estimate of the source's rule."""
     return -(-2 * len(text.encode()) // 7)
 
 
 def by_tables(vocabulary: str, text: str) -> int:
-    """Return what the committed costs say."""
+    """Return the estimate of the committed costs."""
     table = np.frombuffer(_committed()[vocabulary], np.uint8)
     units = int(table[token_keys(np.frombuffer(text.encode(), np.uint8))].sum(dtype=int))
     return -(-units // machine.UNITS_PER_TOKEN)

@@ -116,7 +116,7 @@ def origin(module: ModuleType, name: str) -> tuple[str, str | None]:
 
 
 def named(module: ModuleType, name: str) -> object:
-    """Return what a module means by a name."""
+    """Return the object that a name stands for in a module."""
     if hasattr(builtins, name):
         return getattr(builtins, name)
     place, inner = origin(module, name)

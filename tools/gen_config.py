@@ -49,7 +49,7 @@ WHAT_IT_IS = {
 
 
 def introduction(page: str) -> str:
-    """Return what stands before the generated part of a page."""
+    """Return the text before the generated part of a page."""
     return (Path(__file__).parent / "introductions" / page).read_text(encoding="utf-8")
 
 

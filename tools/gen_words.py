@@ -38,7 +38,7 @@ LAST = 0x110000
 
 
 def class_of(code: int) -> int:
-    """Return what a code point is to the scanner."""
+    """Return the class of a code point for the scanner."""
     if code in SURROGATES:
         return NONE
     category = unicodedata.category(chr(code))

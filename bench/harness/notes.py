@@ -17,8 +17,8 @@ import caliber
 from caliber import EntityRef, EntityType
 from caliber.api.caliber import Caliber
 from caliber.config import CaliberConfig
+from caliber.embedding.embedding_target import attach
 from caliber.embedding.service import Embeddings
-from caliber.embedding.space_provider import attach
 from caliber.knowledge.notes import NewNote, add_note
 from caliber.llm.protocols import EmbeddingProvider
 from caliber.model.knowledge import NoteType
@@ -61,7 +61,7 @@ def sentence(number: int) -> str:
 
 
 def team(number: int) -> str:
-    """Return whose note it is: a tenth of all are of each team, across all topics."""
+    """Return the team of a note: a tenth of all are of each team, across all topics."""
     return TEAMS[number * 7919 % 7907 % 10]
 
 
@@ -126,13 +126,13 @@ class Ours:
         """Add notes in one transaction, with the vectors there are already."""
         embedder = inspect(self.memory).part(Embeddings).embedder
         assert embedder is not None
-        lane = embedder.configured
+        target = embedder.configured
 
         def work(uow: UnitOfWork) -> None:
             for number in numbers:
                 text = self.notes.texts[number]
                 note, _ = add_note(uow, NewNote(f"case {number}", team(number), NoteType.FACT, text, 0.9, 45))
-                attach(uow, "note", note.note_id, text, [(lane, self.notes.vectors[number : number + 1])])
+                attach(uow, "note", note.note_id, text, [(target, self.notes.vectors[number : number + 1])])
                 self.number_of[note.note_id] = number
 
         inspect(self.memory).write(work)
@@ -141,7 +141,7 @@ class Ours:
         """Start a trajectory with artifacts and turns, as an agent has them after some months; return its id."""
         engine, embedder = inspect(self.memory).engine, inspect(self.memory).part(Embeddings).embedder
         assert embedder is not None
-        lane = embedder.configured
+        target = embedder.configured
         task = self.memory.start_trajectory("Keep the service running", initiator=ME)
         scope = self.memory.current_scope(task.trajectory_id)
         assert scope is not None
@@ -152,7 +152,7 @@ class Ours:
             for text, vector in zip(texts, vectors, strict=True):
                 new = check_artifact(engine.estimator, artifact_type="fact", content=text, extraction_method="explicit")
                 artifact, _ = create_artifact(uow, scope.scope_id, new, unlabelled=TrustLabel.TOOL)
-                attach(uow, "artifact", artifact.artifact_id, text, [(lane, [vector])])
+                attach(uow, "artifact", artifact.artifact_id, text, [(target, [vector])])
 
         engine.write(work)
         roles = ("user", "assistant")
@@ -212,7 +212,7 @@ def settled(memory: Caliber) -> Iterator[None]:
 
 
 def latencies(call: Callable[[], object], seconds: float) -> np.ndarray:
-    """Return what each call takes, in seconds, for so long."""
+    """Return the seconds of each call, for so long."""
     for _ in range(10):
         call()
     took: list[float] = []

@@ -32,7 +32,7 @@ class Panel:
 
 
 def panels(measurements: Iterable[Measurement]) -> list[Panel]:
-    """Return what to draw: lines of two sizes and more, of ours only the fastest, twins left out."""
+    """Return the panels to draw: lines of two sizes and more, of ours only the fastest, twins left out."""
     by_width: dict[int, list[Measurement]] = defaultdict(list)
     for item in measurements:
         if item.rows is not None and item.dimensions is not None and item.kind != TWIN:

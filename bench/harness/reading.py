@@ -49,7 +49,7 @@ def _has_avx2() -> bool:
 
 
 def sum_of_words(buffer: np.ndarray, ahead_bytes: int) -> int:
-    """Return what one read of a contiguous array adds up to, modulo 2**64; what does not fill 64 bytes is left out."""
+    """Return the sum of one read of a contiguous array, modulo 2**64; a rest of less than 64 bytes is left out."""
     count = buffer.nbytes // 8 // WORDS_AT_ONCE * WORDS_AT_ONCE
     return _read_words()(buffer.ctypes.data, count, ahead_bytes)
 

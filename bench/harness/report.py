@@ -81,7 +81,7 @@ class Row:
 
 
 def measurement_of(benchmark: Any) -> Measurement:
-    """Return what pytest-benchmark holds of one row; ``extra_info`` says what the row is."""
+    """Return pytest-benchmark's data of one row; ``extra_info`` names the row."""
     info, stats = benchmark.extra_info, benchmark.stats
     label, peer = info.get("label"), info.get("peer")
     kind = info.get("kind") or (PEER if peer is not None else TWIN if label == "off" else OURS)
@@ -100,7 +100,7 @@ def measurement_of(benchmark: Any) -> Measurement:
 
 
 def plain_read_gb_s(measurements: Iterable[Measurement], bytes_read: int) -> float | None:
-    """Return what the fastest plain read of a buffer of that size reached, if there was one."""
+    """Return the speed of the fastest plain read of a buffer of that size, if there was one."""
     reads = [item.gb_s for item in measurements if item.kind == READ and item.bytes_read == bytes_read]
     return max((speed for speed in reads if speed is not None), default=None)
 

@@ -76,6 +76,6 @@ class Scored:
         return float(self.pooled[:, MEASURES.index(name)].mean())
 
     def objective(self, without: str | None = None) -> float:
-        """Return what tuning improves, over all conversations but one."""
+        """Return the measure that tuning improves, over all conversations but one."""
         kept = [values for name, values in self.by_conversation.items() if name != without]
         return float(np.concatenate(kept)[:, OBJECTIVE].mean())

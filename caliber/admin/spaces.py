@@ -17,9 +17,9 @@ from caliber.admin.table import Table
 from caliber.embedding import reembedding
 from caliber.embedding.embedded_kinds import EmbeddedKinds
 from caliber.embedding.embedder import Embedder
+from caliber.embedding.embedding_target import embedded_text
 from caliber.embedding.reembedding import FillStatus, Reembedded, in_use_of, space_event
 from caliber.embedding.service import Embeddings
-from caliber.embedding.space_provider import embedded_text
 from caliber.embedding.vector_index import build_index
 from caliber.engine.engine import Engine
 from caliber.llm.cache import content_hash
@@ -145,7 +145,7 @@ class SpaceTable(Table, of=EMBEDDING_SPACE):
     def progress(self) -> FillStatus:
         """Return how far the space of the configured model is. Raises: ProviderNotConfigured."""
         self._engine.check_open()
-        return self._embedder().filler.progress()
+        return self._embedder().backfiller.progress()
 
     def reembed(self, *, accept_refused: bool = False, progress: Progress | None = None) -> Reembedded:
         """Give every record its vector of the configured model, and search with that from then on.
@@ -375,8 +375,8 @@ def rebuild_search(
     embedder = engine.part(Embeddings).embedder
     if embedder is not None:
         progress("making vectors that are missing or outdated", 0, None)
-        for lane in embedder.lanes:
-            outdated += _drop_outdated(engine, lane.key)
+        for target in embedder.targets:
+            outdated += _drop_outdated(engine, target.key)
         before = _vectors(engine)
         embedder.drain()
         made = _vectors(engine) - before
@@ -449,7 +449,7 @@ def in_short(engine: Engine) -> dict[str, Any] | None:
         return None
     snapshot = engine.memory.snapshot
     in_use = engine.part(Embeddings).searched(snapshot)
-    filling = embedder.filler.is_filling
+    filling = embedder.backfiller.is_filling
     return {
         "in_use": None if in_use is None else in_use.name,
         "answering": in_use is not None and embedder.answering(in_use.space_id) is not None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from caliber.config import CaliberConfig
-from caliber.embedding.space_provider import says_something
+from caliber.embedding.embedding_target import says_something
 from caliber.model.embedding import EmbedMode
 from caliber.resident.documents import document_of
 from caliber.schema.catalog import Catalog
@@ -53,7 +53,7 @@ class EmbeddedKinds:
         return key
 
     def text_of(self, kind: str, row: Row) -> str:
-        """Return what is embedded of a row."""
+        """Return the text of a row that is embedded."""
         content = row[self._places[kind][1]]
         if content is None:
             return ""

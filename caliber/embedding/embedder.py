@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from caliber.config import CaliberConfig
+from caliber.embedding.backfill import Backfill, Backfiller
 from caliber.embedding.embedded_kinds import EmbeddedKinds
-from caliber.embedding.filling import Fill, Filler
-from caliber.embedding.lookout import Lookout
+from caliber.embedding.embedding_target import EmbeddingTarget, MissingVector, Rows, Vector, Vectors, says_something
+from caliber.embedding.missing_vectors import MissingVectorScan
 from caliber.embedding.reembedding import MakeEvent, Reembedded
-from caliber.embedding.space_provider import Lacking, Rows, SpaceProvider, Vector, Vectors, says_something
 from caliber.engine import pacing
 from caliber.llm.embedding import Embedded
 from caliber.llm.protocols import EmbeddingProvider
@@ -67,8 +67,8 @@ class Embedder:
         store: Store,
         memory: ResidentMemory,
         config: CaliberConfig,
-        configured: SpaceProvider,
-        previous: SpaceProvider | None,
+        configured: EmbeddingTarget,
+        previous: EmbeddingTarget | None,
         *,
         write: Callable[[Callable[[UnitOfWork], Any]], Any],
         event: MakeEvent,
@@ -79,7 +79,7 @@ class Embedder:
         self._store = store
         self._memory = memory
         self.configured = configured
-        self._lanes: tuple[SpaceProvider, ...] = (configured,) if previous is None else (configured, previous)
+        self._targets: tuple[EmbeddingTarget, ...] = (configured,) if previous is None else (configured, previous)
         self._failed = failed
         self._has_vector = has_vector
         self._batch = settings.batch_size
@@ -88,11 +88,11 @@ class Embedder:
         self._fills_behind = settings.reembed == "behind"
         self._pause_s = settings.reembed_pause_ms / 1000
         self._kinds = EmbeddedKinds(store.catalog, config)
-        self.filler = Filler(
+        self.backfiller = Backfiller(
             store, memory, config, configured, self.embedded, embed=self._embed, write=write, event=event, failed=failed
         )
-        self._lookout = Lookout(store, self._kinds.wanted, self._lanes)
-        self._fill: Fill | None = None
+        self._missing_scan = MissingVectorScan(store, self._kinds.wanted, self._targets)
+        self._fill: Backfill | None = None
         self._in_front = 0
         self._busy_steps = 0
         self._draining = threading.Lock()
@@ -101,9 +101,9 @@ class Embedder:
         self._worker = Worker(self._run, "caliber-embed")
 
     @property
-    def lanes(self) -> tuple[SpaceProvider, ...]:
+    def targets(self) -> tuple[EmbeddingTarget, ...]:
         """The providers that embed here: the configured one, then, while its space is searched, the one before."""
-        return self._lanes
+        return self._targets
 
     @property
     def provider(self) -> EmbeddingProvider:
@@ -116,7 +116,7 @@ class Embedder:
         return self.configured.space
 
     def query(self, text: str) -> Vector:
-        """Return the vector of a text in the configured space. Raises: as ``SpaceProvider.query``."""
+        """Return the vector of a text in the configured space. Raises: as ``EmbeddingTarget.query``."""
         return self.configured.query(text)
 
     @property
@@ -126,28 +126,28 @@ class Embedder:
 
     # --- which space -----------------------------------------------------------------------------
 
-    def answering(self, space_id: uuid.UUID | None) -> SpaceProvider | None:
-        """Return who embeds the queries of a space, or None if nobody here can."""
-        return next((lane for lane in self._lanes if lane.space.space_id == space_id), None)
+    def answering(self, space_id: uuid.UUID | None) -> EmbeddingTarget | None:
+        """Return the target that embeds the queries of a space, or None without a provider for it."""
+        return next((target for target in self._targets if target.space.space_id == space_id), None)
 
     def _review(self) -> None:
         """Let go of spaces that another program retired, or that nobody searches any more."""
         snapshot = self._memory.snapshot
         kept = []
-        for lane in self._lanes:
-            space = snapshot.spaces.get(lane.space.space_id)
+        for target in self._targets:
+            space = snapshot.spaces.get(target.space.space_id)
             if space is None or space.state is SpaceState.RETIRED:
-                if lane is self.configured:
-                    self._failed("worker", _retired_elsewhere(lane))
+                if target is self.configured:
+                    self._failed("worker", _retired_elsewhere(target))
                 continue
-            if lane is self.configured or snapshot.space_in_use == space.space_id:
-                kept.append(lane)
-        if len(kept) != len(self._lanes):
-            self._lanes = tuple(kept)
+            if target is self.configured or snapshot.space_in_use == space.space_id:
+                kept.append(target)
+        if len(kept) != len(self._targets):
+            self._targets = tuple(kept)
 
-    def _is_filling(self, lane: SpaceProvider) -> bool:
+    def _is_filling(self, target: EmbeddingTarget) -> bool:
         """Return whether a space has yet to become the one in use."""
-        return lane is self.configured and self.filler.is_filling
+        return target is self.configured and self.backfiller.is_filling
 
     # --- now -------------------------------------------------------------------------------------
 
@@ -159,27 +159,27 @@ class Embedder:
 
         Raises: LlmError kinds, apart only those of an outage; the caller then stores nothing.
         """
-        lanes = self._lanes
-        if not self._kinds.commits(kind) or not texts or not lanes:
+        targets = self._targets
+        if not self._kinds.commits(kind) or not texts or not targets:
             return [None] * len(texts)
         # The last one is the space that is searched: what it cannot embed is not stored.
         out: list[Vectors] = [[] for _ in texts]
-        for lane in reversed(lanes):
+        for target in reversed(targets):
             try:
-                results = self._each(lane, kind, texts) if apart else lane.whole(kind, texts)
+                results = self._each(target, kind, texts) if apart else target.whole(kind, texts)
             except CaliberError as error:
-                if lane is lanes[-1]:
+                if target is targets[-1]:
                     raise
                 self._failed(kind, error)  # the vectors that are not searched yet follow behind
                 continue
             for prepared, rows in zip(out, results, strict=True):
                 if rows is not None:
-                    prepared.append((lane, rows))
+                    prepared.append((target, rows))
         return [prepared or None for prepared in out]
 
-    def _each(self, lane: SpaceProvider, kind: str, texts: Sequence[str]) -> list[Rows | None]:
+    def _each(self, target: EmbeddingTarget, kind: str, texts: Sequence[str]) -> list[Rows | None]:
         out: list[Rows | None] = []
-        for result in lane.embedded(kind, texts, apart=True):
+        for result in target.embedded(kind, texts, apart=True):
             if isinstance(result, CaliberError):
                 if result.retryable:
                     raise result
@@ -189,8 +189,8 @@ class Embedder:
 
     def discard(self, hashes: Sequence[bytes]) -> None:
         """Forget cached vectors of given contents."""
-        for lane in self._lanes:
-            lane.discard(hashes)
+        for target in self._targets:
+            target.discard(hashes)
 
     # --- behind ----------------------------------------------------------------------------------
 
@@ -214,36 +214,36 @@ class Embedder:
             if owner is None:
                 continue
             text: str | None = None
-            for lane in self._lanes:
-                operation = vectors.get((lane.key, owner))
+            for target in self._targets:
+                operation = vectors.get((target.key, owner))
                 if operation == UPSERT:
                     continue
                 if text is None:
                     text = self._kinds.text_of(kind, change.row)
                     if not says_something(text):
                         break
-                if operation is not None or not self._has_vector(kind, lane.space.space_id, owner):
-                    lane.refused.discard(owner)
-                    self._enqueue(lane, Lacking(kind, owner, text))
+                if operation is not None or not self._has_vector(kind, target.space.space_id, owner):
+                    target.refused.discard(owner)
+                    self._enqueue(target, MissingVector(kind, owner, text))
                     found = True
         if found:
             self.start()
 
-    def _enqueue(self, lane: SpaceProvider, item: Lacking) -> None:
-        if len(lane.queue) < _QUEUE_MAX:
-            lane.queue.append(item)
+    def _enqueue(self, target: EmbeddingTarget, item: MissingVector) -> None:
+        if len(target.queue) < _QUEUE_MAX:
+            target.queue.append(item)
         else:
-            self._lookout.again(lane)
-            self.filler.finished = False
+            self._missing_scan.rescan(target)
+            self.backfiller.finished = False
 
     def changed_elsewhere(self) -> None:
         """Take note that another program committed: what it leaves without a vector is looked for after a while."""
-        if self._lookout.later():
+        if self._missing_scan.later():
             self._wake.set()
 
     def loaded(self) -> None:
         """Take note that many rows were written at once: what lacks a vector is looked for now."""
-        self._lookout.now()
+        self._missing_scan.now()
         self.start()
 
     def start(self) -> None:
@@ -252,49 +252,49 @@ class Embedder:
             self._worker.start()
         self._wake.set()
 
-    def _embed_queued(self, lane: SpaceProvider) -> int:
+    def _embed_queued(self, target: EmbeddingTarget) -> int:
         """Embed one batch of what was committed; return how many rows were handled.
 
         Raises: LlmError kinds of an outage; what it did not reach is queued again.
         """
-        batch: list[Lacking] = []
+        batch: list[MissingVector] = []
         try:
-            while lane.queue and len(batch) < self._batch:
-                batch.append(lane.queue.popleft())
-                lane.asking = len(batch)
+            while target.queue and len(batch) < self._batch:
+                batch.append(target.queue.popleft())
+                target.asking = len(batch)
             if batch:
-                self._embed(lane, batch)
+                self._embed(target, batch)
         except BaseException as error:
             if not isinstance(error, CaliberError):
                 # Interrupted, perhaps, with records that are in no queue: the store knows which lack a vector.
-                lane.asking = 0
-                self._lookout.again(lane)
-                self.filler.finished = False
+                target.asking = 0
+                self._missing_scan.rescan(target)
+                self.backfiller.finished = False
             raise
         return len(batch)
 
-    def _embed(self, lane: SpaceProvider, batch: Sequence[Lacking]) -> int:
+    def _embed(self, target: EmbeddingTarget, batch: Sequence[MissingVector]) -> int:
         """Store the vectors of a batch; return how many records got one.
 
         Raises: LlmError kinds of an outage; what it left without a vector is queued.
         """
-        left: Sequence[Lacking] = batch
+        left: Sequence[MissingVector] = batch
         try:
-            made, left, outage = self._embedded(lane, batch)
+            made, left, outage = self._embedded(target, batch)
         finally:
-            lane.queue.extendleft(reversed(left))
-            lane.asking = 0
+            target.queue.extendleft(reversed(left))
+            target.asking = 0
         if outage is not None:
             raise outage
         return made
 
     def _embedded(
-        self, lane: SpaceProvider, batch: Sequence[Lacking]
-    ) -> tuple[int, list[Lacking], CaliberError | None]:
+        self, target: EmbeddingTarget, batch: Sequence[MissingVector]
+    ) -> tuple[int, list[MissingVector], CaliberError | None]:
         """Store the vectors of a batch; return how many, what an outage left without, and the outage."""
-        results = lane.embedded("records", [item.text for item in batch], apart=True)
-        ready: list[tuple[Lacking, Rows]] = []
-        left: list[Lacking] = []
+        results = target.embedded("records", [item.text for item in batch], apart=True)
+        ready: list[tuple[MissingVector, Rows]] = []
+        left: list[MissingVector] = []
         outage: CaliberError | None = None
         for item, result in zip(batch, results, strict=True):
             if isinstance(result, Embedded):
@@ -303,20 +303,20 @@ class Embedder:
                 left.append(item)
                 outage = outage or result
             elif result is not None:
-                lane.refused.add(item.owner)
+                target.refused.add(item.owner)
                 self._failed(item.kind, result)
 
         def work(uow: UnitOfWork) -> int:
-            if not lane.is_open(uow):
+            if not target.is_open(uow):
                 return 0
             uow.lock_reads()  # who deletes a record comes before us, or after: no vector is left of what is gone
             in_order = sorted(ready, key=lambda made: made[0].owner)
-            return sum(self._still_says(uow, item) and lane.add(uow, item, rows) for item, rows in in_order)
+            return sum(self._still_says(uow, item) and target.add(uow, item, rows) for item, rows in in_order)
 
         # Apart: with a record locked it must not wait for a task that somebody deletes, who waits for that record.
         return (self._store.write(work, exclusive=True) if ready else 0), left, outage
 
-    def _still_says(self, uow: UnitOfWork, item: Lacking) -> bool:
+    def _still_says(self, uow: UnitOfWork, item: MissingVector) -> bool:
         """Return whether a record is still there with the content its vector was made from."""
         relation = self._store.catalog.by_name[item.kind]
         entity = uow.find(relation, item.owner)
@@ -326,7 +326,7 @@ class Embedder:
 
     def waiting(self) -> int:
         """Return how many records of ours wait for a vector, those that are being asked for included."""
-        return max((lane.waiting for lane in self._lanes), default=0)
+        return max((target.waiting for target in self._targets), default=0)
 
     def drain(self) -> None:
         """Embed what lacks a vector by now, whatever others go on writing; of a space being filled what was queued.
@@ -335,16 +335,16 @@ class Embedder:
         """
         with self._draining:
             self._review()
-            lanes = self._lanes
-            for lane in lanes:
-                searched = not self._is_filling(lane)
+            targets = self._targets
+            for target in targets:
+                searched = not self._is_filling(target)
                 try:
-                    with contextlib.closing(self._lookout.whole(lane, stored=searched)) as counts:
+                    with contextlib.closing(self._missing_scan.whole(target, stored=searched)) as counts:
                         for count in counts:
-                            while count > 0 and (done := self._embed_queued(lane)):
+                            while count > 0 and (done := self._embed_queued(target)):
                                 count -= done
                 except CaliberError:
-                    if searched or len(lanes) == 1:
+                    if searched or len(targets) == 1:
                         raise
 
     def close(self) -> None:
@@ -370,24 +370,24 @@ class Embedder:
             elif self.waiting() < self._batch:
                 self._stopped.wait(pacing.rest_s(time.monotonic() - begun))
         with contextlib.suppress(CaliberError):
-            self.filler.lease.release()
+            self.backfiller.lease.release()
 
     def _step(self) -> float | None:
         """Do the next piece of work; return how long to wait then, None until woken. Units: seconds."""
         with self._draining:
             self._review()
             now = time.monotonic()
-            if self._lookout.due(now, self._lanes):
-                self.filler.finished = False
-            waits = [] if self._lookout.at_s is None else [self._lookout.at_s - now]
+            if self._missing_scan.due(now, self._targets):
+                self.backfiller.finished = False
+            waits = [] if self._missing_scan.at_s is None else [self._missing_scan.at_s - now]
             busy = False
-            for lane in self._lanes:
-                if lane.not_before_s > now:
-                    waits.append(lane.not_before_s - now)
-                elif self._attempt(lane, self._serve):
+            for target in self._targets:
+                if target.not_before_s > now:
+                    waits.append(target.not_before_s - now)
+                elif self._attempt(target, self._serve):
                     busy = True
-                elif lane.not_before_s > now:
-                    waits.append(lane.not_before_s - now)
+                elif target.not_before_s > now:
+                    waits.append(target.not_before_s - now)
             self._busy_steps = self._busy_steps + 1 if busy else 0
             if busy and self._busy_steps % _FILL_EVERY:
                 return 0.0
@@ -396,47 +396,47 @@ class Embedder:
                 return 0.0
             return min(waits) if waits else None
 
-    def _serve(self, lane: SpaceProvider) -> bool:
+    def _serve(self, target: EmbeddingTarget) -> bool:
         """Embed a batch of what waits for a space; return whether there was something."""
-        if self._embed_queued(lane):
+        if self._embed_queued(target):
             return True
-        return not self._is_filling(lane) and bool(self._lookout.look(lane))
+        return not self._is_filling(target) and bool(self._missing_scan.look(target))
 
-    def _attempt(self, lane: SpaceProvider, work: Callable[[SpaceProvider], bool]) -> bool:
-        """Return what ``work`` does, or that it did nothing; an outage is reported once, and asked about ever less."""
+    def _attempt(self, target: EmbeddingTarget, work: Callable[[EmbeddingTarget], bool]) -> bool:
+        """Return the result of ``work``, False if it did nothing; an outage is reported once and retried ever later."""
         try:
-            done = work(lane)
+            done = work(target)
         except Exception as error:
             if is_of_handler(error):
                 raise
             if self._stopped.is_set():
                 return False
-            if not lane.failures:
+            if not target.failures:
                 self._failed("worker", _as_caliber(error))
-            lane.not_before_s = time.monotonic() + pacing.retry_wait_s(
-                lane.failures, self._idle_s, self._longest_idle_s
+            target.not_before_s = time.monotonic() + pacing.retry_wait_s(
+                target.failures, self._idle_s, self._longest_idle_s
             )
-            lane.failures += 1
+            target.failures += 1
             return False
-        lane.failures = 0
+        target.failures = 0
         return done
 
     # --- another model ---------------------------------------------------------------------------
 
     def _fill_behind(self, now: float) -> list[float]:
         """Give the space that is being filled its next vectors; return how long to wait then."""
-        lane = self.configured
-        if not self._fills_behind or self.filler.finished or self._in_front or lane not in self._lanes:
+        target = self.configured
+        if not self._fills_behind or self.backfiller.finished or self._in_front or target not in self._targets:
             return []
-        if not self._is_filling(lane):
+        if not self._is_filling(target):
             self._fill = None
             return []
-        if lane.not_before_s > now:
-            return [lane.not_before_s - now]
-        if not self.filler.lease.held():
+        if target.not_before_s > now:
+            return [target.not_before_s - now]
+        if not self.backfiller.lease.held():
             return [pacing.FOREIGN_S]
-        fill = self._fill = self._fill or self.filler.fill(upwards=False)
-        self._attempt(lane, lambda _: self.filler.step(fill, accept_refused=False))
+        fill = self._fill = self._fill or self.backfiller.fill(upwards=False)
+        self._attempt(target, lambda _: self.backfiller.step(fill, accept_refused=False))
         return [self._pause_s or 1e-6]
 
     @contextlib.contextmanager
@@ -454,42 +454,42 @@ class Embedder:
 
         Raises: LlmError kinds of an outage, Unavailable when closed meanwhile; what is done stays done.
         """
-        lane = self.configured
+        target = self.configured
         before = self._memory.snapshot
-        fill = self.filler.fill(upwards=True)
+        fill = self.backfiller.fill(upwards=True)
         with self._front():
-            self.filler.finished = False
-            lane.refused.clear()
-            passes, made, (total, pending) = fill.passes, 0, self.filler.count()
+            self.backfiller.finished = False
+            target.refused.clear()
+            passes, made, (total, pending) = fill.passes, 0, self.backfiller.count()
             more = True
             while more:
                 with self._draining:
-                    self._check_fillable(lane)
+                    self._check_fillable(target)
                     # The new space first: at the switch, nothing may have a vector in the old one alone.
-                    self._embed_queued(lane)
-                    for other in self._lanes:
-                        if other is not lane and other.not_before_s <= time.monotonic():
+                    self._embed_queued(target)
+                    for other in self._targets:
+                        if other is not target and other.not_before_s <= time.monotonic():
                             self._attempt(other, lambda each: self._embed_queued(each) > 0)
-                    more = self.filler.step(fill, accept_refused=accept_refused)
+                    more = self.backfiller.step(fill, accept_refused=accept_refused)
                 if passes != fill.passes:
-                    passes, made, (total, pending) = fill.passes, fill.made, self.filler.count()
-                progress(lane.space.name, min(total, total - pending + fill.made - made), total)
-        return self.filler.came_of(fill.made, before)
+                    passes, made, (total, pending) = fill.passes, fill.made, self.backfiller.count()
+                progress(target.space.name, min(total, total - pending + fill.made - made), total)
+        return self.backfiller.outcome(fill.made, before)
 
-    def _check_fillable(self, lane: SpaceProvider) -> None:
+    def _check_fillable(self, target: EmbeddingTarget) -> None:
         if self._stopped.is_set():
             raise store_closed()
         self._review()
-        if lane not in self._lanes:
-            raise _retired_elsewhere(lane)
+        if target not in self._targets:
+            raise _retired_elsewhere(target)
 
 
-def _retired_elsewhere(lane: SpaceProvider) -> Conflict:
+def _retired_elsewhere(target: EmbeddingTarget) -> Conflict:
     return Conflict(
-        f"the embedding space {lane.space.name} was retired or dropped by another program; nothing is embedded in it "
+        f"the embedding space {target.space.name} was retired or dropped by another program; nothing is embedded in it "
         "until the store is opened again",
         entity_type="embedding_space",
-        id=str(lane.space.space_id),
+        id=str(target.space.space_id),
         reason="retired elsewhere",
     )
 

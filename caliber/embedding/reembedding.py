@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from caliber.embedding.space_provider import Lacking, SpaceProvider, embedded_text, says_something
+from caliber.embedding.embedding_target import EmbeddingTarget, MissingVector, embedded_text, says_something
 from caliber.engine.leases import LockService
 from caliber.kernels import uuid7
 from caliber.llm.protocols import EmbeddingProvider
@@ -141,7 +141,7 @@ def space_event(event: MakeEvent, kind: EventType, space: EmbeddingSpace, payloa
 def switch(
     write: Callable[[Callable[[UnitOfWork], Any]], Any],
     event: MakeEvent,
-    lane: SpaceProvider,
+    target: EmbeddingTarget,
     kinds: Sequence[str],
     tolerated: int,
 ) -> tuple[bool, str | None]:
@@ -153,20 +153,20 @@ def switch(
 
     def work(uow: UnitOfWork) -> tuple[bool, str | None]:
         spaces: list[EmbeddingSpace] = uow.select_path(EMBEDDING_SPACE, "list_all")
-        own = next((space for space in spaces if space.space_id == lane.space.space_id), None)
+        own = next((space for space in spaces if space.space_id == target.space.space_id), None)
         if own is None or own.state is SpaceState.RETIRED:
             return False, None
         before = in_use_of(spaces)
         if before is not None and before.space_id == own.space_id:
             return True, None
         if before is not None:
-            if _would_lose(uow, lane, before, kinds, tolerated):
+            if _would_lose(uow, target, before, kinds, tolerated):
                 return False, None
             uow.update(EMBEDDING_SPACE, dataclasses.replace(before, state=SpaceState.RETIRED))
         uow.update(EMBEDDING_SPACE, dataclasses.replace(own, state=SpaceState.ACTIVE))
         name = None if before is None else before.name
         event_log.audit(
-            uow, space_event(event, EventType.SPACE_SWITCH, own, {"from": name, "refused": len(lane.refused)})
+            uow, space_event(event, EventType.SPACE_SWITCH, own, {"from": name, "refused": len(target.refused)})
         )
         return True, name
 
@@ -175,13 +175,13 @@ def switch(
 
 
 def _would_lose(
-    uow: UnitOfWork, lane: SpaceProvider, before: EmbeddingSpace, kinds: Sequence[str], tolerated: int
+    uow: UnitOfWork, target: EmbeddingTarget, before: EmbeddingSpace, kinds: Sequence[str], tolerated: int
 ) -> bool:
     """Return whether more records than tolerated have a vector in the space before, and none in this one."""
     for kind in kinds:
         last = -1
-        while rows := uow.select(f"embedding.unmoved_{kind}", lane.key, before.space_id.bytes, last, 1_000):
-            tolerated -= sum(row[1] not in lane.refused for row in rows)
+        while rows := uow.select(f"embedding.unmoved_{kind}", target.key, before.space_id.bytes, last, 1_000):
+            tolerated -= sum(row[1] not in target.refused for row in rows)
             if tolerated < 0:
                 return True
             last = last_of(rows, last)
@@ -214,15 +214,15 @@ class Walk:
         self._at: int | None = None
         self._end = LAST
 
-    def page(self, limit: int) -> list[Lacking] | None:
-        """Return what up to ``limit`` rows say that have something to say, or None at the end."""
+    def page(self, limit: int) -> list[MissingVector] | None:
+        """Return the texts of up to ``limit`` rows that have one, or None at the end."""
         while self._kinds:
             kind = self._kinds[0]
             with self._store.read() as session:
                 rows = self._rows(session, kind, limit)
             if rows:
                 self._at = rows[-1][0]
-                return [item for row in rows if says_something((item := _lacking(kind, *row[1:])).text)]
+                return [item for row in rows if says_something((item := _missing_vector(kind, *row[1:])).text)]
             self._kinds.pop(0)
             self._at = None
         return None
@@ -238,9 +238,9 @@ class Walk:
         return [row for row in session.run(up, (self._space_id, self._at, limit)) if row[0] <= self._end]
 
 
-def _lacking(kind: str, owner: bytes, head: str | None, raw: str | bytes) -> Lacking:
+def _missing_vector(kind: str, owner: bytes, head: str | None, raw: str | bytes) -> MissingVector:
     text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw
-    return Lacking(kind, owner, embedded_text(head, text))
+    return MissingVector(kind, owner, embedded_text(head, text))
 
 
 class Lease:

@@ -6,8 +6,8 @@ import uuid
 from collections.abc import Callable, Sequence
 
 from caliber.embedding.embedder import Embedder
+from caliber.embedding.embedding_target import EmbeddingTarget, StoreVectorCache, Vectors, is_of
 from caliber.embedding.reembedding import enter_space
-from caliber.embedding.space_provider import SpaceProvider, StoreVectorCache, Vectors, is_of
 from caliber.embedding.vector_index import open_index
 from caliber.engine.engine import Engine
 from caliber.engine.refusals import long_text_rule
@@ -65,15 +65,15 @@ def _open_embedder(engine: Engine, provider: EmbeddingProvider, *, durable: bool
     metric = config.vector.distance_metric if config.vector is not None else DistanceMetric.COSINE
     space = enter_space(store, engine.write, engine.event, provider, metric)
     open_index(store, config, memory.snapshot.space_in_use, failed)
-    lane = _lane(engine, provider, space, durable=durable)
+    target = _target(engine, provider, space, durable=durable)
     snapshot = memory.snapshot
     in_use = None if snapshot.space_in_use is None else snapshot.spaces[snapshot.space_in_use]
     return Embedder(
         store,
         memory,
         config,
-        lane,
-        _earlier_lane(engine, in_use, space),
+        target,
+        _earlier_target(engine, in_use, space),
         write=engine.write,
         event=engine.event,
         failed=failed,
@@ -81,7 +81,7 @@ def _open_embedder(engine: Engine, provider: EmbeddingProvider, *, durable: bool
     )
 
 
-def _lane(engine: Engine, provider: EmbeddingProvider, space: EmbeddingSpace, *, durable: bool) -> SpaceProvider:
+def _target(engine: Engine, provider: EmbeddingProvider, space: EmbeddingSpace, *, durable: bool) -> EmbeddingTarget:
     """Return a provider beside the space that its vectors live in."""
 
     def truncated(kind: str, texts: int, tokens: int) -> None:
@@ -90,7 +90,7 @@ def _lane(engine: Engine, provider: EmbeddingProvider, space: EmbeddingSpace, *,
         engine.record(engine.event(EventType.EMBED_TRUNCATE, payload=payload))
 
     settings = engine.config.embedding
-    return SpaceProvider(
+    return EmbeddingTarget(
         retrying(provider, engine.providers.retry),
         space,
         long_text=long_text_rule(engine.config, provider, engine.count_text),
@@ -101,12 +101,12 @@ def _lane(engine: Engine, provider: EmbeddingProvider, space: EmbeddingSpace, *,
     )
 
 
-def _earlier_lane(engine: Engine, in_use: EmbeddingSpace | None, space: EmbeddingSpace) -> SpaceProvider | None:
+def _earlier_target(engine: Engine, in_use: EmbeddingSpace | None, space: EmbeddingSpace) -> EmbeddingTarget | None:
     """Return the provider before this one beside the space that is searched, as long as that is its own."""
     provider, durable = engine.providers.previous()
     if provider is None or in_use is None or in_use.space_id == space.space_id or not is_of(in_use, provider):
         return None
-    return _lane(engine, provider, in_use, durable=durable)
+    return _target(engine, provider, in_use, durable=durable)
 
 
 def _has_vector(engine: Engine) -> Callable[[str, uuid.UUID, bytes], bool]:

@@ -6,7 +6,7 @@ import functools
 import hashlib
 from typing import Any
 
-from caliber.embedding.space_provider import embedded_text
+from caliber.embedding.embedding_target import embedded_text
 from caliber.schema.derived import Tokens
 from caliber.schema.erase import Redaction
 from caliber.schema.relation import ColumnType, Relation

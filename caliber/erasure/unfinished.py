@@ -47,5 +47,5 @@ def forget_words(engine: Engine) -> None:
     """Empty what this process made of texts: words and their stems, filters, vectors of questions and contents."""
     engine.part(SearchEngine).forget_words()
     embedder = engine.part(Embeddings).embedder
-    for lane in () if embedder is None else embedder.lanes:
-        lane.clear()
+    for target in () if embedder is None else embedder.targets:
+        target.clear()

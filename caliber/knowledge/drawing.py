@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from caliber.access.visibility import author_of, default_visible_to, may_change
+from caliber.embedding.embedding_target import Vectors, attach, embedded_text
 from caliber.embedding.service import Embeddings
-from caliber.embedding.space_provider import Vectors, attach, embedded_text
 from caliber.engine.engine import Engine
 from caliber.engine.stale_inputs import StaleInputs
 from caliber.knowledge import inheriting

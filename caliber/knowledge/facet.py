@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from caliber.access.visibility import author_of, default_visible_to
+from caliber.embedding.embedding_target import attach, embedded_text
 from caliber.embedding.service import Embeddings
-from caliber.embedding.space_provider import attach, embedded_text
 from caliber.engine.engine import Engine
 from caliber.knowledge import notes as note_ops
 from caliber.knowledge.notes import NewNote

@@ -5,8 +5,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
+from caliber.embedding.embedding_target import Vectors, attach, embedded_text
 from caliber.embedding.service import Embeddings
-from caliber.embedding.space_provider import Vectors, attach, embedded_text
 from caliber.engine.engine import Engine
 from caliber.knowledge.notes import NewNote, add_note
 from caliber.model.knowledge import Note

@@ -15,8 +15,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from caliber.access.visibility import author_of
+from caliber.embedding.embedding_target import Vectors, attach
 from caliber.embedding.service import Embeddings
-from caliber.embedding.space_provider import Vectors, attach
 from caliber.kernels import uuid7
 from caliber.memories import checks as record_checks
 from caliber.memories.reading import RecordReader

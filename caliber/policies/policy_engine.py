@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 from caliber.config.policies import ActionConfig, PolicyAction, PolicyTarget
 from caliber.context.pending_injections import PendingInjections, ask_for, drop
+from caliber.embedding.embedding_target import Vectors, attach
 from caliber.embedding.service import Embeddings
-from caliber.embedding.space_provider import Vectors, attach
 from caliber.engine.engine import Engine
 from caliber.engine.stale_inputs import StaleInputs, check_erasures
 from caliber.jobs.claims import Claim

@@ -8,7 +8,7 @@ from typing import Final
 from caliber.config import CaliberConfig
 from caliber.config.injection import InjectionKind, InjectionMode
 from caliber.config.policies import ActionConfig, PolicyAction
-from caliber.embedding.space_provider import Vectors
+from caliber.embedding.embedding_target import Vectors
 from caliber.jobs.claims import Claim
 from caliber.knowledge.drawing import PreparedNote, Source
 from caliber.model.errors import CaliberError

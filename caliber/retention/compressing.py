@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from caliber.config.memories import MemoryConfig
+from caliber.embedding.embedding_target import Vectors, attach
 from caliber.embedding.service import Embeddings
-from caliber.embedding.space_provider import Vectors, attach
 from caliber.engine.engine import Engine
 from caliber.engine.stale_inputs import StaleInputs, check_erasures, erasures
 from caliber.kernels import uuid7
@@ -84,7 +84,7 @@ class Sums(Protocol):
 
 
 def compressions(memories: Iterable[MemoryConfig], trigger: Trigger) -> list[Compression]:
-    """Return what a trigger compresses, in the order of the declarations."""
+    """Return the compressions of a trigger, in the order of the declarations."""
     found = ((item, item.retention.when) for item in memories if item.retention.kind is RetentionKind.COMPRESS_ON)
     return [Compression(item) for item, when in found if when is not None and when.on is trigger]
 
@@ -104,7 +104,7 @@ class Compressor:
         return bound.relation
 
     def _sums_of(self, relation: Relation) -> Sums:
-        """Return what makes the record that stands for several of a relation."""
+        """Return the function that makes the record that stands for several of a relation."""
         assert relation.ends is not None  # the configuration compresses nothing that stays
         name = relation.ends.summed or relation.name
         return self._sums.get(name) or RecordSums(self._engine, relation)
@@ -128,7 +128,7 @@ class Compressor:
     def said(
         self, relation: Relation, trigger: Trigger, trajectory: Trajectory, scope: Scope | None
     ) -> tuple[str, list[TrustLabel]]:
-        """Return what the records of a declared memory say in the range of a trigger, and how far each is trusted."""
+        """Return the texts of a declared memory's records in the range of a trigger, with the trust of each."""
         records = self._of(relation, trigger, trajectory, scope)
         found = [(_text_of(self._engine.store.catalog, relation, each), _label(relation, each)) for each in records]
         return "\n\n".join(text for text, _ in found if text), [label for text, label in found if text]
@@ -253,7 +253,7 @@ class RecordSums:
         self.relation = relation
 
     def prepare(self, records: Sequence[Any], summary: str, trust: TrustLabel) -> tuple[Any, Vectors | None]:
-        """Return what the summary of records becomes, and its vector."""
+        """Return the summary of records with its tokens and vector."""
         relation = self.relation
         changes = {_content_of(self._engine.store.catalog, relation): summary, relation.key[0]: uuid7(), "version": 1}
         if relation.trust is not None:

@@ -94,10 +94,10 @@ def query_vector(
     if given is not None:
         known = None if embedder is None or space_id is None else snapshot.spaces[space_id].dimensions
         return filters.check_vector(given, "query_embedding", known)
-    lane = None if embedder is None else embedder.answering(space_id)
-    if query is None or not query.strip() or lane is None:
+    target = None if embedder is None else embedder.answering(space_id)
+    if query is None or not query.strip() or target is None:
         return None
-    vector: NDArray[np.float32] = lane.query(query)
+    vector: NDArray[np.float32] = target.query(query)
     return vector
 
 
@@ -234,13 +234,13 @@ class Searching:
             return [(None, NO_PROVIDER)] * len(queries)
         if not self._engine.config.search.weights.vector:
             return [(None, None)] * len(queries)
-        lane = embedder.answering(snapshot.space_in_use)
-        if lane is None:
+        target = embedder.answering(snapshot.space_in_use)
+        if target is None:
             return [(None, _not_ours(snapshot, embedder.space))] * len(queries)
         spoken = [query for query in queries if query.strip()]
         found: list[Embedded] = []
         try:
-            found = [self._vector_or_why(vector) for vector in lane.queries(spoken)] if spoken else []
+            found = [self._vector_or_why(vector) for vector in target.queries(spoken)] if spoken else []
         except (LlmError, VectorError, Unavailable) as error:
             found = [self._vector_or_why(error)] * len(spoken)
         left = iter(found)

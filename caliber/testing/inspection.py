@@ -19,6 +19,7 @@ from caliber.resident.memory import ResidentMemory
 
 if TYPE_CHECKING:
     from caliber.api._aio import AsyncCaliber
+    from caliber.events.bus import EventFilter
     from caliber.model.search import ReadConsistency
     from caliber.resident.mirror import Generation
     from caliber.resident.mirrors import Mirrors
@@ -48,6 +49,11 @@ class Inspector:
     def engine(self) -> Engine:
         """The open tenant that handles share."""
         return self._opened if isinstance(self._opened, Engine) else self._opened._engine
+
+    @property
+    def event_filter(self) -> EventFilter | None:
+        """The filter of events for the handle's principal; None for an admin."""
+        return self._opened.events._event_filter  # type: ignore[no-any-return]
 
     @property
     def behind(self) -> WriteBehind:

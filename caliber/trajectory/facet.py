@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from caliber.embedding.embedding_target import attach, embedded_text
 from caliber.embedding.service import Embeddings
-from caliber.embedding.space_provider import attach, embedded_text
 from caliber.engine.engine import Engine
 from caliber.jobs.claims import Claim
 from caliber.model import arguments

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from caliber.embedding.space_provider import attach
+from caliber.embedding.embedding_target import attach
 from caliber.engine.engine import Engine
 from caliber.engine.stale_inputs import StaleInputs, check_erasures, erasures
 from caliber.jobs.claims import Claim, Superseded

@@ -7,8 +7,8 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
+from caliber.embedding.embedding_target import Vectors, attach
 from caliber.embedding.service import Embeddings
-from caliber.embedding.space_provider import Vectors, attach
 from caliber.engine.engine import Engine
 from caliber.model.trajectory import TTL, Artifact, ArtifactType, ExtractionMethod, TTLKind
 from caliber.model.trust import TrustLabel

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
-from caliber.embedding.space_provider import Vectors
+from caliber.embedding.embedding_target import Vectors
 from caliber.jobs.claims import Claim
 from caliber.model.ids import ScopeId, TrajectoryId
 from caliber.model.jobs import Job

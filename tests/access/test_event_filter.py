@@ -165,7 +165,7 @@ def test_of_others_commits_that_memory_does_not_know_yet_only_an_admin_hears(bac
     engine, away = inspect(memory).engine, [True]
     heard: dict[str, list[str]] = {"admin": [], "reader": []}
     for name, handle in (("admin", memory), ("reader", memory.acting_as(READER))):
-        shown = handle.events._event_filter  # a file tells no other process, and the facet refuses ``remote`` there
+        shown = inspect(handle).event_filter  # a file tells no other process, and the facet refuses ``remote`` there
         engine.bus.subscribe(
             lambda event, name=name: heard[name].append(event.event_type), remote=True, event_filter=shown
         )

@@ -40,7 +40,7 @@ LIGHT = {"embedding_provider": None, "search__keyword__similar_words": "none"}
 
 @pytest.fixture
 def opened(backend: Any, start: Any) -> Any:
-    """Return what starts a trajectory on a store whose policies extract, summarize and consolidate."""
+    """Return a function that starts a trajectory under policies that extract, summarize and consolidate."""
 
     def make(**options: Any) -> Any:
         policies = [policy("scope_close", SUMMARIZE, EXTRACT), policy("task_end", CONSOLIDATE, name="end")]

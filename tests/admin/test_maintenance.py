@@ -103,7 +103,7 @@ def escaped(raw: bytes) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return what a driver gives of a view's cell in one form for both."""
+    """Return the value of a view's cell in one form for both drivers."""
     import json
 
     if isinstance(value, datetime):

@@ -142,7 +142,7 @@ def test_a_write_waits_for_others_no_longer_than_its_deadline(
 ) -> None:
     # In PostgreSQL writers of other rows wait for nobody: tests/postgres and the contract suite hold rows there.
     memory, writes = calls
-    with inside(memory).store._writer.exclusive():
+    with inside(memory).writer.exclusive():
         for name in ("append_turn", "add_note", "insert", "locks.acquire", "storage.update", "maintain"):
             began = time.monotonic()
             with pytest.raises(Unavailable) as caught:

@@ -54,7 +54,7 @@ class Opened:
         memory.append_turn(self.scope, role="user", content=text)
 
     def texts(self) -> list[str]:
-        """Return what a process reads that has no part in this."""
+        """Return the texts that an uninvolved process reads."""
         with contextlib.closing(apsw.Connection(self.config.storage.shown)) as other:
             assert other.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         with caliber.open(self.config) as memory:
@@ -102,7 +102,7 @@ class Child:
         os.write(self._to_child, b".")
 
     def said(self) -> str:
-        """Return what the child said at its end."""
+        """Return the last output of the child."""
         parts = b""
         while part := os.read(self._from_child, 2_000):
             parts += part

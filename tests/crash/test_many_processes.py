@@ -108,7 +108,7 @@ class Mix:
             process.stdin.flush()
 
     def run(self) -> tuple[list[dict[str, Any]], dict[str, Any], int, int]:
-        """Return what each thread did, what the listener saw, and how many transactions and events there were."""
+        """Return the results of each thread, the listener's events, and the counts of transactions and events."""
         for process in self.processes:
             assert self._line(process) == "ready"
         self._tell("go on")

@@ -18,8 +18,8 @@ from support.providers import CountingEmbeddings, ScriptedSummarizer, outage
 from support.waits import until
 
 import caliber
+from caliber.embedding.embedding_target import attach
 from caliber.embedding.service import Embeddings
-from caliber.embedding.space_provider import attach
 from caliber.llm.protocols import FloatVector
 from caliber.model import EmbedMode, EntityType, EventType
 from caliber.model.errors import (

@@ -431,7 +431,7 @@ def switched(store: Path) -> Path:
 def test_a_space_is_dropped_by_name_unless_it_is_searched_or_configured(switched: Path) -> None:
     with caliber.open(settings(switched, NEW)) as memory:
         table = memory.storage.embedding_spaces
-        with pytest.raises(ConstraintViolation, match=r"hash-1:newer@48 is what is searched; .*db reembed"):
+        with pytest.raises(ConstraintViolation, match=r"hash-1:newer@48 is the active search space; .*db reembed"):
             table.drop(NEW_NAME)
         with pytest.raises(NotFound):
             table.drop("nothing")

@@ -32,7 +32,7 @@ SECRET = "he is spending a year dead"
 
 
 def needles() -> list[bytes]:
-    """Return what is looked for, lower-case; UTF-16 without its first or last zero is the same in both orders."""
+    """Return the needles, lower-case; UTF-16 without its first or last zero is the same in both orders."""
     return [text.lower().encode(code).strip(b"\0") for text in (NAME, SECRET) for code in ("utf-8", "utf-16-be")]
 
 
@@ -83,7 +83,7 @@ class World:
         return out
 
     def told(self) -> tuple[Any, ...]:
-        """Return what the server is told, in its files and as it is in force."""
+        """Return the settings of the server, in its files and as they are active."""
         files = tuple((self.folder / name).read_bytes() for name in ("postgresql.conf", "postgresql.auto.conf"))
         return files, self.ask("SELECT name, setting FROM pg_settings WHERE name !~ '^in_hot_standby$' ORDER BY name")
 

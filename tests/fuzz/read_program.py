@@ -107,7 +107,7 @@ def check(data: bytes) -> None:
 
 
 def refusals(use: Callable[[str], None], text: str) -> list[ConfigError]:
-    """Return what is said against a text, at least one thing where it is refused; any other error is a finding."""
+    """Return the faults of a text, at least one where it is refused; any other error is a finding."""
     try:
         use(text)
     except MultipleErrors as error:

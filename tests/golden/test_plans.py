@@ -37,7 +37,7 @@ def test_compiled_statements_are_those_of_the_golden_file(name: str) -> None:
 
 
 def kinds(relation: Relation) -> set[str]:
-    """Return what the compiler has a case for in a relation: statements, column types and keys."""
+    """Return the parts of a relation that the compiler has a case for: statements, column types and keys."""
     plans = [plan for dialect, _ in DIALECTS.values() for plan in regular(relation, dialect)]
     found = {plan.name.partition(".")[2] for plan in plans} - {path.name for path in relation.paths}
     found = {name for name in found if not name.startswith(("by_", "referring_"))}

@@ -239,7 +239,7 @@ def corrupt(data: Any, path: tuple[Any, ...], action: str, junk: Any) -> None:
 
 
 def outcome(call: Callable[[], CaliberConfig]) -> CaliberConfig | None:
-    """Return what the call returns; check that all else it does is raise a proper MultipleErrors."""
+    """Return the result of the call; check that it raises nothing but a proper MultipleErrors."""
     # None; but where a test before this interrupted an ``except`` by tracing, CPython 3.11 takes its error for handled.
     handled = sys.exc_info()[1]
     try:

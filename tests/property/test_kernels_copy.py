@@ -155,7 +155,7 @@ def batches(
 
 
 def outcome(work: Callable[[], Any]) -> Any:
-    """Return what is given back, or what is wrong."""
+    """Return the values that come back, or the fault."""
     try:
         return work()
     except InvalidRow as error:

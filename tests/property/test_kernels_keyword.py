@@ -54,7 +54,7 @@ def split(word: str) -> Analysis:
 
 
 def links(stretches: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Return who comes before and after whom among equal numbers."""
+    """Return the predecessor and successor of each row among equal numbers."""
     before, after = (np.full(len(stretches), -1, np.int64) for _ in range(2))
     last: dict[int, int] = {}
     for at, stretch in enumerate(stretches):

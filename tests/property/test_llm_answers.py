@@ -47,7 +47,7 @@ def chat_kinds() -> list[ChatModel]:
 
 
 def outcome(call: Callable[[], Any]) -> Any:
-    """Return what a call returns, or the error it raises."""
+    """Return the result of a call, or the error it raises."""
     try:
         return call()
     except (InvalidResponse, SummarizationFailed) as error:

@@ -27,7 +27,7 @@ LIMIT = 200
 
 
 def answers(steps: Any, knobs: Any, floors: list[dict[str, Any]], query: str, kinds: Any) -> list[Any]:
-    """Return what one store answers under each floor."""
+    """Return the answers of one store under each floor."""
     knobs = merged(knobs, {"diversity": 0.0})
     memory, clock = open_store(knobs, CountingEmbeddings(DIMENSIONS))
     with memory:

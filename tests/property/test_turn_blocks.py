@@ -37,7 +37,7 @@ def outline(
 
 
 def twin(turns: Sequence[Said], summaries: Sequence[tuple[int, int, int]], next_number: int, size: int) -> Missing:
-    """Return what lacks a summary, turn by turn."""
+    """Return the turns without a summary, turn by turn."""
     pieces: list[tuple[int, list[Said], bool]] = []
     caller: Said | None = None
     block = 0

@@ -442,7 +442,7 @@ def test_hidden_records_take_no_place_among_those_looked_at(backend: Any, start:
 
 
 def _elsewhere(backend: Any) -> dict[str, Any]:
-    """Return what makes a configuration name another store of the same database."""
+    """Return the overrides that make a configuration name another store of the same database."""
     if backend.adapter == "postgres":
         return {"storage__schema_name": f"other_{uuid.uuid4().hex}"}
     return {"storage__path": backend.path if backend.path == ":memory:" else f"{backend.path}-other"}

@@ -37,7 +37,7 @@ WHEN = datetime(2026, 3, 4, 5, 6, 7, 890_123, tzinfo=UTC)
 
 
 def notes(count: int, **columns: Any) -> pa.Table:
-    """Return what a load of notes cannot do without."""
+    """Return the columns that a load of notes needs."""
     values: dict[str, Any] = {
         "entity": [f"thing {number % 7}" for number in range(count)],
         "entity_type": ["topic"] * count,

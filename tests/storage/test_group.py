@@ -21,7 +21,7 @@ from support.providers import CountingEmbeddings
 from support.waits import until
 
 from caliber.backends.postgres.connecting.connection import PgConnection
-from caliber.embedding.space_provider import StoreVectorCache
+from caliber.embedding.embedding_target import StoreVectorCache
 from caliber.model import FixedClock
 from caliber.model.deadline import within
 from caliber.model.errors import CaliberError, StorageError, Unavailable

@@ -64,7 +64,7 @@ def settings_of(order: dict[str, Any], place: str | None = None) -> CaliberConfi
 
 
 def order_of(number: int, seed: object, adapter: str, kind: str, folder: Path, seconds: float) -> dict[str, Any]:
-    """Return what a run is to do; all of it follows from the seed and the number."""
+    """Return the order of a run; all of it follows from the seed and the number."""
     chance = random.Random(f"{seed} {number}")
     return {
         "number": number,

@@ -63,7 +63,7 @@ class Backend:
         return config(self.path, **overrides)
 
     def store_of(self, settings: CaliberConfig) -> str:
-        """Return what tells the store of one configuration from another's."""
+        """Return the setting that distinguishes the store of one configuration from another's."""
         return settings.storage.shown
 
     def create(self, settings: CaliberConfig) -> None:
@@ -191,7 +191,7 @@ class PostgresBackend(Backend):
         self.tamper(memory, f"SET LOCAL session_replication_role = replica; {text}")
 
     def ask(self, text: str) -> list[tuple[Any, ...]]:
-        """Return what a person sees who asks the database."""
+        """Return the rows that a person sees who queries the database."""
         with psycopg.connect(os.environ[DSN]) as connection:
             return connection.execute(text).fetchall()
 

@@ -36,7 +36,7 @@ def seed() -> int:
 
 
 def sources() -> str:
-    """Return what tells one state of csrc/ from another."""
+    """Return the digest of the state of csrc/."""
     digest = hashlib.sha256()
     for path in sorted((ROOT / "csrc").rglob("*.[ch]")):
         digest.update(f"{path.relative_to(ROOT).as_posix()}\n".encode() + path.read_bytes())

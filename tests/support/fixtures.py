@@ -129,7 +129,7 @@ def module_agent(start: Callable[..., Agent], module_backend: Backend) -> Agent:
 
 @pytest.fixture(scope="session")
 def start() -> Callable[..., Agent]:
-    """Return what starts a trajectory on a handle."""
+    """Return a function that starts a trajectory on a handle."""
     from support.databases import Agent
 
     return Agent

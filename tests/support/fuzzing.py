@@ -65,7 +65,7 @@ class Outcome(NamedTuple):
 
 
 def fuzzing_command(name: str, folder: Path, changes: Sequence[Change]) -> list[str]:
-    """Return what starts the fuzzer of a target, built in ``folder`` where it is one of C."""
+    """Return the command that starts the fuzzer of a target, built in ``folder`` where it is one of C."""
     if name in PYTHON_TARGETS:
         return [sys.executable, str(FOLDER / f"{name}.py")]
     assert CLANG is not None

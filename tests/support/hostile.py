@@ -223,7 +223,7 @@ def broken(
 
 
 def said(value: Any) -> str:
-    """Return what to call a value in the report of a failure."""
+    """Return the name of a value in the report of a failure."""
     try:
         return f"{type(value).__name__} {ascii(value)[:60]}"
     except Exception:

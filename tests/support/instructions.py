@@ -103,7 +103,7 @@ def _run(driver: Path, folder: Path, features: int) -> tuple[int, dict[str, int]
 
 
 def differences(expected: Counts, counted: Counts) -> list[str]:
-    """Return what is further from the committed counts than the tolerance, in words.
+    """Return the counts that differ from the committed ones by more than the tolerance, in words.
 
     Paths that this machine cannot run are not compared.
     """

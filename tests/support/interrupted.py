@@ -74,7 +74,7 @@ class Lines:
 
 
 def in_files(*ends: str) -> Callable[[CodeType], bool]:
-    """Return what chooses the code of the files, or folders, whose paths end with, or hold, one of ``ends``."""
+    """Return a filter for the code of files, or folders, whose paths end with, or contain, one of ``ends``."""
     there = [path.as_posix() for path in PACKAGE.rglob("*.py")]
     assert all(any(end in path for path in there) for end in ends), f"one of {ends} is no file of the package"
     return lambda code: any(end in code.co_filename.replace("\\", "/") for end in ends)

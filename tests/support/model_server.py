@@ -33,7 +33,7 @@ Fault = Callable[["Handler", Any], bool]
 
 
 def vector_of(text: str, dimensions: int = DIMENSIONS) -> np.ndarray:
-    """Return what the service embeds a text as."""
+    """Return the vector that the service gives a text."""
     return HashEmbeddingProvider(dimensions, "service").embed(text)
 
 

@@ -20,7 +20,7 @@ def anew(name: str) -> Lark:
 
 
 def said(text: str) -> tuple[Any, ...]:
-    """Return what a text says as a program and as a condition, where each part stands, and all faults with places."""
+    """Return a text as a program and as a condition, with the place of each part, and all faults with places."""
     return (*_said(lambda: parser.read(text)), *_said(lambda: parser.read_condition(Source(text, "<filter>"))))
 
 

@@ -25,7 +25,7 @@ from support.configs import DIMENSIONS
 
 
 def outage() -> CaliberError:
-    """Return what a provider raises when its service is down."""
+    """Return the error of a provider whose service is down."""
     return RequestFailed(provider="test", status=503, message="service unavailable")
 
 

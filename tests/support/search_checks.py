@@ -41,7 +41,7 @@ def open_store(knobs: dict[str, Any], provider: Any, **overrides: Any) -> tuple[
 
 @functools.cache
 def language_of(name: str) -> Language:
-    """Return what the twin is given of a language: its stemmer, and the lists that are data."""
+    """Return the twin's inputs for a language: its stemmer, and the lists that are data."""
     words = lexicon_of(name)
     stem = (lambda word: word) if name == "none" else Stemmer.Stemmer(name, 0).stemWord
     return Language(stem, words.stop_words, words.fillers, words.time_words, bool(words.months))
@@ -49,7 +49,7 @@ def language_of(name: str) -> Language:
 
 @functools.cache
 def word_vectors() -> Callable[[str], Sequence[float]]:
-    """Return what gives the vector of an English word; the model is given, as the stemmer is."""
+    """Return a function from an English word to its vector; the model is given, as the stemmer is."""
     from caliber.llm.local.word_vectors import WordVectors
     from caliber.text.words import Analyzer
 
@@ -58,7 +58,7 @@ def word_vectors() -> Callable[[str], Sequence[float]]:
 
 
 def given_of(memory: Any, query: str, *, degraded: str | None = None) -> Given:
-    """Return what the twin is given for a question to a store."""
+    """Return the twin's inputs for a question to a store."""
     search, embedder = memory.config.search, inspect(memory).part(Embeddings).embedder
     vector = None
     if embedder is None:
@@ -76,14 +76,14 @@ def given_of(memory: Any, query: str, *, degraded: str | None = None) -> Given:
 
 
 def world(memory: Any) -> World:
-    """Return what a store holds now."""
+    """Return the present contents of a store."""
     embedder = inspect(memory).part(Embeddings).embedder
     space_id = None if embedder is None else embedder.space.space_id
     return world_of(memory.storage, space_id, language_of(memory.config.search.keyword.language))
 
 
 def twin_answer(memory: Any, held: World, query: str, given: Given, options: Mapping[str, Any]) -> Answer:
-    """Return what the twin answers, asked as ``Caliber.search`` is."""
+    """Return the twin's answer, asked as ``Caliber.search`` is."""
     now = inspect(memory).engine.clock.now_us()
     as_of, limit = options.get("as_of"), options.get("limit")
     asked = Asked(

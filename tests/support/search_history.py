@@ -93,7 +93,7 @@ class History:
                     self._vectors.append((came[code, ordinal], by_id[row.owner_id], row.vector))
 
     def at(self, sequence: int) -> World:
-        """Return what the store held at a position."""
+        """Return the contents of the store at a position."""
         records = [record for record, came in self._came.items() if came <= sequence]
         link_turns(records)
         for record in records:

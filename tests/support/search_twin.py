@@ -118,7 +118,7 @@ class World:
 
 
 def world_of(storage: Any, space_id: uuid.UUID | None, language: Language) -> World:
-    """Return what a store holds, read through ``Caliber.storage``."""
+    """Return the contents of a store, read through ``Caliber.storage``."""
     records: list[Record] = []
     for note in storage.notes.all():
         at = us(note.occurred_at or note.created_at)
@@ -466,7 +466,7 @@ class Twin:
         return worth
 
     def _groups(self, question: Question, holding: Mapping[str, int]) -> list[tuple[list[tuple[str, float]], bool]]:
-        """Return what may stand for each word: terms and how near they are, the word's own first."""
+        """Return the terms that may match each word and their nearness, the word's own first."""
         out = [([(term, 1.0), *self._similar(term, holding)], False) for term in question.terms]
         for beginning in question.prefixes:
             begun = {
@@ -543,7 +543,7 @@ class Twin:
         return scores
 
     def _beyond(self, nearest: Sequence[tuple[Record, float]], hits: set[Record]) -> list[Hit]:
-        """Return what fills up a limit: what is near, beyond the candidates, and was not found."""
+        """Return the near records beyond the candidates that fill up a limit."""
         candidates = self.settings.vector_candidates
         out = []
         for rank, (record, _) in enumerate(nearest[candidates:], start=1):
@@ -555,7 +555,7 @@ class Twin:
     # --- links ------------------------------------------------------------------------------------
 
     def _links(self) -> dict[Record, list[tuple[Record, float]]]:
-        """Return what is linked with what, both ways, among records that may be seen."""
+        """Return the linked pairs, both ways, among records that may be seen."""
         seen = {record.id: record for record in self.in_force}
         out: dict[Record, list[tuple[Record, float]]] = {}
         for edge in self.world.edges:
@@ -635,7 +635,7 @@ class Twin:
         return names, [boost for boost in out if boost[1]]
 
     def _names(self, parts: Sequence[str]) -> list[tuple[str, ...]]:
-        """Return whom a question names: the longest name that a visible record goes by, from the left."""
+        """Return the names in a question: the longest name of a visible record, from the left."""
         known = {name for record in self.visible if (name := self._name(record))}
         out: list[tuple[str, ...]] = []
         at = 0
@@ -690,7 +690,7 @@ class Twin:
         return max((similarity(a, b) for a in one.vectors for b in other.vectors), default=0.0)
 
     def _recent(self) -> list[Hit]:
-        """Return what an empty question asks for."""
+        """Return the answer to an empty question."""
         hits = []
         for record in self.allowed:
             recency = 0.5 * self._recency(max(record.at_us, self.world.used.get(record.id, record.at_us)))

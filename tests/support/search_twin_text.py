@@ -142,7 +142,7 @@ def _without_accent(char: str) -> str:
 
 
 def pieces(text: str) -> list[str]:
-    """Return what a word is made of: between signs, and where its case or kind changes."""
+    """Return the parts of a word: between signs, and where its case or kind changes."""
     out: list[str] = []
     for bare in _between_signs(text):
         piece = _without_article(bare)
@@ -227,7 +227,7 @@ def beginning(text: str, size: int) -> str:
 
 
 def understand(text: str, language: Language, today: Callable[[], datetime.date], *, max_words: int) -> Question:
-    """Return what a question asks for."""
+    """Return the parsed question."""
     whole, text = text, beginning(text, 64 * max_words)
     named = find_days(text, today()) if language.reads_dates else None
     rest = text if named is None else text[: named[2]] + " " + text[named[3] :]
@@ -283,7 +283,7 @@ def parts_of(text: str, language: Language) -> tuple[str, ...]:
 
 
 def quotes(text: str) -> list[str]:
-    """Return what stands in quotes; an opening sign without its closing one quotes nothing."""
+    """Return the texts in quotes; an opening sign without its closing one quotes nothing."""
     out: list[str] = []
     at = 0
     while at < len(text):
@@ -298,7 +298,7 @@ def quotes(text: str) -> list[str]:
 
 
 def prefixes(text: str) -> list[str]:
-    """Return what stands before each ``*`` of the form ``back*``."""
+    """Return the text before each ``*`` of the form ``back*``."""
     out: list[str] = []
     for run in re.finditer(r"[\w.*-]+", text):
         chars = run.group()

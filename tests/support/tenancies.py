@@ -163,7 +163,7 @@ def lost(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 
 def variables() -> dict[str, str]:
-    """Return what a child has to know of the environment: it was forked before the servers were there."""
+    """Return the variables of the environment that a child needs: it was forked before the servers started."""
     return {name: os.environ[name] for name in VARIABLES if name in os.environ}
 
 

@@ -10,7 +10,7 @@ from caliber.kernels.vectors import reference, scoring
 
 
 def row_sums(rows: npt.NDArray[np.float32], query: npt.NDArray[np.float32], *, metric: int) -> npt.NDArray[np.float64]:
-    """Return what scores are made of, in f64: dot products, or for l2 squared distances.
+    """Return the sums that scores are made of, in f64: dot products, or for l2 squared distances.
 
     Shapes:  rows f32[n, d]; query f32[d], both checked -> f64[n]
     """
@@ -35,7 +35,7 @@ def row_sums(rows: npt.NDArray[np.float32], query: npt.NDArray[np.float32], *, m
 def score_bounds(
     segment: scoring.Segment, query: npt.NDArray[np.float32], threshold: float, *, metric: int
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
-    """Return what a search learns from codes: bounds of each score, and what passes the filter at a threshold.
+    """Return the bounds of each score by its codes, and the rows that pass the filter at a threshold.
 
     Needs the native module, codes, and a query that is not zero.
 

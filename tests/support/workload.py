@@ -214,7 +214,7 @@ def _acknowledged(memory: caliber.Caliber, ledger: Iterable[dict[str, Any]]) -> 
 
 
 def _whole(memory: caliber.Caliber) -> list[str]:
-    """Return what is only half there, acknowledged or not."""
+    """Return the writes that are only half stored, acknowledged or not."""
     storage = memory.storage
     faults = []
     turns: dict[uuid.UUID, list[Any]] = defaultdict(list)

@@ -70,7 +70,7 @@ def members(kind: type) -> list[str]:
 
 
 def returned(declared: Any) -> str:
-    """Return what an asynchronous member returns for what its namesake does."""
+    """Return the annotation of an asynchronous member for that of its namesake."""
     if isinstance(declared, type):
         with suppress(StopIteration):
             return face_of(declared).__name__

@@ -160,7 +160,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def _openings(folder: Path) -> list[hostile.Call]:
-    """Return what comes before there is a handle."""
+    """Return the calls that come before there is a handle."""
     settings = config(str(folder / "store.db"))
     sound = {
         "config": settings,

@@ -108,7 +108,7 @@ def test_content_in_parts_and_loose_forms(here: Path) -> None:
 
 
 def initiators() -> dict[str, list[package.EntityRef]]:
-    """Return who started the tasks of each goal."""
+    """Return the initiators of the tasks of each goal."""
     out: dict[str, list[package.EntityRef]] = {}
     with package.open("caliber.toml") as memory:
         for task in memory.storage.trajectories.all():

@@ -1,4 +1,4 @@
-"""Docstrings of modules, classes and functions begin with a name or a verb, not with a question word."""
+"""Docstrings begin with a name or a verb, not with a question word, and name what they return."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class Run:
         self.closing = lines[-1]
         self.flaky = [line for line in lines if line.startswith("flaky: ")]
         self.before_closing = lines[-1 - len(self.flaky) : -1]
-        self.again = self._tests("running again, alone")
+        self.rescan = self._tests("running again, alone")
         self.failed_again = self._tests("failed again, alone")
 
     def _tests(self, what: str) -> list[str]:
@@ -108,7 +108,7 @@ def test_test_that_fails_once_is_named_and_the_run_is_green(run: Runner, workers
     # issue 12, First, item 2
     done = run(*workers, test_one=FAILS_ONCE, test_two=FAILS_ONCE_IN_SETUP)
     assert done.code == 0, done.output
-    assert sorted(done.again) == ["test_fails_once", "test_needs"]
+    assert sorted(done.rescan) == ["test_fails_once", "test_needs"]
     assert sorted(done.flaky) == [
         "flaky: test_one.py::test_fails_once failed in this run and passed alone (seed 41); mend it",
         "flaky: test_two.py::test_needs failed in this run and passed alone (seed 41); mend it",
@@ -120,7 +120,7 @@ def test_test_that_fails_once_is_named_and_the_run_is_green(run: Runner, workers
     assert "FAILED" not in done.output
 
     again = run(*workers)  # now both pass, whatever the cache of pytest holds of the first run
-    assert (again.code, again.again, again.flaky) == (0, [], []), again.output
+    assert (again.code, again.rescan, again.flaky) == (0, [], []), again.output
     assert re.fullmatch(r"4 passed in .*s", again.closing)
 
 
@@ -128,7 +128,7 @@ def test_test_that_does_not_pass_alone_is_red(run: Runner, tmp_path: Path) -> No
     # issue 12, First, item 2
     done = run(*WORKERS, test_one=FAILS_ONCE + FAILS_ALWAYS, test_two=SKIPS_WHEN_RUN_AGAIN)
     assert done.code == 1, done.output
-    assert len(done.again) == 4
+    assert len(done.rescan) == 4
     assert sorted(done.failed_again) == [
         "test_fails_always[a b]",
         "test_fails_always[x::y[1]]",
@@ -142,7 +142,7 @@ def test_test_that_does_not_pass_alone_is_red(run: Runner, tmp_path: Path) -> No
     (tmp_path / "once.runs").unlink()
     assert "test_fails_always" in (tmp_path / ".pytest_cache/v/cache/lastfailed").read_text()
     later = run(test_one=FAILS_ONCE)
-    assert later.again == ["test_fails_once"], "failures of an earlier run are no business of this one"
+    assert later.rescan == ["test_fails_once"], "failures of an earlier run are no business of this one"
     assert later.code == 0, later.output
 
 
@@ -155,7 +155,7 @@ def test_seeds():
 """
     done = run("--hypothesis-seed=123", test_one=content)
     assert "the first run fails" in done.output
-    assert (done.code, done.again) == (0, ["test_seeds"]), done.output
+    assert (done.code, done.rescan) == (0, ["test_seeds"]), done.output
 
 
 @pytest.mark.parametrize("scope", ["function", "session"])
@@ -174,7 +174,7 @@ def test_second(shared):
     pass
 """
     done = run(test_one=content + FAILS_ONCE)
-    assert (done.code, done.again, done.flaky) == (1, [], []), done.output
+    assert (done.code, done.rescan, done.flaky) == (1, [], []), done.output
     assert "no failed test was run again: test_one.py::test_" in done.output
     assert re.fullmatch(r"1 failed, 3 passed, 1 error in .*s", done.closing)
 
@@ -184,13 +184,13 @@ def test_module_that_cannot_be_imported_is_red(run: Runner, workers: tuple[str, 
     broken = 'if runs(f"import-{os.getpid()}") < 9:\n    raise RuntimeError("not this time")'
     done = run(*workers, test_one=FAILS_ONCE, test_two=broken)
     assert done.code in (1, 2), done.output
-    assert (done.again, done.flaky) == ([], [])
+    assert (done.rescan, done.flaky) == ([], [])
     assert re.search(r"\b\d errors? in .*s$", done.closing)
 
 
 def test_run_that_stops_early_is_red(run: Runner) -> None:
     done = run("-x", test_one=FAILS_ONCE + "\ndef test_never_run():\n    pass\n")
-    assert (done.code, done.again, done.flaky) == (1, [], []), done.output
+    assert (done.code, done.rescan, done.flaky) == (1, [], []), done.output
     assert "no failed test was run again: the run stopped after 2 of 3 tests" in done.output
 
 
@@ -199,7 +199,7 @@ def test_too_many_failures_are_red(run: Runner) -> None:
         '@pytest.mark.parametrize("number", range(11))\ndef test_fails_once(number):\n    assert runs(number) > 1\n'
     )
     done = run(test_one=content)
-    assert (done.code, done.again, done.flaky) == (1, [], []), done.output
+    assert (done.code, done.rescan, done.flaky) == (1, [], []), done.output
     assert "no failed test was run again: 11 tests failed, which is no coincidence" in done.output
 
 
@@ -219,7 +219,7 @@ def test_later():
 def test_worker_that_dies_once_in_a_test_is_named_with_it(run: Runner, dist: str) -> None:
     done = run("-n", "1", "--dist", dist, test_one=DIES.format(times=1))
     assert done.code == 0, done.output
-    assert done.again == ["test_dies"]
+    assert done.rescan == ["test_dies"]
     assert len(done.flaky) == 1
     assert "crashed while running" in done.output
     assert re.fullmatch(r"2 passed, 1 flaky in .*s", done.closing)
@@ -243,7 +243,7 @@ def test_run_ends_with_all_tests_when_a_worker_dies_after_whole_files(
         test_two=DIES.format(times=9),
         test_three="",
     )  # fmt: skip
-    assert (done.code, done.again, done.failed_again) == (1, ["test_dies"], ["test_dies"]), done.output
+    assert (done.code, done.rescan, done.failed_again) == (1, ["test_dies"], ["test_dies"]), done.output
     assert re.fullmatch(r"1 failed, 10 passed in .*s", done.closing)
     assert (tmp_path / "dies.runs").read_text() == "2", "once by a worker and once alone: it would kill every worker"
 
@@ -251,7 +251,7 @@ def test_run_ends_with_all_tests_when_a_worker_dies_after_whole_files(
 def test_run_whose_workers_are_not_replaced_is_red(run: Runner) -> None:
     # The last test never ran.
     done = run("-n", "1", "--max-worker-restart", "0", test_one=DIES.format(times=1))
-    assert (done.code, done.again, done.flaky) == (1, [], []), done.output
+    assert (done.code, done.rescan, done.flaky) == (1, [], []), done.output
     assert "no failed test was run again: the run stopped after 2 of 3 tests" in done.output
 
 

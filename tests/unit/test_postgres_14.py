@@ -39,7 +39,7 @@ def texts(source: str) -> Iterator[tuple[int, str]]:
 
 
 def newer(text: str) -> list[str]:
-    """Return what a text uses that PostgreSQL 14 does not have."""
+    """Return the features in a text that PostgreSQL 14 does not have."""
     found = []
     for version, pattern in NEWER.items():
         found += [f"PostgreSQL {version}: {match[0]}" for match in re.finditer(pattern, text, re.IGNORECASE)]

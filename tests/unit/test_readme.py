@@ -128,7 +128,7 @@ config { embedding_provider: words }
 
 
 def programs() -> dict[str, str]:
-    """Return what each page of the documentation shows of a program, without what it leaves out."""
+    """Return the programs that each page of the documentation shows, without the omitted parts."""
     found = {}
     for path in sorted((ROOT / "docs").glob("*.md")):
         shown = re.findall(r"^```\n(.*?)^```", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)

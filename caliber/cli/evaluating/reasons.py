@@ -253,10 +253,10 @@ class Reasons:
             if own is not None and own.embedded is None:
                 lacks = f"{row.kind} has no embedding"
             return "no_vector", f"it shares no word with the question, and {lacks}"
-        lane = embedder.answering(memory._engine.memory.snapshot.space_in_use)
-        if lane is None:
+        target = embedder.answering(memory._engine.memory.snapshot.space_in_use)
+        if target is None:
             return "no_vector", "it shares no word with the question, and vectors of another model are being made"
-        similarity = memory._searching.similarity(row.id, lane.space.space_id, lane.query(question.query))
+        similarity = memory._searching.similarity(row.id, target.space.space_id, target.query(question.query))
         if similarity is None:
             return "no_vector", "it shares no word with the question, and has no vector: it is empty, or was refused"
         least = memory.config.search.min_similarity

@@ -41,7 +41,7 @@ class Filters:
             self.kept.clear()
 
     def of(self, text: str, kinds: Sequence[str], *, named: bool) -> Mapping[str, Predicate]:
-        """Return what a text asks of each kind that it can be asked of.
+        """Return the condition of a text for each kind that it fits.
 
         ``named`` kinds, those that the caller asked for by name, are never left out.
 
@@ -111,5 +111,5 @@ def _wrong(faults: Sequence[CaliberError]) -> InvalidValue:
 
 
 def variables(principal: Principal, now_us: int) -> Mapping[Variable, object]:
-    """Return what the variables of a filter stand for outside a task: there is no trajectory and no scope."""
+    """Return the variables of a filter outside a task: there is no trajectory and no scope."""
     return variables_of(None, None, principal.label, now_us)

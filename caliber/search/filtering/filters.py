@@ -70,7 +70,7 @@ def check_kinds(kinds: Sequence[str] | None, known: Mapping[str, str]) -> tuple[
 
 
 def kinds_of(catalog: Catalog) -> dict[str, str]:
-    """Return what a store can be searched for: relations, by what callers call them.
+    """Return the relations that can be searched, by the names that callers use.
 
     A declared memory can be searched if it has an embedding or a text that is indexed by words.
     """

@@ -20,7 +20,7 @@ class Where:
     variables: Mapping[Variable, Any]
 
     def key(self, kind: str) -> tuple[Predicate, tuple[Any, ...]] | None:
-        """Return what the answers of a kind may be kept by; None where they change with the clock."""
+        """Return the cache key of a kind's verdicts; None where they change with the clock."""
         asked = variables_in(self.predicates[kind])
         if Variable.NOW in asked:
             return None

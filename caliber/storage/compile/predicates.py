@@ -43,7 +43,7 @@ class ConditionWriter:
         return _joined([self.of(part) for part in predicate.conditions], word)
 
     def mark(self, column: Column, value: Any) -> str:
-        """Return what stands for a value that a column is compared with."""
+        """Return the placeholder of a value that a column is compared with."""
         if value is not Variable.NOW or not self._now:
             raise self._unbound(column)
         return self._now

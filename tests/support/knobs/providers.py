@@ -42,7 +42,7 @@ def section_of(section: str, server: ModelServer, **http: Any) -> dict[str, Any]
 
 
 def service(section: str, **http: Any) -> Callable[[Place], Knobs]:
-    """Return what configures a provider of a service that runs while the observation does."""
+    """Return the overrides for a provider of a service that runs while the observation does."""
 
     def also(place: Place) -> Knobs:
         place.environment(**{KEY_NAME: KEY, "NO_PROXY": None, "no_proxy": None})
@@ -85,7 +85,7 @@ def asked(section: str, show: Seen) -> Callable[[CaliberConfig, Place], Any]:
 
 
 def document(*names: str) -> Seen:
-    """Return what shows fields of the request that was sent."""
+    """Return an observation of fields of the request that was sent."""
 
     def show(provider: Any, server: ModelServer, _: Place) -> Any:
         outcome(provider)
@@ -210,7 +210,7 @@ def simply(provider: Any, *_: Any) -> str:
 
 
 def silent(section: str) -> Callable[[Place], Knobs]:
-    """Return what configures a service that takes connections and says nothing."""
+    """Return the overrides for a service that takes connections and never answers."""
 
     def also(place: Place) -> Knobs:
         knobs = service(section, trusted=str(CERTIFICATE))(place)
@@ -311,7 +311,7 @@ def requests(provider: Any, server: ModelServer, _: Place) -> int:
 
 
 def artifacts(*contents: str) -> Seen:
-    """Return what shows how many of some artifacts are taken."""
+    """Return an observation of how many of some artifacts are taken."""
     found = [{"artifact_type": "fact", "content": content, "confidence": 0.9, "source_turn": 1} for content in contents]
 
     def show(provider: Any, server: ModelServer, _: Place) -> int:

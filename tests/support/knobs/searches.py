@@ -70,7 +70,7 @@ def scores(outcome: Outcome) -> list[float]:
 
 
 def parts(name: str) -> Callable[[Outcome], dict[int, float]]:
-    """Return what shows what one part of the search adds to each hit."""
+    """Return an observation of one part's share in the score of each hit."""
     return lambda outcome: {
         key: round(hit.breakdown[name], 3)
         for key, hit in zip(found(outcome), outcome.found, strict=True)
@@ -120,7 +120,7 @@ def case(knob: str, see: Any, one: tuple[Any, Any], other: tuple[Any, Any], **al
 
 
 def notes(*texts: str, vectors: Any = None, **options: Any) -> Callable[[World], None]:
-    """Return what writes notes 1, 2, 3 and so on."""
+    """Return a function that writes notes 1, 2, 3 and so on."""
 
     def build(world: World) -> None:
         for number, text in enumerate(texts, 1):
@@ -132,7 +132,7 @@ def notes(*texts: str, vectors: Any = None, **options: Any) -> Callable[[World],
 
 
 def turns(*texts: str) -> Callable[[World], None]:
-    """Return what writes turns, which are found as 0, 1, 2 and so on."""
+    """Return a function that writes turns, which are found as 0, 1, 2 and so on."""
 
     def build(world: World) -> None:
         for text in texts:

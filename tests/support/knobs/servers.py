@@ -212,7 +212,7 @@ def at(prefix: str, knob: str, see: Seen, one: Any, other: Any, **also: Any) -> 
 
 
 def called(name: str) -> Callable[[Place], str]:
-    """Return what makes a variable with the server's address, and how its connections are to be called."""
+    """Return a function that makes a variable with the server's address, and the name of its connections."""
 
     def variable(place: Place) -> str:
         dsn = psycopg.conninfo.make_conninfo(os.environ[DSN], application_name=name)
@@ -274,7 +274,7 @@ def after(make: Callable[[CaliberConfig], Any], see: Seen = schemas) -> Seen:
 
 
 def fresh(place: Place) -> str:
-    """Return what names of new schemas begin with."""
+    """Return the prefix of the names of new schemas."""
     prefix: str = place.known.setdefault("prefix", f"k{uuid.uuid4().hex[:12]}")
     return prefix
 
@@ -429,7 +429,7 @@ def adapter_cases() -> Sequence[Case]:
 
 
 def lines_up(config: CaliberConfig, place: Place) -> str:
-    """Return what a writer does while another is at work: wait to share a commit, or write."""
+    """Return the state of a writer while another is at work: waiting to share a commit, or writing."""
     store = store_of(config, place)
     gate = Gate(store)
     thread = threading.Thread(target=store.write, args=(insert,))

@@ -63,7 +63,7 @@ def names(window: Any) -> list[str]:
 
 
 def items(name: str) -> Callable[[Any], list[str]]:
-    """Return what lists a section's items, without what they are introduced by."""
+    """Return an observation of a section's items, without their heads."""
 
     def show(window: Any) -> list[str]:
         found = next((section.content for section in window.sections if section.name == name), "")
@@ -73,7 +73,7 @@ def items(name: str) -> Callable[[Any], list[str]]:
 
 
 def ids(name: str) -> Callable[[Any], list[int]]:
-    """Return what lists the ids of a section's records, as small numbers."""
+    """Return an observation of the ids of a section's records, as small numbers."""
 
     def show(window: Any) -> list[int]:
         found = [section for section in window.sections if section.name == name]

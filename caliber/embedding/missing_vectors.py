@@ -1,4 +1,4 @@
-"""The scan of the store for records that lack a vector: their writer is gone, or was never here.
+"""Scan of the store for records without a vector: their writer died, or ran in another process.
 
 Source: design section 4, C-245.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterable
 
+from caliber.embedding.embedding_target import EmbeddingTarget
 from caliber.embedding.reembedding import Walk
-from caliber.embedding.space_provider import SpaceProvider
 from caliber.engine import pacing
 from caliber.storage.protocol import Store
 
@@ -17,79 +17,79 @@ _PAGE_ROWS = 4_096
 """Rows one look for missing vectors takes into memory; the next look finds the rest."""
 
 
-class Lookout:
+class MissingVectorScan:
     """The spaces that are still to be scanned, the progress of each, and the time of the next scan."""
 
-    def __init__(self, store: Store, kinds: tuple[str, ...], lanes: Iterable[SpaceProvider]) -> None:
+    def __init__(self, store: Store, kinds: tuple[str, ...], targets: Iterable[EmbeddingTarget]) -> None:
         self._store = store
         self._kinds = kinds
         self._walks: dict[bytes, Walk] = {}
-        self._to_walk = {lane.key for lane in lanes}
+        self._to_walk = {target.key for target in targets}
         self.at_s: float | None = None
-        """When all are looked through, on the monotonic clock; None until there is a reason."""
+        """The time of the next scan, on the monotonic clock; None: no scan is due."""
         self._looked_s = 0.0
 
     def later(self) -> bool:
-        """Have all looked through once others had their time to embed; return whether that was not so already."""
+        """Schedule a scan once other processes had time to embed; return whether none was scheduled."""
         if self.at_s is not None:
             return False
         self.at_s = time.monotonic() + pacing.foreign_wait_s(self._looked_s)
         return True
 
     def now(self) -> None:
-        """Have all looked through at the next step."""
+        """Schedule a scan for the next step."""
         self.at_s = time.monotonic()
 
-    def due(self, now: float, lanes: Iterable[SpaceProvider]) -> bool:
-        """Return whether the time has come, and if so have these looked through."""
+    def due(self, now: float, targets: Iterable[EmbeddingTarget]) -> bool:
+        """Return whether a scan is due, and if so begin it for ``targets``."""
         if self.at_s is None or now < self.at_s:
             return False
         self.at_s = None
-        self._to_walk.update(lane.key for lane in lanes)
+        self._to_walk.update(target.key for target in targets)
         return True
 
-    def again(self, lane: SpaceProvider) -> None:
+    def rescan(self, target: EmbeddingTarget) -> None:
         """Have a space looked through once more, when the look under way is over."""
-        self._to_walk.add(lane.key)
+        self._to_walk.add(target.key)
 
-    def whole(self, lane: SpaceProvider, *, stored: bool) -> Generator[int, None, None]:
+    def whole(self, target: EmbeddingTarget, *, stored: bool) -> Generator[int, None, None]:
         """Yield how many of the first that are queued come next, until all that lacks a vector by now was among them.
 
         First what is queued; then, page by page, what is ``stored`` without one. What is written meanwhile is not
         waited for. Abandoned half way, the space is to be looked through again.
         """
-        yield len(lane.queue)
+        yield len(target.queue)
         if not stored:
             return
         # A walk under way may have passed what lacks a vector by now.
-        self._walks.pop(lane.key, None)
-        self._to_walk.discard(lane.key)
-        walk = Walk(self._store, lane.key, self._kinds)
+        self._walks.pop(target.key, None)
+        self._to_walk.discard(target.key)
+        walk = Walk(self._store, target.key, self._kinds)
         try:
             while (page := walk.page(_PAGE_ROWS)) is not None:
-                queued = {item.owner for item in lane.queue.copy()}
-                found = [item for item in page if item.owner not in queued and item.owner not in lane.refused]
-                lane.queue.extendleft(reversed(found))
+                queued = {item.owner for item in target.queue.copy()}
+                found = [item for item in page if item.owner not in queued and item.owner not in target.refused]
+                target.queue.extendleft(reversed(found))
                 yield len(found)
         except BaseException:
-            self._to_walk.add(lane.key)
+            self._to_walk.add(target.key)
             raise
 
-    def look(self, lane: SpaceProvider) -> int:
+    def look(self, target: EmbeddingTarget) -> int:
         """Queue a page of what lacks a vector in the store, whoever left it so; return how many rows are queued."""
-        walk = self._walks.get(lane.key)
+        walk = self._walks.get(target.key)
         if walk is None:
-            if lane.key not in self._to_walk:
+            if target.key not in self._to_walk:
                 return 0
-            self._to_walk.discard(lane.key)
+            self._to_walk.discard(target.key)
             self._looked_s = 0.0
-            walk = self._walks[lane.key] = Walk(self._store, lane.key, self._kinds)
-        while not lane.queue:
+            walk = self._walks[target.key] = Walk(self._store, target.key, self._kinds)
+        while not target.queue:
             begun = time.monotonic()
             page = walk.page(_PAGE_ROWS)
             self._looked_s += time.monotonic() - begun
             if page is None:
-                del self._walks[lane.key]
+                del self._walks[target.key]
                 break
-            lane.queue.extend(item for item in page if item.owner not in lane.refused)
-        return len(lane.queue)
+            target.queue.extend(item for item in page if item.owner not in target.refused)
+        return len(target.queue)

@@ -33,7 +33,7 @@ Rows = NDArray[np.float32]
 """The vectors of one record. Shapes: f32[c, d]; c is 1 unless long texts have a vector for each chunk."""
 
 
-class Lacking(NamedTuple):
+class MissingVector(NamedTuple):
     """A record that lacks a vector, and the text that it is to be made from."""
 
     kind: str
@@ -75,7 +75,7 @@ def is_of(space: EmbeddingSpace, provider: EmbeddingProvider) -> bool:
 
 
 def embedded_text(head: str | None, text: str) -> str:
-    """Return what is embedded for a record: its text, and before it what a note is about or who says a turn.
+    """Return the text to embed for a record, after a note's subject or a turn's speaker.
 
     Without its head it would be found by half of what it says; a head alone says nothing.
     """
@@ -87,7 +87,7 @@ def says_something(text: str) -> bool:
     return bool(text) and not text.isspace()
 
 
-class SpaceProvider:
+class EmbeddingTarget:
     """Turns texts into vectors of one space, and knows which records wait for theirs."""
 
     def __init__(
@@ -113,7 +113,7 @@ class SpaceProvider:
         self._cache = EmbeddingCache(max_entries=cache_entries, store=backing)
         # Queries stay off the disk: reading them there would cost a statement on the reader's path.
         self._queries = EmbeddingCache(max_entries=cache_entries)
-        self.queue: deque[Lacking] = deque()
+        self.queue: deque[MissingVector] = deque()
         self.asking = 0
         self.refused: set[bytes] = set()
         """Owners whose texts this provider will never embed; asking for ever would starve the others."""
@@ -206,7 +206,7 @@ class SpaceProvider:
                 uow.delete(EMBEDDING, old)
             chunk += 1
 
-    def add(self, uow: UnitOfWork, item: Lacking, rows: Rows) -> bool:
+    def add(self, uow: UnitOfWork, item: MissingVector, rows: Rows) -> bool:
         """Write the vectors of a record unless it has some by now; return whether they were written."""
         owner = uuid.UUID(bytes=item.owner)
         first, *others = self._rows_of(item.kind, owner, item.text, rows, from_us(uow.now_us))
@@ -237,11 +237,11 @@ class SpaceProvider:
         self._queries.clear()
 
 
-Vectors = list[tuple[SpaceProvider, Rows]]
+Vectors = list[tuple[EmbeddingTarget, Rows]]
 """The vectors of one record, one for each space it is to be found in."""
 
 
 def attach(uow: UnitOfWork, kind: str, owner: uuid.UUID, text: str, vectors: Vectors | None) -> None:
     """Write a record's vectors, if it has some by now, in the record's own transaction, replacing older ones."""
-    for lane, rows in vectors or ():
-        lane.replace(uow, kind, owner, text, rows)
+    for target, rows in vectors or ():
+        target.replace(uow, kind, owner, text, rows)
