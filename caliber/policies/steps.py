@@ -85,7 +85,7 @@ class Prepared:
 
 
 def source_of(subject: Subject) -> Source:
-    """Return what notes are drawn from."""
+    """Return the source of notes: the records they are drawn from."""
     return Source(subject.trajectory, subject.scopes, subject.turns, subject.outcome_summary)
 
 

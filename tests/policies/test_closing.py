@@ -34,7 +34,7 @@ def summarizer() -> ScriptedSummarizer:
 
 @pytest.fixture
 def opened(backend: Any, start: Any, summarizer: ScriptedSummarizer) -> Any:
-    """Return what opens a handle with policies and starts a trajectory with three turns."""
+    """Return a function that opens a handle with policies and starts a trajectory with three turns."""
 
     def make(*policies: dict[str, Any], **options: Any) -> Any:
         options = {"embedding__embed__turn": "off", **QUIET, **options}

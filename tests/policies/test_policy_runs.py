@@ -51,7 +51,7 @@ def summarizer() -> ScriptedSummarizer:
 
 @pytest.fixture
 def opened(backend: Any, start: Any, summarizer: ScriptedSummarizer) -> Any:
-    """Return what opens a handle with policies and starts a trajectory."""
+    """Return a function that opens a handle with policies and starts a trajectory."""
 
     def make(*policies: dict[str, Any], **options: Any) -> Any:
         return start(backend.open(summarization_provider=summarizer, policies=list(policies), **{**QUIET, **options}))
@@ -60,7 +60,7 @@ def opened(backend: Any, start: Any, summarizer: ScriptedSummarizer) -> Any:
 
 
 def runs(agent: Any, trigger: str) -> list[dict[str, Any]]:
-    """Return what the log says of a trigger's actions, in its order."""
+    """Return the logged actions of a trigger, in the order of the log."""
     agent.memory.flush()
     found = [event for event in agent.memory.storage.events.all() if event.event_type == "policy_execute"]
     found = [event for event in found if event.payload["trigger"] == trigger]

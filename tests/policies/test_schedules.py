@@ -35,7 +35,7 @@ def at(clock: SetClock, memory: caliber.Caliber, when: datetime) -> int:
 
 
 def log(memory: caliber.Caliber, kind: str = "policy_execute") -> list[dict[str, Any]]:
-    """Return what the store's log says of runs, oldest first."""
+    """Return the logged runs, oldest first."""
     found = [event for event in memory.storage.events.all() if event.event_type == kind]
     found.sort(key=lambda event: (event.created_at, event.payload.get("step")))
     assert all(kind != "policy_execute" or event.duration_ms is not None for event in found)

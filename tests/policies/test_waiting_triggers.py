@@ -66,7 +66,7 @@ def opened(backend: Any, clock: SetClock, summarizer: ScriptedSummarizer) -> Any
 
 @pytest.fixture
 def dies(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return what makes a call go as far as its commit, and no further; told to revive, everything goes on."""
+    """Return a switch that cuts a call off right after its commit; revived, everything goes on."""
 
     def between(on: bool = True) -> None:
         if on:

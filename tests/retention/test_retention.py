@@ -59,7 +59,7 @@ def records(memory: Any, name: str) -> list[Any]:
 
 
 def left(memory: Any) -> dict[str, list[str]]:
-    """Return what is still in use, by memory."""
+    """Return the active records, by memory."""
     storage, store = memory.storage, inspect(memory).store
     out = {
         "turn_buffer": [turn.text for turn in storage.turns.all()],
@@ -72,7 +72,7 @@ def left(memory: Any) -> dict[str, list[str]]:
 
 
 def taken(memory: Any) -> list[tuple[str, str, int]]:
-    """Return what the log says that retention took, in its order."""
+    """Return the logged removals of retention, in the order of the log."""
     memory.flush()
     found = [event for event in memory.storage.events.all() if event.event_type == "retention_apply"]
     return [(event.payload["memory"], event.payload["rule"], event.payload["taken"]) for event in found]

@@ -156,7 +156,7 @@ def log_of(memory: caliber.Caliber) -> list[tuple[Any, ...]]:
 
 
 def kept_of(memory: caliber.Caliber) -> dict[str, list[str]]:
-    """Return what is still in use, by memory."""
+    """Return the active records, by memory."""
     storage = memory.storage
     out = {
         "turn_buffer": [turn.text for turn in storage.turns.all()],

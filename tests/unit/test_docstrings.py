@@ -11,8 +11,10 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[2]
 FOLDERS = ("bench", "caliber", "tests", "tools")
 QUESTION = re.compile(
-    r"(?:(?:What|Who|Whom|Whose|Where|Whether|How|Which|When|Why)(?:ever)?|That which)\b", re.IGNORECASE
+    r"(?:(?:What|Who|Whom|Whose|Where|Whether|How|Which|When|Why)(?:ever)?|That which|Return (?:what|who(?:m|se)?))\b",
+    re.IGNORECASE,
 )
+"""The beginnings that name nothing; ``Return what …`` has a clause in the place of a result's name."""
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -39,7 +41,15 @@ def test_planted_question_word_is_caught(word: str, tmp_path: Path) -> None:
     (tmp_path / "names.py").write_text(
         f'"""Whole name: {word.lower()} follows."""\n\n\nclass C:\n    """{word} it is."""\n\n'
         f'    def f(self):\n        """{word} it does."""\n\n'
-        f'    async def g(self):\n        """Return {word.lower()} follows."""\n'
+        f'    async def g(self):\n        """Find {word.lower()} follows."""\n'
     )
     (tmp_path / "empty.py").write_text("")
     assert question_docstrings(tmp_path) == ["asks.py:module", "names.py:C", "names.py:f"]
+
+
+@pytest.mark.parametrize(
+    ("first", "is_caught"), [("what it is", True), ("whose it is", True), ("whether it is", False)]
+)
+def test_a_result_has_a_name(first: str, is_caught: bool, tmp_path: Path) -> None:
+    (tmp_path / "results.py").write_text(f'def f():\n    """Return {first}."""\n')
+    assert question_docstrings(tmp_path) == ["results.py:f"] * is_caught
