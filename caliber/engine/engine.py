@@ -30,7 +30,7 @@ from caliber.kernels import estimate_tokens, uuid7
 from caliber.kernels.evaluator import open_evaluator
 from caliber.llm.protocols import EmbeddingProvider, SummarizationProvider
 from caliber.model import arguments
-from caliber.model.deadline import bounded, check, unbounded
+from caliber.model.deadline import check, unbounded
 from caliber.model.errors import CaliberError, InvalidConfigValue, ProviderNotConfigured, StorageError, Unavailable
 from caliber.model.events import Event, EventFamily, EventType
 from caliber.model.ids import EventId
@@ -292,7 +292,7 @@ class Engine:
 
     # --- writing ---------------------------------------------------------------------------------
 
-    def write(self, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None) -> T:
+    def write(self, work: Callable[[UnitOfWork], T]) -> T:
         """Run ``work`` in one transaction; events it emitted are published once it is durable."""
         self.check_open()
         check("the write was prepared; nothing was written")
@@ -303,8 +303,7 @@ class Engine:
             return work(uow)
 
         try:
-            with bounded(deadline_ms):
-                result = self.store.write(run)
+            result = self.store.write(run)
         except Unavailable as error:
             self._notice(error)
             raise

@@ -239,9 +239,7 @@ class PolicyEngine:
 
     # --- applying --------------------------------------------------------------------------------
 
-    def write(
-        self, prepared: Prepared, subject: Subject, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None
-    ) -> T:
+    def write(self, prepared: Prepared, subject: Subject, work: Callable[[UnitOfWork], T]) -> T:
         """Run work that applies what was prepared; an action that cannot be written is left out, or stops everything.
 
         Either way nothing of it stays: the transaction is done again without it, or not at all.
@@ -250,7 +248,7 @@ class PolicyEngine:
         """
         while True:
             try:
-                return self._engine.write(work, deadline_ms=deadline_ms)
+                return self._engine.write(work)
             except StepFailed as failed:
                 failed.step.error = failed.error
                 if self._engine.config.policy_engine.on_error == "abort":

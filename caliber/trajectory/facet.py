@@ -102,7 +102,6 @@ class TaskMethods:
                 parent=None if parent is None else arguments.as_uuid(parent, "parent"),
                 session=None if session is None else arguments.as_uuid(session, "session"),
                 tags=arguments.as_names(tags, "tags"),
-                deadline_ms=deadline_ms,
             )
 
     def complete_trajectory(
@@ -124,27 +123,26 @@ class TaskMethods:
                 status=arguments.as_enum(status, OutcomeStatus, "status"),
                 summary=arguments.as_text(summary, "summary", allow_empty=True),
                 guard=guard,
-                deadline_ms=deadline_ms,
             )
 
     def suspend_trajectory(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> Trajectory:
         """Pause a task. Raises: NotFound, InvalidStateTransition."""
         wanted = arguments.as_uuid(trajectory_id, "trajectory_id")
         with bounded(deadline_ms):
-            return self._tasks.move(wanted, TrajectoryStatus.SUSPENDED, deadline_ms)
+            return self._tasks.move(wanted, TrajectoryStatus.SUSPENDED)
 
     def resume_trajectory(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> Trajectory:
         """Go on with a paused task. Raises: NotFound, InvalidStateTransition."""
         wanted = arguments.as_uuid(trajectory_id, "trajectory_id")
         with bounded(deadline_ms):
-            return self._tasks.move(wanted, TrajectoryStatus.ACTIVE, deadline_ms)
+            return self._tasks.move(wanted, TrajectoryStatus.ACTIVE)
 
     # --- scopes ------------------------------------------------------------------------------------
 
     def open_scope(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> Scope:
         """Open the next scope; earlier ones may stay open. Raises: NotFound, InvalidStateTransition."""
         with bounded(deadline_ms):
-            return self._tasks.open_scope(arguments.as_uuid(trajectory_id, "trajectory_id"), deadline_ms)
+            return self._tasks.open_scope(arguments.as_uuid(trajectory_id, "trajectory_id"))
 
     def close_scope(self, scope_id: Id, *, guard: LockToken | None = None, deadline_ms: int | None = None) -> Scope:
         """Close a scope as the policies on scope_close say; a closed one is returned as it is.
@@ -152,7 +150,7 @@ class TaskMethods:
         Raises: NotFound, LockExpired; what a provider raised, when ``close.on_llm_failure`` is fail.
         """
         with bounded(deadline_ms):
-            return self._tasks.close_scope(arguments.as_uuid(scope_id, "scope_id"), guard, deadline_ms)
+            return self._tasks.close_scope(arguments.as_uuid(scope_id, "scope_id"), guard)
 
     def current_scope(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> Scope | None:
         """Return the newest open scope of a trajectory, or None. Raises: NotFound."""
@@ -308,7 +306,7 @@ class TaskMethods:
         Raises: NotFound, ProviderNotConfigured, LlmError kinds.
         """
         with bounded(deadline_ms):
-            return self._tasks.consolidate(arguments.as_uuid(trajectory_id, "trajectory_id"), deadline_ms)
+            return self._tasks.consolidate(arguments.as_uuid(trajectory_id, "trajectory_id"))
 
     def _event(
         self,

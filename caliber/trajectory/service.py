@@ -139,7 +139,6 @@ class Tasks(Generic[P]):
         parent: uuid.UUID | None,
         session: uuid.UUID | None,
         tags: tuple[str, ...],
-        deadline_ms: int | None,
     ) -> Trajectory:
         """Open a trajectory with scope 0 and run the task_start policies."""
         dag = self._engine.config.pcp.context_dag
@@ -159,7 +158,7 @@ class Tasks(Generic[P]):
             self._emit(uow, EventType.SCOPE_OPEN, trajectory.trajectory_id, scope)
             return trajectory, self._enqueue(uow, Trigger.TASK_START, trajectory.trajectory_id)
 
-        trajectory, claim = self._engine.write(work, deadline_ms=deadline_ms)
+        trajectory, claim = self._engine.write(work)
         if claim is not None:
             self.after_commit(claim)
         return trajectory
@@ -257,7 +256,7 @@ class Tasks(Generic[P]):
 
     # --- scopes ----------------------------------------------------------------------------------
 
-    def open_scope(self, trajectory_id: uuid.UUID, deadline_ms: int | None) -> Scope:
+    def open_scope(self, trajectory_id: uuid.UUID) -> Scope:
         """Open the next scope."""
 
         def work(uow: UnitOfWork) -> Scope:
@@ -265,9 +264,9 @@ class Tasks(Generic[P]):
             self._emit(uow, EventType.SCOPE_OPEN, trajectory_id, scope)
             return scope
 
-        return self._engine.write(work, deadline_ms=deadline_ms)
+        return self._engine.write(work)
 
-    def close_scope(self, scope_id: uuid.UUID, guard: LockToken | None, deadline_ms: int | None) -> Scope:
+    def close_scope(self, scope_id: uuid.UUID, guard: LockToken | None) -> Scope:
         """Close a scope: prepare what the policies ask for, then one short transaction (C-212 to C-216).
 
         Closing a closed scope returns it as it is.
@@ -283,9 +282,7 @@ class Tasks(Generic[P]):
             prepared = self.policies.prepare(Trigger.SCOPE_CLOSE, subject)
             if not prepared.has_checkpoint and self._frequency is RecoveryFrequency.PER_SCOPE:
                 prepared.checkpoint = self.policies.prepare_checkpoint(subject)
-            return self.policies.write(
-                prepared, subject, lambda uow: self._close(uow, subject, prepared, guard), deadline_ms=deadline_ms
-            )
+            return self.policies.write(prepared, subject, lambda uow: self._close(uow, subject, prepared, guard))
 
         return self._retry(attempt)
 
@@ -333,7 +330,6 @@ class Tasks(Generic[P]):
         status: OutcomeStatus,
         summary: str,
         guard: LockToken | None,
-        deadline_ms: int | None,
     ) -> TrajectoryOutcome:
         """Close what is open, run the task_end policies, store the outcome and flip the status last (K-093).
 
@@ -345,10 +341,10 @@ class Tasks(Generic[P]):
             trajectory = self.find(snapshot, "trajectory", trajectory_id)
             assert isinstance(trajectory, Trajectory)
             states.TRAJECTORY.check(trajectory.status, lifecycle.status_of(status))
-            self._settle_children(snapshot, trajectory, deadline_ms)
+            self._settle_children(snapshot, trajectory)
             for scope in self.scopes_of(snapshot, trajectory_id):
                 if scope.is_open:
-                    self.close_scope(scope.scope_id, guard, deadline_ms)
+                    self.close_scope(scope.scope_id, guard)
             erased, now = self._erased(Trigger.TASK_END), self._snapshot()
             scopes = self.scopes_of(now, trajectory_id)
             last = scopes[-1] if scopes else None
@@ -384,11 +380,11 @@ class Tasks(Generic[P]):
                 assert done.outcome is not None
                 return done.outcome
 
-            return self.policies.write(prepared, subject, work, deadline_ms=deadline_ms)
+            return self.policies.write(prepared, subject, work)
 
         return self._retry(attempt)
 
-    def _settle_children(self, snapshot: ResidentSnapshot, trajectory: Trajectory, deadline_ms: int | None) -> None:
+    def _settle_children(self, snapshot: ResidentSnapshot, trajectory: Trajectory) -> None:
         trajectories = snapshot["trajectory"]
         rows = trajectories.group("parent_trajectory_id", trajectory.trajectory_id.bytes).tolist()
         children: list[Trajectory] = [self._engine.memory.entity(trajectories, row) for row in rows]
@@ -408,19 +404,18 @@ class Tasks(Generic[P]):
                     status=OutcomeStatus.FAILURE,
                     summary="the parent trajectory was completed",
                     guard=None,
-                    deadline_ms=deadline_ms,
                 )
             else:
-                self._detach(child.trajectory_id, deadline_ms)
+                self._detach(child.trajectory_id)
 
-    def _detach(self, trajectory_id: uuid.UUID, deadline_ms: int | None) -> None:
+    def _detach(self, trajectory_id: uuid.UUID) -> None:
         def work(uow: UnitOfWork) -> None:
             child: Trajectory = uow.get(TRAJECTORY, trajectory_id.bytes)
             uow.update(TRAJECTORY, dataclasses.replace(child, parent_trajectory_id=None))
 
-        self._engine.write(work, deadline_ms=deadline_ms)
+        self._engine.write(work)
 
-    def move(self, trajectory_id: uuid.UUID, status: TrajectoryStatus, deadline_ms: int | None) -> Trajectory:
+    def move(self, trajectory_id: uuid.UUID, status: TrajectoryStatus) -> Trajectory:
         """Suspend or resume."""
 
         def work(uow: UnitOfWork) -> Trajectory:
@@ -430,9 +425,9 @@ class Tasks(Generic[P]):
             self._emit(uow, kind, trajectory_id)
             return moved
 
-        return self._engine.write(work, deadline_ms=deadline_ms)
+        return self._engine.write(work)
 
-    def consolidate(self, trajectory_id: uuid.UUID, deadline_ms: int | None) -> list[Note]:
+    def consolidate(self, trajectory_id: uuid.UUID) -> list[Note]:
         """Draw notes from a trajectory and merge them into what is known (C-233)."""
 
         def attempt() -> list[Note]:
@@ -447,7 +442,7 @@ class Tasks(Generic[P]):
                 check_erasures(uow, erased)
                 return self.policies.apply_notes(uow, subject, prepared, {})
 
-            return self._engine.write(work, deadline_ms=deadline_ms)
+            return self._engine.write(work)
 
         return self._retry(attempt)
 

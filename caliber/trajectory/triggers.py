@@ -94,9 +94,7 @@ class Policies(Protocol[P]):
         """Do all that needs a provider, outside any transaction."""
         ...
 
-    def write(
-        self, prepared: P, subject: Subject, work: Callable[[UnitOfWork], T], *, deadline_ms: int | None = None
-    ) -> T:
+    def write(self, prepared: P, subject: Subject, work: Callable[[UnitOfWork], T]) -> T:
         """Run work that applies what was prepared."""
         ...
 

@@ -21,10 +21,10 @@ PACKAGE = str(Path(caliber.__file__).parent)
 NOTES, TURNS = 400, 60
 # Which records share a window's last tokens follows drawn ids: it runs up to ten functions more or less.
 LIMITS: dict[str, tuple[int, int]] = {
-    "append_turn": (172, 38),
+    "append_turn": (171, 38),
     "assemble_context": (2_185, 79),
     "search": (386, 41),
-    "get": (52, 19),
+    "get": (51, 19),
 }
 """Functions of CALIBER, and modules of CALIBER entered, at most; to reach: 150 and 18, 350 and 35, 150, 12."""
 
