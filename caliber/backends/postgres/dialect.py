@@ -79,6 +79,7 @@ class PostgresDialect:
     table_suffix = ""
 
     row_lock = " FOR UPDATE"
+    update_lock = " FOR NO KEY UPDATE"
     # Which transaction wrote it: a reader knows from its snapshot whether it has seen that one.
     own_columns: Mapping[str, tuple[str, ...]] = MappingProxyType(
         {"change": ('"xid" XID8 NOT NULL DEFAULT pg_current_xact_id()',)}

@@ -14,9 +14,10 @@ from caliber.schema.relations import BY_NAME
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.plan import Plan
 from caliber.storage.compile.spelling import quote_all
-from caliber.storage.compile.statements import IRREGULAR, TRUST_CASES, TRUST_ORDER
+from caliber.storage.compile.statements import IRREGULAR
 from caliber.storage.sql.embedding_statements import embedding_statements
 from caliber.storage.sql.job_statements import job_statements
+from caliber.storage.sql.trust_statements import trust_statements
 
 _TEXTS: Final = {
     "append.scope": (
@@ -29,19 +30,6 @@ _TEXTS: Final = {
         "UPDATE {trajectory} SET turn_count = turn_count + $4::bigint, tokens_input = tokens_input + $1::bigint,"
         " tokens_output = tokens_output + $2::bigint, last_activity_at = $3, version = version + 1"
         " WHERE trajectory_id = (SELECT trajectory_id FROM {scope} WHERE scope_id = $5) RETURNING {trajectory_row}"
-    ),
-    "scope.distrust": (
-        "UPDATE {scope} SET trust = $1, version = version + 1 WHERE scope_id = $2"
-        f" AND strpos('{TRUST_ORDER}', trust) < strpos('{TRUST_ORDER}', $1) RETURNING {{scope_row}}"
-    ),
-    # Locked in the order of their keys, as by writers that share a transaction.
-    "scope.distrust_loaded": (
-        f"WITH loaded AS (SELECT scope_id AS of_scope, max(strpos('{TRUST_ORDER}', trust)) AS least FROM {{turn}}"
-        " WHERE ordinal > $1 GROUP BY scope_id), fallen AS (SELECT of_scope, least FROM {scope} AS mine"
-        f" JOIN loaded ON of_scope = mine.scope_id WHERE strpos('{TRUST_ORDER}', mine.trust) < least"
-        " ORDER BY of_scope FOR NO KEY UPDATE OF mine)"
-        f" UPDATE {{scope}} SET trust = CASE least {TRUST_CASES} END, version = version + 1 FROM fallen"
-        f" WHERE scope_id = of_scope AND strpos('{TRUST_ORDER}', trust) < least RETURNING {{scope_row}}"
     ),
     "scope.next_sequence": "SELECT coalesce(max(sequence_number) + 1, 0) FROM {scope} WHERE trajectory_id = $1",
     "turn.newest": "SELECT {turn_row} FROM {turn} WHERE scope_id = $1 ORDER BY turn_number DESC LIMIT $2::bigint",
@@ -264,11 +252,8 @@ def irregular(dialect: PostgresDialect) -> dict[str, Plan]:
     """Return the irregular statements of every backend, for one schema."""
     names = _names(dialect)
     out = {}
-    texts = (
-        {name: text.format_map(names) for name, text in _TEXTS.items()}
-        | embedding_statements(dialect)
-        | job_statements(dialect)
-    )
+    texts = {name: text.format_map(names) for name, text in _TEXTS.items()}
+    texts |= embedding_statements(dialect) | job_statements(dialect) | trust_statements(dialect)
     for name, contract in IRREGULAR.items():
         results = codec_of(BY_NAME[contract.rows_of]).names if contract.rows_of else contract.results
         out[name] = Plan(name, texts[name], contract.parameters, results)

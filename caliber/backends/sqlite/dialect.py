@@ -44,7 +44,7 @@ class SqliteDialect:
     auto_key_definition = "INTEGER PRIMARY KEY"
     table_suffix = " STRICT"
     ordinal_value = "{mark}"
-    row_lock = ""  # a write transaction is alone
+    row_lock = update_lock = ""  # a write transaction is alone
     own_columns: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
     def table(self, name: str) -> str:

@@ -7,9 +7,10 @@ from caliber.schema.relations import BY_NAME
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.plan import Plan
 from caliber.storage.compile.spelling import quote_all
-from caliber.storage.compile.statements import IRREGULAR, TRUST_CASES, TRUST_ORDER
+from caliber.storage.compile.statements import IRREGULAR
 from caliber.storage.sql.embedding_statements import embedding_statements
 from caliber.storage.sql.job_statements import job_statements
+from caliber.storage.sql.trust_statements import trust_statements
 
 ROW = {name: quote_all(codec_of(relation).names) for name, relation in BY_NAME.items()}
 
@@ -25,16 +26,6 @@ _TEXTS = {
         " tokens_output = tokens_output + ?2, last_activity_at = ?3, version = version + 1"
         " WHERE trajectory_id = (SELECT trajectory_id FROM scope WHERE scope_id = ?5)"
         f" RETURNING {ROW['trajectory']}"
-    ),
-    "scope.distrust": (
-        "UPDATE scope SET trust = ?1, version = version + 1 WHERE scope_id = ?2"
-        f" AND instr('{TRUST_ORDER}', trust) < instr('{TRUST_ORDER}', ?1) RETURNING {ROW['scope']}"
-    ),
-    "scope.distrust_loaded": (
-        f"WITH loaded AS (SELECT scope_id AS of_scope, max(instr('{TRUST_ORDER}', trust)) AS least FROM turn"
-        " WHERE ordinal > ?1 GROUP BY scope_id)"
-        f" UPDATE scope SET trust = CASE least {TRUST_CASES} END, version = version + 1 FROM loaded"
-        f" WHERE scope_id = of_scope AND instr('{TRUST_ORDER}', trust) < least RETURNING {ROW['scope']}"
     ),
     "scope.next_sequence": "SELECT coalesce(max(sequence_number) + 1, 0) FROM scope WHERE trajectory_id = ?1",
     "turn.newest": f"SELECT {ROW['turn']} FROM turn WHERE scope_id = ?1 ORDER BY turn_number DESC LIMIT ?2",
@@ -122,6 +113,7 @@ _TEXTS = {
     ),
     **embedding_statements(DIALECT),
     **job_statements(DIALECT),
+    **trust_statements(DIALECT),
 }
 
 

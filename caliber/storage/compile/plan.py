@@ -33,6 +33,8 @@ class Dialect(Protocol):
     """The ordinal that an insert writes: ``{mark}``, or the next one of ``{relation}`` where that is NULL."""
     row_lock: str
     """The end of a SELECT that keeps others from writing its rows; empty where nobody else can."""
+    update_lock: str
+    """As ``row_lock``, for rows that keep their keys: writers of what refers to them do not wait."""
     own_columns: Mapping[str, tuple[str, ...]]
     """Definitions of columns that only this database has, by relation."""
 

@@ -7,13 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from caliber.model.trust import TrustLabel
 from caliber.schema.relations import RELATIONS
-
-TRUST_ORDER = " ".join(TrustLabel)
-"""Every label, the most trusted first: of two, the one that stands further on is trusted less."""
-TRUST_CASES = " ".join(f"WHEN {TRUST_ORDER.index(label) + 1} THEN '{label}'" for label in TrustLabel)
-"""The label at each place of them, as a CASE says it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +24,6 @@ IRREGULAR: dict[str, Irregular] = {
     "trajectory.of_owner": Irregular(("initiator_type", "initiator_id"), results=("ordinal", "trajectory_id")),
     "trajectory.of_session": Irregular(("session_id",), results=("ordinal", "trajectory_id")),
     "append.trajectory": Irregular(("tokens_input", "tokens_output", "now", "turns", "scope_id"), rows_of="trajectory"),
-    "scope.distrust": Irregular(("trust", "scope_id"), rows_of="scope"),
-    "scope.distrust_loaded": Irregular(("after",), rows_of="scope"),
     "scope.next_sequence": Irregular(("trajectory_id",), results=("sequence",)),
     "turn.newest": Irregular(("scope_id", "limit"), rows_of="turn"),
     "turn.last_said": Irregular(("trajectory_id",), rows_of="turn"),
@@ -98,6 +90,16 @@ def of_embedded(kind: str) -> dict[str, Irregular]:
     }
 
 
+def _of_floor(owner: str) -> dict[str, Irregular]:
+    """Return the statements that lower the labels of records which are trusted as the least of others."""
+    return {
+        f"{owner}.distrust": Irregular(("trust", "owner_id"), rows_of=owner),
+        f"{owner}.distrust_loaded": Irregular(("after",), rows_of=owner),
+    }
+
+
 for _relation in RELATIONS:
     if _relation.embedded is not None:
         IRREGULAR |= of_embedded(_relation.name)
+    if _relation.trust is not None and _relation.trust.least_of is not None:
+        IRREGULAR |= _of_floor(_relation.name)

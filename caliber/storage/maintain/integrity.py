@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Protocol
 
-from caliber.model.trust import TrustLabel
 from caliber.schema.catalog import Catalog
 from caliber.schema.relation import Relation
 from caliber.schema.relations import (
@@ -30,6 +29,7 @@ from caliber.storage.compile.damage import key_text
 from caliber.storage.compile.plan import Plan
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.compile.spelling import quote
+from caliber.storage.sql.trust_statements import distrust_of
 
 EXAMPLES: Final = 5
 
@@ -185,12 +185,7 @@ def _summaries(spelling: Spelling) -> Iterator[Question]:
         yield Question(kind, TURN_SUMMARY, what, advice, condition)
 
 
-def _distrust(column: str) -> str:
-    cases = " ".join(f"WHEN '{label}' THEN {label.distrust}" for label in TrustLabel)
-    return f"CASE {column} {cases} END"
-
-
-_TRUSTED_LESS: Final = f"{_distrust('o.' + quote('trust'))} > {_distrust('t.' + quote('trust'))}"
+_TRUSTED_LESS: Final = f"{distrust_of('o.' + quote('trust'))} > {distrust_of('t.' + quote('trust'))}"
 """Row ``o`` is trusted less than row ``t``."""
 
 
