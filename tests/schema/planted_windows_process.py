@@ -31,6 +31,7 @@ class Step:
     words: str
     written_at: datetime
     tokens: int
+    law_id: uuid.UUID | None = None
     trust: TrustLabel = TrustLabel.USER
     version: int = 1
 
@@ -52,7 +53,6 @@ SHARED: dict[str, Any] = {
     "derived": (Tokens("tokens", ("words",)),),
     "erase": Erase(),
     "links": Links(edges=False),
-    "trust": Trust("trust"),
     "exported": Exported.RECORDS,
     "ends": Ends(Pruned.DELETED),
     "by_id": True,
@@ -76,9 +76,14 @@ STEP = Relation(
         uuid_("step_id"),
         uuid_("trajectory_id", residence=Residence.INTERNED),
         instant("written_at", residence=_COLUMN),
+        uuid_("law_id", nullable=True),
         *COLUMNS,
     ),
-    foreign_keys=(ForeignKey("trajectory_id", "trajectory", "trajectory_id", "cascade"),),
+    foreign_keys=(
+        ForeignKey("trajectory_id", "trajectory", "trajectory_id", "cascade"),
+        ForeignKey("law_id", "law", "law_id", "set null"),
+    ),
+    trust=Trust("trust"),
     groups=("trajectory_id",),
     paths=(AccessPath("list_by_trajectory", ("trajectory_id",), ("written_at", "ordinal")),),
     dates=Dates(("written_at",), "written_at"),
@@ -95,14 +100,16 @@ LAW = Relation(
     columns=(uuid_("law_id"), instant("created_at", residence=_COLUMN), *COLUMNS),
     dates=Dates(("created_at",), "created_at"),
     memory=Memory("law"),
+    trust=Trust("trust", least_of="step_taken"),
     window=Window(Enters.KNOWLEDGE, source=11, template="§ {words}"),
     **SHARED,
 )
-relations.RELATIONS = (*relations.RELATIONS, STEP, LAW)
-relations.MIRRORED = (*relations.MIRRORED, STEP, LAW)
+relations.RELATIONS = (*relations.RELATIONS, LAW, STEP)
+relations.MIRRORED = (*relations.MIRRORED, LAW, STEP)
 for planted in (STEP, LAW):
     relations.BY_CODE[planted.code] = relations.BY_NAME[planted.name] = planted
 
+import pyarrow as pa  # noqa: E402
 from support.configs import USER, config  # noqa: E402
 from support.providers import ScriptedSummarizer  # noqa: E402
 
@@ -125,6 +132,7 @@ def main(path: str, knobs: dict[str, Any], is_file: bool, folder: str) -> None:
         rules = [{"memory": name, "mode": {"kind": "full"}, "priority": 50} for name in ("step_taken", "law")]
         store(path, is_file, search__mode=mode, injection_rules=rules, **knobs)
     summed_up(path, is_file, **knobs)
+    labelled(path, is_file, **knobs)
 
 
 def store(path: str, is_file: bool, **knobs: Any) -> None:
@@ -156,6 +164,32 @@ def summed_up(path: str, is_file: bool, **knobs: Any) -> None:
             left = {step.words: step for step in memory.storage.steps_taken.all()}
             assert left.keys() == {f"summary of {DONE}", OTHERS}, left
             assert left[f"summary of {DONE}"].trajectory_id == task
+            assert memory.admin.check() == []
+    finally:
+        if is_file:
+            caliber.purge(settings)
+
+
+def labelled(path: str, is_file: bool, **knobs: Any) -> None:
+    """A law is trusted no more than the steps that name it: those written one by one, and those loaded."""
+    settings = config(path, **knobs)
+    if is_file:
+        caliber.create(settings)
+    try:
+        with caliber.open(settings) as memory:
+            task = memory.start_trajectory("sail", initiator=USER).trajectory_id
+            law, other = (Law(uuid.uuid4(), words, NOW, 5) for words in (RULE, UNASKED))
+            for each in (law, other):
+                memory.storage.laws.insert(each)
+            step = Step(uuid.uuid4(), task, DONE, NOW, 4, law.law_id, TrustLabel.TOOL)
+            memory.storage.steps_taken.insert(step)
+            assert memory.storage.laws.get(law.law_id).trust is TrustLabel.TOOL
+            table = memory.storage.bulk_read("step_taken").read_all()
+            (row,) = table.to_pylist()
+            more = [{**row, "step_id": uuid.uuid4().bytes, "trust": label} for label in ("user", "web")]
+            memory.storage.bulk_load("step_taken", pa.Table.from_pylist(more, schema=table.schema))
+            labels = {each.law_id: each.trust for each in memory.storage.laws.all()}
+            assert labels == {law.law_id: TrustLabel.WEB, other.law_id: TrustLabel.USER}
             assert memory.admin.check() == []
     finally:
         if is_file:
