@@ -14,14 +14,16 @@ from caliber.jobs.queue import JobQueue
 from caliber.model import states
 from caliber.model.events import EventType
 from caliber.model.jobs import Job, JobOutcome
+from caliber.model.pcp import RecoveryFrequency
 from caliber.model.trajectory import Scope, Trajectory
 from caliber.policies.policy_engine import tasks_of
-from caliber.policies.steps import declared_actions
+from caliber.policies.steps import Prepared, declared_actions
 from caliber.policies.trigger_jobs import kind_of_trigger, record_unfinished, trigger_of
 from caliber.schema.relations import SCOPE, TRAJECTORY
 from caliber.search.service import Searching
 from caliber.storage.write import event_log
 from caliber.storage.write.unit_of_work import UnitOfWork
+from caliber.trajectory.service import CHECKPOINT_JOB, Tasks
 from caliber.trajectory.triggers import SCOPE_CLOSED, WAITING
 
 
@@ -38,13 +40,19 @@ class Triggers:
             if declared[trigger]:
                 kind = kind_of_trigger(trigger)
                 jobs.register(Handler(kind, self._run, priority=URGENT, given_up=self._given_up))
+        if self._engine.config.pcp.recovery_points.frequency is RecoveryFrequency.PER_TURN:
+            jobs.register(Handler(CHECKPOINT_JOB, lambda claim: self._tasks(claim).run_checkpoint(claim)))
 
     def _run(self, claim: Claim) -> int:
         if self._engine.write(lambda uow: self._dropped(uow, claim)):
             return 0
+        return self._tasks(claim).run_trigger(claim)
+
+    def _tasks(self, claim: Claim) -> Tasks[Prepared]:
+        """Return the lifecycle of tasks for the principal that asked for the work."""
         principal = claim.job.principal
         reader = Reader(self._engine, principal, Searching(self._engine, principal))
-        return tasks_of(self._engine, principal, reader.assemble_only).run_trigger(claim)
+        return tasks_of(self._engine, principal, reader.assemble_only)
 
     def _dropped(self, uow: UnitOfWork, claim: Claim) -> bool:
         """Drop a trigger whose subject ended in a process that has no such policies; return whether it did."""

@@ -223,7 +223,7 @@ class TaskMethods:
             texts = [embedded_text(turn.name, turn.content.decode("utf-8", "replace")) for turn in new]
             vectors = embedder.prepare("turn", texts)
 
-        def work(uow: UnitOfWork) -> Pipelined[tuple[list[Turn], bool, Claim | None]]:
+        def work(uow: UnitOfWork) -> Pipelined[tuple[list[Turn], list[Claim]]]:
             uow.guard(guard)
             stored = yield from turn_ops.append_turns(uow, scope_id, new)
             appended = bool(uow.changes)  # turns that were there already change nothing
@@ -231,13 +231,12 @@ class TaskMethods:
                 for turn, text, vector in zip(stored, texts, vectors, strict=True):
                     attach(uow, "turn", turn.turn_id, text, vector)
             if not appended:
-                return stored, False, None
+                return stored, []
             # Of several, the first may have been there already, in another scope.
-            return stored, True, self._tasks.appended(uow, stored[0].trajectory_id, ScopeId(scope_id))
+            return stored, self._tasks.appended(uow, stored[0].trajectory_id, ScopeId(scope_id))
 
-        stored, appended, claim = engine.write(pipelined(work))
-        if appended:
-            self._tasks.after_append(stored[0], claim)
+        stored, claims = engine.write(pipelined(work))
+        self._tasks.after_append(claims)
         return stored
 
     # --- artifacts ---------------------------------------------------------------------------------

@@ -8,13 +8,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import uuid
-from collections.abc import Callable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Final, Generic, TypeVar
 
 from caliber.embedding.embedding_target import attach
 from caliber.engine.engine import Engine
 from caliber.engine.stale_inputs import StaleInputs, check_erasures, erasures
 from caliber.jobs.claims import Claim, Superseded
+from caliber.jobs.queue import JobQueue
 from caliber.model import states
 from caliber.model.access import Principal
 from caliber.model.agents import LockToken
@@ -42,6 +43,9 @@ from caliber.trajectory.triggers import SCOPE_CLOSED, WAITING, P, Policies, Rete
 
 T = TypeVar("T")
 
+CHECKPOINT_JOB: Final = "checkpoint"
+"""The kind of the jobs that checkpoint a task after a turn."""
+
 
 class Tasks(Generic[P]):
     """The lifecycle of trajectories and scopes for one principal."""
@@ -50,6 +54,7 @@ class Tasks(Generic[P]):
         self._engine = engine
         self._principal = principal
         self._search = engine.part(SearchEngine)
+        self._jobs = engine.part(JobQueue)
         self._frequency = engine.config.pcp.recovery_points.frequency
         self.policies = policies
         self.retention = retention
@@ -194,8 +199,11 @@ class Tasks(Generic[P]):
 
         When the store stops them for longer, the job is left to the process that finds it when its lease is over.
         """
+        self._work(f"policies on {self.policies.trigger_of(claim.job).value}", claim, self.run_trigger)
+
+    def _work(self, what: str, claim: Claim, run: Callable[[Claim], object]) -> None:
         with claim.working(), contextlib.suppress(Superseded):
-            self._after(f"policies on {self.policies.trigger_of(claim.job).value}", lambda: self.run_trigger(claim))
+            self._after(what, lambda: run(claim))
 
     def run_trigger(self, claim: Claim) -> int:
         """Run a trigger's policies in a transaction that ends the job; return how many actions were done.
@@ -235,24 +243,49 @@ class Tasks(Generic[P]):
         except CaliberError as error:
             self._engine.record_error(what, error)
 
-    def appended(self, uow: UnitOfWork, trajectory_id: TrajectoryId, scope_id: ScopeId) -> Claim | None:
-        """Add the job of the turn policies, in the transaction that appends."""
-        return self._enqueue(uow, Trigger.TURN, trajectory_id, scope_id)
+    def appended(self, uow: UnitOfWork, trajectory_id: TrajectoryId, scope_id: ScopeId) -> list[Claim]:
+        """Add the jobs of a turn to the transaction that appends: its policies, and a checkpoint if each turn has one.
 
-    def after_append(self, turn: Turn, claim: Claim | None) -> None:
-        """Run the turn policies on the turn's scope, and checkpoint when every turn is to have one (C-235, C-253)."""
-        if claim is not None:
-            self.after_commit(claim)
+        The caller does them after the commit, by ``after_append`` (C-235, C-253).
+        """
+        policies = self._enqueue(uow, Trigger.TURN, trajectory_id, scope_id)
+        claims = [] if policies is None else [policies]
         if self._frequency is RecoveryFrequency.PER_TURN:
-            self._after("the checkpoint of a turn", lambda: self.checkpoint(turn.trajectory_id))
+            claims.append(
+                self._jobs.enqueue_claimed(
+                    uow, CHECKPOINT_JOB, principal=self._principal, trajectory_id=trajectory_id, scope_id=scope_id
+                )
+            )
+        return claims
 
-    def checkpoint(self, trajectory_id: uuid.UUID) -> uuid.UUID:
-        """Store a checkpoint of a trajectory as it is now; return its id."""
+    def after_append(self, claims: Sequence[Claim]) -> None:
+        """Do the jobs of a turn, right after its commit."""
+        for claim in claims:
+            if claim.job.kind == CHECKPOINT_JOB:
+                self._work("the checkpoint of a turn", claim, self.run_checkpoint)
+            else:
+                self.after_commit(claim)
+
+    def run_checkpoint(self, claim: Claim) -> int:
+        """Store a checkpoint of a task as it is now, in the transaction that ends the job; return 1.
+
+        A task that has ended since needs none. Raises: Superseded, Conflict, Unavailable.
+        """
+        trajectory_id = claim.job.trajectory_id
+        assert trajectory_id is not None  # a checkpoint is of a task
         snapshot = self._snapshot()
         scope = self.current_scope(snapshot, trajectory_id)
         subject = self.subject(snapshot, trajectory_id, scope, all_turns=False)
-        state = self.policies.prepare_checkpoint(subject)
-        return self._engine.write(lambda uow: self.policies.apply_checkpoint(uow, subject, state))
+        needed = not states.TRAJECTORY.is_terminal(subject.trajectory.status)
+        state = self.policies.prepare_checkpoint(subject) if needed else None
+
+        def work(uow: UnitOfWork) -> None:
+            claim.ack(uow)
+            if state is not None:
+                self.policies.apply_checkpoint(uow, subject, state)
+
+        self._engine.write(work)
+        return 1
 
     # --- scopes ----------------------------------------------------------------------------------
 

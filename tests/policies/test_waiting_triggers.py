@@ -562,6 +562,28 @@ def test_an_open_store_takes_up_what_was_left_by_itself(opened: Any, start: Any,
     assert left(memory) == []
 
 
+@EVERYWHERE
+def test_a_checkpoint_after_a_turn_survives_its_process(
+    opened: Any, start: Any, clock: SetClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # C-253: it is a job of the turn's transaction
+    memory = opened(**{"pcp.recovery_points.frequency": "per_turn"})
+    agent, ended = start(memory), start(memory)
+    with monkeypatch.context() as patch:
+        patch.setattr(Tasks, "after_append", lambda *_: None)
+        agent.say("said")
+        ended.say("said")
+    memory.complete_trajectory(ended.trajectory_id, status="success", summary="")
+    assert memory.storage.checkpoints.count() == 0
+    assert {job.kind for job in memory.jobs.list(state="running")} == {"checkpoint"}
+    clock.at += BOUND
+    assert memory.jobs.run_due() == 2
+    assert [each.trajectory_id for each in memory.storage.checkpoints.all()] == [agent.trajectory_id]
+    agent.say("said again")
+    assert memory.storage.checkpoints.count() == 2
+    assert {job.state for job in memory.jobs.list()} == {"done"}
+
+
 @HERE
 def test_nothing_waits_where_no_policy_is_about_it(opened: Any, start: Any) -> None:
     memory = opened(policy("scope_close", SAID))

@@ -362,7 +362,7 @@ READERS: Final[dict[str, tuple[str, ...]]] = {
         "trajectory.service",
     ),
     "pcp.context_dag.prune_strategy": ("context.gather.candidates",),
-    "pcp.recovery_points.frequency": ("trajectory.service",),
+    "pcp.recovery_points.frequency": ("policies.triggers", "trajectory.service"),
     "pcp.recovery_points.max_checkpoints": ("policies.policy_engine",),
     "pcp.recovery_points.compression_enabled": ("policies.policy_engine",),
     "pcp.dosage.max_context_tokens": ("context.plan", "policies.policy_engine"),
