@@ -1,4 +1,4 @@
-"""Backups: everything of one commit boundary in one file, and a store made of it again.
+"""Backups of a store in one file, taken at one commit boundary, and their restore.
 
 Source: P-083; docs/decisions/0139.
 """

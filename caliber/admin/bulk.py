@@ -1,4 +1,4 @@
-"""Whole relations in and out of an open tenant: what ``Caliber.storage`` offers for many rows at once.
+"""Bulk loading and reading of whole relations, behind ``memory.storage``.
 
 Source: design section 4; C-195, D-005.
 """

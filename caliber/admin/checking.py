@@ -1,4 +1,4 @@
-"""Checking a store: its database, what must hold in it, and that memory equals it.
+"""Check of a store: its database, its rules, and whether memory equals it.
 
 Source: P-084; docs/decisions/0139.
 """

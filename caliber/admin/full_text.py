@@ -1,4 +1,4 @@
-"""A store's own full text, made anew, completed, dropped or checked on request."""
+"""Administration of a store's own full text: rebuilt, completed, dropped or checked on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outcomes of a configuration's rules in a window, over a store that nothing is written to.
+"""Dry run of a configuration's injection rules in a window; nothing is written.
 
 The window is assembled by the assembler itself. Nothing is kept, counted or taken, and no event tells of it; the
 configuration is not recorded either, so that a changed file can be tried against what an agent remembers.

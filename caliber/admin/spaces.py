@@ -1,4 +1,4 @@
-"""Looking after embedding spaces: what each holds, dropping one, and vectors that belong to nobody.
+"""Administration of embedding spaces: reports, backfill, dropping a space, and orphaned vectors.
 
 Source: issue "Search in native memory", item 10; relations.md, rule 6 (integrity of polymorphic references).
 """

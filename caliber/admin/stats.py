@@ -1,4 +1,4 @@
-"""Figures for people and tools: what a tenant holds, where, and whether memory and store agree."""
+"""Statistics of a tenant for people and tools: records, bytes, memory, and differences from the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One relation as a table: what every relation of ``Caliber.storage`` offers; see ``caliber.admin.tables``.
+"""Table of one relation: the methods that every table of ``memory.storage`` has; see ``caliber.admin.tables``.
 
 Reads go to the store, not to memory. Writes are checked against the schema and what it cannot say; the rules of the
 lifecycle are in ``Caliber``'s own methods. Source: C §11, K-018.

@@ -1,4 +1,4 @@
-"""Facet ``memory.storage``: the tables of a tenant by plural, and what single relations have besides.
+"""Facet ``memory.storage``: the tables of a tenant by plural, and the methods that single tables add.
 
 Source: C-318 to C-361, K-018.
 """
@@ -23,7 +23,6 @@ from caliber.model.trajectory import Artifact, Scope, Turn
 from caliber.policies import trigger_jobs
 from caliber.resident.validity import rows_in_force
 from caliber.retention.retaining import Retaining
-from caliber.schema.in_force import counts
 from caliber.schema.relations import (
     ARTIFACT,
     CHECKPOINT,
@@ -37,6 +36,7 @@ from caliber.schema.relations import (
     TURN,
 )
 from caliber.schema.traits import Exported
+from caliber.schema.validity import counts
 from caliber.search.filtering.filters import check_vector
 from caliber.storage.bulk.protocol import BATCH_ROWS, BulkReport, OnExisting
 from caliber.storage.write.unit_of_work import UnitOfWork

@@ -1,4 +1,4 @@
-"""Opening, creating and migrating stores: how a program comes to a ``Caliber``."""
+"""Opening, creating and migrating stores: the functions that return a ``Caliber``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``doctor``: what is installed, what works, what is wrong, and what to do about each finding."""
+"""``doctor``: checks of the installation and the configuration, with a remedy for each finding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From an exception to a message, what to do next, and an exit code. No traceback unless --debug asks for it."""
+"""Translation of exceptions into a message, a remedy and an exit code. Tracebacks only with --debug."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One JSON object of a file that people or other programs wrote: read, or said what is wrong with it."""
+"""Parser of one JSON object from a line, with an error for anything else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``check --explain``: what a knob is, where its value comes from, where it acts."""
+"""``check --explain``: the meaning of a knob, the origin of its value, and the modules that read it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Printing: results on stdout (for people, or one JSON document), messages and progress on stderr."""
+"""Output of commands: results on stdout (for people, or one JSON document), messages and progress on stderr."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``plan``: what each rule of injection would take of memory, and what it costs."""
+"""``plan``: the records that each injection rule would select from memory, and their cost."""
 
 from __future__ import annotations
 

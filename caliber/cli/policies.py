@@ -1,4 +1,4 @@
-"""``policies``: what happens by itself, and when next."""
+"""``policies``: the configured policies and their next run times."""
 
 from __future__ import annotations
 

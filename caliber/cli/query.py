@@ -1,4 +1,4 @@
-"""``context``, ``search``, ``explain`` and ``replay``: asking memory."""
+"""``context``, ``search``, ``explain`` and ``replay``: queries to memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``init``, ``check`` and ``create``: from nothing to a store."""
+"""``init``, ``check`` and ``create``: set up a configuration and a store."""
 
 from __future__ import annotations
 

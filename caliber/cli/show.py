@@ -1,4 +1,4 @@
-"""Windows and hits as a person wants to read them, on eighty columns."""
+"""Rendering of windows and hits for people, on eighty columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``stats``: what a store holds and where."""
+"""``stats``: the contents of a store, and their sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sections of context assembly: priorities, limits, tokens, how long windows stay."""
+"""Sections of context assembly: priorities, limits, tokens, retention of windows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From pydantic's findings to the project's errors: path, value, reason, never a secret.
+"""Translation of pydantic's findings into the project's errors: path, value, reason, never a secret.
 
 Source: C-078 to C-082, C-093, C-122 to C-124, K-007.
 """

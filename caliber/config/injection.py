@@ -1,4 +1,4 @@
-"""Rules of injection as configuration: what enters a window, of which memory, in which form, and how much of it.
+"""Rules of injection as configuration: the memory, the records, their form, and their limit.
 
 Source: C-156, C-160 to C-165, C-465, K-065.
 """

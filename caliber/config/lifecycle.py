@@ -1,4 +1,4 @@
-"""Sections of the runtime: closing, completing, policies' failures, notes, who acts and who sees."""
+"""Sections of the runtime: closing, completing, policies' failures, notes, principals and access."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configuration files: which parser, where relative paths lead, and what is said when they do not parse.
+"""Loading of configuration files: the parser by suffix, the base of relative paths, and errors.
 
 Source: C-123, design section 8.
 """

@@ -1,4 +1,4 @@
-"""From the text of a configuration to nested data, bounded in size and depth. Source: C-123, design section 10."""
+"""Parsing of configuration text to nested data, bounded in size and depth. Source: C-123, design section 10."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policies as data: what happens by itself when a trigger fires.
+"""Policies as data: the actions of each trigger.
 
 Source: C-149, C-176 to C-179, C-213, C-226 to C-229, C-242.
 """

@@ -1,4 +1,4 @@
-"""Section of recall: what windows bring back from earlier, and whose."""
+"""Section of recall: the earlier records that windows bring back, and their owner."""
 
 from __future__ import annotations
 

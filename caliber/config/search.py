@@ -1,4 +1,4 @@
-"""Sections of search: its legs, their weights, and what moves a hit up.
+"""Sections of search: its legs, their weights, and boosts.
 
 Source: M §1.3, K-119, K-202, K-204; docs/search.md.
 """

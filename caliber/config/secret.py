@@ -1,4 +1,4 @@
-"""References to secrets, and what may be shown of a value in an error.
+"""References to secrets, and the redaction of values in errors.
 
 A configuration holds the name of an environment variable, never the secret itself: what is not there cannot
 be logged, pickled, hashed or stored with a window.

@@ -1,4 +1,4 @@
-"""Sections of the store: the database file, its native mirror, what is written behind, how long things stay."""
+"""Sections of the store: the database file, resident memory, write-behind, retention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sections of tenancy: where the directory of tenants is, and the data sources that tenants are spread over.
+"""Sections of tenancy: the place of the tenants' directory, and the data sources of tenants.
 
 A data source is a complete ``storage`` section whose file or schema is a pattern: ``{tenant}`` stands for the name.
 """

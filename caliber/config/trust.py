@@ -1,4 +1,4 @@
-"""Section trust: how far content is trusted that comes without a label."""
+"""Section trust: labels of content that comes without one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The short form of a record: its first sentences, as many as fit. No provider is asked: the same text gives the same.
+"""Abridged form of a record: its first sentences, as many as fit, without a provider; same text, same result.
 
 Source: C-220, docs/decisions/0166.
 """

@@ -1,4 +1,4 @@
-"""The relations that a conversation is made of: no other module of windows names one.
+"""Relations of a conversation: no other module of windows names one.
 
 Of all others windows ask traits: what a record says, when it holds, what brings it in. Source: design, section 2.
 """

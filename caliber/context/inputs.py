@@ -1,4 +1,4 @@
-"""The inputs of an assembly, which is a pure function of them.
+"""Inputs of an assembly, which is a pure function of them.
 
 Source: C-217, C-447, C-467, design section 5 (Determinism).
 """

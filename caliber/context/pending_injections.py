@@ -1,4 +1,4 @@
-"""Pending injections: asked for by a trigger, written with it, taken by the next window, gone with it.
+"""Pending injections: written by a trigger, taken and removed by the next window.
 
 A row waits in ``pending_injection``, and in memory, where a window finds it without a statement. Which window takes it
 is decided under one lock against the newest boundary, so that of windows assembled at once one has it; the row is

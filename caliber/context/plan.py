@@ -1,4 +1,4 @@
-"""The part of a configuration that an assembly needs, worked out once per configuration.
+"""Assembly plan: the part of a configuration that an assembly needs, computed once per configuration.
 
 All lengths are in the estimator's unit, which it turns into tokens and rounds up. Bytes add up exactly where tokens do
 not (docs/decisions/0016). Under other estimators a text is measured with the separator after it, since that is how
@@ -317,7 +317,7 @@ def _place(source: int) -> tuple[int, int]:
 
 def _declared(config: CaliberConfig) -> dict[int, Relation]:
     """Return the relations of the declared memories of a configuration, by source."""
-    from caliber.schema.own_memories import is_own, own_memory
+    from caliber.schema.declared_memories import is_own, own_memory
 
     declared = [memory.declared for memory in config.memories]
     return {OWN + at: own_memory(memory, 0).relation for at, memory in enumerate(declared) if is_own(memory)}

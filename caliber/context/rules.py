@@ -1,4 +1,4 @@
-"""Rules of injection as an assembly follows them: each a section of its own, its filter compiled.
+"""Rules of injection, compiled for an assembly: each a section of its own, with its filter.
 
 A configuration without rules has none of this, and imports no language.
 

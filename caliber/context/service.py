@@ -1,4 +1,4 @@
-"""Windows of one principal: assembled, kept, explained, replayed; and the events it may hear of.
+"""Windows of one principal: assembled, stored, explained, replayed; and its events.
 
 While what it touches is in memory, ``assemble_context`` runs no SQL on the calling path.
 """

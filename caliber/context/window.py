@@ -1,4 +1,4 @@
-"""From decisions and texts to the window that callers see; the same for an assembly and for a replay.
+"""Rendering of decisions and texts as the window that callers get; the same for assembly and replay.
 
 Source: C-049 to C-054, C-460 to C-464, K-077, K-078.
 """

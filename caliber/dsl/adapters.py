@@ -1,4 +1,4 @@
-"""Adapters of a program: the database, how it is reached, and knobs under the source's names.
+"""Adapters of a program: the database, its connection, and knobs under the source's names.
 
 Source: C-158, C-159, C-175, K-004, K-072, O-3.
 """

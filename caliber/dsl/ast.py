@@ -1,4 +1,4 @@
-"""The syntax tree of a program: what stands where, before it means anything.
+"""Syntax tree of a program: its definitions with their places, before any check of meaning.
 
 Two trees are equal when they say the same; where it stood does not count.
 """

@@ -1,4 +1,4 @@
-"""A configuration beside what is doubtful in it, and the checks that need the language.
+"""Check of a configuration: the result with its warnings, and the checks that need the language.
 
 Source: C-122, C-161 to C-165.
 """

@@ -1,4 +1,4 @@
-"""From a syntax tree to the one configuration.
+"""Compiler from a syntax tree to the configuration.
 
 The tree becomes the nested data that a TOML file holds, with the place of each value beside it; the configuration
 checks the data, and each of its faults is reported where the value stands. Source: C-173 to C-186, K-054 to K-072.

@@ -1,4 +1,4 @@
-"""``.caliber`` files and what they include. Source: issue of the language; design section 8."""
+"""``.caliber`` files and their includes. Source: issue of the language; design section 8."""
 
 from __future__ import annotations
 

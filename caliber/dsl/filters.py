@@ -1,4 +1,4 @@
-"""From the condition of a filter to a predicate over columns, each comparison checked against its column's type.
+"""Compiler of filters: from a condition to a predicate over columns, each comparison checked by type.
 
 Source: C-161 to C-165, K-056, K-057, K-059, K-064, K-071.
 """

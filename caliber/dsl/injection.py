@@ -1,4 +1,4 @@
-"""Rules of injection of a program: what enters windows, of which memory, in which form.
+"""Rules of injection of a program: the memory, the records and their form.
 
 Source: C-156, C-160 to C-165.
 """

@@ -1,4 +1,4 @@
-"""From text to syntax tree, with every fault of the text in one run. Source: C-127 to C-172."""
+"""Parser from text to syntax tree, with every fault of the text in one run. Source: C-127 to C-172."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From syntax tree to text, in one layout and with the comments where they were; ``caliber fmt``.
+"""Formatter from syntax tree to text, in one layout and with the comments in place; ``caliber fmt``.
 
 Formatting what was formatted changes nothing, and what is formatted says what it said.
 """

@@ -1,4 +1,4 @@
-"""A text as faults point into it: places, the line with a caret, never a secret. Source: C-172, design section 8."""
+"""Source text of a program for faults: places, the line with a caret, never a secret. Source: C-172, design 8."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parser, from tables that ship with the package, or from the grammar where those were not made for it.
+"""Tables of the parser: those shipped with the package, or made from the grammar where they do not fit.
 
 Tables are data: names, numbers and patterns, as lark writes them down (``tools/gen_tables.py`` asks it to). Another
 version of lark may read them otherwise, so they count for the version that made them and for this grammar alone.

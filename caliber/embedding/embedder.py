@@ -1,4 +1,4 @@
-"""Embeddings of one tenant: prepared before a commit, or added behind it by a worker; and from one model to another.
+"""Embedder of one tenant: before a commit, or behind it by a worker; and from one model to another.
 
 What lacks a vector is found by the absence of its row, so nothing is forgotten by a crash. While the space of a new
 model is filled, records get vectors in it and in the space that is searched, as far as both have a provider here.

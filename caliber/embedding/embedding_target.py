@@ -1,4 +1,4 @@
-"""One embedding provider and the space that its vectors live in: from texts to rows of relation ``embedding``.
+"""Embedding target: one provider and the space of its vectors; from texts to rows of relation ``embedding``.
 
 Source: design section 4, C-245 to C-248, C-291, K-042.
 """

@@ -1,4 +1,4 @@
-"""From one embedding space to another: entering a space, what still lacks a vector in it, and the switch.
+"""Steps of re-embedding: entering a space, finding records without a vector in it, and the switch.
 
 Which space is searched is a row of the store, changed in one transaction; nothing that was made is ever made again, as
 what lacks a vector is found by the absence of its row. Source: relations.md "embedding_space", K-101, C-494, C-495;

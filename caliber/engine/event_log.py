@@ -1,4 +1,4 @@
-"""Events on their way to the log: made by the thread that writes them, where a reader left that to it."""
+"""Packing of events for the log, by the thread that writes them, where a reader left that to it."""
 
 from __future__ import annotations
 

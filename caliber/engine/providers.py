@@ -1,4 +1,4 @@
-"""The providers of one open tenant: those a caller brought or the configuration names, asked again when they fail.
+"""Providers of one open tenant: those a caller passed or the configuration names, with retries.
 
 What is made here is closed here; what a caller brought is his.
 

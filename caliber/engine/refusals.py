@@ -1,4 +1,4 @@
-"""Refusals of configurations that are sound and that no program here could open a store with.
+"""Refusals of valid configurations that no program on this machine could open a store with.
 
 ``caliber check`` asks for them: nothing is imported here that only an open store needs.
 """

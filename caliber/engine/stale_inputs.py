@@ -1,4 +1,4 @@
-"""Inputs that others changed, or that were forgotten, while something was being made of them.
+"""Detection of inputs that changed, or were forgotten, while a result was made of them.
 
 A provider takes seconds to sum up what it is given. The writer of a summary asks in the same transaction whether
 anything was erased since the sources were read; if so, it is made again of what is left. Source: decisions 0135, 0172.

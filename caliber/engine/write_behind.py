@@ -1,4 +1,4 @@
-"""The write-behind queue: writes that a read leaves behind reach the disk a little later, in batches.
+"""Write-behind queue: writes caused by reads reach the disk a little later, in batches.
 
 The queue knows no kind of write: each kind is an object of the room that it comes from. Usage counts, trace events and
 persisted windows go through here; knowledge, turns, artifacts, locks and audit records never do. The queue is bounded:

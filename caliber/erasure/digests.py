@@ -1,4 +1,4 @@
-"""Digests by which content that is gone can be known again: its own, and those of texts that vectors were made of."""
+"""Digests that recognize erased content: its own, and those of texts that vectors were made of."""
 
 from __future__ import annotations
 

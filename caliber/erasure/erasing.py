@@ -1,4 +1,4 @@
-"""The walk over every relation, in one transaction: what is the subject's own goes, what names it is redacted.
+"""Erasure in one transaction over every relation: the subject's records go, mentions are redacted.
 
 Each relation declares how a subject is found in it (``caliber.schema.erase``). Its own are: the record or records under
 its id; trajectories and sessions it began; notes about it and turns it said; what was made of those alone (summaries,

@@ -1,4 +1,4 @@
-"""Packed content, by its layout: what it says, and the same without a subject (``caliber.schema.erase``)."""
+"""Packed content, by its layout: its texts, and the same without a subject (``caliber.schema.erase``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading everything afterwards: what is left of a subject, and where.
+"""Proof of an erasure: reads everything afterwards and reports remains of the subject.
 
 Records are read first and decoded, what is packed in them included; then values of every table and files byte by byte,
 by means that share nothing with the walk that erased. A name that is a part of a longer word is none: such words are

@@ -1,4 +1,4 @@
-"""Taking a subject out of one record: every column as it is declared, and derived columns made anew."""
+"""Redaction of a subject in one record: every column as declared, and derived columns made anew."""
 
 from __future__ import annotations
 

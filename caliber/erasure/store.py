@@ -1,4 +1,4 @@
-"""Purging a whole store: everything one tenant remembers, its files or its schema with it."""
+"""Purge of a whole store: all records of one tenant, with its files or schema."""
 
 from __future__ import annotations
 

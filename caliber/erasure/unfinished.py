@@ -1,4 +1,4 @@
-"""Forgetting as every open store needs it: erasures that were cut short, and memory to empty when others forgot."""
+"""Erasures in an open store: those cut short, and memory to empty after others' erasures."""
 
 from __future__ import annotations
 

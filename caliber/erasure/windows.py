@@ -1,4 +1,4 @@
-"""Taking what was forgotten out of a window's record, and marking what can no longer be replayed.
+"""Redaction of a window's record after an erasure, and the mark that it cannot be replayed.
 
 Columns stay as they are: they are numbers. Inputs in words, the vector of a question and the digests of contents go.
 """

@@ -1,4 +1,4 @@
-"""The in-process event bus: subscribers hear of events after the commit that made them true. Source: C-242 to C-244."""
+"""In-process event bus: subscribers get events after their commit. Source: C-242 to C-244."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims: jobs in the hands of this process, and the lease that keeps others from them."""
+"""Claims on jobs: jobs that this process runs, under a lease."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handlers of jobs: what a room does with its kind of work, and how such jobs are claimed."""
+"""Protocol of job handlers: a room's work for its kind of job, and the rules of its claims."""
 
 from __future__ import annotations
 

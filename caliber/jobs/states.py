@@ -1,4 +1,4 @@
-"""Jobs as they are when they are made, and when they wait again."""
+"""New jobs, and jobs that wait again: the values of their rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks before a pointer into an array is taken.
+"""Checks of arrays before C gets a pointer into them.
 
 cffi accepts a float64 array as ``float[]`` and would misread it, so every array goes through ``view``.
 

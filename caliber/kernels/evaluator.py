@@ -1,4 +1,4 @@
-"""The one choice of how loops over whole columns run: in NumPy, or compiled by Numba (extra ``jit``).
+"""Choice of the evaluator of loops over whole columns: NumPy, or compiled by Numba (extra ``jit``).
 
 It is made when a store opens and named in every window. Both give the same bits, so a window may be replayed under
 either. Numba is imported when the first store asks for it, and compiles once a process; what it compiled is kept

@@ -1,4 +1,4 @@
-"""Loops over whole columns in NumPy: what runs without the extra ``jit``, and the twins of ``kernels.jit.loops``.
+"""Loops over whole columns in NumPy: used without the extra ``jit``, and twins of ``kernels.jit.loops``.
 
 Every function takes the arrays it writes to, and answers a count, or ``BAD_INDEX`` when an index points outside its
 column. Both evaluators give the same bits.

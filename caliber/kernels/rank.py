@@ -1,4 +1,4 @@
-"""Ranking candidates and filling a token budget with them.
+"""Ranking of candidates, and filling of a token budget with them.
 
 Source: C-223, C-456 to C-461; design sections 5 and 6; the exact arithmetic is in csrc/include/caliber.h.
 """

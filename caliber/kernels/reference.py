@@ -1,4 +1,4 @@
-"""The twins of single kernels in Python: identifiers, digests, and filling a budget. Folders have twins of their own.
+"""Twins of single kernels in Python: identifiers, digests, and filling a budget. Folders have twins of their own.
 
 Written to be read; the tests hold the C code to it, bit for bit, and it runs under ``CALIBER_NATIVE=off``. Arguments
 are expected to be checked already.

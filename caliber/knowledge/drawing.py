@@ -1,4 +1,4 @@
-"""Notes that policies and ``consolidate_notes`` draw from a trajectory: prepared outside, written inside a transaction.
+"""Notes drawn from a trajectory by policies and ``consolidate_notes``: prepared outside, written in a transaction.
 
 Source: C-232, C-233, K-067, K-111.
 """
@@ -28,9 +28,9 @@ from caliber.model.trajectory import Artifact, Scope, Trajectory, Turn, TurnRole
 from caliber.model.trust import TrustLabel
 from caliber.resident.predicates import mask
 from caliber.resident.snapshot import ResidentSnapshot
-from caliber.schema.in_force import is_active
 from caliber.schema.predicate import All, Comparison, Operator
 from caliber.schema.relations import ARTIFACT, NOTE
+from caliber.schema.validity import is_active
 from caliber.search.opening import SearchEngine
 from caliber.storage.compile.derived import derived_value
 from caliber.storage.write.unit_of_work import UnitOfWork

@@ -1,4 +1,4 @@
-"""Notes that sum up other notes."""
+"""Summaries of notes, as notes."""
 
 from __future__ import annotations
 

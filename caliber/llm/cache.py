@@ -1,4 +1,4 @@
-"""The embedding cache: what was embedded once is not embedded again, by any thread, nor after a restart.
+"""Embedding cache: no text is embedded twice, by any thread, nor after a restart.
 
 Keys are content hash, model and dimensions, so a vector is always that of exactly this text under exactly this
 model. Memory is bounded (LRU); a durable ``VectorStore`` behind it is optional and handed in by the runtime.

@@ -1,4 +1,4 @@
-"""Embedding texts: the one path from texts to validated vectors, through the cache and the long-text rule.
+"""Embedding of texts: from texts to checked vectors, through the cache and the long-text rule.
 
 Source: C-247, C-487, K-113, K-116, M-011, M-012, M-014, M-015.
 """

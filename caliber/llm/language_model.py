@@ -1,4 +1,4 @@
-"""Summaries, artifacts and notes by a language model: every answer is checked before anything believes it.
+"""Summaries, artifacts and notes by a language model: every answer is checked before use.
 
 What is longer than the model may be given is asked for in parts. Nothing a text says can change what is asked: texts go
 as data of a JSON document, beside instructions of ours.

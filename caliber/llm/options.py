@@ -1,4 +1,4 @@
-"""The options of each kind of provider: all of them stated, none unknown, each in its range.
+"""Options of each kind of provider: all given, none unknown, each in its range.
 
 Source: C-104, K-002, K-003.
 """

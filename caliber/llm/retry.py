@@ -1,4 +1,4 @@
-"""Providers that are asked again: an outage or a rate limit that passes is not the caller's failure.
+"""Retries of calls to providers: after outages and rate limits that pass.
 
 Source: C-106 to C-111, C-215.
 """

@@ -1,4 +1,4 @@
-"""The process that owns a private PostgreSQL server and outlives whoever asked for it.
+"""Guard process that owns a private PostgreSQL server and outlives the process that started it.
 
 ``server`` runs this file as a script (isolated, standard library only) and talks to it over a socket: a line of
 JSON each way. When the other end is closed, for whatever reason, the guard stops the server, removes its directory

@@ -1,4 +1,4 @@
-"""The place of a private PostgreSQL server: whose it is, its folders and locks, and what dead ones have left."""
+"""Place of a private PostgreSQL server: owner, folders, locks, and leftovers of dead servers."""
 
 from __future__ import annotations
 

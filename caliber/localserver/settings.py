@@ -1,4 +1,4 @@
-"""Settings of a private PostgreSQL server: who may connect, where it listens, and what its caller asks for."""
+"""Settings of a private PostgreSQL server: access, addresses, and the caller's own."""
 
 from __future__ import annotations
 

@@ -15,9 +15,9 @@ from caliber.model import arguments
 from caliber.model.errors import DTypeError, InputError, InvalidValue, RequiredFieldMissing
 from caliber.model.time import from_us, to_us
 from caliber.model.trust import TrustLabel
+from caliber.schema.declared_memories import INDEXED_TEXT_BYTES, INT_LEAST, KEY
 from caliber.schema.memories import MemoryBinding
 from caliber.schema.memory_types import IndexType
-from caliber.schema.own_memories import INDEXED_TEXT_BYTES, INT_LEAST, KEY
 from caliber.schema.relation import Column, ColumnType
 from caliber.storage.compile.codec import dump_json
 

@@ -23,10 +23,10 @@ from caliber.model.windows import SearchResult
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.predicates import mask
 from caliber.resident.snapshot import ResidentSnapshot
-from caliber.schema.in_force import in_force
 from caliber.schema.memories import MemoryBinding
 from caliber.schema.predicate import Predicate, all_of
 from caliber.schema.relation import Column, ColumnType, Residence
+from caliber.schema.validity import in_force
 from caliber.search.filtering.compiled import variables
 from caliber.search.opening import SearchEngine
 from caliber.storage.compile.codec import codec_of

@@ -36,9 +36,9 @@ from caliber.model.time import from_us
 from caliber.model.trajectory import Scope, Session, Trajectory
 from caliber.model.trust import TrustLabel, least_trusted
 from caliber.resident.snapshot import ENTITY_RELATIONS
+from caliber.schema.declared_memories import KEY
 from caliber.schema.memories import MemoryBinding
 from caliber.schema.memory_types import RetentionKind
-from caliber.schema.own_memories import KEY
 from caliber.schema.relation import ColumnType, Relation
 from caliber.schema.relations import SCOPE, SESSION, TRAJECTORY
 from caliber.storage.compile.derived import completed

@@ -1,4 +1,4 @@
-"""Checks of what callers pass in: one place, typed errors, nothing written yet."""
+"""Checks of callers' arguments: one place, typed errors, before anything is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deadline of the current call, known to everything that waits on its behalf.
+"""Deadline of the current call, for every wait on its behalf.
 
 A provider is called through a protocol without deadlines, behind a cache and behind retries; so is a database, which is
 also asked while memory is brought up to date. What bounds them is the context of the call: ``within`` sets the bound,

@@ -1,4 +1,4 @@
-"""Sequences that are made when they are first looked at.
+"""Sequences that are built when they are first read.
 
 A window of a thousand candidates has a thousand decisions; most callers never look at them.
 """

@@ -1,4 +1,4 @@
-"""The state machines as data: which status may follow which.
+"""State machines as data: the allowed changes of each status.
 
 Terminal states accept nothing, not even themselves; other states accept themselves (K-047).
 

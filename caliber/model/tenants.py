@@ -1,4 +1,4 @@
-"""Tenants as the directory knows them: which place holds one, and what is being done with it. Source: O-1, P-006."""
+"""Tenants of the directory: the place and state of each. Source: O-1, P-006."""
 
 from __future__ import annotations
 

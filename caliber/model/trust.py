@@ -1,4 +1,4 @@
-"""Trust labels: where content came from. Content without a label is trusted least."""
+"""Trust labels: the origin of content. Content without a label is trusted least."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints: what a trajectory looked like; nothing goes back to one yet. Source: C-266 to C-270, K-023."""
+"""Checkpoints of a trajectory's state; nothing restores one yet. Source: C-266 to C-270, K-023."""
 
 from __future__ import annotations
 

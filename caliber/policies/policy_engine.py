@@ -1,4 +1,4 @@
-"""The policy engine: what happens by itself at a trigger, prepared outside the transaction, applied inside it.
+"""Policy engine: runs the actions of a trigger, prepared outside the transaction, applied inside it.
 
 All actions of a trigger look at what was there when it fired. Providers are called in ``prepare``; ``apply`` only
 writes, in the order in which the actions are declared, and leaves an event for each of them.

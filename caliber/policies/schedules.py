@@ -1,4 +1,4 @@
-"""Rules on a schedule: a recurring job each, one run for all that came due meanwhile, one transaction an action.
+"""Scheduled rules: a recurring job each, one run for all missed times, one transaction an action.
 
 How far a rule is stands in its job: the time up to which all is done, and of a run under way its due time and the next
 action. Source: C-148, C-227 to C-229, C-238; decision 0172 and docs/policies.md.

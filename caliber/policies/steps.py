@@ -1,4 +1,4 @@
-"""Actions of a trigger: as they are declared, as they were prepared, and with their outcome."""
+"""Actions of a trigger: declared, prepared, and with their outcome."""
 
 from __future__ import annotations
 

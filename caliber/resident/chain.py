@@ -1,4 +1,4 @@
-"""Rows of a stretch in their own order, each linked to the one before and the one after."""
+"""Linked rows of a scope in their own order: each row names its predecessor and successor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text of a record as it is indexed by word: whole, never a preview. Source: K-171, P-039."""
+"""Text of a record for the keyword index: whole, never a preview. Source: K-171, P-039."""
 
 from __future__ import annotations
 

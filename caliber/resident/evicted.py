@@ -1,4 +1,4 @@
-"""Texts that have left memory, read back from the store as they were at a boundary.
+"""Texts evicted from memory, read back from the store at a boundary.
 
 Source: design, section 5.
 """

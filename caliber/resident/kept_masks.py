@@ -1,4 +1,4 @@
-"""Masks of the rows that the filter of a rule lets through, kept from window to window.
+"""Cache of the masks of rules' filters, kept from window to window.
 
 A row's contents never change: what is changed is a new row. So what a filter says of a row holds for as long as the
 row is there, unless the filter asks about now or about the task; that part is asked anew each time. Source: design,

@@ -1,4 +1,4 @@
-"""Words of resident records: postings beside the mirrors, made when somebody first searches by word.
+"""Keyword index of resident records: postings beside the mirrors, made at the first search by word.
 
 Documents are rows of a mirror, so a snapshot of a relation says by its length which of them it sees. Rows are indexed
 in batches by the reader that first needs them; nothing is written twice, and nothing but text is needed to make the

@@ -1,4 +1,4 @@
-"""Resident memory of one tenant: every mirror, one position, and how they follow the store.
+"""Resident memory of one tenant: every mirror, one position, kept up with the store.
 
 Writers (our own commits and the feed of other processes) apply changes under one lock and then publish a new
 ``ResidentSnapshot`` in a single assignment. A reader takes that snapshot once and sees one commit boundary.

@@ -1,4 +1,4 @@
-"""Mirrors of a few rows, read for one call: what memory holds of a tenant whose records are not resident.
+"""Mirrors of a few rows, read for one call, for a tenant whose records are not resident.
 
 Source: design, section 5; docs/decisions/0082.
 """

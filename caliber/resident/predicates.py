@@ -1,4 +1,4 @@
-"""A predicate asked of every record of a boundary at once: in NumPy over columns, elsewhere with the least work.
+"""Evaluation of a predicate over all records of a boundary: in NumPy over columns, elsewhere with the least work.
 
 What it means is said by ``schema.predicate.holds``, record by record; the answers are equal. Cheap conditions come
 first and the others are asked only of the rows that these leave: columns; columns of codes, once a distinct value;

@@ -1,4 +1,4 @@
-"""The embedding spaces of one tenant: which one is searched, and whose vectors are in memory.
+"""Embedding spaces of one tenant: the active one, and the spaces whose vectors are in memory.
 
 Vectors of a retired space stay on disk until they are dropped, and are neither read nor followed.
 """

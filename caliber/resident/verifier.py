@@ -1,4 +1,4 @@
-"""The verifier: compares every mirror with the store, row by row, column by column, vector by vector.
+"""Verifier: compares every mirror with the store, row by row, column by column, vector by vector.
 
 Source: design, section 5.
 """

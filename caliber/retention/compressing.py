@@ -1,4 +1,4 @@
-"""Retention ``compress_on``: records give way to one that sums them up, and are kept out of use.
+"""Retention ``compress_on``: a summary replaces records, which are kept inactive.
 
 What a provider says is asked for before any transaction; a group of records becomes one in one transaction, or stays.
 Source: C-138, K-099; docs/retention.md.
@@ -26,10 +26,10 @@ from caliber.model.trajectory import Artifact, Scope, Trajectory, Turn
 from caliber.model.trust import TrustLabel
 from caliber.retention.pruning import in_range
 from caliber.schema.catalog import Catalog
-from caliber.schema.in_force import is_active
 from caliber.schema.memory_types import RetentionKind
 from caliber.schema.relation import Initial, Relation
 from caliber.schema.relations import SCOPE
+from caliber.schema.validity import is_active
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.damage import last_of
 from caliber.storage.compile.derived import completed

@@ -1,4 +1,4 @@
-"""Records that a policy prunes: in which range, how old, how doubtful. Source: C-157, C-228, K-063, K-095."""
+"""Pruning: the records that a policy removes, by range, age and confidence. Source: C-157, C-228, K-063, K-095."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memories as filters and declarations see them: what every store has, and what is declared beside it.
+"""Binding of memories for filters and declarations: built-in and declared ones.
 
 Source: C-139 to C-141, C-164, C-183, K-058 to K-060.
 """
@@ -11,10 +11,10 @@ from typing import Final, NamedTuple
 
 from caliber.model.errors import InternalError
 from caliber.model.hints import did_you_mean
+from caliber.schema.declared_memories import field_faults, own_memory
 from caliber.schema.indexing import INDEXES, OWN_INDEXES, index_faults
 from caliber.schema.memories import BUILT_IN, MemoryBinding
 from caliber.schema.memory_types import Field, FieldType, MemoryType
-from caliber.schema.own_memories import field_faults, own_memory
 from caliber.schema.relation import Column, ColumnType
 
 _KINDS: Final[Mapping[FieldType, tuple[ColumnType, ...]]] = {

@@ -1,4 +1,4 @@
-"""The relations of one store: those that every store has, and its own memories.
+"""Catalog of one store: its relations, built in and declared.
 
 What a store has is said by the store, in its relation ``memory_type``; most have nothing of their own, and share
 ``BUILT_IN``. Source: design, section 3; docs/decisions/0160.
@@ -91,8 +91,8 @@ def _referrers(mirrored: Iterable[Relation]) -> Referrers:
 def _in_order(rows: Iterable[StoredMemory]) -> list[MemoryBinding]:
     """Return memories, each after the one whose records its own belong to."""
     # Most stores have none, and opening one of them need not load what makes relations of them.
+    from caliber.schema.declared_memories import own_memory
     from caliber.schema.memory_definitions import memory_from
-    from caliber.schema.own_memories import own_memory
 
     waiting: dict[str, MemoryBinding] = {}
     for row in rows:

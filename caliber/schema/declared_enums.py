@@ -1,4 +1,4 @@
-"""Enums that programs declare: classes that nobody can import, and that are pickled by what they were made of."""
+"""Enums that programs declare: classes without a module, pickled by name and members."""
 
 from __future__ import annotations
 

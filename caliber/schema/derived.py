@@ -1,4 +1,4 @@
-"""Derived columns as data: which column of a relation follows from which others, and by which rule.
+"""Derived columns as data: the inputs and the rule of each.
 
 The rules are closed: ``caliber.storage.compile.derived`` computes them, for one record and for whole columns.
 """

@@ -1,4 +1,4 @@
-"""Erasing as data: how a subject is found in the records of a relation, and how each column loses it.
+"""Erasing as data: the columns that find a subject, and the redaction of each column.
 
 ``caliber.erasure`` acts on it, and knows no relation by name.
 """

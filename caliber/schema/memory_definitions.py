@@ -1,4 +1,4 @@
-"""Declared memories as text: what a store keeps of each, and an archive carries. Equal memories have equal text."""
+"""Definitions of declared memories as text, in a store and in archives. Equal memories have equal text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory types as data: what a user declares to be remembered, beside what every store has.
+"""Memory types as data: the memories that a user declares beside the built-in ones.
 
 A declared memory that is named as a built-in one binds to its relation; any other becomes a relation of its own.
 

@@ -1,4 +1,4 @@
-"""Relations as data: everything durable is declared once, here, and compiled elsewhere.
+"""Relations as data: everything durable is declared once, and compiled elsewhere.
 
 A ``Relation`` names its entity, columns, keys, access paths and resident columns. The plan compiler
 (``caliber.storage``) turns it into DDL and statements, the mirrors (``caliber.resident``) into columns.

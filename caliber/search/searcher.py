@@ -1,4 +1,4 @@
-"""One search, from a text to the best rows of resident memory, and why.
+"""Searcher of resident memory: from a text to the best rows, with reasons.
 
 ``Searcher`` belongs to an open store; a search is a pure function of a snapshot, the query and the configuration.
 

@@ -1,4 +1,4 @@
-"""Counts over a whole store for one query, of whose records only some are read.
+"""Statistics of a whole store for one query, where only some of its records are read.
 
 Source: docs/search.md, docs/decisions/0082.
 """

@@ -1,4 +1,4 @@
-"""A few small relations in a store of their own: what the directory of tenants asks of a database."""
+"""Store of a few small relations: the demands of the directory of tenants on a database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records of one relation as they are now, in a session of the store. Source: docs/decisions/0160."""
+"""Session for reading one relation, which checks that its memory still exists. Source: docs/decisions/0160."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def declared_in(config: CaliberConfig) -> tuple[MemoryType, ...]:
     """Return the memories of a configuration that become relations of their own."""
     if not config.memories:  # as most have none, what makes relations of them is loaded where it is needed
         return ()
-    from caliber.schema.own_memories import is_own
+    from caliber.schema.declared_memories import is_own
 
     return tuple(memory for memory in (item.declared for item in config.memories) if is_own(memory))
 

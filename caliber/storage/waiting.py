@@ -1,4 +1,4 @@
-"""Conditions, events and places that threads wait on; an interrupt of one leaves no lock taken for the others.
+"""Conditions, events and semaphores that survive interrupts: no lock stays taken.
 
 A signal's handler runs in the main thread, between two bytecodes, and may raise (Ctrl-C, ``sys.exit``, a time limit).
 The standard library's ``Event``, ``Condition``, ``Semaphore`` and ``Queue`` take their locks in functions written in

@@ -1,4 +1,4 @@
-"""Moving a tenant while it is being written: copy, catch up, a short fence, switch; and going on after a break.
+"""Move of a tenant while it is written: copy, catch up, a short fence, switch; it can be resumed.
 
 Each step can be the last of a process. The directory says how far a tenant is and changes from the state that was read
 only; a copy is filled by the attempt that took it over last; a fence is lifted by the attempt that put it up. So going

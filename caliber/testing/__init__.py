@@ -1,4 +1,4 @@
-"""The contract suite: every promise that storage relies on, for whoever writes a backend.
+"""Contract suite for authors of backends: every promise that storage relies on.
 
 A test module of the backend's own says what to prove and takes every test over::
 

@@ -1,4 +1,4 @@
-"""Entities of every relation, made from the declarations alone, so that a new relation is covered by itself."""
+"""Sample entities of every relation, made from the declarations, so that a new relation is covered."""
 
 from __future__ import annotations
 

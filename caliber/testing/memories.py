@@ -1,4 +1,4 @@
-"""A declared memory with a field of every kind: the suite proves its relation as it does those that every store has."""
+"""Sample declared memory with a field of every kind, for the suite."""
 
 from __future__ import annotations
 

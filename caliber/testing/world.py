@@ -1,4 +1,4 @@
-"""The stores that tests of the suite work on, and the few things they all do with them."""
+"""Stores that tests of the suite work on, and their common steps."""
 
 from __future__ import annotations
 

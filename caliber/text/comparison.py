@@ -1,4 +1,4 @@
-"""Do two statements contradict each other, and are memories the same? Careful rules: in doubt, no."""
+"""Comparison of statements: contradictions and duplicates, by careful rules: in doubt, none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Roles of a language's words in a question: words that ask for nothing, name a time, or ask for one.
+"""Lexicon of a language: stop words, fillers, and words about time.
 
 Data, one entry a language. A language without an entry is searched without these: no word is left out, no date is
 understood. Lists hold folded forms (lower case, straight apostrophes).

@@ -1,4 +1,4 @@
-"""Sentences that say what was decided, preferred, required or known: found by cue words, not by a model.
+"""Statements in sentences: decisions, preferences, requirements and facts, found by cue words.
 
 Every pattern is tried on one sentence of bounded length and holds no nested repetition. English only.
 """

@@ -1,4 +1,4 @@
-"""Terms of words: parts, stems and wholes, and the words that are left out.
+"""Analysis of words into parts, stems and whole words.
 
 ``UserProfile`` is found by ``user``, ``profile`` and ``userprofile``; ``path/to/file.py`` by its parts and itself;
 ``Wälder`` by its stem. Text and queries go through the same rules, so that either form finds the other.

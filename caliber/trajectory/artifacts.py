@@ -1,4 +1,4 @@
-"""Creating artifacts: idempotent by content, with a time to live.
+"""Creation of artifacts: idempotent by content, with a time to live.
 
 Source: C-040 to C-045, C-230 to C-232, K-043, K-044.
 """
@@ -30,8 +30,8 @@ from caliber.model.trajectory import (
     Turn,
 )
 from caliber.model.trust import TrustLabel, least_trusted
-from caliber.schema.in_force import counts
 from caliber.schema.relations import ARTIFACT, SCOPE, SESSION, TRAJECTORY, TURN
+from caliber.schema.validity import counts
 from caliber.storage.compile.derived import derive
 from caliber.storage.write.ending import archive
 from caliber.storage.write.unit_of_work import UnitOfWork

@@ -1,4 +1,4 @@
-"""Sessions, trajectories and scopes: how they begin, pause and end. Source: C-202 to C-212, C-436 to C-438."""
+"""Lifecycle of sessions, trajectories and scopes. Source: C-202 to C-212, C-436 to C-438."""
 
 from __future__ import annotations
 

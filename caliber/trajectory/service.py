@@ -1,4 +1,4 @@
-"""Trajectories and scopes as callers drive them: start, close, complete, consolidate.
+"""Service for trajectories and scopes: start, close, complete, consolidate.
 
 Source: C §4.2, K-043 to K-049, K-093.
 """

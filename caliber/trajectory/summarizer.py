@@ -1,4 +1,4 @@
-"""The worker that gives each completed block of turns of an open scope its summary, after the commit.
+"""Worker that summarizes each completed block of turns of an open scope, after the commit.
 
 A block waits for its summary as long as the row is missing: a crash loses nothing, and there is no second queue. The
 worker keeps in memory only where to look next. No transaction is open while the provider works; the transaction that

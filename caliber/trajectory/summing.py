@@ -1,4 +1,4 @@
-"""Artifacts that sum up turns, or other artifacts."""
+"""Summaries of turns, or of other artifacts, as artifacts."""
 
 from __future__ import annotations
 

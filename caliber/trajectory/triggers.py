@@ -1,4 +1,4 @@
-"""Triggers as the services of tasks see them: policies and retention, which act when a task, scope or turn changes."""
+"""Protocols of policies and retention for the services of tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Appending turns. Source: C-026 to C-029, C-235, K-022, K-094."""
+"""Appending of turns. Source: C-026 to C-029, C-235, K-022, K-094."""
 
 from __future__ import annotations
 

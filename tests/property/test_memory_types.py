@@ -22,6 +22,7 @@ from caliber.model.policies import Trigger
 from caliber.model.trajectory import ArtifactType
 from caliber.schema.binding import faults as checked
 from caliber.schema.catalog import BUILT_IN
+from caliber.schema.declared_memories import faults, own_memory
 from caliber.schema.memory_definitions import definition_of, memory_from
 from caliber.schema.memory_types import (
     Field,
@@ -34,7 +35,6 @@ from caliber.schema.memory_types import (
     RetentionKind,
     When,
 )
-from caliber.schema.own_memories import faults, own_memory
 from caliber.schema.relations.memory import FIRST_CODE, LAST_CODE, StoredMemory
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.plan import compile_relation

@@ -31,9 +31,9 @@ from caliber.kernels.patterns import matches
 from caliber.model import FixedClock, Principal, PrincipalKind
 from caliber.model.errors import DTypeError, InvalidValue, NotFound, Unavailable
 from caliber.model.time import to_us
-from caliber.schema.in_force import in_force
 from caliber.schema.memories import BUILT_IN, BuiltInName
 from caliber.schema.predicate import All, Comparison, Either, OneOf, Operator, Predicate, Variable, holds
+from caliber.schema.validity import in_force
 from caliber.search.opening import SearchEngine
 from caliber.storage.compile.filters import filterable
 from caliber.testing import inspect
@@ -347,7 +347,7 @@ from support.configs import config
 memory = caliber.open(config(":memory:", embedding_provider=None))
 memory.search("x", filter={"entity": "y"}); memory.records("note").find(entity="y")
 assert "lark" not in sys.modules
-assert not sys.modules.keys() & {"caliber.schema.own_memories", "caliber.memories.records"}
+assert not sys.modules.keys() & {"caliber.schema.declared_memories", "caliber.memories.records"}
 assert memory.records("note").find('entity = "y"') == [] and "lark" in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parent.parent, timeout=120)

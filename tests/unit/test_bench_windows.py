@@ -14,7 +14,7 @@ from retrieval.windows import ask_windows
 from support.talks import TALK
 
 import caliber
-from caliber.cli.evaluating.held import Held
+from caliber.cli.evaluating.evidence import Held
 from caliber.cli.evaluating.windows import FILLED, NEW, NEWEST, SAME, SEARCH_AND_FILL, TASKS, WITH_DAYS, Asked
 
 

@@ -36,6 +36,7 @@ from caliber.model.errors import (
     ProviderNotSupported,
 )
 from caliber.model.memories import MemoryCategory
+from caliber.schema.declared_memories import own_memory
 from caliber.schema.memory_types import (
     Field,
     FieldType,
@@ -46,7 +47,6 @@ from caliber.schema.memory_types import (
     Retention,
     RetentionKind,
 )
-from caliber.schema.own_memories import own_memory
 from caliber.schema.relations.memory import FIRST_CODE
 
 CONFIG = config("store.db")

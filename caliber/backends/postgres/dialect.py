@@ -1,4 +1,4 @@
-"""PostgreSQL's spelling of what relations declare: one schema a tenant, every name qualified by it.
+"""PostgreSQL's spelling of relations: one schema a tenant, every name qualified by it.
 
 Qualified names need no ``search_path``, which a pool in transaction mode would not keep, and nobody can put another
 table in the way of one.

@@ -1,4 +1,4 @@
-"""A tenant's own memories: each step of their migration in a transaction of its own."""
+"""Migration of a tenant's declared memories: each step in a transaction of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SQLite's spelling of what relations declare. All tables are STRICT."""
+"""SQLite's spelling of relations. All tables are STRICT."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one writer of a SQLite store.
+"""Writer of a SQLite store: one write transaction at a time.
 
 At durability ``commit`` each piece of work is its own transaction; at ``group`` writers share one and its sync to disk.
 """

@@ -1,4 +1,4 @@
-"""``db``: looking after the store."""
+"""``db``: administration of the store."""
 
 from __future__ import annotations
 

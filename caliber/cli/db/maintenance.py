@@ -1,4 +1,4 @@
-"""Looking after the store as a whole: ``db status|check|views|vacuum|backup|restore``."""
+"""Commands on the store as a whole: ``db status|check|views|vacuum|backup|restore``."""
 
 from __future__ import annotations
 

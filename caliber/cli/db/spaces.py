@@ -1,4 +1,4 @@
-"""Looking after what search is answered from: ``db spaces|reembed|drop-space|sweep|rebuild-search``."""
+"""Commands on embedding spaces and search structures: ``db spaces|reembed|drop-space|sweep|rebuild-search``."""
 
 from __future__ import annotations
 

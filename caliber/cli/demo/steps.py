@@ -1,4 +1,4 @@
-"""Parts of the demo: its folder and program, the memory that it declares, and how it compares."""
+"""Parts of the demo: its folder, its program, its declared memory, and the comparison of two rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``eval``: how well search, or windows, answer the user's own questions, and why what they missed was missed."""
+"""``eval``: measures search, or windows, on the user's own questions, and explains each miss."""
 
 from __future__ import annotations
 

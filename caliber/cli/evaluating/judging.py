@@ -1,4 +1,4 @@
-"""Asking questions and judging the answers: which of what was expected came, and where."""
+"""Judgement of search answers: the rank of each expected answer."""
 
 from __future__ import annotations
 

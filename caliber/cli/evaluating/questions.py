@@ -1,4 +1,4 @@
-"""Questions with the answers that are expected, from JSON Lines or TOML; checked whole before any is asked.
+"""Questions with expected answers, from JSON Lines or TOML; a file is checked whole before the first is asked.
 
 A question is ``{"query": ..., "expected": [...]}``; what is expected is a record's id, or text that a record holds.
 ``kinds``, ``filter`` and ``as_of`` narrow it, as they narrow ``Caliber.search``. In TOML each is a ``[[question]]``.

@@ -19,7 +19,7 @@ from caliber.model.time import from_us, to_us
 from caliber.model.windows import SearchHit, SearchResult
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.predicates import held_texts, mask
-from caliber.schema.in_force import asked_us, why_not
+from caliber.schema.validity import asked_us, why_not
 from caliber.search.filtering import filters
 from caliber.search.in_database.stored import NOT_RESIDENT
 from caliber.search.opening import SearchEngine

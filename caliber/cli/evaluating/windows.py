@@ -1,4 +1,4 @@
-"""Questions asked of windows: of a conversation in a store of its own, or of whatever a store holds.
+"""Questions asked of windows: in a store made of a conversation, or in an existing store.
 
 A question about a conversation is its last user turn while windows are assembled, in a new task of the same owner or in
 the conversation's own; then the turn is deleted, so that no other question's window recalls it. A question about a
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from caliber.cli.evaluating.conversations import Question as TalkQuestion
 from caliber.cli.evaluating.conversations import Remembered, Turn
-from caliber.cli.evaluating.held import Held, Wanted, lines_that_fit, token_counter, windows_of
+from caliber.cli.evaluating.evidence import Held, Wanted, lines_that_fit, token_counter, windows_of
 from caliber.cli.evaluating.judging import ask, matches
 from caliber.cli.evaluating.questions import Question
 from caliber.cli.evaluating.reasons import Reasons

@@ -1,4 +1,4 @@
-"""``eval --windows``: the share of what was expected that assembled windows hold, and the step that lost the rest."""
+"""``eval --windows``: the share of the evidence that assembled windows hold, and the step that lost the rest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from caliber.model.trajectory import TrajectoryStatus
 
 if TYPE_CHECKING:
     from caliber.api.caliber import Caliber
-    from caliber.cli.evaluating.held import Wanted
+    from caliber.cli.evaluating.evidence import Wanted
     from caliber.cli.evaluating.windows import Asked
     from caliber.cli.settings import Settings
     from caliber.config import CaliberConfig

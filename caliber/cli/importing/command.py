@@ -1,4 +1,4 @@
-"""``ingest git | chat | files``: remembering what is there already. Importing again adds only what is new."""
+"""``ingest git | chat | files``: import of existing content. Importing again adds only new content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Selection of files worth remembering: text that people wrote; not built, hidden, huge or binary files."""
+"""Selection of files to import: text that people wrote; not built, hidden, huge or binary files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading a repository with the ``git`` executable: no shell, no hooks, no pager, nothing of the user's settings.
+"""Reader of a repository through the ``git`` executable: no shell, no hooks, no pager, no user settings.
 
 What is read is the commit HEAD names, not the work tree; so bare repositories work, and half-made edits stay out.
 """

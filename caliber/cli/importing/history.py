@@ -1,4 +1,4 @@
-"""A git history as one trajectory: a commit is two turns, a month (or a hundred commits) is a scope.
+"""Import of a git history as one trajectory: a commit is two turns, a month (or a hundred commits) is a scope.
 
 Closing a scope runs the configured policies, so a finished month leaves a summary and what its messages decided;
 the current month stays open and is read turn by turn. Source: docs/decisions/0022.

@@ -1,4 +1,4 @@
-"""Documents in sections: what a note is made of, with the headings above it as its name."""
+"""Sections of a document: one becomes a note, named by the headings above it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profiles for three kinds of agents, and one that follows the sources: what each changes in the reference, and why.
+"""Profiles for three kinds of agents, and one that follows the sources: changes to the reference, with reasons.
 
 Every value is ours, chosen by the reason beside it and not measured; ``caliber init`` writes the reason into the file.
 Changes marked ``vectors`` apply where texts are embedded. Source: K-002, O-14.

@@ -1,4 +1,4 @@
-"""Named settings of search to start from: the sources' weights, their mix of two, and what was measured best.
+"""Named search settings to start from: the sources' weights, their mix of two, and the best measured ones.
 
 Source: M-032, B-092, K-202; figures: docs/search.md.
 """

@@ -1,4 +1,4 @@
-"""Rules between declared memories, rules of injection and policies, and what is doubtful in them.
+"""Rules between declared memories, rules of injection and policies, and warnings about them.
 
 What a broken definition says is not known, so whatever else speaks of it counts as right.
 

@@ -20,9 +20,9 @@ from caliber.dsl.variables import variables_of
 from caliber.model.time import from_us
 from caliber.model.trajectory import Scope, Turn
 from caliber.model.windows import CutOff
-from caliber.schema.in_force import asked_us, why_not
 from caliber.schema.relation import Relation
 from caliber.schema.traits import Enters
+from caliber.schema.validity import asked_us, why_not
 
 _OF_SEARCH: Final = ("relevance_limit", "not_found")
 """What keeps back where a search says what is relevant."""

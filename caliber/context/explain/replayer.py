@@ -1,4 +1,4 @@
-"""A window again, from its record and the content that its sources had then.
+"""Replay of a window, from its record and the content that its sources had then.
 
 Ranking and filling run again over the recorded columns; only what was included is read. The bytes are the same,
 also after sources were changed, merged, pruned or expired (design, section 5).

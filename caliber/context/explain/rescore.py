@@ -1,4 +1,4 @@
-"""The relevance of one record to a window's query, as both are now: for a record that a limit kept out of the window.
+"""Present relevance of one record to a window's query: for a record that a limit kept out of the window.
 
 A window's record has the relevance of its candidates only; what a limit cut off is judged by memory as it is.
 """

@@ -1,4 +1,4 @@
-"""First turn of a window's conversation: old turns leave in blocks, at numbers that depend on no window before.
+"""First turn of a window's conversation: old turns leave in blocks, independently of earlier windows.
 
 So windows begin at the same turn for as long as the next block fits, and a provider's cache of the prefix stays good.
  Source: design section 5 (Prompt caches), O-8, docs/decisions/0017.

@@ -1,4 +1,4 @@
-"""The turns of a window: those that must be there, where the others begin, and what is kept free for the next ones.
+"""Turns of a window: the required ones, the first of the rest, and the room kept for the next ones.
 
 How much of the conversation enters depends on turns alone, not on the query, so that its beginning, and with it the
 prefix that providers cache, stays from turn to turn.

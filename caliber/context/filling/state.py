@@ -1,4 +1,4 @@
-"""One filling of a budget that the sections share: what has entered, and what it takes.
+"""State of filling a shared budget: the candidates that entered, and the tokens they take.
 
 Source: docs/windows.md; O-8.
 """

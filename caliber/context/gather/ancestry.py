@@ -1,4 +1,4 @@
-"""Trajectories above a trajectory, and which of their records stay when there are too many.
+"""Ancestors of a trajectory, and the records of theirs that stay when there are too many.
 
 Source: C-251, K-097.
 """

@@ -1,4 +1,4 @@
-"""The sources of candidates: filters and limits of each, over columns of the snapshot.
+"""Sources of candidates: filters and limits of each, over columns of the snapshot.
 
 Nothing here touches a text or makes an object for a row; what a limit keeps back is recorded once (O-15).
 
@@ -57,8 +57,8 @@ from caliber.model.ids import ScopeId
 from caliber.model.windows import CutOff
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.validity import rows_in_force
-from caliber.schema.in_force import asked_us
 from caliber.schema.traits import Enters
+from caliber.schema.validity import asked_us
 from caliber.search.filtering.visible import VisibleRows
 from caliber.search.request import Pool
 

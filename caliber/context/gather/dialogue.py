@@ -1,4 +1,4 @@
-"""The conversation of a task: which of its turns a window may show, and what is certain of each.
+"""Conversation of a task: the turns that a window may show, and those it must show.
 
 The open scope's turns, and before them the last ones of closed scopes, so that closing a scope in mid-conversation
 takes nothing from view. Source: C-451, K-075, O-16, design section 5 (What a window is for).

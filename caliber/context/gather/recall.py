@@ -1,4 +1,4 @@
-"""Recall of a window: what it brings back from earlier, found by one search over everything that may be recalled.
+"""Recall of a window: earlier records, found by one search over everything that may be recalled.
 
 Turns come as lines of passages, summaries, artifacts, notes and declared records as they are; one relevance says what
 enters, whatever its kind. Nothing comes twice: of records that say the same the most relevant one enters, and a summary

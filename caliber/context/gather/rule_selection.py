@@ -27,8 +27,8 @@ from caliber.model.windows import CutOff
 from caliber.resident.kept_masks import let_through
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.predicates import mask
-from caliber.schema.in_force import asked_us
 from caliber.schema.traits import Enters
+from caliber.schema.validity import asked_us
 from caliber.search.request import Pool, Relevance
 
 if TYPE_CHECKING:

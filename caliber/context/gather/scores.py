@@ -1,4 +1,4 @@
-"""Relevance of candidates to the query: by the whole search, or by vectors alone, as ``assembly.relevance`` says.
+"""Relevance of candidates to the query: by the whole search, or by vectors alone (``assembly.relevance``).
 
 Source: C-453, C-455, K-096; issue "Search in native memory", item 8; docs/search.md (In windows).
 """

@@ -1,4 +1,4 @@
-"""Candidates for a budget that is shared: the conversation, what is recalled, what belongs to the task.
+"""Candidates for a shared budget: the conversation, recalled records, records of the task.
 
 Source: design section 5 (What a window is for), docs/windows.md.
 """

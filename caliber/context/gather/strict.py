@@ -1,4 +1,4 @@
-"""Candidates for sections that are filled strictly by priority: the open scope, and what belongs to the task.
+"""Candidates for sections filled strictly by priority: the open scope, and records of the task.
 
 Source: C-449 to C-455, C-466, K-074, K-080, K-096, K-097.
 """

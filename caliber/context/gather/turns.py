@@ -1,4 +1,4 @@
-"""The turns of a scope: which there are, which belong together, how long each reads.
+"""Turns of a scope: their order, their groups, and their lengths.
 
 An assistant's turn that calls tools and the results that answer it form one group: whole in the window or not at
 all. Source: C-451, K-075, O-8.

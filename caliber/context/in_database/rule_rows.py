@@ -18,8 +18,8 @@ from caliber.context.plan import AssemblyPlan, SectionPlan
 from caliber.context.rules import RulePlan
 from caliber.dsl.variables import variables_of
 from caliber.model.access import Principal
-from caliber.schema.in_force import asked_us, in_force
 from caliber.schema.predicate import Variable, all_of
+from caliber.schema.validity import asked_us, in_force
 from caliber.search.filtering.where import Where
 from caliber.search.request import Asked
 from caliber.storage.compile.codec import Row

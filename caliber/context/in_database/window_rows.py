@@ -1,4 +1,4 @@
-"""Rows that one window needs of a store whose records are not in memory (``search.mode = "backend"``).
+"""Rows of one window, read from a store whose records are not in memory (``search.mode = "backend"``).
 
 The conversation, what belongs to the task, what searches find for the query, and what rules could take. All of it is
 read in one session, hence at one commit boundary.

@@ -1,4 +1,4 @@
-"""A window as bytes: its recorded inputs, and its candidates as columns in canonical order.
+"""Packed record of a window: its recorded inputs, and its candidates as columns in canonical order.
 
 Enough to explain it and to replay it, in about ten bytes a candidate. Ids and content hashes are kept for what was
 included; everything else is named by its ordinal, which is never used twice. Ages are kept in whole seconds: the

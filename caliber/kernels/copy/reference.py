@@ -1,4 +1,4 @@
-"""The twin of the COPY kernels, and what both take: columns as Arrow's buffers. See ``caliber.kernels.copy.rows``.
+"""Twin of the COPY kernels, and their types: columns as Arrow's buffers. See ``caliber.kernels.copy.rows``.
 
 Written from PostgreSQL's documentation and to be read: row by row, value by value.
 

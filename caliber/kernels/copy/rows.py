@@ -1,4 +1,4 @@
-"""Rows between Arrow's buffers and PostgreSQL's binary COPY, without a Python object a value.
+"""Conversion between Arrow's buffers and PostgreSQL's binary COPY, without a Python object a value.
 
 The buffers of a column are read where they lie. ``copy_tuples`` gives what to send between header and trailer;
 ``CopyReader`` takes what comes and gives columns back.

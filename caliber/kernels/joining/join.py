@@ -1,4 +1,4 @@
-"""Joining what the legs of a search say of its candidates into one score each, and telling who gave what.
+"""Weighted sum of the scores of a search's legs for each candidate, and each leg's share.
 
 Source: docs/search.md; csrc/include/caliber.h, ``cal_join``.
 """

@@ -1,4 +1,4 @@
-"""The twin of ``cal_join`` in NumPy: what parts of a score say, and their sum in one stated order."""
+"""Twin of ``cal_join`` in NumPy: the parts of a score, and their sum in one stated order."""
 
 from __future__ import annotations
 

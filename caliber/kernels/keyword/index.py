@@ -1,4 +1,4 @@
-"""Words of texts, which documents hold them, and BM25 over those: an index that only grows.
+"""Keyword index that only grows: words of texts, postings, and BM25 over them.
 
 A text is cut into words by one scan (rules: csrc/include/caliber.h). What a word stands for, its parts and its terms,
 the caller says, once a distinct word; postings are kept by term. Readers hold a ``KeywordSnapshot`` while one thread

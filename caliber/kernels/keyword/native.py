@@ -1,4 +1,4 @@
-"""The dictionary and the postings of ``index``, over C: buffers that Python owns and enlarges."""
+"""Dictionary and postings of ``index``, over C: buffers that Python owns and enlarges."""
 
 from __future__ import annotations
 

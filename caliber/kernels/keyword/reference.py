@@ -1,4 +1,4 @@
-"""The twins of the keyword kernels: the same answers in plain Python. The truth that C is held to.
+"""Twins of the keyword kernels: the same answers in plain Python, which define the right ones.
 
 Source: csrc/include/caliber.h, "keywords".
 """

@@ -1,4 +1,4 @@
-"""Scoring rows and searching them: what vectors in memory and plain arrays share.
+"""Scoring and search of rows, for vectors in memory and for plain arrays.
 
 Source: design sections 5 and 6; csrc/include/caliber.h; csrc/vectors/codes.h.
 """

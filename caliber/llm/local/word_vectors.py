@@ -1,4 +1,4 @@
-"""Vectors of single words, from the token vectors of the static model: what tells similar words apart from others.
+"""Vectors of single words, from the token vectors of the static model, for finding similar words.
 
 A word's vector depends on the model and the language only, never on what a store holds: what is hidden leaves no
 trace in it, and every rebuild gives the same one.

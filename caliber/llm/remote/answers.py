@@ -1,4 +1,4 @@
-"""Documents of providers, read by type: what is not as agreed is an error that says where, and never quotes it."""
+"""Parsing of services' answers by type: a wrong answer is an error that names the place and quotes nothing."""
 
 from __future__ import annotations
 

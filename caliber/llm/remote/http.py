@@ -1,4 +1,4 @@
-"""Services over HTTP: JSON out and in, with every way it can go wrong as one error of the tree.
+"""HTTP client for services: JSON out and in, with one typed error for each failure.
 
 A key is read when a request is made, from the environment, and is in nothing that is kept: no attribute, no error, no
 event. Bodies of refusals are read for their codes only, because services quote keys and texts in them.

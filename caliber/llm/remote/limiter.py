@@ -1,4 +1,4 @@
-"""Pacing: no more requests and tokens a minute than a service allows.
+"""Rate limiter: no more requests and tokens a minute than a service allows.
 
 Source: M-016.
 """

@@ -1,4 +1,4 @@
-"""Requests on the wire: httpx over connections whose every read and write knows when the call must have ended.
+"""Connections of the HTTP client: httpx, where every read and write knows the end of the call.
 
 httpx bounds single reads, so a service that sends a byte at a time is never late. Here each operation on a socket is
 bounded by what is left of the whole request (``deadline.remaining_s``), and closing wakes whoever waits for one.

@@ -1,4 +1,4 @@
-"""embedding_space, embedding, embedding_cache. Source: K-042, K-187, C-396."""
+"""Relations of vectors: embedding_space, embedding, embedding_cache. Source: K-042, K-187, C-396."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Acts of forgetting."""
+"""Relation of erasures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""note, usage, edge. Source: C-391, K-196, K-200, K-201, O-10."""
+"""Relations of knowledge: note, usage, edge. Source: C-391, K-196, K-200, K-201, O-10."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""memory_type: the memories that a store has beside the built-in ones. Source: C-130, C-132, docs/decisions/0160."""
+"""Relation memory_type: the declared memories of a store. Source: C-130, C-132, docs/decisions/0160."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""tenant: the one relation of the directory, which is a store of its own. Source: O-1, P-006."""
+"""Relation tenant: the one relation of the directory, which is a store of its own. Source: O-1, P-006."""
 
 from __future__ import annotations
 

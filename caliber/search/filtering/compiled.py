@@ -1,4 +1,4 @@
-"""Filters of the language as callers write them: compiled once for each kind they are asked of, and kept.
+"""Compiled filters of callers: one for each kind, and kept.
 
 The parser is imported with the first text: whoever asks without one does not wait for it.
 

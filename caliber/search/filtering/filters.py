@@ -1,4 +1,4 @@
-"""Searchable kinds and filters by values: checks of a caller's arguments, and what they ask of records.
+"""Searchable kinds and filters by values: checks of arguments, and their conditions on records.
 
 A filter is a condition, so k hits come back whenever k records match and count as found.
 
@@ -24,9 +24,9 @@ from caliber.model.time import from_us, to_us
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.validity import rows_in_force
 from caliber.schema.catalog import Catalog
-from caliber.schema.in_force import asked_us
 from caliber.schema.predicate import Predicate, all_of, one_of
 from caliber.schema.relation import Column, ColumnType, Relation, Residence
+from caliber.schema.validity import asked_us
 from caliber.storage.compile.filters import filterable
 from caliber.storage.sql.full_text import texts_of
 

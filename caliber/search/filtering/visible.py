@@ -1,4 +1,4 @@
-"""Rows of one kind that a principal may see at one boundary, kept from search to search.
+"""Visible rows of one kind for a principal at one boundary, kept from search to search.
 
 A search asks for the same mask over all rows as the one before it, so the mask is kept with what is counted over it.
 It is used again only where it must be the same: for the same boundary, the same verdicts on who may see what, and an
@@ -22,8 +22,8 @@ from caliber.kernels import KeywordSnapshot
 from caliber.kernels.evaluator import LEAST_INSTANT, MOST_INSTANT, Allowed
 from caliber.resident.mirror import Generation, RelationSnapshot
 from caliber.resident.predicates import Texts, held_texts, mask
-from caliber.schema.in_force import asked_us
 from caliber.schema.predicate import Predicate, Variable
+from caliber.schema.validity import asked_us
 from caliber.search.filtering.filters import Seen, alive
 from caliber.search.filtering.where import Where
 

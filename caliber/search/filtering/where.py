@@ -1,4 +1,4 @@
-"""Filters of a search: which of the records in sight they let through.
+"""Filters of a search: the mask of the visible records that they let through.
 
 Source: C-161 to C-165; docs/decisions/0147.
 """

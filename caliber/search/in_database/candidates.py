@@ -1,4 +1,4 @@
-"""Candidates of a search through the database: best by each word, nearest, newest, and those beside.
+"""Candidates of a search in the database: best by each word, nearest, newest, and their neighbours.
 
 Everything here is asked of one session, hence of one commit boundary, and counts only what the principal may see. What
 comes out is bounded by ``search.candidates_max``; while no more records than that match, nothing is left out.
@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from caliber.config.search import SearchConfig
 from caliber.kernels import VectorMatrix
 from caliber.model.embedding import EmbeddingSpace
-from caliber.schema.in_force import asked_us
 from caliber.schema.predicate import all_of
 from caliber.schema.relation import Relation
 from caliber.schema.relations import BY_NAME
+from caliber.schema.validity import asked_us
 from caliber.search.request import Asked
 from caliber.search.stats import KindStats
 from caliber.storage.compile.codec import Row, dump_json

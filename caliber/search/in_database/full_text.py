@@ -1,4 +1,4 @@
-"""Entries of a backend's full text: the terms and parts that the keyword leg in memory would find a record by.
+"""Entries of a backend's full text: the terms and parts under which a record is found.
 
 Source: K-171, P-039; docs/decisions/0081.
 """

@@ -1,4 +1,4 @@
-"""Opening the search in the database: a store's full text is kept by every writer, and made where it is lacking."""
+"""Opening of the search in the database: every writer keeps a store's full text; it is built where it is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Snapshots of what one call needs, read for it, where records are not in memory (``search.mode = "backend"``).
+"""Snapshots of the records that one call needs, read from the database (``search.mode = "backend"``).
 
 Windows, closing and completing work on a trajectory: its scopes, turns and artifacts, and notes on given things. All of
 one snapshot is read in one session, hence at one commit boundary.

@@ -1,4 +1,4 @@
-"""Searches through the database, for a tenant whose records are not in memory (``search.mode = "backend"``).
+"""Search in the database, for a tenant whose records are not in memory (``search.mode = "backend"``).
 
 The database says how many texts hold each word and which records come into question; those are read, and searched by
 the same ``Searcher`` as resident memory, over a mirror of them alone. What counts texts is asked of all records in

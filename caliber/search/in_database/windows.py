@@ -1,4 +1,4 @@
-"""Searches through the database for one window: what is recalled, and what rules take.
+"""Search in the database for one window: for recall and for rules.
 
 All of them are asked at one boundary, of one query; what is counted over the store is counted once.
 

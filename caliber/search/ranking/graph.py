@@ -1,4 +1,4 @@
-"""The graph leg: what is linked with the best that words and vectors found.
+"""Graph leg: records linked with the best hits of words and vectors.
 
 Source: M-035, M-037, M-038; docs/search.md.
 """

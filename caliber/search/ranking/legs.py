@@ -1,4 +1,4 @@
-"""The legs of a search: words, vectors. Each scores the rows of every searched kind; what joins them is in ``fusion``.
+"""Keyword and vector legs of a search: each scores the rows of every searched kind; ``fusion`` joins them.
 
 Source: M §1.3, K-119; docs/search.md.
 """

@@ -1,4 +1,4 @@
-"""Words that mean nearly the same: which stems of a store may stand in for a word of a query, and how far."""
+"""Similar words: the stems of a store that may replace a word of a query, and their nearness."""
 
 from __future__ import annotations
 

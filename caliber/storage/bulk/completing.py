@@ -1,4 +1,4 @@
-"""Columns that a load leaves out, and derived columns that it states: made or checked, batch by batch.
+"""Completion of a load: columns that it leaves out, and derived columns, made or checked batch by batch.
 
 Ids come from a kernel, derived columns from ``caliber.storage.compile.derived``.
 """

@@ -1,4 +1,4 @@
-"""A load as every database does it: record batches are read, completed and checked one at a time; what it reports."""
+"""Bulk load common to every database: record batches are read, completed and checked one at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Between entities and rows: one pair of functions a relation, generated once from its declaration.
+"""Codecs between entities and rows: one pair of functions a relation, generated from its declaration.
 
 A row is a tuple of what the driver stores (ints, floats, str, bytes, None) in column order, with the
 ordinal first where the relation has one. Generated code is several times faster than a loop over columns.

@@ -1,4 +1,4 @@
-"""Damage in a store: values that nobody can have written, told from faults of ours and named without being quoted.
+"""Detection of damaged values in a store: told apart from our own faults, and named without being quoted.
 
 Whoever makes something of stored values does so within ``blaming``, or catches ``UNREADABLE`` himself: a raw error of
 Python's becomes one that says which row of which relation is damaged, and in which column. An error of a row that is

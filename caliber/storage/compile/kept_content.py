@@ -1,4 +1,4 @@
-"""The content that a record had: its content columns as JSON, kept for replay in ``content_version``."""
+"""Packing of replaced content: the content columns of a record as JSON, kept for replay in ``content_version``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records that a condition holds for, a page of them in an order, as a database gives them.
+"""Listings in the database: a page of the records that meet a condition, in an order.
 
 The order is that of ids, or of a column and then of ids; what has no value comes last. A page begins behind the last
 record of the one before, by its values, so that it does not matter what became of that record since.

@@ -1,4 +1,4 @@
-"""A relation read page by page, in the order of its ordinals or keys, within one session."""
+"""Paging through a relation in one session, in the order of its ordinals or keys."""
 
 from __future__ import annotations
 

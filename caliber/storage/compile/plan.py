@@ -1,4 +1,4 @@
-"""The plan compiler: from a relation to the statements that serve it.
+"""Plan compiler: from a relation to the statements that serve it.
 
 ``compile_relation`` yields every regular statement of a relation once; at run time a plan's text goes to the
 driver unchanged, so no SQL is built for a request. What differs between databases is a ``Dialect``.
@@ -14,9 +14,9 @@ from hashlib import sha256
 from typing import Any, Final, Protocol
 
 from caliber.schema.catalog import Catalog
-from caliber.schema.in_force import active
 from caliber.schema.relation import AccessPath, Column, ForeignKey, Relation, Unique
 from caliber.schema.traits import Pruned
+from caliber.schema.validity import active
 from caliber.storage.compile.codec import Codec, codec_of
 from caliber.storage.compile.predicates import trait_condition
 from caliber.storage.compile.spelling import literal, quote, quote_all

@@ -1,4 +1,4 @@
-"""One connection inside one transaction, as plans run on it, and how many did."""
+"""Session of statements: one connection inside one transaction, and a count of its statements."""
 
 from __future__ import annotations
 

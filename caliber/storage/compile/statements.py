@@ -1,4 +1,4 @@
-"""The irregular statements, by name: what each takes and gives. Every backend writes its own text for each.
+"""Irregular statements, by name: their parameters and results. Every backend writes its own text for each.
 
 A test proves that a backend has them all, with these parameters and results.
 """

@@ -1,4 +1,4 @@
-"""Relations with all they have: the ordinal too, which bulk leaves to the store, is a column like the others.
+"""Relations as a dump holds them: with the ordinal, which a bulk load leaves to the store, as a column.
 
 Windows and kept contents name rows by ordinals: what is to be a store again must keep them.
 """

@@ -1,4 +1,4 @@
-"""Parquet files of records: written and read a batch at a time, whoever made them."""
+"""Parquet files of records: written and read a batch at a time, from any program."""
 
 from __future__ import annotations
 

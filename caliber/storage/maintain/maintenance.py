@@ -1,4 +1,4 @@
-"""Looking after a store: its state, room that is given back, views for people, all of it read at one boundary.
+"""Maintenance of a store: status, vacuum, views for people, and a snapshot of everything.
 
 What a database knows of itself each tells in its own way; ``None`` stands for what it does not know.
 """

@@ -1,4 +1,4 @@
-"""Refusals by the store of a tenant that has moved away, or is just moving."""
+"""Refusals by the store of a tenant that has moved, or is moving."""
 
 from __future__ import annotations
 

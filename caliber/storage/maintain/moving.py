@@ -1,4 +1,4 @@
-"""One store becomes the copy of another, row by row, whatever databases they are in.
+"""Copy of a store row by row, between any two databases.
 
 The copy keeps ordinals and versions: windows and content versions name rows by them. Rows come as Arrow record batches
 in the order of their keys, so that two stores are compared side by side with a batch of each in memory, and only where

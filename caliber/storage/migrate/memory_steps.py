@@ -1,4 +1,4 @@
-"""From the memories that a store has to those that a configuration declares: one step at a time, each told first.
+"""Migration of declared memories: steps from those in the store to those in the configuration, each reported first.
 
 A step is what one transaction does: its statements, and the row of ``memory_type`` that says so. What comes next is
 found anew from what the store says, so that whoever is second, or comes back after a crash, goes on where it stands.
@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from caliber.model.errors import InvalidValue, SchemaMismatch
+from caliber.schema.declared_memories import embedded_field, faults, own_memory
 from caliber.schema.memory_definitions import definition_of, memory_from
 from caliber.schema.memory_types import Field, FieldType, Index, MemoryType
-from caliber.schema.own_memories import embedded_field, faults, own_memory
 from caliber.schema.relation import Relation
 from caliber.schema.relations import MEMORY_TYPE, RELATIONS
 from caliber.schema.relations.memory import FIRST_CODE, LAST_CODE, NAMESAKE_BITS, StoredMemory

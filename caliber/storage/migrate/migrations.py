@@ -1,4 +1,4 @@
-"""Schema versions: what each adds, and which versions of CALIBER may read and write a store that has it.
+"""Schema versions: the changes of each, and the versions of CALIBER that may read and write a store.
 
 Migrations expand first and contract later, so that old and new processes can run side by side. ``create`` makes
 the newest schema at once; ``migrate`` brings an older one up to it; ``open`` does neither and says what to run.

@@ -1,4 +1,4 @@
-"""Steps of a store's full text, if it has one: tables made, emptied or removed with a step of memories.
+"""Migration of a store's full text along with its memories: tables made, emptied or removed.
 
 Source: docs/decisions/0160, 0082.
 """

@@ -1,4 +1,4 @@
-"""Irregular statements about vectors: what lacks one, what a space holds, what belongs to nobody.
+"""Irregular statements about vectors: records without one, contents of a space, orphans.
 
 One text serves every database: nothing in them is spelt differently but parameters, which the dialect writes.
 """
@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from caliber.schema.catalog import Catalog
-from caliber.schema.in_force import active
 from caliber.schema.relation import Relation
 from caliber.schema.relations import EMBEDDING, RELATIONS
+from caliber.schema.validity import active
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.plan import Dialect, Plan
 from caliber.storage.compile.predicates import trait_condition

@@ -1,4 +1,4 @@
-"""A backend's own vector index: what finds near vectors where they are not in memory.
+"""Protocol of a backend's own vector index: it finds near vectors that are not in memory.
 
 An index finds candidates; they are scored exactly afterwards, by the kernels that search memory. Where an index cannot
 give as many as are asked for, every vector in sight is compared: a filter never hides what meets it.

@@ -1,4 +1,4 @@
-"""Answers of a store to a process that does not know its memories any more. Source: docs/decisions/0160."""
+"""Checks that a process still knows the memories of its store. Source: docs/decisions/0160."""
 
 from __future__ import annotations
 

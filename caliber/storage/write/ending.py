@@ -1,4 +1,4 @@
-"""Taking records out of use as their relation says: archived, or deleted. Source: C-157, C-228, K-063, K-095, K-190."""
+"""Ending of records as their relation declares: archived, or deleted. Source: C-157, C-228, K-063, K-095, K-190."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 from caliber.model.errors import InternalError, NotFound
 from caliber.model.time import from_us
-from caliber.schema.in_force import is_active
 from caliber.schema.relation import Relation
 from caliber.schema.traits import Pruned
+from caliber.schema.validity import is_active
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 

@@ -1,4 +1,4 @@
-"""Events that are in the log as soon as the work they tell of is. Others are written behind."""
+"""Events that are logged in the transaction of their work. All others are written behind."""
 
 from __future__ import annotations
 

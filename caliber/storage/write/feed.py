@@ -1,4 +1,4 @@
-"""The feed of other processes' writes to resident memory. Each backend has its own way (design, section 5)."""
+"""Feed of other processes' writes to resident memory. Each backend has its own way (design, section 5)."""
 
 from __future__ import annotations
 

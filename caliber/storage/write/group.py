@@ -1,4 +1,4 @@
-"""The sharing of one transaction by many writers of a process.
+"""Group commit: many writers of a process share one transaction.
 
 Threads that arrive while another one commits wait in line, each on a lock of its own. The thread that leads takes those
 that wait into one transaction and one commit, wakes every one whose work is done, and hands the lead to the first that

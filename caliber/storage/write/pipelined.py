@@ -1,4 +1,4 @@
-"""Work that goes on in steps: what it asks of the database at each step travels together.
+"""Pipelined work: the statements of a step travel together.
 
 A piece of work may be a generator. It yields the statements of a step and is sent their rows, so that a database over
 a network answers a step in one round trip, and the steps of writers that share a transaction in one for all of them.

@@ -1,4 +1,4 @@
-"""Rows that would break a rule of uniqueness, found before a statement fails and ends the transaction."""
+"""Uniqueness check of changed rows, before a statement fails and ends the transaction."""
 
 from __future__ import annotations
 

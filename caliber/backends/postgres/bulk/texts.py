@@ -1,4 +1,4 @@
-"""Columns with texts that PostgreSQL cannot hold as they are: NUL, and numbers of JSON that it would write anew."""
+"""Columns of text that PostgreSQL cannot store as they are: NUL, and numbers of JSON that it would rewrite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cancelling statements: asked of the server on a connection of its own, and waited for by nobody."""
+"""Cancellation of statements: requested on a second connection, without waiting for the answer."""
 
 from __future__ import annotations
 

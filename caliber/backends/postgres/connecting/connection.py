@@ -1,4 +1,4 @@
-"""One connection, and how plans run on it: prepared once, in the binary protocol, several to a round trip.
+"""Prepared statements of one connection: the binary protocol, several statements in a round trip.
 
 The driver's connection makes and closes the link; statements go through libpq's own calls (``psycopg.pq``), where a
 plan is its prepared name and its parameters are bytes already. Commands that need no answer yet wait in a queue and

@@ -1,4 +1,4 @@
-"""Making connections: parameters, faults of the DSN, and a deadline that the library does not know."""
+"""Opening of connections: parameters, faults of the DSN, and a deadline that libpq does not enforce."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From PostgreSQL's errors to CALIBER's: the one table of this backend, by SQLSTATE.
+"""Translation of PostgreSQL's errors into CALIBER's: the one table of this backend, by SQLSTATE.
 
 The driver's error stays as ``__cause__``, made of the primary message alone: details and connection errors name keys,
 values, hosts and users.

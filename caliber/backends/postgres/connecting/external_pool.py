@@ -1,4 +1,4 @@
-"""Connections of a pool that the caller made: taken for one transaction each, and given back as they came."""
+"""Pool of the caller: connections are taken for one transaction each, and given back unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work that locks whole tables, in short turns: who comes meanwhile waits behind a turn, never behind all of it."""
+"""Retries of work that locks whole tables: in short turns, so that writers wait for one turn only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logging in as a role of one's own: the DSN with another user, and a password made of a secret and the role's name."""
+"""Login of a tenant's own role: the DSN with another user, and a password derived from a secret and the role."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ordinals that are reserved before the rows are written that get them."""
+"""Ordinals reserved before their rows are written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The connections of one store: made when needed, checked when taken, replaced when dead."""
+"""Connection pool of one store: made when needed, checked when taken, replaced when dead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Between rows, as storage keeps them, and PostgreSQL's binary format.
+"""Conversion between rows, as storage keeps them, and PostgreSQL's binary format.
 
 Rows hold the same Python values whatever the database: ids and vectors as bytes, instants as microseconds since 1970,
 JSON and lists of texts as canonical JSON, booleans as 0 and 1. What a statement takes and gives is asked of the server

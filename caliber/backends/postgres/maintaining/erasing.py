@@ -1,4 +1,4 @@
-"""Getting rid of bytes in PostgreSQL: tables, their indexes and statistics rewritten, the log moved on.
+"""Removal of erased bytes in PostgreSQL: tables, indexes and statistics rewritten, the log moved on.
 
 VACUUM FULL writes a table anew and gives the old files up; what older transactions may still see it must carry over, so
 it waits for them. Samples of columns live in a catalogue of the server, which is rewritten too where we may. The log is

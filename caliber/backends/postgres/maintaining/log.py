@@ -1,4 +1,4 @@
-"""Ridding the server's log (WAL) of what was written so far, by writing over it.
+"""Overwriting of the server's log (WAL), so that its old segments keep no erased bytes.
 
 A checkpoint gives old segments up: some are removed, others renamed, to be used again under a later number with their
 old bytes in them. The server fills the rest of a segment with zeros when it is told to go on to the next, so going on

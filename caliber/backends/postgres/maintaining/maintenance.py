@@ -1,4 +1,4 @@
-"""Looking after a tenant's schema."""
+"""Maintenance of a tenant's schema: status, views, vacuum, snapshots."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ import functools
 from typing import Final
 
 from caliber.backends.postgres.dialect import PostgresDialect
-from caliber.schema.in_force import in_force
 from caliber.schema.relation import Relation
 from caliber.schema.relations import BY_NAME
+from caliber.schema.validity import in_force
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.filters import filter_condition
 from caliber.storage.compile.plan import Plan

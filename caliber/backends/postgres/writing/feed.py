@@ -1,4 +1,4 @@
-"""Transactions that resident memory knows of, by PostgreSQL's own snapshots.
+"""Feed of committed transactions for resident memory, by PostgreSQL's own snapshots.
 
 Numbers are given out before commits, and commits come in another order: "all up to N" would lose what committed late.
 So a boundary is the snapshot of the transaction that was read in, and news are change records whose transaction that

@@ -1,4 +1,4 @@
-"""Hearing at once that others wrote: LISTEN on a direct connection, which a pool in transaction mode cannot give.
+"""Listener for other processes' commits: LISTEN on a direct connection, which a transaction pool cannot give.
 
 What memory needs to know comes from the feed; here it is only told to look. So it loses nothing while the connection is
 down: the follower polls as without it, and looks again as soon as it is back. Events are in the notification itself,

@@ -1,4 +1,4 @@
-"""Messages of a commit to other processes, sent in its own transaction and read on the other side.
+"""Notifications of a commit to other processes, sent in its own transaction and parsed on the other side.
 
 A tenant has one channel, which every open store of it with a ``feed_dsn`` listens to: who wrote, and the events of the
 transaction in their order. The events that have a name of their own go out under it too, for listeners that are not

@@ -1,4 +1,4 @@
-"""The order of commits: followers hear of them as those came that can depend on each other.
+"""Order of commits: followers get dependent commits in their order.
 
 A ticket is taken right before COMMIT is sent: whoever depends on a transaction can only have taken its own after that
 COMMIT was done.

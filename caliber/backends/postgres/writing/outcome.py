@@ -1,4 +1,4 @@
-"""The outcome of a COMMIT whose answer never came, asked of the server."""
+"""Outcome of a COMMIT whose answer was lost, asked of the server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write transactions: as many at once as there are connections, each retried when it lost a race.
+"""Writer of PostgreSQL: concurrent write transactions, each retried after a lost race.
 
 At durability ``group`` writers that wait share a transaction, whose statements travel together.
 

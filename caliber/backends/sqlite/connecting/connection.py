@@ -1,4 +1,4 @@
-"""One SQLite connection: how it is opened, and how plans run on it."""
+"""Connection to one SQLite file: opening, and running plans."""
 
 from __future__ import annotations
 

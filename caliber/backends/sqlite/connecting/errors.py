@@ -1,4 +1,4 @@
-"""From apsw's errors to CALIBER's: the one table of this backend. The driver's error stays as ``__cause__``."""
+"""Translation of apsw's errors into CALIBER's: the one table of this backend. ``__cause__`` keeps the original."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The names of the files of an open store, and whether they still stand for them.
+"""Names of the files of an open store, and the check that they still name the same files.
 
 A file that was removed or replaced goes on for who has it open: SQLite takes what is written there for committed, and
 nobody will ever read it. Nor may the log and its index be others than those in use: whoever opens the file next uses

@@ -1,4 +1,4 @@
-"""Getting rid of bytes in SQLite: full text merged, the file rewritten, the log folded into it and emptied.
+"""Removal of erased bytes in SQLite: full text merged, the file rewritten, the log emptied.
 
 VACUUM writes every page anew, so that nothing is left in free pages or inside of pages; a checkpoint in mode TRUNCATE
 then empties the log. Both need a moment without readers of an older boundary.

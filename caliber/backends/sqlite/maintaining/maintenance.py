@@ -1,4 +1,4 @@
-"""Looking after a SQLite store."""
+"""Maintenance of a SQLite store: status, views, vacuum, snapshots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Restoring a SQLite store: made whole beside the old one, checked, and then taken over in one transaction.
+"""Restore of a SQLite store: built beside the old one, checked, and taken over in one transaction.
 
 A store that is there is not replaced as a file: who has it open would go on writing into the one without a name. Its
 pages are overwritten, as any transaction of another process would; what they held is there until that one commits.

@@ -1,4 +1,4 @@
-"""Views for people in SQLite, which keeps no comments: what a view is for stands in its own text."""
+"""Views for people in SQLite, which has no comments: each view's text begins with its description."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fence around a file that is about to move: triggers refuse, whoever writes and by whatever means.
+"""Fence around a file that is about to move: triggers refuse every write, by any program.
 
 They are made in a write transaction, which is alone: what was written before is there, what comes after is refused.
 Source: docs/decisions/0131.

@@ -11,10 +11,10 @@ import functools
 
 from caliber.backends.sqlite.dialect import DIALECT
 from caliber.backends.sqlite.statements import ROW
-from caliber.schema.in_force import in_force
 from caliber.schema.relation import Relation
 from caliber.schema.relations import BY_NAME
 from caliber.schema.relations.memory import is_declared
+from caliber.schema.validity import in_force
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.filters import filter_condition
 from caliber.storage.compile.plan import Plan

@@ -1,4 +1,4 @@
-"""From a declared memory to a relation of its own: its columns, its entity, and where everything lives in memory.
+"""Relations of declared memories: columns, entity, and residence in memory.
 
 Every such relation has the same system columns beside the declared fields; a field that is called as one of those
 that say where a record belongs is that column. What a declaration can change later (which fields must be given, the

@@ -1,4 +1,4 @@
-"""Records that count: in use, and holding at an instant. Made from the traits ``active`` and ``valid``.
+"""Validity of records: active, and valid at an instant, from the traits ``active`` and ``valid``.
 
 ``storage.compile.predicates`` makes conditions of these predicates, ``resident.validity`` masks of the same traits;
 tests hold all against each other. Source: K-080, C-452, C-453.

@@ -1,4 +1,4 @@
-"""Retired records are retired for everybody: one rule, ``schema.in_force``, replaced several.
+"""Retired records are retired for everybody: one rule, ``schema.validity``, replaced several.
 
 Before it was declared once, a superseded record was still given vectors, and was pruned a second time.
 Source: K-080, K-190, C-228, C-452; docs/decisions/0203.
@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from caliber.model.time import from_us
-from caliber.schema.in_force import counts, in_force, is_active
 from caliber.schema.relations import ARTIFACT, NOTE, RELATIONS
 from caliber.schema.traits import Pruned
+from caliber.schema.validity import counts, in_force, is_active
 from caliber.storage.write.ending import prune
 from caliber.testing import inspect
 
