@@ -13,13 +13,19 @@ from support.cli_runs import caliber as run
 from support.cli_runs import caliber_json
 from support.configs import USER
 from support.evidence import scale
+from support.fixtures import NAMES
 
 from caliber import Caliber, ContextWindow
 from caliber.config import CaliberConfig, profiles
 from caliber.model.context import AssemblyAction, SourceType
 from caliber.model.time import FixedClock
 
-PROFILES = ("reference", "coding-agent", "chat-companion", "ops-agent")
+PROFILES = [
+    *((name, "reference") for name in NAMES),
+    ("postgres", "coding-agent"), ("sqlite", "chat-companion"), ("sqlite", "ops-agent"),
+]  # fmt: skip
+"""The reference on each database, every other profile on one: windows are made in memory, of records that the contract
+of databases has all of them keep alike."""
 MINUTE_MS = 60_000
 FACT = "By the way, my dog is called Pixel."
 QUESTION = "What is my dog called?"
@@ -146,7 +152,7 @@ def check_filled(window: ContextWindow) -> None:
 
 
 @pytest.mark.parametrize("closed", [False, True], ids=["open", "closed often"])
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize(("backend", "profile"), PROFILES, indirect=["backend"])
 def test_what_was_said_first_is_in_every_window_that_asks_for_it(backend: Any, profile: str, closed: bool) -> None:
     clock = FixedClock()
     memory = backend.open(shipped(backend, profile), clock=clock)
@@ -210,10 +216,17 @@ def test_a_rule_on_turns_takes_the_most_relevant(backend: Any, mode: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("profile", "length"),
-    [("chat-companion", 176), ("chat-companion", 400), ("reference", 440), ("reference", 900), ("ops-agent", 440),
-     ("coding-agent", 900)],
-)  # fmt: skip
+    ("backend", "profile", "length"),
+    [
+        *((name, "reference", 440) for name in NAMES),
+        ("sqlite", "reference", 900),
+        ("sqlite", "chat-companion", 176),
+        ("postgres", "chat-companion", 400),
+        ("sqlite", "ops-agent", 440),
+        ("postgres", "coding-agent", 900),
+    ],
+    indirect=["backend"],
+)
 def test_no_window_shows_one_message_where_more_fits(backend: Any, profile: str, length: int) -> None:
     settings = shipped(backend, profile)
     clock = FixedClock()
@@ -234,7 +247,7 @@ def test_no_window_shows_one_message_where_more_fits(backend: Any, profile: str,
 # --- 3: a small record is not crowded out --------------------------------------------------------
 
 
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize(("backend", "profile"), PROFILES, indirect=["backend"])
 def test_a_small_artifact_with_the_answer_enters_at_every_budget(backend: Any, profile: str) -> None:
     clock = FixedClock()
     memory = backend.open(shipped(backend, profile), clock=clock)
@@ -261,7 +274,7 @@ def test_a_small_artifact_with_the_answer_enters_at_every_budget(backend: Any, p
 # --- 4: a cap gives way --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize(("backend", "profile"), PROFILES, indirect=["backend"])
 def test_a_long_artifact_enters_where_there_is_room(backend: Any, profile: str) -> None:
     clock = FixedClock()
     memory = backend.open(shipped(backend, profile), clock=clock)
@@ -289,7 +302,7 @@ def test_a_long_artifact_enters_where_there_is_room(backend: Any, profile: str) 
 # --- 5: a large budget is used -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize(("backend", "profile"), PROFILES, indirect=["backend"])
 def test_a_question_about_a_repository_uses_the_budget(backend: Any, profile: str, tmp_path: Path) -> None:
     backend.needs("reopen")
     settings = shipped(backend, profile)
@@ -312,7 +325,7 @@ def test_a_question_about_a_repository_uses_the_budget(backend: Any, profile: st
 # --- 6: closing a scope takes nothing from view --------------------------------------------------
 
 
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize(("backend", "profile"), PROFILES, indirect=["backend"])
 def test_closing_a_scope_keeps_the_last_exchanges_in_view(backend: Any, profile: str) -> None:
     clock = FixedClock()
     memory = backend.open(shipped(backend, profile), clock=clock)

@@ -10,11 +10,13 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterator
+from itertools import cycle
 from typing import Any
 
 import numpy as np
 import pytest
 from support.configs import USER
+from support.fixtures import NAMES
 from support.waits import until
 
 import caliber
@@ -633,7 +635,8 @@ CORRUPTIONS = {
 }
 
 
-@pytest.mark.parametrize("kind", CORRUPTIONS)
+# Memory is the same over every database, and the verifier reads each: the databases take turns.
+@pytest.mark.parametrize(("backend", "kind"), [*zip(cycle(NAMES), CORRUPTIONS, strict=False)], indirect=["backend"])
 def test_verifier_sees_planted_corruption(kind: str, backend: Any, start: Any) -> None:
     # design section 5: "a test corrupts one to prove that it sees it"
     agent = filled(backend, start, count=12)

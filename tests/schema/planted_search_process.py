@@ -116,11 +116,10 @@ TIPS = {
 }
 
 
-def main(path: str, knobs: dict[str, Any], is_file: bool, folder: str) -> None:
-    for mode in ("resident", "backend") if is_file else ("resident",):
+def main(path: str, knobs: dict[str, Any], folder: str) -> None:
+    for mode in ("resident", "backend"):
         settings = config(path, search__mode=mode, **knobs)
-        if is_file:
-            caliber.create(settings)
+        caliber.create(settings)
         try:
             with caliber.open(settings) as memory:
                 insert(memory)
@@ -132,27 +131,23 @@ def main(path: str, knobs: dict[str, Any], is_file: bool, folder: str) -> None:
                 exported(memory)
                 left = found(memory), memory.storage.tips.count()
                 archive_file, back = (Path(folder) / f"{mode}-{name}.zip" for name in ("there", "back"))
-                if is_file:
-                    memory.admin.backup(archive_file)
-            if is_file:
-                caliber.restore(settings, archive_file, replace=True)
-                elsewhere = config(str(Path(folder) / f"{mode}.db"), search__mode=mode)
-                caliber.restore(elsewhere, archive_file)  # of whatever database it is
-                for place in (settings, elsewhere):
-                    with caliber.open(place) as memory:
-                        assert (found(memory), memory.storage.tips.count()) == left
-                with caliber.open(elsewhere) as memory:
-                    memory.admin.backup(back)
-                caliber.restore(settings, back, replace=True)  # and back
-                with caliber.open(settings) as memory:
+                memory.admin.backup(archive_file)
+            caliber.restore(settings, archive_file, replace=True)
+            elsewhere = config(str(Path(folder) / f"{mode}.db"), search__mode=mode)
+            caliber.restore(elsewhere, archive_file)  # of whatever database it is
+            for place in (settings, elsewhere):
+                with caliber.open(place) as memory:
                     assert (found(memory), memory.storage.tips.count()) == left
-            if is_file:
-                caliber.purge(settings)
-                caliber.create(settings)
+            with caliber.open(elsewhere) as memory:
+                memory.admin.backup(back)
+            caliber.restore(settings, back, replace=True)  # and back
+            with caliber.open(settings) as memory:
+                assert (found(memory), memory.storage.tips.count()) == left
+            caliber.purge(settings)
+            caliber.create(settings)
             by_rule(path, search__mode=mode, **knobs)
         finally:
-            if is_file:
-                caliber.purge(settings)
+            caliber.purge(settings)
 
 
 def insert(memory: Any) -> None:
@@ -264,4 +259,4 @@ def ended(memory: Any) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], json.loads(sys.argv[2]), sys.argv[3] == "kept", sys.argv[4])
+    main(sys.argv[1], json.loads(sys.argv[2]), sys.argv[3])

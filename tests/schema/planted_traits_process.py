@@ -150,17 +150,15 @@ def page(title: str, body: str, **fields: Any) -> Page:
     return Page(**{**plain, **fields})
 
 
-def main(path: str, knobs: dict[str, Any], is_file: bool) -> None:
+def main(path: str, knobs: dict[str, Any]) -> None:
     settings = config(path, embedding_provider=None, **knobs)
-    if is_file:
-        caliber.create(settings)
+    caliber.create(settings)
     try:
         with caliber.open(settings) as memory:
             derived(memory)
             erased(memory)
     finally:
-        if is_file:
-            caliber.purge(settings)
+        caliber.purge(settings)
 
 
 def derived(memory: Any) -> None:
@@ -260,4 +258,4 @@ def erased(memory: Any) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], json.loads(sys.argv[2]), sys.argv[3] == "kept")
+    main(sys.argv[1], json.loads(sys.argv[2]))

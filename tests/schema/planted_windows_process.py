@@ -124,37 +124,33 @@ DONE, OTHERS, RULE, UNASKED = (
 )
 
 
-def main(path: str, knobs: dict[str, Any], is_file: bool, folder: str) -> None:
-    del folder
-    for mode in ("resident", "backend") if is_file else ("resident",):
+def main(path: str, knobs: dict[str, Any]) -> None:
+    for mode in ("resident", "backend"):
         for order in ("stable_first", "priority"):
-            store(path, is_file, search__mode=mode, assembly__order=order, **knobs)
+            store(path, search__mode=mode, assembly__order=order, **knobs)
         rules = [{"memory": name, "mode": {"kind": "full"}, "priority": 50} for name in ("step_taken", "law")]
-        store(path, is_file, search__mode=mode, injection_rules=rules, **knobs)
-    summed_up(path, is_file, **knobs)
-    labelled(path, is_file, **knobs)
+        store(path, search__mode=mode, injection_rules=rules, **knobs)
+    summed_up(path, **knobs)
+    labelled(path, **knobs)
 
 
-def store(path: str, is_file: bool, **knobs: Any) -> None:
+def store(path: str, **knobs: Any) -> None:
     settings = config(path, **knobs)
-    if is_file:
-        caliber.create(settings)
+    caliber.create(settings)
     try:
         with caliber.open(settings) as memory:
             in_windows(memory, knobs)
     finally:
-        if is_file:
-            caliber.purge(settings)
+        caliber.purge(settings)
 
 
-def summed_up(path: str, is_file: bool, **knobs: Any) -> None:
+def summed_up(path: str, **knobs: Any) -> None:
     """Records of a task give way to one that sums them up when it ends; those of another task stay."""
     when = {"kind": "compress_on", "when": {"on": "task_end"}}
     fields = [{"name": "words", "type": "text"}]
     steps = {"name": "step_taken", "type": "working", "fields": fields, "retention": when}
     settings = config(path, memories=[steps], **knobs)
-    if is_file:
-        caliber.create(settings)
+    caliber.create(settings)
     try:
         with caliber.open(settings, summarization_provider=ScriptedSummarizer()) as memory:
             task, other = (memory.start_trajectory(goal, initiator=USER).trajectory_id for goal in ("sail", "stay"))
@@ -166,15 +162,13 @@ def summed_up(path: str, is_file: bool, **knobs: Any) -> None:
             assert left[f"summary of {DONE}"].trajectory_id == task
             assert memory.admin.check() == []
     finally:
-        if is_file:
-            caliber.purge(settings)
+        caliber.purge(settings)
 
 
-def labelled(path: str, is_file: bool, **knobs: Any) -> None:
+def labelled(path: str, **knobs: Any) -> None:
     """A law is trusted no more than the steps that name it: those written one by one, and those loaded."""
     settings = config(path, **knobs)
-    if is_file:
-        caliber.create(settings)
+    caliber.create(settings)
     try:
         with caliber.open(settings) as memory:
             task = memory.start_trajectory("sail", initiator=USER).trajectory_id
@@ -192,8 +186,7 @@ def labelled(path: str, is_file: bool, **knobs: Any) -> None:
             assert labels == {law.law_id: TrustLabel.WEB, other.law_id: TrustLabel.USER}
             assert memory.admin.check() == []
     finally:
-        if is_file:
-            caliber.purge(settings)
+        caliber.purge(settings)
 
 
 def in_windows(memory: Any, knobs: dict[str, Any]) -> None:
@@ -218,4 +211,4 @@ def in_windows(memory: Any, knobs: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], json.loads(sys.argv[2]), sys.argv[3] == "kept", sys.argv[4])
+    main(sys.argv[1], json.loads(sys.argv[2]))
