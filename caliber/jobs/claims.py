@@ -34,6 +34,8 @@ def extend_all() -> float:
     """
     waits = []
     for claim in list(_in_progress.values()):
+        if claim.settled:
+            continue
         # Who lost the lease, or whose store is closed, finds out in the transaction of the work.
         with contextlib.suppress(Superseded, CaliberError):
             if claim.due_for_extension_us <= 0:
@@ -76,7 +78,7 @@ class Claim:
         self._jobs = jobs
         self.job = job
         self.settled = False
-        """Whether a transaction of the work ended the job, or gave it another time."""
+        """Whether a committed transaction of the work ended the job, or gave it another time."""
         self._extended_us = to_us(job.scheduled_at)
 
     @contextlib.contextmanager
@@ -99,7 +101,7 @@ class Claim:
         Raises: Superseded.
         """
         erasures = self.end(uow, JobOutcome.DONE)
-        self.settled = True
+        uow.on_commit.append(self._settle)
         return erasures
 
     def end(self, uow: UnitOfWork, outcome: JobOutcome) -> int:
@@ -139,11 +141,14 @@ class Claim:
     def reschedule(self, uow: UnitOfWork, due_us: int, payload: dict[str, Any]) -> None:
         """Let the job wait for its next time, in the transaction of its work. Raises: Superseded."""
         self._changed(uow, rescheduled(self.current(uow), uow.now_us, due_us, payload))
-        self.settled = True
+        uow.on_commit.append(self._settle)
 
     def postpone(self, uow: UnitOfWork, payload: dict[str, Any], reason: str) -> None:
         """Let the job wait for its next attempt, in a transaction that records why. Raises: Superseded."""
         self._changed(uow, dataclasses.replace(self._jobs.postponed(uow, self.current(uow), reason), payload=payload))
+        uow.on_commit.append(self._settle)
+
+    def _settle(self) -> None:
         self.settled = True
 
     def _changed(self, uow: UnitOfWork, job: Job) -> None:

@@ -227,18 +227,29 @@ class JobQueue:
         due = [(at, kind) for kind, at in self._available() if at <= bound]
         order = {kind: place for place, kind in enumerate(self._handlers)}
         for _, kind in sorted(due, key=lambda each: (self._handlers[each[1]].priority, each[0], order[each[1]])):
-            if self._takes(kind) and (claims := self._claim(self._handlers[kind])):
+            if claims := self._claim(self._handlers[kind]):
                 return claims
         return []
 
     def _claim(self, handler: Handler) -> list[Claim]:
-        def work(uow: UnitOfWork) -> list[Job]:
+        def work(uow: UnitOfWork) -> tuple[bool, list[Job]]:
             values = (handler.kind, uow.now_us, uow.now_us + self.lease_us, self._claimant, handler.batch)
-            return self._fit(uow, uow.select_entities(JOB, "job.claim", *values))
+            jobs = uow.select_entities(JOB, "job.claim", *values)
+            return bool(jobs), self._fit(uow, jobs)
 
-        jobs = self._engine.write(work)
-        if jobs:
-            self._count(handler.kind, 1)
+        # Counted first, or two threads that look at the same time would both be the last that may run the kind.
+        with self._counting:
+            if not self._takes(handler.kind):
+                return []
+            self._running[handler.kind] = self._running.get(handler.kind, 0) + 1
+        jobs: list[Job] = []
+        try:
+            more = True
+            while more and not jobs:  # what follows jobs that are all given up is due as well
+                more, jobs = self._engine.write(work)
+        finally:
+            if not jobs:
+                self._count(handler.kind, -1)
         return [Claim(self, job) for job in sorted(jobs, key=lambda job: (job.due_at, job.job_id))]
 
     def claim_one(self, job_id: uuid.UUID) -> Claim | None:
@@ -326,13 +337,16 @@ class JobQueue:
         """
         done, finished = 0, []
         try:
-            for claim in claims:
-                count = self.attempt(claim)
-                done += count or 0
-                if count is not None and not claim.settled:
-                    finished.append(claim)
-            if finished:
-                self._finish(finished)
+            with contextlib.ExitStack() as working:
+                for claim in claims:  # all of them, or others claim the last ones of a batch meanwhile
+                    working.enter_context(claim.working())
+                for claim in claims:
+                    count = self.attempt(claim)
+                    done += count or 0
+                    if count is not None and not claim.settled:
+                        finished.append(claim)
+                if finished:
+                    self._finish(finished)
         finally:
             self._count(claims[0].job.kind, -1)
         return done
@@ -364,17 +378,18 @@ class JobQueue:
     def attempt(self, claim: Claim) -> int | None:
         """Do one job; return how many actions that took, None where it is another's, or failed."""
         try:
-            with claim.working():
-                return self._handlers[claim.job.kind].run(claim)
+            return self._handlers[claim.job.kind].run(claim)
         except Superseded:
             return None
         except Exception as error:
             if is_of_handler(error):
                 raise
+            if claim.settled:  # the work is done, whatever came after it
+                self._engine.record_error(f"job {claim.job.kind}", error)
+                return None
             if self.stopping or self._engine.state != "open":
                 self._release(claim)
                 return None
-            claim.settled = False
             try:
                 self.fail(claim, error)
             except CaliberError:
