@@ -74,7 +74,7 @@ def columns(quick: bool) -> Columns:
 
 def test_mask_of_notes(contest: Callable[..., None], columns: Columns, evaluators: dict[str, Evaluator]) -> None:
     def mask(evaluator: Evaluator) -> Any:
-        found = evaluator.in_force(columns.live, columns.ended, columns.rule, columns.allowed)
+        found = evaluator.valid_rows(columns.live, columns.ended, columns.rule, columns.allowed)
         evaluator.keep_members(found, columns.codes, np.array([1, 4, 7], np.int32))
         return found
 

@@ -299,11 +299,13 @@ class Module:
                 head, body = "def", f"return self._stream({given})"
             else:
                 head, body = "async def", f"{'' if result == 'None' else 'return '}await self._run({given})"
-        said = [] if member.name in SPECIAL else [f"    {line}" if line else "" for line in said_of(member, spoken)]
+        documented = (
+            [] if member.name in SPECIAL else [f"    {line}" if line else "" for line in docstring_of(member, spoken)]
+        )
         return [
             *(["@property"] if member.is_property else []),
             f"{head} {member.name}({parameters}) -> {result}:",
-            *said,
+            *documented,
             f"    {body}",
             "",
         ]
@@ -328,7 +330,7 @@ class Module:
             "\n".join(
                 [
                     f"async def {name}({parameters}) -> {result}:",
-                    *(f"    {line}" if line else "" for line in said_of(member, "caliber")),
+                    *(f"    {line}" if line else "" for line in docstring_of(member, "caliber")),
                     f"    {'' if result == 'None' else 'return '}await {call}",
                 ]
             )
@@ -350,7 +352,7 @@ class Module:
 RULES = "# ruff: noqa: A001, A002, N802  (the names are those of the synchronous face)"
 
 
-def said_of(member: Member, spoken: str) -> list[str]:
+def docstring_of(member: Member, spoken: str) -> list[str]:
     """Return the docstring of an asynchronous member: the first sentence of its namesake's, and where the rest is."""
     text = inspect.getdoc(member.function)
     assert text, f"{member.function.__qualname__} has no docstring"

@@ -21,7 +21,7 @@ from caliber.model.progress import Progress
 from caliber.model.time import from_us
 from caliber.model.trajectory import Artifact, Scope, Turn
 from caliber.policies import trigger_jobs
-from caliber.resident.validity import rows_in_force
+from caliber.resident.validity import visible_rows
 from caliber.retention.retaining import Retaining
 from caliber.schema.relations import (
     ARTIFACT,
@@ -36,7 +36,7 @@ from caliber.schema.relations import (
     TURN,
 )
 from caliber.schema.traits import Exported
-from caliber.schema.validity import counts
+from caliber.schema.validity import is_valid
 from caliber.search.filtering.filters import check_vector
 from caliber.storage.bulk.protocol import BATCH_ROWS, BulkReport, OnExisting
 from caliber.storage.write.unit_of_work import UnitOfWork
@@ -137,8 +137,8 @@ class _Similar(Table):
         vectors = snapshot.vectors.get((self._relation.name, space.space_id))
         if vectors is None or not owners.length:
             return []
-        in_force = rows_in_force(owners, engine.clock.now_us())
-        rows, scores = vectors.best(query, owners, in_force, limit, least)
+        visible = visible_rows(owners, engine.clock.now_us())
+        rows, scores = vectors.best(query, owners, visible, limit, least)
         return [(owners.entity_id(row), score) for row, score in zip(rows.tolist(), scores.tolist(), strict=True)]
 
 
@@ -151,7 +151,7 @@ class ArtifactTable(_Similar, of=ARTIFACT):
         """Return the artifact of this content that is in use in a trajectory, or None (C-331)."""
         found: list[Artifact] = self._list("list_by_hash", trajectory_id, content_hash, deadline_ms=deadline_ms)
         now = from_us(self._engine.clock.now_us())
-        return next((artifact for artifact in found if counts(ARTIFACT, artifact, now)), None)
+        return next((artifact for artifact in found if is_valid(ARTIFACT, artifact, now)), None)
 
     def list_by_trajectory(
         self,

@@ -74,7 +74,7 @@ class AsyncRecordReader(AsyncFace, of=RecordReader):
         descending: bool = False,
         limit: int | None = None,
         after: Any = None,
-        in_force: bool = True,
+        valid: bool = True,
         deadline_ms: int | None = None,
         **equal: Any,
     ) -> list[Any]:
@@ -89,7 +89,7 @@ class AsyncRecordReader(AsyncFace, of=RecordReader):
             descending=descending,
             limit=limit,
             after=after,
-            in_force=in_force,
+            valid=valid,
             deadline_ms=deadline_ms,
             **equal,
         )
@@ -98,12 +98,12 @@ class AsyncRecordReader(AsyncFace, of=RecordReader):
         self,
         filter: str | Mapping[str, Any] | None = None,
         *,
-        in_force: bool = True,
+        valid: bool = True,
         deadline_ms: int | None = None,
         **equal: Any,
     ) -> int:
         """Return how many records ``find`` would return. See ``RecordReader.count``."""
-        return await self._run(self._sync.count, filter, in_force=in_force, deadline_ms=deadline_ms, **equal)
+        return await self._run(self._sync.count, filter, valid=valid, deadline_ms=deadline_ms, **equal)
 
     async def search(
         self,

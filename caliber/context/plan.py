@@ -48,7 +48,7 @@ def source_type_of(source: int) -> SourceType:
     """Return the kind of source for a number."""
     relation = RECORDS.get(source)
     if relation is not None:
-        return relation.in_windows.shown_as
+        return relation.in_windows.source_type
     return _TEXTS.get(source, SourceType.MEMORY)
 
 
@@ -317,10 +317,10 @@ def _place(source: int) -> tuple[int, int]:
 
 def _declared(config: CaliberConfig) -> dict[int, Relation]:
     """Return the relations of the declared memories of a configuration, by source."""
-    from caliber.schema.declared_memories import is_own, own_memory
+    from caliber.schema.declared_memories import bind_declared, is_own
 
     declared = [memory.declared for memory in config.memories]
-    return {OWN + at: own_memory(memory, 0).relation for at, memory in enumerate(declared) if is_own(memory)}
+    return {OWN + at: bind_declared(memory, 0).relation for at, memory in enumerate(declared) if is_own(memory)}
 
 
 def _most(config: CaliberConfig, records: Mapping[int, Relation]) -> tuple[tuple[tuple[int, ...], int], ...]:

@@ -58,8 +58,8 @@ def compile_parts(
     state = Building()
     _definitions(state, parts)
     # What a program does not define is not there.
-    left_out = {} if base is None else base(state.data)
-    data = merged({**{name: [] for name in DECLARED_IN_LISTS}, **left_out}, state.data)
+    base_values = {} if base is None else base(state.data)
+    data = merged({**{name: [] for name in DECLARED_IN_LISTS}, **base_values}, state.data)
     if finish is not None:
         data = finish(data)
     _filters(state, data)

@@ -44,14 +44,14 @@ def compile_text(text: str, *, name: str = "<text>", base: CaliberConfig | str |
 
 def check_text(text: str, *, name: str = "<text>", base: CaliberConfig | str | None = None) -> Checked:
     """Return the configuration that a program says and what is doubtful in it; as ``compile_text`` otherwise."""
-    left_out = base_of(base)
+    base_values = base_of(base)
     parsed = read(text, name=name)
     included = [item.span for item in parsed.program.items if isinstance(item, ast.Include)]
     faults: list[ConfigError] = list(parsed.faults)
     faults.extend(parsed.source.fault(span, "only files can include others") for span in included[:FAULTS_MAX])
     checked: Checked | None = None
     try:
-        checked = compile_parts([Part(parsed.program, parsed.source)], base=left_out)
+        checked = compile_parts([Part(parsed.program, parsed.source)], base=base_values)
     except MultipleErrors as error:
         faults.extend(_new(error, faults))
     if faults or checked is None:

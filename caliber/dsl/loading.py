@@ -50,13 +50,13 @@ def check(path: str | os.PathLike[str], *, base: CaliberConfig | str | None = No
     if not isinstance(given, str | os.PathLike) or not isinstance(os.fspath(given), str):
         raise DTypeError(field="path", expected="the path of a configuration", got=type(path).__name__)
     file = Path(path)
-    left_out = base_of(base)
+    base_values = base_of(base)
     if file.suffix.lower() != PROGRAM_SUFFIX:
-        checked = check_config(load_config_file(file, base=left_out))
+        checked = check_config(load_config_file(file, base=base_values))
     else:
         from caliber.dsl.files import load_program
 
-        checked = load_program(file, base=left_out)
+        checked = load_program(file, base=base_values)
     if isinstance(base, str) and checked.config.embedding_provider is None and checked.config.vector is None:
         doubt = ConfigWarning(_NOBODY_EMBEDS.format(base), "embedding_provider")
         checked = checked._replace(warnings=(*checked.warnings, doubt))

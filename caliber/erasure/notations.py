@@ -78,7 +78,7 @@ def _undone(reading: Reading) -> Reading:
     last = 0
     for found in _ESCAPE.finditer(reading.text):
         at, after = found.span()
-        said = _said(found)
+        said = _unescaped(found)
         pieces += [reading.text[last:at], said]
         starts += [*reading.starts[last:at], *[reading.starts[at]] * len(said)]
         ends += [*reading.ends[last:at], *[reading.ends[after - 1]] * len(said)]
@@ -87,14 +87,14 @@ def _undone(reading: Reading) -> Reading:
     return Reading("".join(pieces), [*starts, *reading.starts[last:]], [*ends, *reading.ends[last:]])
 
 
-def _said(found: re.Match[str]) -> str:
+def _unescaped(found: re.Match[str]) -> str:
     """Return the character of an escape; the escape itself where it has none."""
     kind = found.lastgroup
     raw = found[0]
     if kind == "entity":
         return html.unescape(raw)
     if kind == "tag":  # it may be none, or hold a name in an address: what is inside it is undone first
-        inner = _INSIDE.sub(_said, raw[1:-1])
+        inner = _INSIDE.sub(_unescaped, raw[1:-1])
         return " " if inner == raw[1:-1] else f"<{inner}>"
     if kind == "letter":
         return _LETTERS.get(found["letter"], found["letter"])

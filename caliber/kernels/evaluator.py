@@ -78,12 +78,14 @@ class Evaluator:
     def __repr__(self) -> str:
         return f"Evaluator({self.name})"
 
-    def in_force(self, live: Bools, ended: npt.NDArray[np.uint8], rule: Rule, allowed: Allowed | None = None) -> Bools:
+    def valid_rows(
+        self, live: Bools, ended: npt.NDArray[np.uint8], rule: Rule, allowed: Allowed | None = None
+    ) -> Bools:
         """Return the mask of rows that are live, not ended, within their bounds and allowed. Shapes: all ``[n]``."""
         out = np.empty(len(live), np.bool_)
         seen = _ALL if allowed is None else allowed
         columns = [part.column for part in rule]
-        _checked(self.loops.in_force(live, ended, *columns, _bounds(rule), seen.codes, seen.verdicts, out), "codes")
+        _checked(self.loops.valid_rows(live, ended, *columns, _bounds(rule), seen.codes, seen.verdicts, out), "codes")
         return out
 
     def keep_members(self, mask: Bools, column: npt.NDArray[Any], values: npt.NDArray[Any]) -> None:

@@ -22,7 +22,7 @@ def _outside(values: NDArray[Any], size: int) -> bool:
     return bool(len(values)) and (int(values.min()) < 0 or int(values.max()) >= size)
 
 
-def in_force(
+def valid_rows(
     live: Bools, ended: NDArray[np.uint8], first: Ints, second: Ints, third: Ints, bounds: Ints,
     codes: NDArray[np.int32], allowed: Bools, out: Bools,
 ) -> int:  # fmt: skip

@@ -29,15 +29,15 @@ class Quoted:
 
     def __init__(self, source: Source) -> None:
         self.trust = source.trust
-        self._said = {" ".join(source.text.split())}
+        self._wordings = {" ".join(source.text.split())}
         for sentence in split_sentences(source.text):
-            self._said.update(wordings(sentence.text))
+            self._wordings.update(wordings(sentence.text))
             if sentence.kind is UnitKind.CODE:
-                self._said.add(" ".join(" ".join(sentence.text.splitlines()[1:-1]).split()))
+                self._wordings.add(" ".join(" ".join(sentence.text.splitlines()[1:-1]).split()))
 
     def says(self, sentence: str) -> bool:
         """Return whether a sentence of it is this one."""
-        return sentence in self._said
+        return sentence in self._wordings
 
 
 class NoteSources:

@@ -26,7 +26,7 @@ from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.memories import MemoryBinding
 from caliber.schema.predicate import Predicate, all_of
 from caliber.schema.relation import Column, ColumnType, Residence
-from caliber.schema.validity import in_force
+from caliber.schema.validity import validity
 from caliber.search.filtering.compiled import variables
 from caliber.search.opening import SearchEngine
 from caliber.storage.compile.codec import codec_of
@@ -79,7 +79,7 @@ class RecordReader:
         descending: bool = False,
         limit: int | None = None,
         after: Any = None,
-        in_force: bool = True,
+        valid: bool = True,
         deadline_ms: int | None = None,
         **equal: Any,
     ) -> list[Any]:
@@ -88,7 +88,7 @@ class RecordReader:
         ``filter`` is a condition in words, or a mapping of fields to values, as the keywords are; of a list of values
         one must do. ``order_by`` names a number or an instant: records without one come last, equal ones by id. A page
         begins behind ``after``, a record or its id. Records that were taken back or do not hold now are left out,
-        unless ``in_force`` is False.
+        unless ``valid`` is False.
 
         Raises: InvalidValue, DTypeError; NotFound for the id of a record that there is not.
         """
@@ -96,7 +96,7 @@ class RecordReader:
         order = conditions.order_of(self._bound, order_by)
         arguments.as_flag(descending, "descending")
         most = None if limit is None else arguments.as_whole(limit, "limit", 1)
-        predicate = self._predicate(filter, equal, in_force)
+        predicate = self._predicate(filter, equal, valid)
         with bounded(deadline_ms):
             behind = None if after is None else self._behind(after, order)
             snapshot = self._snapshot()
@@ -109,13 +109,13 @@ class RecordReader:
         self,
         filter: str | Mapping[str, Any] | None = None,  # noqa: A002  (as ``find``)
         *,
-        in_force: bool = True,
+        valid: bool = True,
         deadline_ms: int | None = None,
         **equal: Any,
     ) -> int:
         """Return how many records ``find`` would return. Raises: as ``find``."""
         self._engine.check_open()
-        predicate = self._predicate(filter, equal, in_force)
+        predicate = self._predicate(filter, equal, valid)
         with bounded(deadline_ms):
             snapshot = self._snapshot()
             if snapshot is not None:
@@ -152,13 +152,13 @@ class RecordReader:
         self, given: str | Mapping[str, Any] | None, equal: Mapping[str, Any], counting: bool
     ) -> Predicate | None:
         kind = self._relation.name
-        arguments.as_flag(counting, "in_force")
+        arguments.as_flag(counting, "valid")
         asked = None
         if isinstance(given, str):
             asked = self._shared.filters.of(given, (kind,), named=True)[kind]
         elif given is not None:
             asked = conditions.equalities(self._bound, arguments.as_mapping(given, "filter"))
-        return all_of(in_force(self._relation) if counting else None, asked, conditions.equalities(self._bound, equal))
+        return all_of(validity(self._relation) if counting else None, asked, conditions.equalities(self._bound, equal))
 
     def _unsearched(self) -> str:
         return "is not searched by words"

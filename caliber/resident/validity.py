@@ -16,7 +16,7 @@ from caliber.resident.mirror import RelationSnapshot
 from caliber.schema.relation import Relation, Residence
 
 
-def rows_in_force(
+def visible_rows(
     snapshot: RelationSnapshot, at_us: int, allowed: Allowed | None = None, start: int = 0
 ) -> NDArray[np.bool_]:
     """Return the mask of rows from row ``start`` on that are active, valid at an instant and visible.
@@ -35,7 +35,7 @@ def rows_in_force(
         allowed = Allowed(allowed.codes[start:], allowed.verdicts)
     if len(flags) == 1 and len(ranges) == 3:
         one, two, three = ranges
-        return snapshot.evaluator.in_force(live, snapshot.column(flags[0])[start:], (one, two, three), allowed)
+        return snapshot.evaluator.valid_rows(live, snapshot.column(flags[0])[start:], (one, two, three), allowed)
     found = live.copy()
     for name in flags:
         found &= snapshot.column(name)[start:] == 0

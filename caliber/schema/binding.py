@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from caliber.model.errors import InternalError
 from caliber.model.hints import did_you_mean
-from caliber.schema.declared_memories import field_faults, own_memory
+from caliber.schema.declared_memories import bind_declared, field_faults
 from caliber.schema.indexing import INDEXES, OWN_INDEXES, index_faults
 from caliber.schema.memories import BUILT_IN, MemoryBinding
 from caliber.schema.memory_types import Field, FieldType, MemoryType
@@ -39,7 +39,7 @@ def binding_of(memory: MemoryType | None, name: str) -> MemoryBinding:
     if bound is None:
         if memory is None:
             raise InternalError(f"there is no memory {name}")
-        return own_memory(memory, 0)  # its number decides what is stored, not what its fields are called
+        return bind_declared(memory, 0)  # its number decides what is stored, not what its fields are called
     if memory is None:
         return bound
     declared = {item.name: item.values for item in memory.fields if item.values}
@@ -82,7 +82,7 @@ def _unbound(memory: str, bound: MemoryBinding, item: Field) -> str:
         known = did_you_mean(item.name, bound.fields, f"it has {', '.join(bound.fields)}")
         return f"every store has the memory {memory}, and it has no field {item.name}; {known}"
     if column.type not in _KINDS[item.type]:
-        return f"{item.name} of {memory} is {_said(column)}, not {item.type}"
+        return f"{item.name} of {memory} is {_type_of(column)}, not {item.type}"
     if item.type is FieldType.ENUM and column.enum is not None:
         unknown = [value for value in item.values if value not in tuple(column.enum)]
         if unknown:
@@ -90,7 +90,7 @@ def _unbound(memory: str, bound: MemoryBinding, item: Field) -> str:
     return ""
 
 
-def _said(column: Column) -> str:
+def _type_of(column: Column) -> str:
     for kind, columns in _KINDS.items():
         if columns[:1] == (column.type,):
             return kind.value

@@ -91,7 +91,7 @@ def _referrers(mirrored: Iterable[Relation]) -> Referrers:
 def _in_order(rows: Iterable[StoredMemory]) -> list[MemoryBinding]:
     """Return memories, each after the one whose records its own belong to."""
     # Most stores have none, and opening one of them need not load what makes relations of them.
-    from caliber.schema.declared_memories import own_memory
+    from caliber.schema.declared_memories import bind_declared
     from caliber.schema.memory_definitions import memory_from
 
     waiting: dict[str, MemoryBinding] = {}
@@ -99,7 +99,7 @@ def _in_order(rows: Iterable[StoredMemory]) -> list[MemoryBinding]:
         memory = memory_from(row.definition)
         if memory.name != row.name or row.name in BOUND or row.name in waiting:
             raise StorageError("memory_type and its definition hold different names; run `caliber doctor`")
-        waiting[row.name] = own_memory(memory, row.code, plural_of(row.name))
+        waiting[row.name] = bind_declared(memory, row.code, plural_of(row.name))
     out: list[MemoryBinding] = []
     while waiting:
         ready = [name for name, memory in waiting.items() if memory.type.parent not in waiting]

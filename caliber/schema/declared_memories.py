@@ -218,7 +218,7 @@ def relation_name(name: str) -> str:
 
 
 @functools.lru_cache(maxsize=512)
-def own_memory(memory: MemoryType, code: int, plural: str | None = None) -> MemoryBinding:
+def bind_declared(memory: MemoryType, code: int, plural: str | None = None) -> MemoryBinding:
     """Return a declared memory bound to a relation of its own; the same one for the same declaration.
 
     Raises: InvalidValue for what ``faults`` names.

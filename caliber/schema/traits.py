@@ -236,7 +236,7 @@ class Window:
     enters: Enters
     source: int | None = None
     section: SectionType = SectionType.RECALL
-    shown_as: SourceType = SourceType.MEMORY
+    source_type: SourceType = SourceType.MEMORY
     template: str | None = None
     """The text of a record, with columns in braces; None: each of ``fields`` that has a value, as a list."""
     fields: tuple[str, ...] = ()

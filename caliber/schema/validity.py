@@ -21,7 +21,7 @@ def active(relation: Relation) -> Predicate | None:
 
 
 @functools.lru_cache(maxsize=512)
-def in_force(relation: Relation) -> Predicate | None:
+def validity(relation: Relation) -> Predicate | None:
     """Return the condition under which a record counts now (``now()``); None where each does."""
     parts: list[Predicate] = [_unset(name) for name in relation.active]
     if relation.valid is not None:
@@ -44,8 +44,8 @@ def is_active(relation: Relation, record: Any) -> bool:
     return all(getattr(record, name) is None for name in relation.active)
 
 
-def counts(relation: Relation, record: Any, at: datetime) -> bool:
-    """Return whether a record is in use and holds at an instant."""
+def is_valid(relation: Relation, record: Any, at: datetime) -> bool:
+    """Return whether a record is active and valid at an instant."""
     return why_not(relation, record, at) is None
 
 

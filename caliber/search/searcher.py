@@ -78,8 +78,8 @@ class Searcher:
 
     def _spelt(self, names: Sequence[str]) -> list[tuple[str, ...]]:
         """Return names as queries would name them. Their words stand in the texts, so they are known already."""
-        spelt = self.keywords.dictionary.spellings([name.encode("utf-8", "replace") for name in names])
-        return [self._reader.name(parts) for parts in spelt]
+        spelling = self.keywords.dictionary.spellings([name.encode("utf-8", "replace") for name in names])
+        return [self._reader.name(parts) for parts in spelling]
 
     def terms_of(self, part: str) -> tuple[str, ...]:
         """Return the terms that a part of a word is found by."""
@@ -235,7 +235,7 @@ class Searcher:
     def _weights(self, request: Request, links: LinkGraph | None) -> tuple[dict[str, float], str | None]:
         """Return the weight of each leg, and the note on a leg that is configured and missing."""
         missing, degraded = self._missing(request, links)
-        return fusion.weights_in_force(self._settings.weights, missing), degraded
+        return fusion.effective_weights(self._settings.weights, missing), degraded
 
     def _missing(self, request: Request, links: LinkGraph | None) -> tuple[list[str], str | None]:
         """Return the legs that are not to be had, and what to say of it if the configuration counts on them."""

@@ -31,7 +31,7 @@ from caliber.model.trajectory import (
 )
 from caliber.model.trust import TrustLabel, least_trusted
 from caliber.schema.relations import ARTIFACT, SCOPE, SESSION, TRAJECTORY, TURN
-from caliber.schema.validity import counts
+from caliber.schema.validity import is_valid
 from caliber.storage.compile.derived import derive
 from caliber.storage.write.ending import archive
 from caliber.storage.write.unit_of_work import UnitOfWork
@@ -131,7 +131,7 @@ def create_artifact(
     existing: Artifact | None = uow.find_by(
         ARTIFACT, _BY_CONTENT, scope.trajectory_id.bytes, new.content_hash, new.artifact_type.value, trust.value
     )
-    if existing is not None and counts(ARTIFACT, existing, now):
+    if existing is not None and is_valid(ARTIFACT, existing, now):
         return _update_provenance(uow, existing, new, now), False
     # The trajectory before all that belongs to it: so it is locked when it is deleted, and nobody waits in a circle.
     uow.update(TRAJECTORY, dataclasses.replace(trajectory, last_activity_at=now))

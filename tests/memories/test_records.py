@@ -85,7 +85,7 @@ def test_a_record_is_stored_and_read_as_it_was_said(kept: Any) -> None:  # C-130
     assert archived.archived_at is not None
     assert facts.archive(made.record_id) == archived
     assert facts.find() == []
-    assert facts.find(in_force=False) == [archived]
+    assert facts.find(valid=False) == [archived]
     facts.delete(made.record_id)
     for call in (facts.get, facts.archive, facts.delete, facts.update):
         with pytest.raises(NotFound):
@@ -157,7 +157,7 @@ def test_all_that_is_wrong_with_a_record_is_said_at_once(kept: Any) -> None:
     ):
         with pytest.raises((InvalidValue, RequiredFieldMissing), match=said):
             facts.update(uuid.uuid4(), changes)
-    assert facts.count(in_force=False) == 0
+    assert facts.count(valid=False) == 0
 
 
 def test_an_id_is_that_of_one_record_of_any_kind(kept: Any, start: Any) -> None:
@@ -237,7 +237,7 @@ def test_records_belong_to_others_and_are_where_those_are(backend: Any, kept: An
     assert steps.find(parent_id=fact.record_id) == [step]
     assert steps.find("position >= 1", scope_id=agent.scope_id) == [step]
     facts.delete(fact.record_id)
-    assert steps.count(in_force=False) == 0
+    assert steps.count(valid=False) == 0
     hidden = agent.note("a secret", visible_to=["agent:somebody"])
     stranger = kept.acting_as(caliber.Principal("agent", "else"))
     assert remarks.insert(text="mine", parent=hidden.note_id).parent_id == hidden.note_id
@@ -381,7 +381,7 @@ def test_any_record_comes_back_as_it_was(backend: Any, kept: Any) -> None:
             asked = {name: value for name, value in fields.items() if name not in ("about", "occurred_at")}
             assert record in facts.find(**asked)
             facts.delete(record.record_id)
-        assert facts.count(in_force=False) == 0
+        assert facts.count(valid=False) == 0
 
     any_records()
     assert kept.admin.verify() == []
@@ -436,9 +436,7 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def agrees(self) -> None:
         if hasattr(self, "facts"):
-            found = {
-                r.record_id: (r.subject, r.score, r.archived_at is not None) for r in self.facts.find(in_force=False)
-            }
+            found = {r.record_id: (r.subject, r.score, r.archived_at is not None) for r in self.facts.find(valid=False)}
             assert found == self.model
             assert self.facts.count() == sum(not gone for _, _, gone in self.model.values())
 

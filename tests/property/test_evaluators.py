@@ -84,7 +84,7 @@ def test_what_is_in_force(numba: Evaluator, case: Any) -> None:  # C-452, C-453
         for row in range(len(live))
     ]
     for evaluator in (NUMPY, numba):
-        assert evaluator.in_force(live, ended, rule, allowed).tolist() == expected, evaluator
+        assert evaluator.valid_rows(live, ended, rule, allowed).tolist() == expected, evaluator
 
 
 COLUMNS = {np.int64: instants, np.float64: st.floats(allow_nan=False), np.int32: st.integers(-1, 40),
@@ -331,7 +331,7 @@ def test_numbers_outside_a_column_are_refused_and_not_followed(numba: Evaluator)
         for code in (-1, 2):
             codes = np.array([0, code, 0], np.int32)
             with pytest.raises(InvalidValue, match="outside"):
-                evaluator.in_force(live, ended, rule, Allowed(codes, np.ones(2, np.bool_)))
+                evaluator.valid_rows(live, ended, rule, Allowed(codes, np.ones(2, np.bool_)))
         for row in (-1, 3):
             rows = np.array([0, row], np.int64)
             with pytest.raises(InvalidValue, match="outside"):

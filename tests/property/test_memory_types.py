@@ -22,7 +22,7 @@ from caliber.model.policies import Trigger
 from caliber.model.trajectory import ArtifactType
 from caliber.schema.binding import faults as checked
 from caliber.schema.catalog import BUILT_IN
-from caliber.schema.declared_memories import faults, own_memory
+from caliber.schema.declared_memories import bind_declared, faults
 from caliber.schema.memory_definitions import definition_of, memory_from
 from caliber.schema.memory_types import (
     Field,
@@ -167,7 +167,7 @@ def test_every_memory_without_a_fault_is_a_table(memory: MemoryType) -> None:  #
     assert any(checked(memory)) == any(faults(memory)), "what is checked beforehand is what can be made"
     if any(faults(memory)):
         with pytest.raises(InvalidValue):
-            own_memory(memory, 64)
+            bind_declared(memory, 64)
         return
     (row,) = first_memories([memory], 0)
     catalog = BUILT_IN.with_memories([row])
@@ -236,7 +236,7 @@ def test_steps_lead_to_what_would_have_been_made_at_once(
         steps = memory_steps("store", [row], wanted, DIALECT, AT)
     except SchemaMismatch:
         return
-    connection = _made(*compile_relation(own_memory(before, row.code).relation, DIALECT).create)
+    connection = _made(*compile_relation(bind_declared(before, row.code).relation, DIALECT).create)
     version = row.version
     for step in steps:
         for statement in step.statements:
@@ -245,7 +245,7 @@ def test_steps_lead_to_what_would_have_been_made_at_once(
         version += 1
         row = step.row
     final = memory_from(row.definition)
-    made = _made(*compile_relation(own_memory(final, row.code).relation, DIALECT).create)
+    made = _made(*compile_relation(bind_declared(final, row.code).relation, DIALECT).create)
     assert _schema(connection, "memory_fact") == _schema(made, "memory_fact")
     assert memory_steps("store", [row], wanted, DIALECT, AT) == []
     kept = {item.name for item in final.fields}

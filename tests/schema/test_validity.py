@@ -14,7 +14,7 @@ import pytest
 from caliber.model.time import from_us
 from caliber.schema.relations import ARTIFACT, NOTE, RELATIONS
 from caliber.schema.traits import Pruned
-from caliber.schema.validity import counts, in_force, is_active
+from caliber.schema.validity import is_active, is_valid, validity
 from caliber.storage.write.ending import prune
 from caliber.testing import inspect
 
@@ -41,7 +41,7 @@ def test_what_is_out_of_use_is_nowhere_in_use(relation: Any, column: str, memory
     end(memory, relation, gone, column, other)
     assert key not in {hit.id for hit in memory.search("ferry", kinds=[relation.name], limit=9).hits}
     assert key not in {getattr(item, relation.key[0]) for item in memory.records(relation.name).find()}
-    assert key in {getattr(item, relation.key[0]) for item in memory.records(relation.name).find(in_force=False)}
+    assert key in {getattr(item, relation.key[0]) for item in memory.records(relation.name).find(valid=False)}
     (space,) = memory.storage.embedding_spaces.all()
     with inspect(memory).store.read() as session:
         progress = inspect(memory).store.statements[f"embedding.progress_{relation.name}"]
@@ -57,7 +57,7 @@ def test_every_relation_that_ends_says_when_it_counts() -> None:
     for relation in RELATIONS:
         if relation.ends is not None and relation.ends.pruned is Pruned.ARCHIVED:
             assert relation.ends.archive in relation.active
-            assert in_force(relation) is not None
+            assert validity(relation) is not None
         if relation.ends is not None and relation.ends.supersede is not None:
             assert relation.ends.supersede in relation.active
 
@@ -70,4 +70,4 @@ def test_a_record_holds_from_its_beginning_until_before_its_end(memory: Any, sta
     assert note.active
     second = timedelta(microseconds=1)
     moments = (at - second, at, at + timedelta(days=1) - second, at + timedelta(days=1))
-    assert [counts(NOTE, note, moment) for moment in moments] == [False, True, True, False]
+    assert [is_valid(NOTE, note, moment) for moment in moments] == [False, True, True, False]

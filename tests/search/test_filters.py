@@ -33,7 +33,7 @@ from caliber.model.errors import DTypeError, InvalidValue, NotFound, Unavailable
 from caliber.model.time import to_us
 from caliber.schema.memories import BUILT_IN, BuiltInName
 from caliber.schema.predicate import All, Comparison, Either, OneOf, Operator, Predicate, Variable, holds
-from caliber.schema.validity import in_force
+from caliber.schema.validity import validity
 from caliber.search.opening import SearchEngine
 from caliber.storage.compile.filters import filterable
 from caliber.testing import inspect
@@ -102,7 +102,7 @@ class World(Filled):
             if relation.name != "note" or may_see(item["visible_to"], memory.principal)
         }
         meant = {key for key, item in seen.items() if holds(predicate, item, known, matches)}
-        condition = in_force(relation)
+        condition = validity(relation)
         counted = {key for key in meant if condition is None or holds(condition, seen[key], known, matches)}
         found = memory.records(name)
         try:
@@ -111,7 +111,7 @@ class World(Filled):
             if "this never holds" in str(error):
                 raise Never from None
             raise
-        assert [getattr(item, relation.key[0]) for item in found.find(text, in_force=False)] == sorted(meant), text
+        assert [getattr(item, relation.key[0]) for item in found.find(text, valid=False)] == sorted(meant), text
         assert {getattr(item, relation.key[0]) for item in found.find(text)} == counted
         assert found.count(text) == len(counted)
         if name in KINDS:
@@ -157,7 +157,7 @@ def test_a_filter_by_values_means_the_same_wherever_it_is_asked(backend: Any, mo
         relation = BUILT_IN[name].relation
         values = {each.column: list(each.values) for each in wanted if each.column in filterable(relation)}
         records = world.records[relation.name].values()
-        parts = [condition for condition in (in_force(relation),) if condition is not None]
+        parts = [condition for condition in (validity(relation),) if condition is not None]
         parts += [OneOf(column, tuple(values[column])) for column in values]
         meant = {
             item[relation.key[0]]
@@ -262,7 +262,7 @@ def test_records_are_found_by_fields_in_an_order_and_by_pages(told: Any) -> None
     assert cities(notes.find({"entity": ["Lisbon", "Porto"]}, tags="old")) == [0, 1, 2, 3]
     assert cities(notes.find("confidence > 0.5", entity="Lisbon")) == [9]
     assert cities(notes.find("valid_until <= now()")) == []
-    assert cities(notes.find("valid_until <= now()", in_force=False)) == [6, 7]
+    assert cities(notes.find("valid_until <= now()", valid=False)) == [6, 7]
     assert cities(notes.find(entity=[])) == []
     assert cities(notes.find(valid_until=None, importance=None)) == [3]
     assert notes.count(entity="Porto") == 7
@@ -270,11 +270,11 @@ def test_records_are_found_by_fields_in_an_order_and_by_pages(told: Any) -> None
     assert [item.artifact_id for item in told.memory.records("artifact").find("confidence >= 0.9")]
     assert told.memory.records("scope").count("closed_at = null") == 1
     assert told.memory.records("trajectory").find(status="active")[0].goal == "test the store"
-    by_id = notes.find(in_force=False)
+    by_id = notes.find(valid=False)
     assert [item.note_id for item in by_id] == sorted(item.note_id for item in by_id)
     for order, value in ((None, lambda item: 0), ("importance", lambda item: item.importance or 99)):
         for descending in (False, True):
-            whole = notes.find(order_by=order, descending=descending, in_force=False)
+            whole = notes.find(order_by=order, descending=descending, valid=False)
             turned = -1 if descending else 1
             keys = [(value(item) == 99, turned * value(item), turned * item.note_id.int) for item in whole]
             assert keys == sorted(keys)
@@ -282,7 +282,7 @@ def test_records_are_found_by_fields_in_an_order_and_by_pages(told: Any) -> None
             for behind in (lambda item: item, lambda item: item.note_id):
                 pages, last = [], None
                 while page := notes.find(
-                    order_by=order, descending=descending, in_force=False, limit=5, after=last and behind(last)
+                    order_by=order, descending=descending, valid=False, limit=5, after=last and behind(last)
                 ):
                     pages += page
                     last = page[-1]

@@ -36,7 +36,7 @@ from caliber.model.errors import (
     ProviderNotSupported,
 )
 from caliber.model.memories import MemoryCategory
-from caliber.schema.declared_memories import own_memory
+from caliber.schema.declared_memories import bind_declared
 from caliber.schema.memory_types import (
     Field,
     FieldType,
@@ -644,7 +644,7 @@ def test_what_is_checked_of_an_index_is_what_can_be_made(tmp_path: Path) -> None
         typed = 'enum("x")' if other.values else other.type
         schema = f"schema: {{ body: text, {other.name}: {typed} }}"
         try:
-            own_memory(memory, FIRST_CODE)
+            bind_declared(memory, FIRST_CODE)
         except InvalidValue:
             refused_by_create.add(len(lines))
         else:

@@ -128,7 +128,7 @@ _allow(
     dsl__scan="FAULTS_MAX MAX_TOKENS",
     llm__remote__http="_ADDRESS_CHARS",
     engine__engine="Engine.record_error",
-    erasure__notations="ROUNDS _said",
+    erasure__notations="ROUNDS _unescaped",
     erasure__subject="_TEXTS_MAX _LEAST_DIGITS _MARKS_MOST _pieces",
     admin__tables="_LIMIT_MAX",
     policies__policy_engine="PolicyEngine._record",

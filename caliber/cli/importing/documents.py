@@ -114,7 +114,7 @@ class Documents:
         self._now = from_us(SystemClock().now_us())
         self._shared = trajectory.initiator.entity_type is EntityType.SYSTEM
         self._notes: dict[tuple[str, str], list[Note]] = {}
-        self._said: set[tuple[str, NoteType]] = set()
+        self._imported: set[tuple[str, NoteType]] = set()
         besides = {name_space("", other) for other in others if other.trajectory_id != trajectory.trajectory_id}
         for note in memory.storage.notes.all() if self._shared else ():
             if note.namespace is None or not note.active:
@@ -123,7 +123,7 @@ class Documents:
             if source == name_space("", trajectory):  # whatever the source was called then
                 self._notes.setdefault((note.entity, note.entity_type), []).append(note)
             elif source in besides and note.trust is trust:
-                self._said.add((note.content, note.note_type))
+                self._imported.add((note.content, note.note_type))
         self._artifacts: dict[str, list[Artifact]] = {}
         for artifact in memory.storage.artifacts.list_by_trajectory(trajectory.trajectory_id):
             if artifact.superseded_by is None and artifact.retired_at is None and artifact.rolled_back_at is None:
@@ -174,7 +174,7 @@ class Documents:
 
     def _note(self, entity: str, entity_type: str, note_type: NoteType, content: str) -> None:
         before = self._notes.pop((entity, entity_type), [])
-        if not before and (content, note_type) in self._said:
+        if not before and (content, note_type) in self._imported:
             self._done.notes_known += 1
             return
         same = [

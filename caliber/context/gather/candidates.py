@@ -56,7 +56,7 @@ from caliber.model.errors import InvalidValue, NotFound
 from caliber.model.ids import ScopeId
 from caliber.model.windows import CutOff
 from caliber.resident.mirror import RelationSnapshot
-from caliber.resident.validity import rows_in_force
+from caliber.resident.validity import visible_rows
 from caliber.schema.traits import Enters
 from caliber.schema.validity import asked_us
 from caliber.search.filtering.visible import VisibleRows
@@ -164,7 +164,7 @@ def _eligible(inputs: AssemblyInputs, plan: AssemblyPlan, members: Members, sour
     owners = inputs.snapshot[plan.records[source].name]
     if source != SUMMARY and source not in members.of_task:
         at = asked_us(owners.relation, inputs.as_of_us, inputs.now_us)
-        return rows_in_force(owners, at, inputs.readers.over(owners))
+        return visible_rows(owners, at, inputs.readers.over(owners))
     allowed = np.zeros(owners.length, np.bool_)
     allowed[members.summaries if source == SUMMARY else members.of_task[source].rows] = True
     return allowed
@@ -188,8 +188,8 @@ def members_of(inputs: AssemblyInputs, plan: AssemblyPlan, searcher: Searcher) -
 
     of_task = {}
     for source in plan.entering(Enters.TASK):
-        owners, in_force = snapshot[plan.records[source].name], visibility(source).visible
-        of = [rows[in_force[rows]] for rows in (owners.group("trajectory_id", task) for task in (key, *above))]
+        owners, visible = snapshot[plan.records[source].name], visibility(source).visible
+        of = [rows[visible[rows]] for rows in (owners.group("trajectory_id", task) for task in (key, *above))]
         of_task[source] = OfTask(of[0], of[1:])
     knowledge = {source: visibility(source) for source in plan.entering(Enters.KNOWLEDGE)}
     return Members(of_task, knowledge, closed_scopes(snapshot[SCOPES], key))

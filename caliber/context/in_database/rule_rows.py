@@ -19,7 +19,7 @@ from caliber.context.rules import RulePlan
 from caliber.dsl.variables import variables_of
 from caliber.model.access import Principal
 from caliber.schema.predicate import Variable, all_of
-from caliber.schema.validity import asked_us, in_force
+from caliber.schema.validity import asked_us, validity
 from caliber.search.filtering.where import Where
 from caliber.search.request import Asked
 from caliber.storage.compile.codec import Row
@@ -53,7 +53,7 @@ class RuleRows:
         assert rule is not None
         relation = store.catalog.by_name[self._plan.records[source].name]
         listing = store.listing(
-            relation, all_of(in_force(relation), rule.predicate), relation.column(relation.age), descending=True
+            relation, all_of(validity(relation), rule.predicate), relation.column(relation.age), descending=True
         )
         most = self.limit(rule)
         rows = listing.rows(session, self._variables(source), page_rows=max(1, min(PAGE_ROWS, most)))

@@ -35,7 +35,7 @@ _BOOLS, _INTS, _FLOATS = _read(types.boolean), _read(types.int64), _read(types.f
 _WRITTEN = _write(types.int64)
 
 SIGNATURES: dict[str, list[tuple[Any, ...]]] = {
-    "in_force": [(_BOOLS, _read(types.uint8), _INTS, _INTS, _INTS, _INTS, _read(types.int32), _BOOLS,
+    "valid_rows": [(_BOOLS, _read(types.uint8), _INTS, _INTS, _INTS, _INTS, _read(types.int32), _BOOLS,
                   _write(types.boolean))],
     # Every type that a resident column may have: instants and counts, reals, interned values, enums, flags.
     "keep_members": [(_write(types.boolean), _read(item), _read(item))

@@ -18,7 +18,7 @@ FEW: Final = 16
 """Up to so many values comparing with each is quicker than looking for it among them."""
 
 
-def in_force(
+def valid_rows(
     live: Any, ended: Any, first: Any, second: Any, third: Any, bounds: Any, codes: Any, allowed: Any, out: Any
 ) -> Any:
     """Mark the live rows that have not ended, whose instants lie within bounds, and whose code is allowed."""

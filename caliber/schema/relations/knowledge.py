@@ -90,7 +90,7 @@ NOTE = Relation(
         Enters.KNOWLEDGE,
         source=4,
         section=SectionType.NOTES,
-        shown_as=SourceType.NOTE,
+        source_type=SourceType.NOTE,
         template="- {entity} ({note_type}): {content}",
         most="max_notes_in_window",
     ),

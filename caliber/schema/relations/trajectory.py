@@ -257,7 +257,7 @@ SCOPE = Relation(
         Enters.CONVERSATION,
         source=5,
         section=SectionType.HISTORY,
-        shown_as=SourceType.SCOPE_SUMMARY,
+        source_type=SourceType.SCOPE_SUMMARY,
         template="- {summary}",
         age="sequence_number",
         most="max_scopes_in_window",
@@ -330,7 +330,7 @@ TURN = Relation(
         Counted("turn_number", "trajectory", "trajectory_id", "turn_count", "turn_count"),
     ),
     text=Text(("content",), embedded="content", head="name"),
-    window=Window(Enters.CONVERSATION, source=7, shown_as=SourceType.TURN),  # as a line of a recalled passage
+    window=Window(Enters.CONVERSATION, source=7, source_type=SourceType.TURN),  # as a line of a recalled passage
     ends=Ends(Pruned.DELETED, together=("trajectory_id",), summed="artifact"),
     paths=(AccessPath("list_by_scope", ("scope_id",), ("sequence",)),),
 )
@@ -377,7 +377,7 @@ TURN_SUMMARY = Relation(
         Enters.CONVERSATION,
         source=8,
         section=SectionType.HISTORY,
-        shown_as=SourceType.TURN_SUMMARY,
+        source_type=SourceType.TURN_SUMMARY,
         template="- {content}",
         most="max_scopes_in_window",
         brief=True,
@@ -463,7 +463,7 @@ ARTIFACT = Relation(
         Enters.TASK,
         source=3,
         section=SectionType.ARTIFACTS,
-        shown_as=SourceType.ARTIFACT,
+        source_type=SourceType.ARTIFACT,
         template="[{artifact_type}]\n{content}",
         most="max_artifacts_in_window",
         whole=True,

@@ -22,7 +22,7 @@ from caliber.kernels.evaluator import Allowed
 from caliber.model.errors import DimensionMismatch, DTypeError, InvalidValue
 from caliber.model.time import from_us, to_us
 from caliber.resident.mirror import RelationSnapshot
-from caliber.resident.validity import rows_in_force
+from caliber.resident.validity import visible_rows
 from caliber.schema.catalog import Catalog
 from caliber.schema.predicate import Predicate, all_of, one_of
 from caliber.schema.relation import Column, ColumnType, Relation, Residence
@@ -85,7 +85,7 @@ def alive(
 
     What may lack a text counts when it has one. ``allowed`` says which rows may be seen.
     """
-    live = rows_in_force(snapshot, asked_us(snapshot.relation, as_of_us, now_us), allowed, start)
+    live = visible_rows(snapshot, asked_us(snapshot.relation, as_of_us, now_us), allowed, start)
     text = snapshot.relation.text
     if text is not None and text.tokens is not None:
         live &= snapshot.column(text.tokens)[start:] > 0

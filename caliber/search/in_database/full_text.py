@@ -73,8 +73,8 @@ class WordIndexer:
 
     def _entry(self, document: bytes, words: Sequence[int]) -> TextEntry:
         known = [self._tokens[word] for word in words]
-        spelt = dict.fromkeys(part for _, _, parts in known for part in parts)
-        tokens = " ".join([terms for terms, _, _ in known if terms] + list(spelt))
+        spelling = dict.fromkeys(part for _, _, parts in known for part in parts)
+        tokens = " ".join([terms for terms, _, _ in known if terms] + list(spelling))
         digest = hashlib.blake2b(document, digest_size=8).digest()
         return TextEntry(tokens, sum(count for _, count, _ in known), digest)
 
@@ -87,6 +87,6 @@ class WordIndexer:
             term_span = slice(int(term_starts[word]), int(term_starts[word + 1]))
             part_span = slice(int(part_starts[word]), int(part_starts[word + 1]))
             mine = [vocabulary.term_texts(at, at + 1)[0] for at in term_ids[term_span].tolist()]
-            spelt = [vocabulary.part_texts(at, at + 1)[0] for at in part_ids[part_span].tolist()]
-            others = tuple(f"{PART_MARK}{part}" for part in dict.fromkeys(spelt) if part not in mine)
+            spelling = [vocabulary.part_texts(at, at + 1)[0] for at in part_ids[part_span].tolist()]
+            others = tuple(f"{PART_MARK}{part}" for part in dict.fromkeys(spelling) if part not in mine)
             self._tokens.append((" ".join(mine), len(mine), others))

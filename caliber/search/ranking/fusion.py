@@ -81,7 +81,7 @@ class Hit(NamedTuple):
     at: int
 
 
-def weights_in_force(weights: SearchWeights, missing: Sequence[str]) -> dict[str, float]:
+def effective_weights(weights: SearchWeights, missing: Sequence[str]) -> dict[str, float]:
     """Return each leg's weight; that of missing legs goes to the others in proportion (M-041)."""
     given = {leg: 0.0 if leg in missing else float(getattr(weights, leg)) for leg in LEGS}
     total = sum(given.values())

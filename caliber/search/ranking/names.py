@@ -30,8 +30,8 @@ class _Known:
 class Names:
     """The names that records go by; read once a distinct value."""
 
-    def __init__(self, spelt: Callable[[Sequence[str]], list[tuple[str, ...]]]) -> None:
-        self._spelt = spelt
+    def __init__(self, spelling: Callable[[Sequence[str]], list[tuple[str, ...]]]) -> None:
+        self._spelt = spelling
         self._lock = threading.Lock()
         self._known: weakref.WeakKeyDictionary[Generation, _Known] = weakref.WeakKeyDictionary()
 
@@ -71,10 +71,10 @@ class Names:
             if known.read < len(values):
                 fresh = [value if isinstance(value, str) else "" for value in values[known.read :]]
                 for code, name in enumerate(self._spelt(fresh), known.read):
-                    spelt = name[:_LONGEST]
-                    if spelt:
-                        known.codes.setdefault(spelt, []).append(code)
-                        known.firsts.add(spelt[0])
+                    spelling = name[:_LONGEST]
+                    if spelling:
+                        known.codes.setdefault(spelling, []).append(code)
+                        known.firsts.add(spelling[0])
                 known.read += len(fresh)
             return known
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from caliber.model.errors import InvalidValue, SchemaMismatch
-from caliber.schema.declared_memories import embedded_field, faults, own_memory
+from caliber.schema.declared_memories import bind_declared, embedded_field, faults
 from caliber.schema.memory_definitions import definition_of, memory_from
 from caliber.schema.memory_types import Field, FieldType, Index, MemoryType
 from caliber.schema.relation import Relation
@@ -202,7 +202,7 @@ def _refused_together(held: MemoryType, memory: MemoryType) -> Iterator[str]:
 
 
 def _has_column(memory: MemoryType, item: Field) -> bool:
-    return item.name in own_memory(memory, 0).own
+    return item.name in bind_declared(memory, 0).own
 
 
 # --- steps ----------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ def _added(store: str, rows: Sequence[StoredMemory], memory: MemoryType, dialect
             reason=f"it has had {LAST_CODE - FIRST_CODE + 1} memories, and their codes cannot be used again;"
             " restore a backup into a new store",
         )
-    relation = own_memory(memory, code).relation
+    relation = bind_declared(memory, code).relation
     fields = len(memory.fields)
     line = f"add memory {memory.name} with {fields} field{'' if fields == 1 else 's'}"
     row = StoredMemory(code, memory.name, definition_of(memory), at, at)
@@ -233,7 +233,7 @@ def _added(store: str, rows: Sequence[StoredMemory], memory: MemoryType, dialect
 
 
 def _removed(row: StoredMemory, dialect: Dialect, at: datetime) -> MemoryStep:
-    relation = own_memory(memory_from(row.definition), row.code).relation
+    relation = bind_declared(memory_from(row.definition), row.code).relation
     owned = [
         f"DELETE FROM {dialect.table(name)} WHERE owner_type = '{relation.name}'"
         for name in (each.name for each in RELATIONS if each.has("owner_type"))
@@ -249,7 +249,7 @@ def _changed(
 ) -> MemoryStep | None:
     """Return the first step from a memory that is there to the declared one."""
     for line, after, removes in _towards(held, memory, wanted):
-        before, then = own_memory(held, row.code), own_memory(after, row.code)
+        before, then = bind_declared(held, row.code), bind_declared(after, row.code)
         statements = statements_between(before.relation, then.relation, dialect)
         if before.embedded is not None and then.embedded is None:
             name = before.relation.name

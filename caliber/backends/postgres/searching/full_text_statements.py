@@ -13,7 +13,7 @@ from typing import Final
 from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.schema.relation import Relation
 from caliber.schema.relations import BY_NAME
-from caliber.schema.validity import in_force
+from caliber.schema.validity import validity
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.filters import filter_condition
 from caliber.storage.compile.plan import Plan
@@ -36,7 +36,7 @@ def in_sight(relation: Relation, seen: str = "$2", at: str = "$3") -> str:
     Each parameter is named for every relation, also for those that have no use for it, so that all take the same ones.
     """
     instant = f"{at}::timestamptz"
-    parts = [trait_condition(in_force(relation), relation, "o", instant), f"{instant} IS NOT NULL"]
+    parts = [trait_condition(validity(relation), relation, "o", instant), f"{instant} IS NOT NULL"]
     if relation.readers is None:
         parts.append(f"{seen}::jsonb IS NOT NULL")
     else:

@@ -14,7 +14,7 @@ from caliber.backends.sqlite.statements import ROW
 from caliber.schema.relation import Relation
 from caliber.schema.relations import BY_NAME
 from caliber.schema.relations.memory import is_declared
-from caliber.schema.validity import in_force
+from caliber.schema.validity import validity
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.filters import filter_condition
 from caliber.storage.compile.plan import Plan
@@ -36,7 +36,7 @@ def _in_sight(relation: Relation, seen: str = "?2", at: str = "?3") -> str:
 
     A parameter that a relation has no use for is named all the same, so that every relation takes the same ones.
     """
-    parts = [trait_condition(in_force(relation), relation, "o", at), f"{at} IS NOT NULL"]
+    parts = [trait_condition(validity(relation), relation, "o", at), f"{at} IS NOT NULL"]
     if relation.readers is None:
         parts.append(f"{seen} IS NOT NULL")
     else:
