@@ -90,8 +90,8 @@ def one_of(column: str, values: Sequence[Literal]) -> Comparison | OneOf:
 
 def all_of(*parts: Predicate | None) -> Predicate | None:
     """Return the condition that all of some hold; None for none."""
-    known = tuple(part for part in parts if part is not None)
-    return All(known) if len(known) > 1 else (known[0] if known else None)
+    known = [part for part in parts if part is not None]
+    return All(tuple(known)) if len(known) > 1 else (known[0] if known else None)
 
 
 def variables_in(predicate: Predicate) -> frozenset[Variable]:

@@ -114,22 +114,27 @@ def conditions_of(relations: Sequence[Relation], values: Mapping[str, Any]) -> d
 
     Raises: InvalidValue for a column that no relation has, or a value that it cannot have.
     """
-    columns = {relation.name: filterable(relation) for relation in relations}
     parts: dict[str, list[Predicate]] = {relation.name: [] for relation in relations}
     for name, wanted in values.items():
-        having = [relation for relation in relations if name in columns[relation.name]]
-        if not having:
-            known = ", ".join(sorted(set().union(*columns.values())))
-            raise InvalidValue(field=f"filter.{name}", reason=f"cannot be filtered by; there are {known}")
-        for relation in having:
-            parts[relation.name].append(_condition(relation.column(name), wanted))
-    every = {name: all_of(*found) for name, found in parts.items() if len(found) == len(values)}
-    return {name: predicate for name, predicate in every.items() if predicate is not None}
+        known = False
+        for relation in relations:
+            if name in filterable(relation):
+                known = True
+                parts[relation.name].append(_condition(relation.column(name), wanted))
+        if not known:
+            names = ", ".join(sorted(set().union(*map(filterable, relations))))
+            raise InvalidValue(field=f"filter.{name}", reason=f"cannot be filtered by; there are {names}")
+    out = {}
+    for kind, found in parts.items():
+        condition = all_of(*found)
+        if condition is not None and len(found) == len(values):
+            out[kind] = condition
+    return out
 
 
 def _condition(column: Column, wanted: Any) -> Predicate:
     several = wanted if isinstance(wanted, list | tuple | set | frozenset) else (wanted,)
-    values = dict.fromkeys(_value(column, value) for value in several)
+    values = dict.fromkeys([_value(column, value) for value in several])
     values.pop(_NOBODYS, None)
     return one_of(column.name, tuple(values))
 
