@@ -6,7 +6,6 @@ import contextlib
 from typing import Any
 
 from caliber.engine.engine import Engine
-from caliber.erasure.unfinished import unfinished_erasures
 from caliber.jobs.claims import Superseded
 from caliber.jobs.queue import JobQueue
 from caliber.retention.retaining import SWEEP, Retaining
@@ -66,15 +65,7 @@ def maintain(engine: Engine) -> dict[str, int]:
     if retaining.sweeps:
         with contextlib.suppress(Superseded), jobs.holding(SWEEP) as claim:
             removed["memories"] = 0 if claim is None else retaining.sweep(claim)
-    # What a process that ended began to erase is gone from the records, but perhaps not from the files.
-    removed["erasures"] = 0
-    if unfinished_erasures(engine):
-        from caliber.erasure.service import finish_erasures
-
-        removed["erasures"] = len(finish_erasures(engine, _FINISH_MS, log_too=False))
     return removed
 
 
 _LONG_AGO = -(2**63)
-_FINISH_MS = 1_000
-"""The longest wait for another user of the store when an erasure is finished; the next upkeep tries again."""

@@ -19,7 +19,8 @@ from caliber.backends import backend
 from caliber.config import CaliberConfig
 from caliber.dsl.loading import ConfigSource, config_of
 from caliber.engine.engine import Engine
-from caliber.erasure.unfinished import forget_words, report_unfinished
+from caliber.erasure.finishing import open_erasures
+from caliber.erasure.unfinished import forget_words
 from caliber.jobs import runner
 from caliber.llm.protocols import EmbeddingProvider, SummarizationProvider
 from caliber.model import arguments
@@ -225,7 +226,7 @@ def open(  # noqa: A001  (the pinned name)
         if search.stored is None:
             engine.later("warming", search.warm, settings.resident.warm_after_ms)
     engine.memory.on_erased = lambda: forget_words(engine)
-    report_unfinished(engine)
+    open_erasures(engine)
     engine.repeat("retention", lambda: _retain(engine), settings.retention.apply_every_ms)
     runner.start(engine)
     return Caliber(engine, who)

@@ -6,6 +6,7 @@ after its transaction, records are gone already, and ``resume`` does the rest wi
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 import uuid
@@ -17,14 +18,18 @@ from caliber.erasure.erasing import Outcome, Walk, Wanted
 from caliber.erasure.proving import Proof
 from caliber.erasure.subject import Subject
 from caliber.erasure.unfinished import (
+    ERASURE_JOB,
     LOG_TO_SCRUB,
     REWRITTEN,
     drop_from_memory,
     unfinished_erasures,
 )
+from caliber.jobs.claims import Claim, Superseded
+from caliber.jobs.queue import JobQueue
 from caliber.kernels import uuid7
 from caliber.model import arguments
 from caliber.model.access import Principal
+from caliber.model.deadline import unbounded
 from caliber.model.erasure import Erasure, ErasureKind, ForgetReport
 from caliber.model.errors import NotFound
 from caliber.model.events import EventFamily, EventType
@@ -38,6 +43,8 @@ from caliber.storage.write.unit_of_work import UnitOfWork
 _ROUNDS: Final = 3
 """Times that what others wrote meanwhile (a vector, a window in a queue) is looked for and erased too."""
 _WAIT_MS: Final = 10_000
+_BEHIND_MS: Final = 1_000
+"""The longest wait for another user of the store when a job finishes an erasure; its next time is later."""
 _one_at_a_time = threading.Lock()
 renew_in_child(globals(), "_one_at_a_time")
 
@@ -109,17 +116,19 @@ class Forgetting:
     ) -> ForgetReport:
         engine = self._engine
         wait = _WAIT_MS if wait_ms is None else arguments.as_whole(wait_ms, "wait_ms")
-        with _one_at_a_time:
+        with _one_at_a_time, contextlib.ExitStack() as stack:
             engine.behind.flush()
             if dry_run:
                 outcome = self._rehearse(wanted)
                 return ForgetReport(kind, True, outcome.erased, outcome.redacted, outcome.windows_closed)
             erasure_id = uuid7()
-            outcome = self._erase(kind, wanted, erasure_id, scrub_log)
+            outcome, claim = self._begin(kind, wanted, erasure_id, scrub_log)
+            stack.enter_context(claim.working())
+            stack.callback(leave, engine, claim)
             for number in range(_ROUNDS):
                 if number:
                     engine.behind.flush()
-                    outcome.add(self._erase(kind, wanted, erasure_id, scrub_log))
+                    outcome.add(self._again(wanted, erasure_id))
                 drop_from_memory(engine)
                 remaining = engine.store.eraser.scrub(wait / 1_000)
                 if scrub_log and not remaining:
@@ -166,25 +175,36 @@ class Forgetting:
             return rehearsal.outcome
         raise AssertionError  # work always raises
 
-    def _erase(self, kind: ErasureKind, wanted: Wanted, erasure_id: uuid.UUID, scrub_log: bool) -> Outcome:
-        engine = self._engine
+    def _begin(
+        self, kind: ErasureKind, wanted: Wanted, erasure_id: uuid.UUID, scrub_log: bool
+    ) -> tuple[Outcome, Claim]:
+        """Erase the subject, and add the job that rids the files of it; the caller does that."""
+        jobs = self._engine.part(JobQueue)
+
+        def work(uow: UnitOfWork) -> tuple[Outcome, Claim]:
+            outcome = self._walk(uow, wanted)
+            asked = {LOG_TO_SCRUB: 1} if scrub_log else {}
+            erasure = Erasure(erasure_id, kind, outcome.counts | asked, from_us(uow.now_us))
+            uow.record_change(ERASURE, erasure, uow.insert(ERASURE, erasure))
+            event_log.audit(uow, self._event(erasure, wanted.subject))
+            return outcome, jobs.enqueue_claimed(uow, ERASURE_JOB, payload={"erasure_id": erasure_id.hex})
+
+        return self._engine.write(work)
+
+    def _again(self, wanted: Wanted, erasure_id: uuid.UUID) -> Outcome:
+        """Erase what others wrote meanwhile."""
 
         def work(uow: UnitOfWork) -> Outcome:
             outcome = self._walk(uow, wanted)
-            found: Erasure | None = uow.find(ERASURE, erasure_id.bytes)
-            if found is None:
-                asked = {LOG_TO_SCRUB: 1} if scrub_log else {}
-                erasure = Erasure(erasure_id, kind, outcome.counts | asked, from_us(uow.now_us))
-                uow.record_change(ERASURE, erasure, uow.insert(ERASURE, erasure))
-                event_log.audit(uow, self._event(erasure, wanted.subject))
-            elif not outcome.is_empty:
+            found: Erasure = uow.get(ERASURE, erasure_id.bytes)
+            if not outcome.is_empty:
                 counts = dict(found.counts)
                 for name, count in outcome.counts.items():
                     counts[name] = counts.get(name, 0) + count
                 uow.record_change(ERASURE, uow.update(ERASURE, dataclasses.replace(found, counts=counts)), None)
             return outcome
 
-        return engine.write(work)
+        return self._engine.write(work)
 
     def _event(self, erasure: Erasure, subject: Subject) -> Any:
         label = self._principal.label
@@ -238,6 +258,29 @@ def finish_erasures(engine: Engine, wait_ms: int, *, log_too: bool) -> list[Forg
         )
         for erasure in unfinished
     ]
+
+
+def run_left(engine: Engine, claim: Claim) -> int:
+    """Rid the files of an erasure that a process left; return 1, or 0 while another user of the store is in the way."""
+    finish_erasures(engine, _BEHIND_MS, log_too=False)
+    return leave(engine, claim)
+
+
+def leave(engine: Engine, claim: Claim) -> int:
+    """End the job of an erasure whose files are done, or let it wait for its next time; return how many it ended."""
+    left = {item.erasure_id.hex for item in unfinished_erasures(engine) if REWRITTEN not in item.counts}
+    done = claim.job.payload["erasure_id"] not in left
+
+    def work(uow: UnitOfWork) -> None:
+        if done:
+            claim.ack(uow)
+        else:
+            later = uow.now_us + engine.config.jobs.backoff_max_ms * 1_000
+            claim.reschedule(uow, later, claim.job.payload)
+
+    with unbounded(), contextlib.suppress(Superseded):
+        engine.write(work)
+    return int(done)
 
 
 def mark_rewritten(engine: Engine, erasure_id: uuid.UUID) -> None:

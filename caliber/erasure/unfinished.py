@@ -12,6 +12,8 @@ from caliber.schema.relations import ERASURE
 from caliber.search.opening import SearchEngine
 from caliber.storage.compile.codec import codec_of
 
+ERASURE_JOB: Final = "erasure.finish"
+"""The kind of the jobs that rid files of what was erased."""
 LOG_TO_SCRUB: Final = "log to scrub"
 """Among the counts of an erasure: it was asked for the log of the server too."""
 REWRITTEN: Final = "files rewritten"
@@ -26,7 +28,7 @@ def unfinished_erasures(engine: Engine) -> list[Erasure]:
 
 
 def report_unfinished(engine: Engine) -> None:
-    """Put into the event log that an erasure was cut short, for who opens the store: upkeep finishes it."""
+    """Record in the event log that erasures were cut short; their jobs finish them."""
     unfinished = unfinished_erasures(engine)
     if unfinished:
         engine.record_error(

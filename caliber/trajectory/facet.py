@@ -236,7 +236,8 @@ class TaskMethods:
             return stored, self._tasks.appended(uow, stored[0].trajectory_id, ScopeId(scope_id))
 
         stored, claims = engine.write(pipelined(work))
-        self._tasks.after_append(claims)
+        if claims:
+            self._tasks.after_append(claims)
         return stored
 
     # --- artifacts ---------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 import unicodedata
 import uuid
 import zlib
@@ -35,7 +36,7 @@ from caliber.erasure import service
 from caliber.erasure.erasing import Walk
 from caliber.erasure.proving import Proof
 from caliber.erasure.subject import Subject
-from caliber.model import EntityRef, EntityType, Principal, ToolCall
+from caliber.model import EntityRef, EntityType, FixedClock, Principal, ToolCall
 from caliber.model.access import PrincipalKind
 from caliber.model.errors import AmbiguousSubject, NotFound, PermissionDenied, RequiredFieldMissing, Unavailable
 from caliber.schema.relations import TURN
@@ -491,6 +492,19 @@ def test_who_is_killed_after_it_is_continued(file_backend: Any, start: Any, tmp_
     continued(start(file_backend.open()), file_backend, tmp_path)
 
 
+def test_who_is_killed_after_it_is_followed_by_a_job(file_backend: Any, start: Any, tmp_path: Path) -> None:
+    # docs/jobs.md: whoever has the store open when the lease of the dead process is over
+    killed(start(file_backend.open()), file_backend, "scrub")
+    clock = FixedClock(time.time_ns() // 1_000)
+    with file_backend.open(clock=clock) as memory:
+        assert memory.jobs.run_due() == 0
+        clock.advance(ms=6 * 60_000)
+        assert memory.jobs.run_due() == 1
+        assert memory.storage.erasures.list_unfinished() == []
+        assert [job.state for job in memory.jobs.list(kind="erasure.finish")] == ["done"]
+        assert searched(file_backend, memory, tmp_path, [b"trillian", b"likes tea"]) == []
+
+
 @pytest.mark.soak
 def test_who_is_killed_after_it_is_continued_everywhere(agent: Any, backend: Any, tmp_path: Path) -> None:
     backend.needs("reopen")
@@ -507,7 +521,7 @@ def continued(agent: Any, backend: Any, tmp_path: Path) -> None:
         (report,) = memory.admin.resume_forgetting()
         assert not report.remaining
         assert memory.storage.erasures.list_unfinished() == []
-        assert memory.admin.maintain()["erasures"] == 0
+        assert [job.state for job in memory.jobs.list(kind="erasure.finish")] == ["running"], "of who died"
         assert searched(backend, memory, tmp_path, [b"trillian", b"likes tea"]) == []
 
 

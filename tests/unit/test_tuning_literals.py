@@ -84,13 +84,12 @@ _allow(
     storage__write__group="_COMPANION_S",
     engine__write_behind="WriteBehind._drain WriteBehind.close",
     embedding__embedder="Embedder.close",
-    erasure__service="_WAIT_MS",
+    erasure__service="_BEHIND_MS _WAIT_MS",
     erasure__store="_WAIT_MS",
     engine__background="BackgroundThread.stop",
     jobs__runner="_STOP_S",
     trajectory__summarizer="TurnSummarizer.close",
     api__tenants="_SCRUB_S",
-    admin__maintenance="_FINISH_MS",
 )
 _allow(
     PIECES,

@@ -393,7 +393,7 @@ READERS: Final[dict[str, tuple[str, ...]]] = {
     "jobs.lease_ms": ("jobs.queue",),
     "jobs.attempts_max": ("jobs.queue", "policies.schedules"),
     "jobs.backoff_ms": ("jobs.queue",),
-    "jobs.backoff_max_ms": ("jobs.queue",),
+    "jobs.backoff_max_ms": ("erasure.service", "jobs.queue"),
     "jobs.history_ms": ("admin.maintenance",),
     "jobs.workers": ("jobs.runner",),
     "policy_engine.on_error": ("policies.policy_engine", "policies.schedules"),

@@ -50,7 +50,18 @@ def convert_jobs(dialect: Dialect) -> tuple[str, ...]:
         f"rule_id, 'schedule:' || {rule}, {state}, 'system', 'jobs', NULL, {no}, covered_at, covered_at, covered_at,"
         " covered_at, NULL, NULL, NULL, 0, 0, 1"
     )
+    erasure, name = (
+        dialect.table("erasure"),
+        "lower(hex(erasure_id))" if dialect.name == "sqlite" else ("replace(erasure_id::text, '-', '')"),
+    )
+    named = f"'{{\"erasure_id\":\"' || {name} || '\"}}'"
+    payload = named if dialect.name == "sqlite" else f"({named})::jsonb"
+    of_erasures = (
+        f"erasure_id, 'erasure.finish', {payload}, 'system', 'jobs', NULL, {no}, begun_at, begun_at, begun_at,"
+        " begun_at, NULL, NULL, NULL, 0, 0, 1"
+    )
     return (
+        f"{begin}{of_erasures} FROM {erasure} WHERE finished_at IS NULL",
         f"{begin}{of_triggers} FROM {trigger}",
         f"{begin}{of_runs} FROM {run} WHERE {rule} <> '{_SWEEP}'",
         f"DROP TABLE {trigger}",

@@ -1,0 +1,21 @@
+"""Handler of erasures that a process left: their files still hold what the records no longer do."""
+
+from __future__ import annotations
+
+from caliber.engine.engine import Engine
+from caliber.erasure.unfinished import ERASURE_JOB, report_unfinished
+from caliber.jobs.claims import Claim
+from caliber.jobs.handlers import IDLE, Handler
+from caliber.jobs.queue import JobQueue
+
+
+def open_erasures(engine: Engine) -> None:
+    """Have this process finish erasures that others left, and record those that are there."""
+
+    def run(claim: Claim) -> int:
+        from caliber.erasure.service import run_left  # only a process that erases loads what that takes
+
+        return run_left(engine, claim)
+
+    engine.part(JobQueue).register(Handler(ERASURE_JOB, run, priority=IDLE))
+    report_unfinished(engine)
