@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from caliber.jobs.states import rescheduled
-from caliber.model.errors import CaliberError
 from caliber.model.jobs import Job, JobOutcome
 from caliber.model.time import to_us
 from caliber.schema.relations import JOB, TRAJECTORY
@@ -37,7 +36,7 @@ def extend_all() -> float:
         if claim.settled:
             continue
         # Who lost the lease, or whose store is closed, finds out in the transaction of the work.
-        with contextlib.suppress(Superseded, CaliberError):
+        with contextlib.suppress(Exception):
             if claim.due_for_extension_us <= 0:
                 claim.extend()
             waits.append(claim.due_for_extension_us / 1_000_000)
@@ -79,6 +78,8 @@ class Claim:
         self.job = job
         self.settled = False
         """Whether a committed transaction of the work ended the job, or gave it another time."""
+        self.interrupted = False
+        """Whether the work was told that the store is being closed."""
         self._extended_us = to_us(job.scheduled_at)
 
     @contextlib.contextmanager
@@ -93,7 +94,8 @@ class Claim:
     @property
     def stopping(self) -> bool:
         """True when the store is being closed: long work is to return, and goes on elsewhere or at the next open."""
-        return self._jobs.stopping
+        self.interrupted = self._jobs.stopping
+        return self.interrupted
 
     def ack(self, uow: UnitOfWork) -> int:
         """End the job as done, in the transaction of its work; return how often the store has erased something.
@@ -101,7 +103,7 @@ class Claim:
         Raises: Superseded.
         """
         erasures = self.end(uow, JobOutcome.DONE)
-        uow.on_commit.append(self._settle)
+        uow.on_commit.append(self.settle)
         return erasures
 
     def end(self, uow: UnitOfWork, outcome: JobOutcome) -> int:
@@ -141,14 +143,15 @@ class Claim:
     def reschedule(self, uow: UnitOfWork, due_us: int, payload: dict[str, Any]) -> None:
         """Let the job wait for its next time, in the transaction of its work. Raises: Superseded."""
         self._changed(uow, rescheduled(self.current(uow), uow.now_us, due_us, payload))
-        uow.on_commit.append(self._settle)
+        uow.on_commit.append(self.settle)
 
     def postpone(self, uow: UnitOfWork, payload: dict[str, Any], reason: str) -> None:
         """Let the job wait for its next attempt, in a transaction that records why. Raises: Superseded."""
         self._changed(uow, dataclasses.replace(self._jobs.postponed(uow, self.current(uow), reason), payload=payload))
-        uow.on_commit.append(self._settle)
+        uow.on_commit.append(self.settle)
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
+        """Note that nothing is left to do about the job."""
         self.settled = True
 
     def _changed(self, uow: UnitOfWork, job: Job) -> None:

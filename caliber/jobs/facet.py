@@ -9,6 +9,7 @@ from typing import Any
 
 from caliber.engine.engine import Engine
 from caliber.jobs.queue import JobQueue
+from caliber.jobs.states import rescheduled
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.deadline import bounded
@@ -62,17 +63,16 @@ class Jobs:
         wanted = None if state is None else arguments.as_enum(state, JobState, "state")
         name = None if kind is None else arguments.as_text(kind, "kind", limit=arguments.MAX_NAME_CHARS)
         most = arguments.as_whole(limit, "limit", 1)
-        plans = self._engine.store.plans[JOB.name]
-        found: list[Job] = []
+        decode, statements = self._engine.store.plans[JOB.name].codec.decode, self._engine.store.statements
+        outcomes = [outcome for outcome in JobOutcome if wanted in (None, outcome.value)]
+        rows: list[Any] = []
         with bounded(deadline_ms), self._engine.store.read() as session:
-            kinds = [kind for kind, _ in session.run(self._engine.store.statements["job.counts"], ())]
-            paths = [("list_available", (each,)) for each in kinds if name in (None, each)]
-            paths += [("list_ended", (outcome.value,)) for outcome in JobOutcome]
-            for path, values in paths:
-                rows = session.run(plans.lists[path], (*values, most))
-                jobs = (plans.codec.decode(row) for row in rows)
-                found += [job for job in jobs if name in (None, job.kind) and wanted in (None, job.state)]
-        return found[:most]
+            if wanted in (None, JobState.WAITING, JobState.RUNNING):
+                rows = session.run(statements["job.list_open"], (name or "", wanted or "", most))
+            ended = [session.run(statements["job.list_ended"], (each.value, name or "", most)) for each in outcomes]
+        jobs: list[Job] = [decode(row) for each in ended for row in each]
+        jobs.sort(key=lambda job: (job.ended_at, job.job_id), reverse=True)
+        return [*map(decode, rows), *jobs][:most]
 
     def retry(self, job_id: Id, *, deadline_ms: int | None = None) -> Job:
         """Let a failed or cancelled job wait again, with all its attempts before it; return it.
@@ -93,12 +93,17 @@ class Jobs:
     def cancel(self, job_id: Id, *, deadline_ms: int | None = None) -> Job:
         """End a job that waits or runs; a process that works on it writes nothing any more. Return it.
 
+        A job that recurs waits for its next time instead, and what it had begun is dropped.
+
         Raises: NotFound, InvalidStateTransition for a job that has ended; PermissionDenied.
         """
 
         def ended(job: Job, uow: UnitOfWork) -> Job:
             if job.ended_at is not None:
                 raise InvalidStateTransition(entity_type="job", from_state=job.state.value, to_state="cancelled")
+            again = self._jobs.recurrence(job.kind)
+            if again is not None:
+                return rescheduled(job, uow.now_us, again.next_us(uow.now_us), again.state(uow.now_us))
             return dataclasses.replace(job, ended_at=from_us(uow.now_us), outcome=JobOutcome.CANCELLED, claimed_by=None)
 
         return self._change("cancel", job_id, ended, deadline_ms)

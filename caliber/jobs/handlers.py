@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from caliber.jobs.claims import Claim
+from caliber.jobs.states import SYSTEM, new_job
 from caliber.model.jobs import Job
 from caliber.model.schedules import ScheduledRule
+from caliber.model.time import from_us, to_us
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 URGENT, NORMAL, IDLE = range(3)
@@ -51,3 +53,22 @@ class Handler:
     """Returns the public view of a rule on a schedule, at a time."""
     idle: Callable[[], bool] = field(default=lambda: False)
     """Whether jobs of the kind are left to others for now."""
+
+    def corrected(self, job: Job | None, now_us: int) -> Job | None:
+        """Return the recurring job that is missing, or waits for a time of another configuration, as it is to be.
+
+        None for one that is as it should be, and for a kind that does not recur.
+        """
+        again = self.recurrence
+        if again is None:
+            return None
+        now, next_us = from_us(now_us), again.next_us(now_us)
+        following = from_us(next_us)
+        if job is None:
+            due = now if again.at_once else following
+            made = new_job(self.kind, now, due, SYSTEM, key=None, payload=again.state(now_us), of=(None, None))
+            return replace(made, job_id=again.job_id)
+        waits = job.ended_at is None and job.claimed_by is None
+        if not waits or self.idle() or to_us(job.available_at) <= next_us:
+            return None
+        return replace(job, due_at=following, available_at=following, scheduled_at=now)

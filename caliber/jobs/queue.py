@@ -18,10 +18,10 @@ from typing import Any, Final, TypeVar
 
 from caliber.engine.engine import Engine
 from caliber.jobs.claims import Claim, Superseded, extend_all
-from caliber.jobs.handlers import Handler
-from caliber.jobs.states import new_job, rescheduled
+from caliber.jobs.handlers import Handler, Recurrence
+from caliber.jobs.states import SYSTEM, new_job, rescheduled
 from caliber.kernels import uuid7
-from caliber.model.access import Principal, PrincipalKind
+from caliber.model.access import Principal
 from caliber.model.errors import CaliberError, InternalError
 from caliber.model.events import EventType
 from caliber.model.ids import ScopeId, TrajectoryId
@@ -34,7 +34,6 @@ from caliber.storage.write.unit_of_work import UnitOfWork
 
 T = TypeVar("T")
 
-_SYSTEM: Final = Principal(PrincipalKind.SYSTEM, "jobs")
 _AHEAD_PAGE: Final = 500
 _MESSAGE_CHARS: Final = 500
 
@@ -50,6 +49,7 @@ class JobQueue:
         self._counting = threading.Lock()
         self._unwritten: list[tuple[Claim, Exception]] = []
         """Failures that the store could not take when they happened."""
+        self._writing_failures = threading.Lock()
         self._claimant = f"jobs:{uuid7()}"
         self._kinds = "[]"
         self._ensured = False
@@ -91,7 +91,7 @@ class JobQueue:
         key: str | None = None,
         payload: dict[str, Any] | None = None,
         due_at: datetime | None = None,
-        principal: Principal = _SYSTEM,
+        principal: Principal = SYSTEM,
         trajectory_id: TrajectoryId | None = None,
         scope_id: ScopeId | None = None,
     ) -> bool:
@@ -116,7 +116,7 @@ class JobQueue:
         kind: str,
         *,
         payload: dict[str, Any] | None = None,
-        principal: Principal = _SYSTEM,
+        principal: Principal = SYSTEM,
         trajectory_id: TrajectoryId | None = None,
         scope_id: ScopeId | None = None,
     ) -> Claim:
@@ -132,28 +132,31 @@ class JobQueue:
         return Claim(self, job)
 
     def ensure(self) -> None:
-        """Add the recurring jobs that are missing; a process that does it at the same time adds nothing twice."""
+        """Add the recurring jobs that are missing, once whoever does so, and correct those of another configuration."""
         if self._ensured:
             return
-        missing = [each for each in self._handlers.values() if each.recurrence is not None and self._find(each) is None]
+        now_us = self.now_us()
+        wrong = [
+            (handler, handler.recurrence.job_id)
+            for handler in self._handlers.values()
+            if handler.recurrence and handler.corrected(self.find(handler.recurrence.job_id), now_us)
+        ]
 
         def work(uow: UnitOfWork) -> None:
-            now = from_us(uow.now_us)
-            for handler in missing:
-                again = handler.recurrence
-                assert again is not None
-                due = now if again.at_once else from_us(again.next_us(uow.now_us))
-                state = again.state(uow.now_us)
-                job = new_job(handler.kind, now, due, _SYSTEM, key=None, payload=state, of=(None, None))
-                uow.insert_new(JOB, dataclasses.replace(job, job_id=again.job_id))
+            for handler, job_id in wrong:
+                found = uow.find(JOB, job_id.bytes)
+                job = handler.corrected(found, uow.now_us)
+                if job is not None:
+                    (uow.insert_new if found is None else uow.update)(JOB, job)
 
-        if missing:
+        if wrong:
             self._engine.write(work)
         self._ensured = True
 
-    def _find(self, handler: Handler) -> Job | None:
-        assert handler.recurrence is not None
-        return self.find(handler.recurrence.job_id)
+    def recurrence(self, kind: str) -> Recurrence | None:
+        """Return how jobs of a kind recur in this process, or None."""
+        handler = self._handlers.get(kind)
+        return None if handler is None else handler.recurrence
 
     def find(self, job_id: uuid.UUID) -> Job | None:
         """Return a job, or None."""
@@ -220,9 +223,10 @@ class JobQueue:
         self._engine.check_open()
         self.ensure()
         self._notice_clock()
-        while self._unwritten:
-            self.fail(*self._unwritten[-1])
-            self._unwritten.pop()
+        with self._writing_failures:  # one thread takes away what others may append to
+            while self._unwritten:
+                self.fail(*self._unwritten[0])
+                self._unwritten.pop(0)
         bound = self.now_us() if until_us is None else min(self.now_us(), until_us)
         due = [(at, kind) for kind, at in self._available() if at <= bound]
         order = {kind: place for place, kind in enumerate(self._handlers)}
@@ -312,9 +316,8 @@ class JobQueue:
         ahead: list[Job] = uow.select_path(JOB, "list_newest", _AHEAD_PAGE)
         moved = [job for job in ahead if to_us(job.scheduled_at) >= bound]
         for job in moved:
-            now, handler = from_us(uow.now_us), self._handlers.get(job.kind)
             # A recurring job knows itself when it is due next.
-            recurs = handler is not None and handler.recurrence is not None
+            now, recurs = from_us(uow.now_us), self.recurrence(job.kind) is not None
             later = now if recurs else now + (job.available_at - job.scheduled_at)
             uow.update(JOB, dataclasses.replace(job, available_at=later, scheduled_at=now))
         return len(moved)
@@ -378,7 +381,7 @@ class JobQueue:
     def attempt(self, claim: Claim) -> int | None:
         """Do one job; return how many actions that took, None where it is another's, or failed."""
         try:
-            return self._handlers[claim.job.kind].run(claim)
+            count = self._handlers[claim.job.kind].run(claim)
         except Superseded:
             return None
         except Exception as error:
@@ -396,6 +399,9 @@ class JobQueue:
                 self._unwritten.append((claim, error))
                 raise
             return None
+        if claim.interrupted and not claim.settled:
+            self._release(claim)
+        return count
 
     def _finish(self, claims: Sequence[Claim]) -> None:
         """End the jobs whose handler did not, in one transaction."""
@@ -482,6 +488,7 @@ class JobQueue:
                 JOB, dataclasses.replace(job, available_at=now, scheduled_at=now, claimed_by=None, attempts=attempts)
             )
 
+        claim.settle()
         try:
             self._engine.store.write(work)
         except (Superseded, CaliberError):

@@ -6,6 +6,7 @@ process that died is found at the next look, ``jobs.poll_ms`` later at most.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -32,7 +33,8 @@ class Tenant:
         self._workers: set[Worker] = set()
         self._look_at = time.monotonic() + self._poll_s  # a program that only looks something up is gone by then
         self._failing = False
-        self._idle = Event()
+        self._not_looking = Event()
+        self._not_looking.set()
 
     # --- as the engine sees it -----------------------------------------------------------------------
 
@@ -55,6 +57,7 @@ class Tenant:
         self.jobs.stopping = True
         _runner().remove(self)
         until = time.monotonic() + _STOP_S
+        self._not_looking.wait(_STOP_S)  # it may have begun one more worker
         for worker in list(self._workers):
             worker.join(timeout=max(0.0, until - time.monotonic()))
 
@@ -65,8 +68,20 @@ class Tenant:
         self._look_at = 0.0
         _runner().wake()
 
+    @property
+    def extend_s(self) -> float:
+        """The longest time until leases are to be extended: jobs may begin while the runner waits. Units: seconds."""
+        return self.jobs.lease_us / 1_000_000 / 3
+
     def look(self) -> float:
         """Hand what is due to workers; return when to look again, on the monotonic clock."""
+        self._not_looking.clear()
+        try:
+            return math.inf if self.jobs.stopping else self._look()
+        finally:
+            self._not_looking.set()
+
+    def _look(self) -> float:
         if time.monotonic() < self._look_at:
             return self._look_at
         self._look_at = time.monotonic() + self._poll_s
@@ -134,7 +149,8 @@ class Runner:
         while True:
             self._woken.clear()
             extension = time.monotonic() + extend_all()
-            looks = [tenant.look() for tenant in list(self._tenants.values())]
+            tenants = list(self._tenants.values())
+            looks = [min(tenant.look(), time.monotonic() + tenant.extend_s) for tenant in tenants]
             with self._lock:
                 if not self._tenants:
                     self._worker = None

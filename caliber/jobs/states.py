@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from caliber.kernels import uuid7
-from caliber.model.access import Principal
+from caliber.model.access import Principal, PrincipalKind
 from caliber.model.ids import ScopeId, TrajectoryId
 from caliber.model.jobs import Job
 from caliber.model.time import from_us
+
+SYSTEM: Final = Principal(PrincipalKind.SYSTEM, "jobs")
+"""The principal of jobs that nobody asked for."""
 
 
 def new_job(

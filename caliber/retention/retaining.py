@@ -34,7 +34,6 @@ from caliber.storage.write.unit_of_work import UnitOfWork
 
 SWEEP: Final = uuid.UUID(bytes=hashlib.sha256(b"caliber:retention").digest()[:16])
 """The recurring job of the sweep."""
-_NEVER_US: Final = 1_000 * 366 * 86_400_000_000
 _PRINCIPAL = "system:retention"
 _SWEPT = (RetentionKind.DURATION, RetentionKind.MAX)
 _BATCHES = 20
@@ -115,8 +114,10 @@ class Retaining:
             self.sweep(claim)
             return 0
 
-        recurrence = Recurrence(SWEEP, lambda now_us: now_us + (every_us or _NEVER_US), at_once=bool(every_us))
-        jobs.register(Handler("retention.sweep", run, priority=IDLE, recurrence=recurrence))
+        # Swept by ``maintain`` alone it stays due: another process, or configuration, may sweep every so often.
+        recurrence = Recurrence(SWEEP, lambda now_us: now_us + every_us, at_once=True)
+        idle = not every_us
+        jobs.register(Handler("retention.sweep", run, priority=IDLE, recurrence=recurrence, idle=lambda: idle))
 
     def sweep(self, claim: Claim) -> int:
         """Take what is too old or too much, in batches of a transaction each; return how many records.

@@ -993,6 +993,16 @@ UPDATE "tenant_a"."job" SET scheduled_at = $3, available_at = $4 WHERE job_id = 
 --   gives: job_id
 SELECT job_id FROM "tenant_a"."job" WHERE job_id = $1 AND version = $2 AND ended_at IS NULL FOR UPDATE;
 
+-- job.list_ended
+--   takes: outcome, kind, limit
+--   gives: job_id, kind, key, payload, principal_kind, principal_id, principal_role, principal_admin, created_at, due_at, available_at, scheduled_at, trajectory_id, scope_id, begun_at, claimed_by, attempts, error, done, total, ended_at, outcome, version
+SELECT "job_id", "kind", "key", "payload", "principal_kind", "principal_id", "principal_role", "principal_admin", "created_at", "due_at", "available_at", "scheduled_at", "trajectory_id", "scope_id", "begun_at", "claimed_by", "attempts", "error", "done", "total", "ended_at", "outcome", "version" FROM "tenant_a"."job" WHERE ended_at IS NOT NULL AND outcome = $1 AND ($2 = '' OR kind = $2) ORDER BY ended_at DESC LIMIT $3;
+
+-- job.list_open
+--   takes: kind, state, limit
+--   gives: job_id, kind, key, payload, principal_kind, principal_id, principal_role, principal_admin, created_at, due_at, available_at, scheduled_at, trajectory_id, scope_id, begun_at, claimed_by, attempts, error, done, total, ended_at, outcome, version
+SELECT "job_id", "kind", "key", "payload", "principal_kind", "principal_id", "principal_role", "principal_admin", "created_at", "due_at", "available_at", "scheduled_at", "trajectory_id", "scope_id", "begun_at", "claimed_by", "attempts", "error", "done", "total", "ended_at", "outcome", "version" FROM "tenant_a"."job" WHERE ended_at IS NULL AND ($1 = '' OR kind = $1) AND ($2 = '' OR (claimed_by IS NULL) = ($2 = 'waiting')) ORDER BY kind, available_at LIMIT $3;
+
 -- job.next
 --   takes: kinds
 --   gives: kind, available_at

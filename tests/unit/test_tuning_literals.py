@@ -177,7 +177,6 @@ _allow(
     dsl__parser="_UNITS_MS",
     llm__remote__limiter="_MINUTE_S",
     erasure__erasing="_ALL_TIME_US",
-    retention__retaining="_NEVER_US",
     text__dates="DAY_US _YEARS_BACK",
     search__ranking__fusion="LEAST _TOP_IMPORTANCE",
     search__ranking__legs="_idf",

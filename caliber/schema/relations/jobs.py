@@ -43,7 +43,7 @@ JOB = Relation(
     key=("job_id",),
     columns=(
         uuid_("job_id"),
-        text("kind"),
+        text("kind", redact=Redaction.NOTHING),
         text("key", nullable=True, redact=Redaction.ROW),
         json_("payload", _same, _same, redact=Redaction.WORDS),
         enum("principal_kind", PrincipalKind),
@@ -57,7 +57,7 @@ JOB = Relation(
         uuid_("trajectory_id", nullable=True),
         uuid_("scope_id", nullable=True),
         instant("begun_at", nullable=True),
-        text("claimed_by", nullable=True),
+        text("claimed_by", nullable=True, redact=Redaction.NOTHING),
         integer("attempts", check=(0, None)),
         text("error", nullable=True),
         integer("done", check=(0, None)),

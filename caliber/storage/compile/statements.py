@@ -67,6 +67,8 @@ IRREGULAR: dict[str, Irregular] = {
     "job.end_of_task": Irregular(("job_id", "version", "now", "outcome", "trajectory_id"), results=("erasures",)),
     "job.prune": Irregular(("ended_before",)),
     "job.prune_abandoned": Irregular(("available_before", "kinds")),
+    "job.list_open": Irregular(("kind", "state", "limit"), rows_of="job"),
+    "job.list_ended": Irregular(("outcome", "kind", "limit"), rows_of="job"),
     "job.counts": Irregular((), results=("kind", "jobs")),
     "checkpoint.prune": Irregular(("trajectory_id", "keep")),
 }

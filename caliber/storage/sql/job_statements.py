@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from caliber.model.jobs import JobOutcome
+from caliber.model.jobs import JobOutcome, JobState
 from caliber.schema.relations import ERASURE, JOB, TRAJECTORY
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.plan import Dialect
@@ -58,6 +58,15 @@ def job_statements(dialect: Dialect) -> dict[str, str]:
         "job.prune": f"DELETE FROM {job} WHERE outcome IN ({outcomes}) AND ended_at < {one}",
         "job.prune_abandoned": (
             f"DELETE FROM {job} WHERE ended_at IS NULL AND available_at < {one} AND kind NOT IN ({dialect.in_texts(2)})"
+        ),
+        "job.list_open": (
+            f"SELECT {row} FROM {job} WHERE ended_at IS NULL AND ({one} = '' OR kind = {one})"
+            f" AND ({two} = '' OR (claimed_by IS NULL) = ({two} = {literal(JobState.WAITING)}))"
+            f" ORDER BY kind, available_at LIMIT {three}"
+        ),
+        "job.list_ended": (
+            f"SELECT {row} FROM {job} WHERE ended_at IS NOT NULL AND outcome = {one} AND ({two} = '' OR kind = {two})"
+            f" ORDER BY ended_at DESC LIMIT {three}"
         ),
         "job.counts": (f"SELECT kind, count(*) FROM {job} WHERE ended_at IS NULL GROUP BY kind ORDER BY kind"),
     }

@@ -1,0 +1,205 @@
+"""Jobs of the queue as handlers, people and other processes meet them. Source: C-229, C-238; docs/jobs.md."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from support.configs import scheduled
+from support.waits import until
+from support.weeks import SetClock
+
+import caliber
+from caliber.jobs import runner
+from caliber.jobs.claims import Claim
+from caliber.jobs.handlers import Handler
+from caliber.jobs.queue import JobQueue
+from caliber.model.jobs import JobState
+
+QUIET = {"embedding_provider": None, "retention__apply_every_ms": 0}
+BY_HAND = {**QUIET, "jobs__poll_ms": 0}
+
+EVERYWHERE = pytest.mark.parametrize("backend", ["sqlite-memory", "postgres"], indirect=True)
+ON_DISK = pytest.mark.parametrize("backend", ["sqlite", "postgres"], indirect=True)
+
+
+@pytest.fixture
+def clock() -> SetClock:
+    return SetClock()
+
+
+def queue_of(memory: caliber.Caliber) -> JobQueue:
+    return memory._engine.part(JobQueue)
+
+
+def add(memory: caliber.Caliber, kind: str, **options: Any) -> None:
+    memory._engine.write(lambda uow: queue_of(memory).enqueue(uow, kind, **options))
+
+
+def handle(memory: caliber.Caliber, kind: str, run: Callable[[Claim], int], **options: Any) -> None:
+    queue_of(memory).register(Handler(kind, run, **options))
+
+
+def once(claim: Claim) -> int:
+    return 1
+
+
+@EVERYWHERE
+def test_jobs_behind_one_that_is_given_up_run_in_the_same_call(backend: Any, clock: SetClock) -> None:
+    memory = backend.open(clock=clock, jobs__attempts_max=1, **BY_HAND)
+    handle(memory, "work", once)
+    add(memory, "work")
+    (claim,) = queue_of(memory).claim_due()
+    assert claim.job.attempts == 1
+    queue_of(memory)._count("work", -1)  # its process died
+    clock.at += timedelta(hours=1)
+    add(memory, "work")
+    assert memory.jobs.run_due() == 1
+    assert {job.state for job in memory.jobs.list()} == {JobState.FAILED, JobState.DONE}
+
+
+@EVERYWHERE
+def test_a_list_shows_every_job_that_its_filter_lets_through(backend: Any, clock: SetClock) -> None:
+    memory = backend.open(clock=clock, **BY_HAND)
+    for kind in ("many", "rare"):
+        handle(memory, kind, once)
+    add(memory, "rare")
+    memory.jobs.run_due()
+    clock.at += timedelta(hours=1)
+    for _ in range(5):
+        add(memory, "many")
+    memory.jobs.run_due()
+    for _ in range(4):
+        add(memory, "many")
+    (running,) = queue_of(memory).claim_due()
+    assert [job.kind for job in memory.jobs.list(kind="rare", limit=2)] == ["rare"]
+    assert [job.kind for job in memory.jobs.list(kind="rare", state="done", limit=1)] == ["rare"]
+    assert [job.job_id for job in memory.jobs.list(state="running", limit=1)] == [running.job.job_id]
+    assert [job.state.value for job in memory.jobs.list(limit=6)] == [*["waiting"] * 3, "running", *["done"] * 2]
+
+
+@ON_DISK
+def test_a_rule_that_closing_cuts_short_goes_on_at_the_next_open(backend: Any, clock: SetClock) -> None:
+    rule = scheduled("0 * * * *", *({"action": "notify", "channel": each} for each in "ab"))
+    options = {**BY_HAND, "policies": [rule], "clock": clock}
+    memory = backend.open(**options)
+    memory.jobs.run_due()
+    clock.at += timedelta(hours=1)
+    queue = queue_of(memory)
+    (claim,) = queue.claim_due()
+    queue.stopping = True
+    queue.run([claim])
+    memory.close()
+    memory = backend.open(**options)
+    assert memory.jobs.run_due() == 2
+
+
+SWEPT = {
+    "name": "note", "type": "semantic", "fields": [{"name": "content", "type": "text"}],
+    "retention": {"kind": "duration", "duration_ms": "1d"},
+}  # fmt: skip
+
+
+@ON_DISK
+@pytest.mark.parametrize("before", [0, "30d"])
+def test_a_sweep_follows_the_configuration_of_the_open_store(backend: Any, clock: SetClock, before: Any) -> None:
+    options = {**BY_HAND, "memories": [SWEPT], "clock": clock}
+    memory = backend.open(**options, retention__sweep_every_ms=before)
+    memory.jobs.run_due()
+    memory.admin.maintain()
+    memory.close()
+    clock.at += timedelta(hours=1)
+    memory = backend.open(**options, retention__sweep_every_ms="1h")
+    memory.jobs.run_due()
+    clock.at += timedelta(hours=1)
+    memory.jobs.run_due()
+    (job,) = memory.jobs.list()
+    assert job.due_at == clock.at + timedelta(hours=1)
+    other = backend.open(**options, retention__sweep_every_ms=0)
+    other.jobs.run_due()
+    assert memory.jobs.list() == [job], "a process that leaves sweeps to others changes nothing"
+
+
+@EVERYWHERE
+def test_a_recurring_job_that_is_cancelled_waits_for_its_next_time(backend: Any, clock: SetClock) -> None:
+    rule = scheduled("0 * * * *", {"action": "notify", "channel": "a"})
+    memory = backend.open(policies=[rule], clock=clock, **BY_HAND)
+    memory.jobs.run_due()
+    clock.at += timedelta(hours=1)
+    (job,) = memory.jobs.list()
+    assert memory.jobs.cancel(job.job_id).state is JobState.WAITING
+    assert memory.jobs.run_due() == 0
+    clock.at += timedelta(hours=1)
+    assert memory.jobs.run_due() == 1
+
+
+@EVERYWHERE
+def test_forgetting_a_word_leaves_the_kind_of_a_job(backend: Any, clock: SetClock) -> None:
+    memory = backend.open(clock=clock, **BY_HAND)
+    handle(memory, "mend.words", once)
+    add(memory, "mend.words", payload={"said": "mend it"})
+    memory.forget(texts=["mend"])
+    (job,) = memory.jobs.list()
+    assert job.kind == "mend.words"
+    assert "mend" not in job.payload["said"]
+    assert memory.jobs.run_due() == 1
+
+
+@ON_DISK
+def test_a_lease_shorter_than_the_poll_is_extended(backend: Any) -> None:
+    # The runner has nothing to look for before the lease is over.
+    memory = backend.open(jobs__poll_ms="1h", jobs__lease_ms=900, **QUIET)
+    runs: list[Claim] = []
+    done = threading.Event()
+
+    def run(claim: Claim) -> int:
+        runs.append(claim)
+        done.wait(30)
+        return 1
+
+    handle(memory, "long", run)
+    runner.start(memory._engine)
+    add(memory, "long")
+    until(lambda: runs)
+    (begun,) = memory.jobs.list(state="running")
+    (extended,) = until(lambda: [job for job in memory.jobs.list() if job.scheduled_at > begun.scheduled_at])
+    assert extended.version == begun.version
+    assert extended.available_at - extended.scheduled_at == timedelta(milliseconds=900)
+    done.set()
+    until(lambda: memory.jobs.list(state="done"))
+
+
+@ON_DISK
+def test_closing_waits_for_a_job_that_the_runner_is_about_to_begin(
+    backend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = backend.open(jobs__poll_ms="1h", **QUIET)
+    queue, closing, begun = queue_of(memory), threading.Event(), threading.Event()
+    workers: list[threading.Thread] = []
+    due = queue.due_in_us
+
+    def slow() -> int | None:
+        begun.set()
+        until(lambda: queue.stopping)
+        closing.wait(0.2)
+        return due()
+
+    def run(claim: Claim) -> int:
+        workers.append(threading.current_thread())
+        until(lambda: claim.stopping)
+        closing.wait(0.2)
+        return 0
+
+    handle(memory, "work", run)
+    monkeypatch.setattr(queue, "due_in_us", slow)
+    runner.start(memory._engine)
+    add(memory, "work")
+    assert begun.wait(30)
+    memory.close()
+    assert not any(worker.is_alive() for worker in workers)
+    memory = backend.open(**BY_HAND)
+    (job,) = memory.jobs.list()
+    assert (job.state, job.attempts) == (JobState.WAITING, 0), "given back, not left to its lease"
