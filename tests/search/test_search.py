@@ -93,6 +93,7 @@ def test_query_without_a_word_finds_nothing(words: Any, signs: str) -> None:
         ({"filter": {"entity": 2023}}, "filter.entity: must be text"),
         ({"filter": {"entity": [["thing"]]}}, "filter.entity: must be text"),
         ({"filter": {"trajectory_id": 5}}, "filter.trajectory_id: must be an id"),
+        ({"filter": {"trajectory_id": b"0123456789abcdef"}}, "filter.trajectory_id: must be an id"),
     ],
 )
 def test_what_cannot_be_asked_is_refused_and_says_what_can(words: Any, options: dict[str, Any], says: str) -> None:
