@@ -6,7 +6,6 @@ long ago; a person cancels and retries; the clock jumps both ways. Source: C-229
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import uuid
 from collections import Counter
@@ -20,18 +19,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from support.databases import Backend
 from support.evidence import scale
+from support.job_effects import insert_effect, jobs_and_effects
 from support.weeks import SetClock
 
 import caliber
 from caliber.jobs.claims import Claim, Superseded
 from caliber.jobs.handlers import NORMAL, URGENT, Handler, Recurrence
 from caliber.jobs.queue import JobQueue
-from caliber.jobs.states import new_job
-from caliber.model.access import Principal, PrincipalKind
 from caliber.model.errors import Conflict, InvalidStateTransition, Unavailable
 from caliber.model.jobs import Job, JobOutcome
 from caliber.model.time import from_us, to_us
-from caliber.schema.relations import JOB
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.testing import inspect
 
@@ -51,7 +48,6 @@ KINDS = {"urgent": (URGENT, 1), "single": (NORMAL, 1), "batched": (NORMAL, 3), "
 PLACES = {**KINDS, "tick": (NORMAL, 1)}
 """As they are registered: ``tick`` recurs."""
 TICK, TICK_ID = 0, uuid.UUID("0190f3c2-7c00-7000-8000-0000000000aa")
-ME = Principal(PrincipalKind.SYSTEM, "test")
 WHICH = st.integers(0, 1)
 MODES = st.sampled_from(["works", "works", "raises", "raises late", "raises after", "hopeless"])
 
@@ -133,18 +129,13 @@ class Processes(RuleBasedStateMachine):
 
     def write_effect(self, uow: UnitOfWork, claim: Claim, *, late: bool) -> None:
         """Write the effect of a job, which is a row of this relation that nobody claims, and end the job."""
-        self.insert_effect(uow, claim)
+        insert_effect(uow, claim)
         if claim.job.kind == "tick":
             claim.reschedule(uow, next_tick(uow.now_us), claim.job.payload)
         else:
             claim.ack(uow)
         if late:
             raise OSError("planted")
-
-    def insert_effect(self, uow: UnitOfWork, claim: Claim) -> None:
-        now = from_us(uow.now_us)
-        effect = new_job("effect", now, now, ME, key=None, payload={"of": claim.job.payload["n"]}, of=(None, None))
-        uow.insert(JOB, dataclasses.replace(effect, ended_at=now, outcome=JobOutcome.DONE))
 
     # --- what the model knows ----------------------------------------------------------------------
 
@@ -198,11 +189,7 @@ class Processes(RuleBasedStateMachine):
 
     def rows(self) -> tuple[dict[int, Job], Counter[int]]:
         """Return the jobs by number, and how often each had its effect."""
-        plans = self.engine.store.plans["job"]
-        with self.engine.store.read() as session:
-            found = [plans.codec.decode(row) for row in session.run(plans.page, (bytes(16), 10_000))]
-        effects = Counter(row.payload["of"] for row in found if row.kind == "effect")
-        return {row.payload["n"]: row for row in found if row.kind in PLACES}, effects
+        return jobs_and_effects(self.engine.store)
 
     # --- steps ---------------------------------------------------------------------------------------
 
@@ -396,7 +383,7 @@ class Processes(RuleBasedStateMachine):
 
             def step(uow: UnitOfWork) -> None:
                 claim.hold(uow)
-                self.insert_effect(uow, claim)
+                insert_effect(uow, claim)
 
             self.engine.write(step)
         job.effects, job.begun, job.version = job.effects + 1, True, job.version + 1
