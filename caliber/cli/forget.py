@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _SHOWN: Final = 12
 _MS: Final = 1_000
 
-_dry_run = click.option("--dry-run", is_flag=True, help="Count what would go, and change nothing.")
+_dry_run = click.option("--dry-run", is_flag=True, help="Count the records to erase, and change nothing.")
 _yes = click.option("--yes", is_flag=True, help="Do not ask.")
 _wait = click.option(
     "--wait", "wait_s", type=click.FloatRange(min=0), default=10, show_default=True, help="Seconds for others to end."
@@ -37,7 +37,7 @@ _scrub_log = click.option(
     "--entity", metavar="TYPE:ID", help="A user by name or id, an agent or record by id: user:maria, agent:ID."
 )
 @click.option("--even-if-shared", is_flag=True, help="Also when a name is that of others too.")
-@click.option("--resume", is_flag=True, help="Finish what a program left in the middle.")
+@click.option("--resume", is_flag=True, help="Finish interrupted erasures.")
 @_dry_run
 @_yes
 @_wait
@@ -55,7 +55,7 @@ def forget(
     wait_s: float,
     scrub_log: bool,
 ) -> int:
-    """Erase a person or thing from everything that is kept, and say what was proven.
+    """Erase a person or thing from all stored data, and report the proof.
 
     TEXTS are names and identifiers, as whole words in any case: "Ada Lovelace" ada@example.org. What is about them
     goes; what names them is kept without the name; windows made of either can no longer be replayed. Arguments may stay

@@ -56,7 +56,7 @@ def cancel(settings: Settings, job_id: str) -> None:
 @jobs.command()
 @with_settings
 def run(settings: Settings) -> None:
-    """Run what is due, unless other processes are at it."""
+    """Run due jobs, unless other processes run them."""
     with settings.memory(note=False) as memory:
         done = memory.jobs.run_due()
     settings.out.result({"actions_done": done}, lambda: settings.out.print(f"ran {plural(done, 'action')}"))

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--run", is_flag=True, help="First run what is due, unless another process is at it.")
+@click.option("--run", is_flag=True, help="First run due policies, unless another process runs them.")
 @with_settings
 def policies(settings: Settings, run: bool) -> None:
     """List the policies' rules in their order; those on a schedule with when they are due next.
 
-    An open store runs what is due by itself every `jobs.poll_ms`.
+    An open store runs due jobs every `jobs.poll_ms`.
     """
     with settings.memory(note=False) as memory:
         done = memory.jobs.run_due() if run else None

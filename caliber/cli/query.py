@@ -65,7 +65,7 @@ def window_id_of(memory: Caliber, text: str) -> uuid.UUID:
 @click.option("-q", "--query", help='What is asked; "" for nothing.  [default: the last user turn, else the goal]')
 @click.option("--max-tokens", type=click.IntRange(min=1), help="Budget; at most token_budget of the configuration.")
 @click.option("--text", "text_only", is_flag=True, help="Print the window's text and nothing else.")
-@click.option("--trace", is_flag=True, help="With --json: every candidate and what was decided about it.")
+@click.option("--trace", is_flag=True, help="With --json: every candidate and its decision about it.")
 @with_settings
 def context(
     settings: Settings, trajectory: str, query: str | None, max_tokens: int | None, text_only: bool, trace: bool
@@ -153,7 +153,7 @@ with_kinds: Final = click.option(
     metavar="CONDITION",
     help="Keep records it holds for, such as 'confidence > 0.5 and valid_until > now()'.",
 )
-@click.option("--explain", "explained", is_flag=True, help="Say how QUERY was understood and what made each score.")
+@click.option("--explain", "explained", is_flag=True, help="Show the analysis of QUERY and the parts of each score.")
 @with_settings
 def search(
     settings: Settings,
@@ -268,7 +268,7 @@ def _print_hits(out: Output, found: Any, hits: list[tuple[Any, str, str | None]]
 @click.option("--exclusion", metavar="ID", help="One record: why it is in the window, or why not.")
 @with_settings
 def explain(settings: Settings, window: str, exclusion: str | None) -> None:
-    """Say why WINDOW (its id, or `latest`) holds what it holds, and what was left out."""
+    """Explain WINDOW (its id, or `latest`): its contents, and what was left out."""
     record_id = None if exclusion is None else as_id(exclusion, "record")
     if window != LATEST:
         as_id(window, "window")

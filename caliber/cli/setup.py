@@ -81,7 +81,7 @@ def in_command(path: Path) -> str:
     "part",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Complete this file: what it leaves out comes from the profile.",
+    help="Complete this file: missing knobs come from the profile.",
 )
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 @with_settings
@@ -162,10 +162,8 @@ def _completed(part: Path, profile: str) -> CaliberConfig:
 
 @click.command()
 @click.argument("file", required=False, type=click.Path(path_type=Path))
-@click.option("--explain", "key", metavar="KEY", help="Say what a knob is, such as search.boosts.exact, instead.")
-@click.option(
-    "--base", type=click.Choice(PROFILES), help="Take what the file leaves out from a profile, to check a part of one."
-)
+@click.option("--explain", "key", metavar="KEY", help="Explain a knob, such as search.boosts.exact, instead.")
+@click.option("--base", type=click.Choice(PROFILES), help="Take missing knobs from a profile, to check a part of one.")
 @click.option("--strict", is_flag=True, help="Exit code 1 when there are warnings, too.")
 @with_settings
 def check(settings: Settings, file: Path | None, key: str | None, base: str | None, strict: bool) -> int:

@@ -13,7 +13,7 @@ from caliber.cli.settings import Settings, with_settings
 @click.command()
 @with_settings
 def stats(settings: Settings) -> None:
-    """Show what the store holds, on disk and in memory."""
+    """Show the contents of the store, on disk and in memory."""
     with settings.memory() as memory:
         found = memory.admin.stats()
     settings.out.result(found, lambda: print_stats(settings.out, found))
@@ -29,7 +29,7 @@ def print_stats(out: Output, found: dict[str, Any]) -> None:
     if "feed" in store:
         fault = store["feed"].get("fault")
         why = f" (no connection to listen on: {fault})" if fault else ""
-        out.print(f"others     heard of by {store['feed']['mode']}{why}")
+        out.print(f"changes    of other processes arrive by {store['feed']['mode']}{why}")
     memory = resident["column_bytes"] + resident["text_bytes"]
     out.print(f"resident   {bytes_text(memory)} of at most {bytes_text(resident['limit_bytes'])}")
     columns, texts = bytes_text(resident["column_bytes"]), bytes_text(resident["text_bytes"])

@@ -131,7 +131,7 @@ def test_store_opens_and_polls_where_nobody_answers(
     assert facts.pop("channels") == prefix_of(pg.config().storage.schema_name) + "*"
     assert facts == {"mode": "polling", "notifications": 0, "connections": 0, "fault": "cannot connect"}
     print_stats(Output(json=False), memory.admin.stats())
-    assert "heard of by polling (no connection to listen on: cannot connect)" in capsys.readouterr().out
+    assert "arrive by polling (no connection to listen on: cannot connect)" in capsys.readouterr().out
     note(pg.open(), "polled")
     until(lambda: contents(memory) == {"polled"}, "nobody polled")
 

@@ -168,7 +168,7 @@ def backup(settings: Settings, path: Path, force: bool) -> None:
     settings.out.result(dataclasses.asdict(made), human)
 
 
-@click.command("restore", short_help="Make the store what a backup says.")
+@click.command("restore", short_help="Restore the store from a backup.")
 @click.argument("path", type=click.Path(path_type=Path), metavar="FILE")
 @_force
 @with_settings

@@ -230,7 +230,7 @@ def _print_swept(out: Output, found: Sweep) -> None:
         out.print("without --dry-run they go")
 
 
-@click.command("rebuild-search", short_help="Make anew what search is answered from.")
+@click.command("rebuild-search", short_help="Rebuild the structures of search.")
 @click.option("--dry-run", is_flag=True, help="Count strays and verify; change nothing.")
 @click.option("--full-text", is_flag=True, help="Make full text also where there is none and memory is searched.")
 @click.option("--drop", is_flag=True, help="Remove the full text: writes no longer pay for it. Nothing else is done.")

@@ -64,7 +64,7 @@ class Asked:
 def demo(
     settings: Settings, path: Path, questions: tuple[str, ...], folder: Path | None, assemblies: int, postgres: bool
 ) -> int:
-    """Remember the repository or folder at PATH, and show what that is like.
+    """Import the repository or folder at PATH, and show its memory.
 
     A git repository gives its newest 3,000 commits and its documents; any other folder its text files. Nothing in
     PATH is changed. The store stays in --folder with the program it runs by, demo.caliber, for you to change rules and

@@ -35,7 +35,7 @@ _PARTS_SHOWN: Final = 4
     "--limit-misses", type=click.IntRange(min=0), default=20, show_default=True, help="Explain this many misses."
 )
 @click.option("--fail-under", type=click.FloatRange(0, 1), metavar="RECALL", help="Exit code 1 below this recall.")
-@click.option("--windows", is_flag=True, help="Measure what assembled windows hold, not what search finds.")
+@click.option("--windows", is_flag=True, help="Measure the evidence in windows, not what search finds.")
 @click.option(
     "--budgets", metavar="TOKENS,…", help="With --windows: sizes of the windows.  [default: 500,1000,2000,4000,8000]"
 )
