@@ -143,7 +143,12 @@ def argument(name: str) -> Any:
     """Return something that a statement's parameter of this name can be."""
     if name == "ordinals":
         return "[1]"
+    if name == "kinds":
+        return '["r"]'
+    if name == "outcome":
+        return "done"
     texts = {"model_id", "resource", "idempotency_key", "entity", "entity_type", "note_type", "artifact_type"}
+    texts |= {"kind", "claimant"}
     if name == "trust":
         return "web"
     if name in texts:

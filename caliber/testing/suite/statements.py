@@ -289,7 +289,10 @@ def _apart(relation: Relation, path: AccessPath, number: int) -> dict[str, Any]:
 def _present(relation: Relation, name: str, references: dict[str, Any], step: int) -> Any:
     if name in references:
         return references[name]
-    kind = relation.column(name).type
+    column = relation.column(name)
+    kind = column.type
+    if column.enum is not None:
+        return next(iter(column.enum))
     if kind is ColumnType.INSTANT:
         return from_us(step)
     if kind is ColumnType.UUID:
