@@ -30,6 +30,7 @@ from caliber.backends import backend
 from caliber.kernels.copy.rows import COPY_HEADER, COPY_TRAILER, CopyRows, copy_tuples
 from caliber.localserver.server import LocalServer
 from caliber.model import SystemClock
+from caliber.model.progress import unheard
 from caliber.schema.relations import EMBEDDING, EMBEDDING_SPACE
 from caliber.storage.bulk import arrow
 from caliber.storage.bulk.columns import ordinal_column
@@ -129,7 +130,7 @@ class Server:
 
     def ours(self, on_existing: OnExisting) -> BulkReport:
         self.emptied()
-        return self.store.bulk_load(EMBEDDING, self.rows.batches(), on_existing, lambda rows: None)
+        return self.store.bulk_load(EMBEDDING, self.rows.batches(), on_existing, unheard)
 
     def replay(self) -> None:
         self.emptied()

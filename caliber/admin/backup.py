@@ -55,7 +55,7 @@ class RestoreReport:
 
 
 def backup(store: Store, path: str | os.PathLike[str], *, replace: bool, progress: Progress) -> BackupReport:
-    """Write everything of one boundary to a file; see ``Tables.backup``."""
+    """Write everything of one boundary to a file; see ``Admin.backup``."""
     target = Path(path)
     if target.suffix == COPY:
         return _copied(store, target, replace, progress)
