@@ -1,4 +1,4 @@
-"""``caliber forget`` and ``caliber db purge``: erase a subject, a task, or the whole store."""
+"""Commands that erase: ``forget`` a subject, ``db purge`` a task or the whole store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sections of the runtime: closing, completing, policies' failures, notes, principals and access."""
+"""Sections of the runtime: closing, block summaries, policies' failures, jobs, tasks, notes, principals, access."""
 
 from __future__ import annotations
 

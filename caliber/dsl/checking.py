@@ -1,4 +1,4 @@
-"""Check of a configuration: the result with its warnings, and the checks that need the language.
+"""Check of a configuration not written in CALIBER's language: its filters compiled, its faults collected.
 
 Source: C-122, C-161 to C-165.
 """

@@ -1,4 +1,4 @@
-"""Events that threads of providers wait on."""
+"""Factory of interrupt-safe events for threads of providers; ``storage.waiting`` is imported when one is made."""
 
 from __future__ import annotations
 

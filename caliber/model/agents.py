@@ -1,4 +1,4 @@
-"""Agents, and locks between them."""
+"""Roles of agents, by which notes are owned and seen; leases on resources, and the token that guards a write."""
 
 from __future__ import annotations
 

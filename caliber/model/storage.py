@@ -1,4 +1,4 @@
-"""Durability of writes, checks of what is stored, and kept configurations."""
+"""Enums of two storage settings (durability, validation of reads), and the record of an accepted configuration."""
 
 from __future__ import annotations
 

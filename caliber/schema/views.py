@@ -1,4 +1,4 @@
-"""Views for people: the tables of the sources, under their names there, over our relations.
+"""Declarations of views for people: the tables of the sources, under their names there, over our relations.
 
 No code reads them; ``caliber db views`` makes them. A name with a dot in the sources (``heart.facts``) has an
 underscore here, since a tenant is one schema and SQLite has none. What is not built yet has no view.

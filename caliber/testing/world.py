@@ -1,4 +1,4 @@
-"""Stores that tests of the suite work on, and their common steps."""
+"""Makers of stores for tests of the suite, and common steps: rolled-back work, threads at once, rows."""
 
 from __future__ import annotations
 

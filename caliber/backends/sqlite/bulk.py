@@ -28,8 +28,6 @@ from caliber.storage.write.changes import UPSERT
 from caliber.storage.write.consequences import LOWERS
 from caliber.storage.write.unit_of_work import RowChange
 
-"""Less than every value of the types that keys have, or equal where no key is."""
-
 
 def load(
     connection: SqliteConnection,

@@ -1,4 +1,4 @@
-"""Questions of the demo: such as a person would ask about this content, each with the words that answer it."""
+"""Questions of the demo, derived from what was imported, with the stored words that answer each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits and rules in a window's record, as plain data."""
+"""Plain-data packing of cut-offs and one-window rules for a window's record, and their unpacking."""
 
 from __future__ import annotations
 

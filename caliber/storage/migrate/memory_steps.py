@@ -1,4 +1,4 @@
-"""Migration of declared memories: steps from those in the store to those in the configuration, each reported first.
+"""Plan to migrate declared memories: steps to those of the configuration, each with its SQL and a line of text.
 
 A step is what one transaction does: its statements, and the row of ``memory_type`` that says so. What comes next is
 found anew from what the store says, so that whoever is second, or comes back after a crash, goes on where it stands.

@@ -1,4 +1,4 @@
-"""Migration of a store's full text along with its memories: tables made, emptied or removed.
+"""Full-text statements of each migration step of declared memories: tables made, emptied or removed.
 
 Source: docs/decisions/0160, 0082.
 """

@@ -1,4 +1,4 @@
-"""Full text in PostgreSQL: a table of terms a kind of record, kept in the transactions that write texts.
+"""Upkeep of PostgreSQL's full-text index: term tables kept in write transactions, rebuilt and checked.
 
 Whether a store has an index stands in ``text_state``, which every write transaction reads as it begins, in the round
 trip that begins it. Reading locks that table against being locked by others: who makes or drops an index takes it for

@@ -1,4 +1,4 @@
-"""Order of commits: followers get dependent commits in their order.
+"""Line of one process's commits: resident memory is told of each after all whose COMMIT was sent before.
 
 A ticket is taken right before COMMIT is sent: whoever depends on a transaction can only have taken its own after that
 COMMIT was done.
