@@ -148,7 +148,7 @@ def argument(name: str) -> Any:
     if name == "outcome":
         return "done"
     texts = {"model_id", "resource", "idempotency_key", "entity", "entity_type", "note_type", "artifact_type"}
-    texts |= {"kind", "claimant"}
+    texts |= {"kind", "state", "claimant"}
     if name == "trust":
         return "web"
     if name in texts:
