@@ -54,7 +54,7 @@ class Working:
 
 
 def received(reports: Connection) -> list[int]:
-    """Return what was reported before the end of the pipe, or of the last whole report."""
+    """Return the reports before the end of the pipe, or up to the last whole one."""
     numbers: list[int] = []
     with contextlib.suppress(EOFError, OSError):
         while True:
