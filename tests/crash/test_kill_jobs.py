@@ -28,6 +28,8 @@ from caliber.testing import inspect
 KILLS = scale(2, 300)
 KILLS_A_STORE = 30
 TITLES = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
+IMPORTED = ["caliber.api.opening", "caliber.backends.postgres", "caliber.backends.sqlite", "caliber.jobs.runner"]
+"""Imported once for all processes; modules of tests are not found that early."""
 starting = multiprocessing.get_context("forkserver")
 
 
@@ -35,7 +37,7 @@ class Working:
     """One process that enqueues jobs and does them."""
 
     def __init__(self, backend: Backend, number: int) -> None:
-        starting.set_forkserver_preload(["support.job_processes"])
+        starting.set_forkserver_preload(IMPORTED)
         self._reports, theirs = starting.Pipe(duplex=False)
         arguments = (backend.path, backend.knobs, os.environ.get(DSN, ""), number, theirs)
         self._process: BaseProcess = starting.Process(target=job_processes.work, args=arguments)
