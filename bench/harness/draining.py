@@ -38,12 +38,13 @@ def queue_of(memory: Caliber) -> tuple[JobQueue, list[int]]:
 def fill(memory: Caliber, jobs: int, ahead: timedelta = timedelta(0)) -> None:
     """Enqueue jobs in another order than they are due; the latest one is due ``ahead`` of now."""
     queue, _ = queue_of(memory)
+    first = from_us(time.time_ns() // 1_000 - jobs) + ahead
     due = list(range(jobs))
     random.Random(1).shuffle(due)
 
     def cause(uow: UnitOfWork, part: Sequence[int]) -> None:
         for at in part:
-            queue.enqueue(uow, "nothing", payload={"due": at}, due_at=from_us(uow.now_us - jobs + at) + ahead)
+            queue.enqueue(uow, "nothing", payload={"due": at}, due_at=first + timedelta(microseconds=at))
 
     for begin in range(0, jobs, IN_TRANSACTION):
         inspect(memory).write(lambda uow, begin=begin: cause(uow, due[begin : begin + IN_TRANSACTION]))
