@@ -12,6 +12,9 @@ import apsw
 
 import caliber
 from caliber.config import CaliberConfig
+from caliber.jobs.claims import Claim
+from caliber.jobs.handlers import Handler
+from caliber.jobs.queue import JobQueue
 from caliber.model import AgentRole, EventType, Principal, PrincipalKind
 from caliber.model.errors import Conflict, LockAcquisitionFailed
 from caliber.model.time import FixedClock
@@ -19,6 +22,7 @@ from caliber.policies.schedules import Schedules
 from caliber.testing import inspect
 from caliber.trajectory.service import Tasks
 from support.configs import USER, policy
+from support.crowds import until
 from support.knobs.case import FILE, NO_VECTORS, Agent, Case, Place, works
 from support.memories import FACT
 from support.providers import ScriptedSummarizer
@@ -195,6 +199,54 @@ def tries(config: CaliberConfig, place: Place) -> list[str]:
         clock.advance(ms=60_000)
     runs = (event for event in memory.storage.events.all() if event.event_type == EventType.POLICY_EXECUTE.value)
     return [event.payload["outcome"] for event in runs]
+
+
+def tries_within_half_a_minute(config: CaliberConfig, place: Place) -> int:
+    """Return how often an action that others get in the way of is tried within 30 seconds of its first failure."""
+
+    def overtaken(*_: Any) -> int:
+        raise Conflict(entity_type="note", id="planted", reason="planted", retryable=True)
+
+    place.fixture("monkeypatch").setattr(Schedules, "prune", overtaken)
+    clock = clock_at(1)
+    memory = place.open(config, clock=clock)
+    memory.jobs.run_due()
+    clock.advance(ms=3 * HOUR_MS)
+    memory.jobs.run_due()
+    clock.advance(ms=30_000)
+    memory.jobs.run_due()
+    return sum(event.event_type == EventType.POLICY_EXECUTE.value for event in memory.storage.events.all())
+
+
+def jobs_kept(config: CaliberConfig, place: Place) -> int:
+    """Return the number of ended jobs that are left two hours later."""
+    clock = clock_at(1)
+    memory = place.open(config, clock=clock)
+    scope = memory.current_scope(memory.start_trajectory("test", initiator=USER).trajectory_id)
+    assert scope is not None
+    memory.append_turn(scope.scope_id, role="user", content="said")
+    clock.advance(ms=2 * HOUR_MS)
+    memory.admin.maintain()
+    return len(memory.jobs.list(state="done"))
+
+
+def run_at_once(config: CaliberConfig, place: Place) -> int:
+    """Return the number of three waiting jobs that run in the background at the same time."""
+    memory = place.open(config)
+    begun, go, queue = [], threading.Event(), inspect(memory).engine.part(JobQueue)
+
+    def wait(_: Claim) -> int:
+        begun.append(True)
+        go.wait(20)
+        return 1
+
+    queue.register(Handler("wait", wait, concurrency=3))
+    inspect(memory).write(lambda uow: [queue.enqueue(uow, "wait") for _ in range(3)] and None)
+    until(lambda: len(begun) >= config.jobs.workers)
+    go.wait(0.05)  # a moment for one too many
+    at_once = len(begun)
+    go.set()
+    return at_once
 
 
 # --- who acts ----------------------------------------------------------------------------------------
@@ -412,6 +464,25 @@ CASES: tuple[Case, ...] = (
         policies=scheduled(PRUNE),
         jobs__poll_ms=0,
     ),
+    case(
+        "jobs.backoff_ms",
+        tries_within_half_a_minute,
+        ("10s", 2),
+        ("1m", 1),
+        policies=scheduled(PRUNE),
+        jobs__poll_ms=0,
+    ),
+    case(
+        "jobs.backoff_max_ms",
+        tries_within_half_a_minute,
+        ("10s", 2),
+        ("5m", 1),
+        policies=scheduled(PRUNE),
+        jobs__poll_ms=0,
+        jobs__backoff_ms="1m",
+    ),
+    case("jobs.history_ms", jobs_kept, ("1h", 0), ("3h", 1), policies=[policy("turn", NOTIFY)], jobs__poll_ms=0),
+    case("jobs.workers", run_at_once, (1, 1), (2, 2), jobs__poll_ms=5),
     case(
         "jobs.lease_ms",
         taken_up,
