@@ -221,8 +221,8 @@ class JobQueue:
         Raises: StorageError kinds.
         """
         self._engine.check_open()
+        self._notice_clock()  # before recurring jobs are corrected by the time that it is
         self.ensure()
-        self._notice_clock()
         with self._writing_failures:  # one thread takes away what others may append to
             while self._unwritten:
                 self.fail(*self._unwritten[0])
@@ -259,7 +259,8 @@ class JobQueue:
     def claim_one(self, job_id: uuid.UUID) -> Claim | None:
         """Claim a job whether it is due or not; None while another process works on it, or it ended."""
         self._engine.check_open()
-        self.ensure()
+        if self.find(job_id) is None:
+            self.ensure()
 
         def work(uow: UnitOfWork) -> list[Job]:
             values = (job_id.bytes, uow.now_us, uow.now_us + self.lease_us, self._claimant)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
+from caliber.engine import pacing
 from caliber.engine.engine import Engine
 from caliber.jobs.claims import Claim, extend_all
 from caliber.jobs.queue import JobQueue
@@ -90,7 +91,9 @@ class Tenant:
                 self._begin(claims)
             due_us = self.jobs.due_in_us()
             if due_us is not None and len(self._workers) < self._workers_max:
-                self._look_at = min(self._look_at, time.monotonic() + due_us / 1_000_000)
+                # What is due and was not claimed is locked by somebody: looking at once again would be a busy loop.
+                wait_s = max(due_us / 1_000_000, pacing.REST_MAX_S)
+                self._look_at = min(self._look_at, time.monotonic() + wait_s)
             self._failing = False
         except Exception as error:
             # One report for each outage, not one for each look.

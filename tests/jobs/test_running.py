@@ -18,6 +18,7 @@ from caliber.jobs.claims import Claim
 from caliber.jobs.handlers import Handler
 from caliber.jobs.queue import JobQueue
 from caliber.model.jobs import JobState
+from caliber.testing import inspect
 
 QUIET = {"embedding_provider": None, "retention__apply_every_ms": 0}
 BY_HAND = {**QUIET, "jobs__poll_ms": 0}
@@ -32,11 +33,11 @@ def clock() -> SetClock:
 
 
 def queue_of(memory: caliber.Caliber) -> JobQueue:
-    return memory._engine.part(JobQueue)
+    return inspect(memory).engine.part(JobQueue)
 
 
 def add(memory: caliber.Caliber, kind: str, **options: Any) -> None:
-    memory._engine.write(lambda uow: queue_of(memory).enqueue(uow, kind, **options))
+    inspect(memory).write(lambda uow: queue_of(memory).enqueue(uow, kind, **options))
 
 
 def handle(memory: caliber.Caliber, kind: str, run: Callable[[Claim], int], **options: Any) -> None:
@@ -52,9 +53,10 @@ def test_jobs_behind_one_that_is_given_up_run_in_the_same_call(backend: Any, clo
     memory = backend.open(clock=clock, jobs__attempts_max=1, **BY_HAND)
     handle(memory, "work", once)
     add(memory, "work")
-    (claim,) = queue_of(memory).claim_due()
+    other = JobQueue(inspect(memory).engine)  # as another process, which dies
+    other.register(Handler("work", once))
+    (claim,) = other.claim_due()
     assert claim.job.attempts == 1
-    queue_of(memory)._count("work", -1)  # its process died
     clock.at += timedelta(hours=1)
     add(memory, "work")
     assert memory.jobs.run_due() == 1
@@ -161,7 +163,7 @@ def test_a_lease_shorter_than_the_poll_is_extended(backend: Any) -> None:
         return 1
 
     handle(memory, "long", run)
-    runner.start(memory._engine)
+    runner.start(inspect(memory).engine)
     add(memory, "long")
     until(lambda: runs)
     (begun,) = memory.jobs.list(state="running")
@@ -195,7 +197,7 @@ def test_closing_waits_for_a_job_that_the_runner_is_about_to_begin(
 
     handle(memory, "work", run)
     monkeypatch.setattr(queue, "due_in_us", slow)
-    runner.start(memory._engine)
+    runner.start(inspect(memory).engine)
     add(memory, "work")
     assert begun.wait(30)
     memory.close()
