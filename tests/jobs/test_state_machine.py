@@ -102,6 +102,7 @@ class Processes(RuleBasedStateMachine):
         self.sound = True
         self.unwritten: list[list[tuple[int, int, str]]] = [[], []]
         self.queues[0].ensure()
+        self.ensured = [True, False]
         self.jobs[TICK] = Expected("tick", None, self.now, self.now)
 
     # --- what the processes do ---------------------------------------------------------------------
@@ -163,6 +164,13 @@ class Processes(RuleBasedStateMachine):
             if job.scheduled >= self.now + LEASE:
                 delay = 0 if job.kind == "tick" else job.available - job.scheduled
                 job.available, job.scheduled, job.version = self.now + delay, self.now, job.version + 1
+
+    def ensure(self, at: int) -> None:
+        """Correct the recurring job, which may wait no longer than its rule allows, at the first look of a process."""
+        tick, ensured, self.ensured[at] = self.jobs[TICK], self.ensured[at], True
+        waits = tick.outcome is None and not tick.claimed
+        if not ensured and waits and tick.available > next_tick(self.now):
+            tick.available, tick.scheduled, tick.version = next_tick(self.now), self.now, tick.version + 1
 
     def fail(self, number: int, version: int, mode: str) -> None:
         job = self.jobs[number]
@@ -242,6 +250,7 @@ class Processes(RuleBasedStateMachine):
     def claim(self, at: int) -> None:
         self.pass_time()
         self.notice_clock(at)
+        self.ensure(at)
         while self.unwritten[at]:
             self.fail(*self.unwritten[at].pop())
         claims = self.queues[at].claim_due()
@@ -355,6 +364,7 @@ class Processes(RuleBasedStateMachine):
         """Another process takes the place of one that is no more."""
         self.held = [held for held in self.held if held.by != at]
         self.queues[at], self.latest[at], self.unwritten[at] = self.process(), 0, []
+        self.ensured[at] = False
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
