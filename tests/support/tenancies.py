@@ -130,7 +130,7 @@ def rows_of(settings: CaliberConfig) -> dict[str, dict[tuple[Any, ...], tuple[An
                 continue
             plans = store.plans[relation.name]
             first = {"owner_type": "", "owner_ordinal": -1, "owner_version": -1, "model_id": "", "dimensions": -1,
-                     "trigger_id": bytes(16)}  # fmt: skip
+                     "job_id": bytes(16)}  # fmt: skip
             after = tuple(first.get(name, -1 if name in ("ordinal", "code") else b"") for name in plans.page.binds[:-1])
             with store.read() as session:
                 rows = session.run(plans.page, (*after, 10**6))
