@@ -102,9 +102,7 @@ class Claim:
 
         Raises: Superseded.
         """
-        erasures = self.end(uow, JobOutcome.DONE)
-        uow.on_commit.append(self.settle)
-        return erasures
+        return self.end(uow, JobOutcome.DONE)
 
     def end(self, uow: UnitOfWork, outcome: JobOutcome) -> int:
         """End the job in a transaction; return as ``ack``. Raises: Superseded."""
@@ -118,6 +116,7 @@ class Claim:
             rows = uow.select("job.end_of_task", *values)
         if not rows:
             raise Superseded
+        uow.on_commit.append(self.settle)
         erasures: int = rows[0][0]
         return erasures
 

@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 
 from caliber.engine.engine import Engine
 from caliber.jobs.claims import Claim, Superseded, extend_all
+from caliber.jobs.events import record
 from caliber.jobs.handlers import Handler, Recurrence
 from caliber.jobs.states import SYSTEM, new_job, rescheduled
 from caliber.kernels import uuid7
@@ -29,7 +30,6 @@ from caliber.model.jobs import Job, JobOutcome
 from caliber.model.time import from_us, to_us
 from caliber.schema.relations import JOB
 from caliber.storage.waiting import is_of_handler
-from caliber.storage.write import event_log
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 T = TypeVar("T")
@@ -468,15 +468,8 @@ class JobQueue:
             self._log(uow, job, "given_up", reason)
 
     def _log(self, uow: UnitOfWork, job: Job, error: str, reason: str) -> None:
-        event = self._engine.event(
-            EventType.ERROR,
-            principal=job.principal.label,
-            trajectory_id=job.trajectory_id,
-            scope_id=job.scope_id,
-            payload={"where": f"job {job.kind}", "job": str(job.job_id), "error": error, "message": reason},
-            at_us=uow.now_us,
-        )
-        event_log.log(uow, event, self._engine.bus.publish)
+        payload = {"where": f"job {job.kind}", "job": str(job.job_id), "error": error, "message": reason}
+        record(self._engine, uow, job, EventType.ERROR, payload)
 
     def _release(self, claim: Claim) -> None:
         """Give back a job that closing the store cut short: whoever comes next need not wait for its lease."""

@@ -6,13 +6,13 @@ from typing import Final
 
 from caliber.engine.engine import Engine
 from caliber.jobs.claims import Claim
+from caliber.jobs.events import record
 from caliber.jobs.queue import JobQueue
 from caliber.model.access import Principal
 from caliber.model.events import EventType
 from caliber.model.ids import ScopeId, TrajectoryId
 from caliber.model.jobs import Job
 from caliber.model.policies import Trigger
-from caliber.storage.write import event_log
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 _KIND: Final = "trigger:"
@@ -50,18 +50,5 @@ def cancel(engine: Engine, uow: UnitOfWork, path: str, key: bytes, reason: str) 
 
 def record_unfinished(engine: Engine, uow: UnitOfWork, job: Job, outcome: str, reason: str) -> None:
     """Write in this transaction why the actions of a trigger are not done."""
-    event = engine.event(
-        EventType.POLICY_EXECUTE,
-        principal=job.principal.label,
-        trajectory_id=job.trajectory_id,
-        scope_id=job.scope_id,
-        payload={
-            "trigger": trigger_of(job).value,
-            "outcome": outcome,
-            "reason": reason,
-            "attempt": job.attempts,
-        },
-        duration_ms=0,
-        at_us=uow.now_us,
-    )
-    event_log.log(uow, event, engine.bus.publish)
+    payload = {"trigger": trigger_of(job).value, "outcome": outcome, "reason": reason, "attempt": job.attempts}
+    record(engine, uow, job, EventType.POLICY_EXECUTE, payload, duration_ms=0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from caliber.context.service import Reader
 from caliber.engine.engine import Engine
 from caliber.jobs.claims import Claim
+from caliber.jobs.events import record
 from caliber.jobs.handlers import URGENT, Handler
 from caliber.jobs.queue import JobQueue
 from caliber.model import states
@@ -21,7 +22,6 @@ from caliber.policies.steps import Prepared, declared_actions
 from caliber.policies.trigger_jobs import kind_of_trigger, record_unfinished, trigger_of
 from caliber.schema.relations import SCOPE, TRAJECTORY
 from caliber.search.service import Searching
-from caliber.storage.write import event_log
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory.service import CHECKPOINT_JOB, Tasks
 from caliber.trajectory.triggers import SCOPE_CLOSED, WAITING
@@ -75,12 +75,5 @@ class Triggers:
 
     def _given_up(self, uow: UnitOfWork, job: Job, reason: str) -> None:
         record_unfinished(self._engine, uow, job, "failed", reason)
-        event = self._engine.event(
-            EventType.ERROR,
-            principal=job.principal.label,
-            trajectory_id=job.trajectory_id,
-            scope_id=job.scope_id,
-            payload={"trigger": trigger_of(job).value, "error": "given_up", "message": reason},
-            at_us=uow.now_us,
-        )
-        event_log.log(uow, event, self._engine.bus.publish)
+        payload = {"trigger": trigger_of(job).value, "error": "given_up", "message": reason}
+        record(self._engine, uow, job, EventType.ERROR, payload)
