@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from caliber.embedding.embedding_target import attach, embedded_text
 from caliber.embedding.service import Embeddings
 from caliber.engine.engine import Engine
-from caliber.jobs.claims import Claim
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.agents import LockToken
@@ -223,7 +222,7 @@ class TaskMethods:
             texts = [embedded_text(turn.name, turn.content.decode("utf-8", "replace")) for turn in new]
             vectors = embedder.prepare("turn", texts)
 
-        def work(uow: UnitOfWork) -> Pipelined[tuple[list[Turn], list[Claim]]]:
+        def work(uow: UnitOfWork) -> Pipelined[tuple[list[Turn], list[Callable[[], None]]]]:
             uow.guard(guard)
             stored = yield from turn_ops.append_turns(uow, scope_id, new)
             appended = bool(uow.changes)  # turns that were there already change nothing
@@ -235,9 +234,9 @@ class TaskMethods:
             # Of several, the first may have been there already, in another scope.
             return stored, self._tasks.appended(uow, stored[0].trajectory_id, ScopeId(scope_id))
 
-        stored, claims = engine.write(pipelined(work))
-        if claims:
-            self._tasks.after_append(claims)
+        stored, left = engine.write(pipelined(work))
+        if left:
+            self._tasks.after_append(left)
         return stored
 
     # --- artifacts ---------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Final, Generic, TypeVar
@@ -243,28 +244,24 @@ class Tasks(Generic[P]):
         except CaliberError as error:
             self._engine.record_error(what, error)
 
-    def appended(self, uow: UnitOfWork, trajectory_id: TrajectoryId, scope_id: ScopeId) -> list[Claim]:
+    def appended(self, uow: UnitOfWork, trajectory_id: TrajectoryId, scope_id: ScopeId) -> list[Callable[[], None]]:
         """Add the jobs of a turn to the transaction that appends: its policies, and a checkpoint if each turn has one.
 
-        The caller does them after the commit, by ``after_append`` (C-235, C-253).
+        Return the work to do right after the commit, by ``after_append`` (C-235, C-253).
         """
         policies = self._enqueue(uow, Trigger.TURN, trajectory_id, scope_id)
-        claims = [] if policies is None else [policies]
+        left: list[Callable[[], None]] = [] if policies is None else [functools.partial(self.after_commit, policies)]
         if self._frequency is RecoveryFrequency.PER_TURN:
-            claims.append(
-                self._jobs.enqueue_claimed(
-                    uow, CHECKPOINT_JOB, principal=self._principal, trajectory_id=trajectory_id, scope_id=scope_id
-                )
+            checkpoint = self._jobs.enqueue_claimed(
+                uow, CHECKPOINT_JOB, principal=self._principal, trajectory_id=trajectory_id, scope_id=scope_id
             )
-        return claims
+            left.append(functools.partial(self._work, "the checkpoint of a turn", checkpoint, self.run_checkpoint))
+        return left
 
-    def after_append(self, claims: Sequence[Claim]) -> None:
+    def after_append(self, left: Sequence[Callable[[], None]]) -> None:
         """Do the jobs of a turn, right after its commit."""
-        for claim in claims:
-            if claim.job.kind == CHECKPOINT_JOB:
-                self._work("the checkpoint of a turn", claim, self.run_checkpoint)
-            else:
-                self.after_commit(claim)
+        for work in left:
+            work()
 
     def run_checkpoint(self, claim: Claim) -> int:
         """Store a checkpoint of a task as it is now, in the transaction that ends the job; return 1.
