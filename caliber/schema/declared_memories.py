@@ -42,6 +42,7 @@ from caliber.schema.relation import (
     enum,
     instant,
     integer,
+    json_,
     stamped,
     text,
     uuid_,
@@ -385,15 +386,9 @@ def _column_of(memory: MemoryType, item: Field, looked_up: set[str], content: st
             members = values_of(memory.name, item.name, item.values)
             return Column(item.name, ColumnType.ENUM, enum=members, open=True, residence=Residence.INTERNED, **options)
         case FieldType.JSON:
-            return Column(
-                item.name, ColumnType.JSON, json_encode=_same, json_decode=_same, redact=Redaction.WORDS, **options
-            )
+            return json_(item.name, redact=Redaction.WORDS, **options)
         case FieldType.EMBEDDING:
             raise InternalError("an embedding is no column")
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 # --- entities: classes that nobody can import, and that are pickled by what they were made of -----------------------

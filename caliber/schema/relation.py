@@ -396,7 +396,17 @@ def enum(name: str, members: type[StrEnum], **options: Any) -> Column:
     return Column(name, ColumnType.ENUM, enum=members, **options)
 
 
-def json_(name: str, encode: Callable[[Any], Any], decode: Callable[[Any], Any], **options: Any) -> Column:
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+def json_(
+    name: str,
+    encode: Callable[[Any], Any] = _unchanged,
+    decode: Callable[[Any], Any] = _unchanged,
+    **options: Any,
+) -> Column:
+    """A column of JSON; without ``encode`` and ``decode`` an entity holds the value as JSON has it."""
     return Column(name, ColumnType.JSON, json_encode=encode, json_decode=decode, **options)
 
 

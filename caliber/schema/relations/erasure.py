@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from caliber.model.erasure import Erasure, ErasureKind
 from caliber.schema.relation import (
     AccessPath,
@@ -14,11 +12,6 @@ from caliber.schema.relation import (
     uuid_,
     version,
 )
-
-
-def _same(value: dict[str, Any]) -> dict[str, Any]:
-    return value
-
 
 ERASURE = Relation(
     name="erasure",
@@ -38,7 +31,7 @@ ERASURE = Relation(
     columns=(
         uuid_("erasure_id"),
         enum("kind", ErasureKind),
-        json_("counts", _same, _same),
+        json_("counts"),
         instant("begun_at"),
         instant("finished_at", nullable=True),
         version(),

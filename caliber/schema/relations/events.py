@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from caliber.model.events import Event, EventFamily
 from caliber.model.references import EntityType
 from caliber.schema.erase import Erase, Redaction, Stub
@@ -17,11 +15,6 @@ from caliber.schema.relation import (
     text,
     uuid_,
 )
-
-
-def _same(value: dict[str, Any]) -> dict[str, Any]:
-    return value
-
 
 EVENT = Relation(
     name="event",
@@ -60,7 +53,7 @@ EVENT = Relation(
         enum("subject_type", EntityType, nullable=True, open=True),
         uuid_("subject_id", nullable=True),
         text("principal", nullable=True),
-        json_("payload", _same, _same, redact=Redaction.WORDS),
+        json_("payload", redact=Redaction.WORDS),
         integer("duration_ms", nullable=True, check=(0, None)),
     ),
     paths=(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from caliber.model.access import PrincipalKind
 from caliber.model.agents import AgentRole
 from caliber.model.jobs import Job, JobOutcome
@@ -23,11 +21,6 @@ from caliber.schema.relation import (
     version,
 )
 
-
-def _same(value: dict[str, Any]) -> dict[str, Any]:
-    return value
-
-
 JOB = Relation(
     name="job",
     plural="jobs",
@@ -45,7 +38,7 @@ JOB = Relation(
         uuid_("job_id"),
         text("kind", redact=Redaction.NOTHING),
         text("key", nullable=True, redact=Redaction.ROW),
-        json_("payload", _same, _same, redact=Redaction.WORDS),
+        json_("payload", redact=Redaction.WORDS),
         enum("principal_kind", PrincipalKind),
         text("principal_id"),
         enum("principal_role", AgentRole, nullable=True),
