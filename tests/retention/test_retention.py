@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from support.configs import USER, policy
-from support.crowds import until
 from support.memories import record
 from support.providers import CountingEmbeddings, ScriptedSummarizer
+from support.waits import until
 from support.weeks import MONDAY, SetClock
 
 from caliber.jobs.queue import JobQueue

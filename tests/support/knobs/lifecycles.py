@@ -22,10 +22,10 @@ from caliber.policies.schedules import Schedules
 from caliber.testing import inspect
 from caliber.trajectory.service import Tasks
 from support.configs import USER, policy
-from support.crowds import until
 from support.knobs.case import FILE, NO_VECTORS, Agent, Case, Place, works
 from support.memories import FACT
 from support.providers import ScriptedSummarizer
+from support.waits import until
 from support.weeks import MONDAY
 
 SUMMARIZE = {"action": "summarize", "target": "turn_buffer"}
