@@ -1,4 +1,4 @@
-"""CALIBER: the memory engine for latency-critical agents.
+"""CALIBER: the memory engine for AI agents; the names that programs import.
 
 Everything an agent remembers lives in one durable store, is read in microseconds from native memory, and every
 context window can be explained line by line and replayed::

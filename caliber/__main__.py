@@ -1,4 +1,4 @@
-"""``python -m caliber`` is the command ``caliber``."""
+"""Entry point of ``python -m caliber``: runs the command line."""
 
 from caliber.cli import main
 

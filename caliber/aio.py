@@ -1,4 +1,4 @@
-"""Asynchronous API: ``async with await caliber.aio.open(config) as memory``, and each call with ``await``."""
+"""Public asynchronous API: ``async with await caliber.aio.open(config) as memory``; re-exports the async classes."""
 
 from caliber.api._aio import AsyncCaliber, create, migrate, open, purge, restore  # noqa: A004  (the pinned name)
 

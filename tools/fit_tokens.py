@@ -69,7 +69,7 @@ def tables_c(costs: dict[str, bytes]) -> str:
 def costs_py(costs: dict[str, bytes], made_with: str) -> str:
     """Return caliber/kernels/tokens/costs.py."""
     out = [
-        '"""Costs of a byte by context and class, fitted to each vocabulary: see ``classes``.',
+        '"""Generated tables of token cost by byte class and context, one per tokenizer vocabulary; see ``classes``.',
         "",
         "Made by tools/fit_tokens.py --fit; not edited by hand.",
         '"""',

@@ -387,7 +387,10 @@ def generated() -> dict[Path, str]:
     out = {}
     for stem, module in modules.items():
         room = stem.removeprefix("_aio_")
-        title = "Asynchronous handle and opening." if stem == "_aio" else f"Asynchronous classes of the room {room}."
+        source = f"of the classes of ``caliber.{room}``."
+        if stem == "_aio":
+            source = "of the handle ``Caliber`` and of the functions that open a store."
+        title = f"Generated asyncio version {source}"
         out[FOLDER / f"{stem}.py"] = module.text(stem, title)
     return out
 

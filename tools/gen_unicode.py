@@ -52,7 +52,7 @@ def render() -> str:
     """Return the module's text."""
     found = ranges()
     return (
-        '"""Code points that belong to the character before them, as inclusive ranges.\n\n'
+        '"""Generated Unicode table of code points that extend the character before them, as inclusive ranges.\n\n'
         "Made by tools/gen_unicode.py; not edited by hand.\n"
         '"""\n\n'
         "# fmt: off\n"

@@ -97,7 +97,8 @@ def module(found: list[int]) -> str:
             ends.append(code)
             kinds.append(kind)
     return (
-        '"""Word characters as inclusive ranges: 1 part of a word, 2 of a script without spaces.\n\n'
+        '"""Generated Unicode table of word characters, as inclusive ranges: '
+        "1 part of a word, 2 of a script without spaces.\n\n"
         "Made by tools/gen_words.py; not edited by hand.\n"
         '"""\n\n'
         "# fmt: off\n"

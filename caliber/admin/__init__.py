@@ -1,1 +1,1 @@
-"""Administration of a tenant: tables, backup, checks, stats, maintenance, rebuilds."""
+"""Administration of a tenant: storage tables, backup, checks, statistics, maintenance, rebuilds."""

@@ -1,4 +1,4 @@
-"""Backups of a store in one file, taken at one commit boundary, and their restore.
+"""Backup of a store to one archive file at one commit boundary, and restore from it.
 
 Source: P-083; docs/decisions/0139.
 """

@@ -1,4 +1,4 @@
-"""Bulk loading and reading of whole relations, behind ``memory.storage``.
+"""Public bulk load and read of relations (``memory.storage``), with checks of arguments and embedding spaces.
 
 Source: design section 4; C-195, D-005.
 """

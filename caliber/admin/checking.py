@@ -1,4 +1,4 @@
-"""Check of a store: its database, its rules, and whether memory equals it.
+"""Full check of a store: database integrity, rules between rows, and equality of resident memory with the database.
 
 Source: P-084; docs/decisions/0139.
 """

@@ -1,4 +1,4 @@
-"""Facet ``memory.admin``: figures, checks, retention, erasure of tasks, care for the files and tables of a store."""
+"""Facet ``memory.admin``: statistics, checks, backup, retention sweep, task purge, vacuum and views."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retention sweep: removes records whose time is over. Source: design section 8, C-355, C-361, C-479, K-189."""
+"""Retention sweep: removes expired records of every kind. Source: design section 8, C-355, C-361, C-479, K-189."""
 
 from __future__ import annotations
 

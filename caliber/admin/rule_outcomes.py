@@ -1,7 +1,7 @@
-"""Dry run of a configuration's injection rules in a window; nothing is written.
+"""Dry run of injection rules: assembles a window to report what each rule selects, and stores nothing.
 
-The window is assembled by the assembler itself. Nothing is kept, counted or taken, and no event tells of it; the
-configuration is not recorded either, so that a changed file can be tried against what an agent remembers.
+The usual assembler builds the window. Nothing is stored, counted or consumed, and no event is emitted; the
+configuration is not recorded either, so that a changed file can be tried against an agent's memory.
 
 Source: issue "The DSL and the policy engine", item 5; docs/decisions/0166.
 """

@@ -1,4 +1,4 @@
-"""Administration of embedding spaces: reports, backfill, dropping a space, and orphaned vectors.
+"""Administration of embedding spaces: report coverage, backfill, drop a space, delete orphaned vectors.
 
 Source: issue "Search in native memory", item 10; relations.md, rule 6 (integrity of polymorphic references).
 """

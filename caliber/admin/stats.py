@@ -1,4 +1,4 @@
-"""Statistics of a tenant for people and tools: records, bytes, memory, and differences from the store."""
+"""Statistics of a tenant: record counts, bytes, memory use, and differences between memory and database."""
 
 from __future__ import annotations
 

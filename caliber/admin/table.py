@@ -1,6 +1,6 @@
-"""Table of one relation: the methods that every table of ``memory.storage`` has; see ``caliber.admin.tables``.
+"""Class of one table of ``memory.storage``: get, list, insert, update and delete rows of a relation.
 
-Reads go to the store, not to memory. Writes are checked against the schema and what it cannot say; the rules of the
+Reads go to the database, not to memory. Writes are checked against the schema and the row rules; the rules of the
 lifecycle are in ``Caliber``'s own methods. Source: C §11, K-018.
 """
 

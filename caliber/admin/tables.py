@@ -1,4 +1,4 @@
-"""Facet ``memory.storage``: the tables of a tenant by plural, and the methods that single tables add.
+"""Facet ``memory.storage``: one table per relation, some with additional queries.
 
 Source: C-318 to C-361, K-018.
 """

@@ -1,1 +1,1 @@
-"""Agents that share one store: their locks."""
+"""Coordination of agents that share one store, by locks."""

@@ -1,4 +1,4 @@
-"""Facet ``memory.agents``: the part of the handle for agents that work side by side."""
+"""Facet ``memory.agents``: locks for agents that share a store."""
 
 from __future__ import annotations
 

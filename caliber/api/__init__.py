@@ -1,1 +1,1 @@
-"""The handle: opening, ``Caliber``, tenants, and the asynchronous face."""
+"""Public API: functions that open a store, the ``Caliber`` handle, tenants, and the asynchronous variants."""

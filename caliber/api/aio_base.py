@@ -1,10 +1,10 @@
-"""Hand-written base of the asynchronous face: threads, streams, and everything that waits in the event loop.
+"""Base classes of the asynchronous API: run synchronous calls on a thread pool, stream events, hold locks.
 
-The modules ``_aio*.py`` hold the rest; tools/gen_aio.py writes them from the synchronous classes, and leaves out the
-public names that a base class here defines. Calls run on a bounded pool of threads, so that the event loop never waits
-for a disk or a lock; kernels and SQLite release the interpreter lock there. At most ``aio.queue`` calls wait for a
-thread; more wait in the loop. A call that is cancelled before a thread took it never runs. One that a thread already
-took runs to its end, so that nothing is half-written; its result is dropped. Source: O-4, K-206.
+The generated modules ``_aio*.py`` derive from these classes; tools/gen_aio.py writes them from the synchronous classes
+and omits the public names that a base class here defines. Calls run on a bounded pool of threads, so the event loop
+never waits for a disk or a lock; kernels and SQLite release the interpreter lock there. At most ``aio.queue`` calls
+wait for a thread; further calls wait in the loop. A call that is cancelled before a thread takes it never runs. A call
+that a thread has taken runs to its end, so no write is left half done; its result is dropped. Source: O-4, K-206.
 """
 
 from __future__ import annotations

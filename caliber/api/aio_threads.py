@@ -1,4 +1,4 @@
-"""Threads that asynchronous calls run on: bounded, shared by the handles of one tenant."""
+"""Bounded thread pool that runs the synchronous calls of ``caliber.aio``, shared by the handles of one tenant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``Caliber``: one tenant, as one principal uses it. Writing is in the facets of ``trajectory`` and ``knowledge``."""
+"""Class ``Caliber``, the public handle: one tenant as one principal uses it; its methods come from facets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opening, creating and migrating stores: the functions that return a ``Caliber``."""
+"""Functions that create, migrate, open, restore and purge a store; ``open`` returns a ``Caliber``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wiring of subsystems: their facets of the handle, and the parts that each keeps once a tenant."""
+"""Composition root: builds the subsystems of an engine, and gives the handle its facets (``memory.jobs``, …)."""
 
 from __future__ import annotations
 

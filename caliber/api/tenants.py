@@ -1,4 +1,4 @@
-"""Tenants for programs: listed, created, moved and dropped through the directory that the configuration names.
+"""Class ``Tenants``: lists, creates, moves and drops the tenants of the configured directory.
 
 ::
 

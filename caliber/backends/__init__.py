@@ -1,4 +1,4 @@
-"""Databases, chosen by the adapter's name; each room below holds everything of one of them."""
+"""Database backends, selected by adapter name: ``sqlite`` and ``postgres``."""
 
 from __future__ import annotations
 

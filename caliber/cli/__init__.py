@@ -1,4 +1,4 @@
-"""The command line: ``caliber`` and ``python -m caliber``. Nothing heavy is imported before a command needs it."""
+"""Command line ``caliber``. A module is imported when its command runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command tree. A command's module is imported when the command runs, so that ``caliber --help`` is quick."""
+"""Root of the command line: registers the commands, and imports each command's module when it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``bench``: the benchmarks of a checkout, in a process of their own, with one thread for every library."""
+"""Command ``bench``: runs the benchmarks of a source checkout in a separate, single-threaded process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``export`` and ``import``: whole relations to Parquet files and from them."""
+"""Commands ``export`` and ``import``: write whole relations to Parquet files, and load them."""
 
 from __future__ import annotations
 

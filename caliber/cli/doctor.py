@@ -1,4 +1,4 @@
-"""``doctor``: checks of the installation and the configuration, with a remedy for each finding."""
+"""Command ``doctor``: checks the installation and configuration, and prints a remedy for each problem."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Translation of exceptions into a message, a remedy and an exit code. Tracebacks only with --debug."""
+"""Conversion of exceptions to an error message, a remedy and an exit code; tracebacks with --debug only."""
 
 from __future__ import annotations
 

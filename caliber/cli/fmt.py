@@ -1,4 +1,4 @@
-"""``fmt``: one layout for ``.caliber`` files."""
+"""Command ``fmt``: reformats ``.caliber`` files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that erase: ``forget`` a subject, ``db purge`` a task or the whole store."""
+"""Commands ``forget`` (erase a subject) and ``db purge`` (erase a task or the whole store)."""
 
 from __future__ import annotations
 

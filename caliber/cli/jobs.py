@@ -1,4 +1,4 @@
-"""``jobs``: list, retry, cancel and run the work behind calls."""
+"""Commands ``jobs``: list, retry, cancel and run background jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parser of one JSON object from a line, with an error for anything else."""
+"""Parsing of one JSON object per line, with an error for anything else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``check --explain``: the meaning of a knob, the origin of its value, and the modules that read it."""
+"""Command ``check --explain``: prints a setting's meaning, the origin of its value, and the modules that use it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Output of commands: results on stdout (for people, or one JSON document), messages and progress on stderr."""
+"""Terminal output of commands: results as text or JSON on stdout, messages and progress bars on stderr."""
 
 from __future__ import annotations
 

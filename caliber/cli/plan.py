@@ -1,4 +1,4 @@
-"""``plan``: the records that each injection rule would select from memory, and their cost."""
+"""Command ``plan``: prints the records that each injection rule would select now, and their token cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``policies``: the configured policies and their next run times."""
+"""Command ``policies``: lists configured policies and their next run times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``context``, ``search``, ``explain`` and ``replay``: queries to memory."""
+"""Commands ``context``, ``search``, ``explain`` and ``replay``, which read from a store."""
 
 from __future__ import annotations
 

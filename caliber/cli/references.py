@@ -1,4 +1,4 @@
-"""Users, agents and records as the command line names them."""
+"""Parsing of users, agents and record references given on the command line."""
 
 from __future__ import annotations
 

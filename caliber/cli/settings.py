@@ -1,4 +1,4 @@
-"""Settings that every command shares: its options, where the configuration is found, and an open memory."""
+"""Shared options of all commands (configuration file, tenant, output format), and opening of the store."""
 
 from __future__ import annotations
 

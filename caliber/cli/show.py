@@ -1,4 +1,4 @@
-"""Rendering of windows and hits for people, on eighty columns."""
+"""Text rendering of context windows and search hits for an 80-column terminal."""
 
 from __future__ import annotations
 

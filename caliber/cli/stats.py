@@ -1,4 +1,4 @@
-"""``stats``: the contents of a store, and their sizes."""
+"""Command ``stats``: prints record counts and sizes of a store."""
 
 from __future__ import annotations
 

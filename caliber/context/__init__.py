@@ -1,1 +1,1 @@
-"""Context windows: candidates, ranking, filling, the window, its record, explanations and replays."""
+"""Assembly of context windows: candidates, ranking, budget, rendering, recording, explanation and replay."""

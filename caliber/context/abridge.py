@@ -1,4 +1,4 @@
-"""Abridged form of a record: its first sentences, as many as fit, without a provider; same text, same result.
+"""Extractive shortening of one record: its first sentences up to a token limit, deterministic, without a provider.
 
 Source: C-220, docs/decisions/0166.
 """

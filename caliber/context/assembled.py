@@ -1,4 +1,7 @@
-"""Result of an assembly: a window and the record kept of it. Source: design, section 5."""
+"""Result object of an assembly: the context window, and its packed record built on first access.
+
+Source: design, section 5.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Assembly: from recorded inputs and resident columns to a window, without a statement on the way.
+"""Assembler: ranks candidates, fills the token budget and renders a context window, without a database statement.
 
 Source: C-217 to C-224, C-447 to C-467, design section 5.
 """

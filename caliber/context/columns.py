@@ -1,4 +1,4 @@
-"""Candidates as columns, and their canonical order.
+"""Columnar table of a window's candidates (NumPy arrays), and their canonical sort order.
 
 Source: C-456, C-458, C-466, K-079, O-9, O-15.
 """

@@ -1,6 +1,6 @@
-"""Relations of a conversation: no other module of windows names one.
+"""Access to the relations of a conversation (task, scope, turn, turn summary) for the window code.
 
-Of all others windows ask traits: what a record says, when it holds, what brings it in. Source: design, section 2.
+The other modules of this package use traits of relations only and name no relation. Source: design, section 2.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Recorded inputs of a window, which is a pure function of them."""
+"""Data class of everything besides candidates that an assembly depends on: query, time, principal, limits; recorded."""
 
 from __future__ import annotations
 

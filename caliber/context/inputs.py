@@ -1,4 +1,4 @@
-"""Inputs of an assembly, which is a pure function of them.
+"""Input bundle of the assembler: snapshot, facts, plan, fixed texts. Equal inputs give equal windows.
 
 Source: C-217, C-447, C-467, design section 5 (Determinism).
 """

@@ -1,9 +1,9 @@
-"""Pending injections: written by a trigger, taken and removed by the next window.
+"""One-time injections: rows that a trigger writes, and the next assembled window claims, includes and deletes.
 
-A row waits in ``pending_injection``, and in memory, where a window finds it without a statement. Which window takes it
-is decided under one lock against the newest boundary, so that of windows assembled at once one has it; the row is
-removed in the transaction that keeps the window. A window that is kept before the call returns is not kept, and made
-again, where another process was first; one that is kept behind may have what another process's has, too.
+A row waits in ``pending_injection`` and in memory, where a window finds it without a statement. One lock decides which
+window takes it, against the newest boundary, so that of concurrent windows only one includes it. The transaction that
+stores the window deletes the row. A window that is stored before the call returns is rolled back and made again if
+another process was first; a window that is stored behind the call may include a row that another process included too.
 Source: K-065; docs/decisions/0167.
 """
 

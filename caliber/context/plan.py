@@ -1,8 +1,8 @@
-"""Assembly plan: the part of a configuration that an assembly needs, computed once per configuration.
+"""Assembly plan: sections, priorities, shares and limits of a configuration, precomputed once per configuration.
 
-All lengths are in the estimator's unit, which it turns into tokens and rounds up. Bytes add up exactly where tokens do
-not (docs/decisions/0016). Under other estimators a text is measured with the separator after it, since that is how
-vocabularies read it, and a separator by itself has no length (docs/decisions/0016).
+All lengths are in the estimator's unit, which it turns into tokens, rounding up. Bytes add up exactly where tokens do
+not (docs/decisions/0016). Under other estimators a text is measured with the separator after it, since vocabularies
+read it that way, and a separator by itself has no length (docs/decisions/0016).
 """
 
 from __future__ import annotations

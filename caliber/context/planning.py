@@ -1,4 +1,4 @@
-"""Report of what each injection rule selected for a window, and its fate: for authors of rules.
+"""Dry-run report of injection rules: the records that each selected for a window, and what became of them.
 
 Source: issue "The DSL and the policy engine", item 5.
 """

@@ -1,6 +1,6 @@
-"""Rules of injection, compiled for an assembly: each a section of its own, with its filter.
+"""Compiled injection rules of a configuration: a window section and a record filter for each.
 
-A configuration without rules has none of this, and imports no language.
+A configuration without rules has none of them, and the parser of filters is not imported.
 
 Source: C-160 to C-165, C-217 to C-225, C-465, K-065, docs/decisions/0166.
 """

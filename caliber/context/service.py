@@ -1,6 +1,6 @@
-"""Windows of one principal: assembled, stored, explained, replayed; and its events.
+"""Service for context windows of one principal: assembles, stores, explains and replays them, and logs events.
 
-While what it touches is in memory, ``assemble_context`` runs no SQL on the calling path.
+While the records are in memory, ``assemble_context`` runs no SQL on the calling path.
 """
 
 from __future__ import annotations

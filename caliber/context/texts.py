@@ -1,7 +1,7 @@
-"""Rendering of each kind of record inside a window, and as a message.
+"""Text templates for records in a window: renders turns, summaries, artifacts and notes as text and as messages.
 
-Records come as drivers store them: from the mirror now, from kept content at a replay; so both give the same text.
-Bytes that are not UTF-8 are shown as replacement characters (C-451).
+Records come in the form in which drivers store them: from the mirror during assembly, from stored content during
+replay; both give the same text. Bytes that are not UTF-8 become replacement characters (C-451).
 """
 
 from __future__ import annotations

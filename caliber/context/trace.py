@@ -1,4 +1,4 @@
-"""Trace of a window: the reason for each candidate's inclusion or exclusion, in words and numbers.
+"""Decision trace of a window: one entry per candidate with its inclusion or exclusion, reason and scores.
 
 Source: C-055 to C-057, C-457 to C-459, C-298.
 """

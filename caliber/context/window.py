@@ -1,4 +1,4 @@
-"""Rendering of decisions and texts as the window that callers get; the same for assembly and replay.
+"""Builder of the public ``ContextWindow`` from decisions and texts, used by assembly and replay alike.
 
 Source: C-049 to C-054, C-460 to C-464, K-077, K-078.
 """

@@ -1,4 +1,4 @@
-"""The language of ``.caliber`` files: a configuration, its adapters, providers and policies, as one text.
+"""Language of ``.caliber`` files: parser, compiler and formatter of configurations, memories, rules and policies.
 
 Source: C §2, decisions K-054 to K-072.
 """

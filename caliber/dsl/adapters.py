@@ -1,4 +1,4 @@
-"""Adapters of a program: the database, its connection, and knobs under the source's names.
+"""Compiler of a program's ``adapter`` definitions to the configuration's storage section.
 
 Source: C-158, C-159, C-175, K-004, K-072, O-3.
 """

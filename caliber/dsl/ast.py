@@ -1,6 +1,6 @@
-"""Syntax tree of a program: its definitions with their places, before any check of meaning.
+"""Syntax tree nodes of a ``.caliber`` file, with their positions.
 
-Two trees are equal when they say the same; where it stood does not count.
+Two trees are equal when they have the same content; positions do not count.
 """
 
 from __future__ import annotations

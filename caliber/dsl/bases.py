@@ -1,4 +1,4 @@
-"""Bases of a program or file, which supply omitted settings: a configuration, or a profile by its name."""
+"""Base configuration of a program (a profile or another configuration), which supplies the settings it omits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Output of the compiler: nested configuration data, the position of each value, faults and warnings.
+"""Accumulator of the compiler: builds nested configuration data with value positions, and collects faults.
 
 Source: C-122, C-172, C-173.
 """

@@ -1,4 +1,4 @@
-"""Check of a configuration not written in CALIBER's language: its filters compiled, its faults collected.
+"""Checks of a finished configuration that need the language: compiles every filter, collects all faults.
 
 Source: C-122, C-161 to C-165.
 """

@@ -1,7 +1,7 @@
-"""Compiler from a syntax tree to the configuration.
+"""Compiler of a ``.caliber`` syntax tree to a validated configuration.
 
-The tree becomes the nested data that a TOML file holds, with the place of each value beside it; the configuration
-checks the data, and each of its faults is reported where the value stands. Source: C-173 to C-186, K-054 to K-072.
+The tree becomes the nested data that a TOML file holds, with the position of each value beside it; the configuration
+checks the data, and each fault is reported at the position of the value. Source: C-173 to C-186, K-054 to K-072.
 """
 
 from __future__ import annotations

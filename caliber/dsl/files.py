@@ -1,4 +1,7 @@
-"""``.caliber`` files and their includes. Source: issue of the language; design section 8."""
+"""Loader of ``.caliber`` files: reads a file and its includes, and compiles them together.
+
+Source: issue of the language; design section 8.
+"""
 
 from __future__ import annotations
 

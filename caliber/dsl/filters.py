@@ -1,4 +1,4 @@
-"""Compiler of filters: from a condition to a predicate over columns, each comparison checked by type.
+"""Compiler of filter expressions to predicates over columns, with type checks of each comparison.
 
 Source: C-161 to C-165, K-056, K-057, K-059, K-064, K-071.
 """

@@ -1,4 +1,4 @@
-"""Rules of injection of a program: the memory, the records and their form.
+"""Compiler of ``inject`` definitions to injection rules of the configuration.
 
 Source: C-156, C-160 to C-165.
 """

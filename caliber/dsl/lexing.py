@@ -1,7 +1,7 @@
-"""Tokens for the parser, cut as ``scan`` cuts them; a keyword is one where the parser expects it. Source: K-061.
+"""Lexer of the language: one regular expression cuts tokens; keywords depend on the parser's state. Source: K-061.
 
-One pattern serves every place. The parser's own lexer compiles one for each of its states, which takes longer than
-parsing a whole configuration.
+The parser's own lexer would compile a pattern for each of its states, which takes longer than parsing a whole
+configuration.
 """
 
 from __future__ import annotations

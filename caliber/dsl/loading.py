@@ -1,4 +1,7 @@
-"""Configurations from files, by their suffix. The parser is imported only for files that need it."""
+"""Loader of a configuration file of any format, chosen by suffix (``.caliber``, ``.toml``, ``.json``).
+
+The parser of the language is imported for ``.caliber`` files only.
+"""
 
 from __future__ import annotations
 

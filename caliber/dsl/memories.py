@@ -1,4 +1,7 @@
-"""Memory types of a program. Source: C-130 to C-146, K-058 to K-061, K-068."""
+"""Compiler of ``memory`` definitions to declared memories of the configuration.
+
+Source: C-130 to C-146, K-058 to K-061, K-068.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Parser from text to syntax tree, with every fault of the text in one run. Source: C-127 to C-172."""
+"""Parser of ``.caliber`` text to a syntax tree; reports every syntax error of the text in one run.
+
+Source: C-127 to C-172.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policies of a program, and the triggers that memories share with them.
+"""Compiler of ``policy`` definitions, and of the triggers that memories and policies share.
 
 Source: C-147 to C-157, C-226, K-065, K-067.
 """

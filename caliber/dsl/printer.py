@@ -1,6 +1,6 @@
-"""Formatter from syntax tree to text, in one layout and with the comments in place; ``caliber fmt``.
+"""Formatter of ``.caliber`` files (``caliber fmt``): prints a syntax tree in one layout, with its comments.
 
-Formatting what was formatted changes nothing, and what is formatted says what it said.
+Formatting is idempotent and does not change the meaning.
 """
 
 from __future__ import annotations

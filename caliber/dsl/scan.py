@@ -1,6 +1,6 @@
-"""Scan of a text before and beside the grammar: bounds, comments, brackets, and restart points in a broken file.
+"""Pre-scan of ``.caliber`` text: tokens, comments and brackets, and where to resume parsing after an error.
 
-The grammar stops at the first fault. To find all of them in one run, a text that does not parse is cut at its
+The grammar stops at the first error. To find all of them in one run, a text that does not parse is cut at its
 definitions, and a definition that does not parse at its entries; each piece is then parsed alone.
 """
 

@@ -1,4 +1,7 @@
-"""Source text of a program for faults: places, the line with a caret, never a secret. Source: C-172, design 8."""
+"""Source text of a program for error messages: line and column, the line with a caret, secrets redacted.
+
+Source: C-172, design 8.
+"""
 
 from __future__ import annotations
 

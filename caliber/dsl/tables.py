@@ -1,7 +1,7 @@
-"""Tables of the parser: those shipped with the package, or made from the grammar where they do not fit.
+"""Parse tables of the LALR parser: loads those shipped with the package, or builds them from the grammar.
 
-Tables are data: names, numbers and patterns, as lark writes them down (``tools/gen_tables.py`` asks it to). Another
-version of lark may read them otherwise, so they count for the version that made them and for this grammar alone.
+Tables are data: names, numbers and patterns in lark's own format (``tools/gen_tables.py`` creates them). Another
+version of lark may read them differently, so they are used only with the version that made them and with this grammar.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Variables of filters: the instant, the task, the scope and the agent that a filter may name."""
+"""Built-in variables of filter expressions: current time, task, scope and agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A configuration as a ``.caliber`` file for people: every knob with its meaning, and back again unchanged."""
+"""Export of a configuration as a commented ``.caliber`` file that compiles to the same configuration."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""One open tenant: store, resident memory, clock, configuration, bus, and everything that works behind calls."""
+"""Engine of one open tenant: store, resident memory, clock, configuration, event bus and background threads."""

@@ -1,4 +1,7 @@
-"""Share of a deadline that embedding may use up: memory is searched in the rest. Source: M-040."""
+"""Split of a call's deadline: the seconds that embedding the query may take, so that time remains for the search.
+
+Source: M-040.
+"""
 
 from __future__ import annotations
 

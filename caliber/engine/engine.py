@@ -1,7 +1,7 @@
-"""One open tenant: its store, its resident memory and everything that works behind calls.
+"""Class ``Engine``: one open tenant with its store, resident memory, event bus and background workers.
 
-``Caliber`` handles (one a principal) share an engine. Services of the rooms above take it; it knows none of them:
-they put their parts into it and find them by type, and their workers follow its commits.
+``Caliber`` handles (one per principal) share an engine. The subsystems take it; it knows none of them: they register
+their parts with it, find them by type, and their workers follow its commits.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Packing of events for the log, by the thread that writes them, where a reader left that to it."""
+"""Write-behind of logged events: the writer thread builds each event's row and inserts it."""
 
 from __future__ import annotations
 

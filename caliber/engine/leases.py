@@ -1,4 +1,4 @@
-"""Locks: leases with fencing tokens, exclusive or shared. Source: C-364 to C-368, K-036, K-037."""
+"""Lock service: leases with fencing tokens, exclusive or shared. Source: C-364 to C-368, K-036, K-037."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pacing of workers behind commits: waits, rests and retries."""
+"""Wait times of background workers: rests between batches, pauses between polls, and exponential backoff."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Providers of one open tenant: those a caller passed or the configuration names, with retries.
+"""Embedding and summary providers of one open tenant: passed by the caller or built from the configuration.
 
-What is made here is closed here; what a caller brought is his.
+The engine closes the providers that it built; a provider that the caller passed stays the caller's.
 
 Source: design section 4, C-245, C-291, C-497, K-101.
 """

@@ -1,6 +1,6 @@
-"""Refusals of valid configurations that no program on this machine could open a store with.
+"""Reasons why this machine cannot run a valid configuration: missing packages, extras or model files.
 
-``caliber check`` asks for them: nothing is imported here that only an open store needs.
+``caliber check`` runs them, so this module imports nothing that only an open store needs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Delivery of other processes' events to the subscribers of an open tenant. Source: C-242 to C-244; decision 0099."""
+"""Delivery of events from other processes to the subscribers of an open tenant.
+
+Source: C-242 to C-244; decision 0099.
+"""
 
 from __future__ import annotations
 

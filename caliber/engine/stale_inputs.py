@@ -1,7 +1,7 @@
-"""Detection of inputs that changed, or were forgotten, while a result was made of them.
+"""Check that the records a provider worked on were not erased or changed before its result is written.
 
-A provider takes seconds to sum up what it is given. The writer of a summary asks in the same transaction whether
-anything was erased since the sources were read; if so, it is made again of what is left. Source: decisions 0135, 0172.
+A provider takes seconds. The transaction that writes a summary checks whether anything was erased since the sources
+were read; if so, the summary is made again from the remaining sources. Source: decisions 0135, 0172.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Write-behind queue: writes caused by reads reach the disk a little later, in batches.
+"""Write-behind queue: rows caused by reads (usage counts, traces, windows) are written in batches by a thread.
 
-The queue knows no kind of write: each kind is an object of the room that it comes from. Usage counts, trace events and
-persisted windows go through here; knowledge, turns, artifacts, locks and audit records never do. The queue is bounded:
-when it is full, the reader waits for the writer. While the store cannot be written, all is kept and tried again;
-``flush`` and ``close`` say so, and readers hear once there is no room left. One entry that cannot be written is set
-aside and recorded as an error once: it stops nothing else.
+The queue knows no kind of write: each kind is an object of its own subsystem. Knowledge, turns, artifacts, locks and
+audit records never pass through here. The queue is bounded: when it is full, the reader waits for the writer. While the
+store cannot be written, all entries are kept and retried; ``flush`` and ``close`` report the failure, and readers get
+an error once the queue is full. An entry that alone cannot be written is set aside and recorded as an error once; it
+does not block the others.
 
 Source: O-10, O-12, design section 4.
 """

@@ -1,5 +1,5 @@
-"""Forgetting: a subject or a task, through every copy that is kept of it.
+"""Erasure (``forget``, ``purge``): removes a subject or a task from every copy of its data, and proves it.
 
-``subject`` says what is looked for, ``redaction`` takes it out of single records, ``erasing`` walks the relations in
-one transaction, ``proving`` reads everything afterwards, ``service`` puts them in order.
+``subject`` describes what to look for, ``redaction`` removes it from single records, ``erasing`` walks the relations in
+one transaction, ``proving`` reads everything afterwards, ``service`` runs these in order.
 """

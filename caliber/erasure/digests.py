@@ -1,4 +1,4 @@
-"""Digests that recognize erased content: its own, and those of texts that vectors were made of."""
+"""Content hashes by which erased content is recognised elsewhere: its own, and those of embedded texts."""
 
 from __future__ import annotations
 

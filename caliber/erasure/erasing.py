@@ -1,9 +1,9 @@
-"""Erasure in one transaction over every relation: the subject's records go, mentions are redacted.
+"""Erasure transaction: deletes a subject's records in every relation, and redacts mentions in the others.
 
-Each relation declares how a subject is found in it (``caliber.schema.erase``). Its own are: the record or records under
-its id; trajectories and sessions it began; notes about it and turns it said; what was made of those alone (summaries,
-extracted artifacts, notes of an erased trajectory); and everything that hangs on what goes: versions kept for replay,
-vectors, links, counters, events.
+Each relation declares how a subject is found in it (``caliber.schema.erase``). A subject owns the records under its id;
+trajectories and sessions it began; notes about it and turns it said; records derived from those alone (summaries,
+extracted artifacts, notes of an erased trajectory); and everything that depends on a deleted record: versions kept for
+replay, vectors, links, counters, events.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Handler of erasures that a process left: their files still hold what the records no longer do."""
+"""Job handler that finishes erasures whose process died, by removing erased bytes from the files."""
 
 from __future__ import annotations
 

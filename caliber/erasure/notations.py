@@ -1,9 +1,9 @@
-"""Readings of a text with its escapes undone: of HTML, JSON and URLs, one inside another, to a fixed point.
+"""Decoding of HTML, JSON and URL escapes in a text, repeated until nothing changes, to find hidden names.
 
-A name may stand in a web page, in the arguments of a tool inside JSON, in an address that was encoded twice. Each round
-undoes one layer of all of them at once; every reading between is looked at, as nobody knows how deep a text was meant.
-Tags of HTML read as white space. Not undone: base64, compression, encryption, quoted-printable, a name that is split by
-a tag inside a word, and more layers than ``ROUNDS``.
+A name may stand in a web page, in the arguments of a tool inside JSON, or in an address that was encoded twice. Each
+round undoes one layer of every notation; every intermediate text is searched, since the depth of encoding is unknown.
+HTML tags count as white space. Not undone: base64, compression, encryption, quoted-printable, a name that is split by a
+tag inside a word, and more layers than ``ROUNDS``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Packed content, by its layout: its texts, and the same without a subject (``caliber.schema.erase``)."""
+"""Texts inside packed columns (JSON, window records): extraction, and repacking without a subject."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Proof of an erasure: reads everything afterwards and reports remains of the subject.
+"""Proof of an erasure: scans every record, table and file for the subject, and reports what remains.
 
-Records are read first and decoded, what is packed in them included; then values of every table and files byte by byte,
-by means that share nothing with the walk that erased. A name that is a part of a longer word is none: such words are
-noted while records are read, and only in them does it count as theirs when bytes are read.
+Records are read first and decoded, packed content included; then the values of every table and the files byte by byte,
+by code that shares nothing with the erasure itself. A name that is part of a longer word is no match: such words are
+collected while records are read, and excused only there when bytes are read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Redaction of a subject in one record: every column as declared, and derived columns made anew."""
+"""Redaction of a subject in one record: rewrites each column as declared, and recomputes derived columns."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""``forget`` and ``purge_trajectory``: erase in one transaction, rid the files of it, read everything, report.
+"""Erasure service: runs ``forget`` and ``purge_trajectory`` from transaction through file cleaning to proof.
 
-What is to be forgotten is never written down. What is written down is that an erasure is under way: when a process dies
-after its transaction, records are gone already, and ``resume`` does the rest without knowing whom it was about.
+The subject's names are never stored. A row records only that an erasure is in progress: when a process dies after its
+transaction, the records are gone already, and ``resume`` does the rest without knowing the subject.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Purge of a whole store: all records of one tenant, with its files or schema."""
+"""Purge of a whole tenant: deletes all its records together with its files or its schema."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Subject of an erasure: its names and ids, and their recognition in texts and bytes.
+"""Subject of an erasure: its names and ids, and the pattern that finds them in texts and bytes.
 
-Texts are compared as people read them: whatever the case, the Unicode form, the white space between words, invisible
+Texts are compared as people read them: regardless of case, Unicode form, white space between words and invisible
 characters inside; also under escapes of JSON, HTML and URLs (``notations``). A name counts only as a whole word:
-forgetting Ann leaves Annual alone. Scripts that put no space between words have no such ends.
+forgetting Ann leaves Annual alone. Scripts that put no space between words have no such boundaries.
 """
 
 from __future__ import annotations

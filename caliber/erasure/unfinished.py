@@ -1,4 +1,4 @@
-"""Erasures in an open store: those cut short, and memory to empty after others' erasures."""
+"""Interrupted erasures in an open store: reports them, and drops erased records from resident memory."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Redaction of a window's record after an erasure, and the mark that it cannot be replayed.
+"""Redaction of a stored window's record: removes erased texts, vectors and hashes, and marks it unreplayable.
 
-Columns stay as they are: they are numbers. Inputs in words, the vector of a question and the digests of contents go.
+Columns stay as they are: they are numbers.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Events: the log and the bus."""
+"""Events: the in-process event bus, and its facet."""

@@ -1,4 +1,4 @@
-"""In-process event bus: subscribers get events after their commit. Source: C-242 to C-244."""
+"""In-process event bus: delivers events to subscribers after their commit. Source: C-242 to C-244."""
 
 from __future__ import annotations
 

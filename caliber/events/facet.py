@@ -1,4 +1,4 @@
-"""Facet ``memory.events``: the events of commits, as one principal may read them."""
+"""Facet ``memory.events``: subscribe to events, filtered for one principal."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The Python face of the C kernels: arrays in, arrays out.
+"""Python bindings of the C kernels (search, ranking, tokens, hashing): NumPy arrays in, arrays out.
 
-Which implementation runs is decided once, at the first call: the best this machine has, or what the environment
+The implementation is chosen once, at the first call: the best one for this machine, or the one that the environment
 variable ``CALIBER_NATIVE`` names (``off``, ``scalar``, ``avx2``, ``neon``, ``dotprod``). All give the same bits. Names
 are loaded when first used, so importing this package is cheap.
 

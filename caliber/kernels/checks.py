@@ -1,4 +1,4 @@
-"""Checks of arrays before C gets a pointer into them.
+"""Validation of arrays (type, shape, contiguity, bounds) before a C kernel gets a pointer to them.
 
 cffi accepts a float64 array as ``float[]`` and would misread it, so every array goes through ``view``.
 

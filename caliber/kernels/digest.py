@@ -1,4 +1,4 @@
-"""SHA-256 of many items in one call.
+"""Batched SHA-256: hashes of many byte strings in one native call.
 
 Source: FIPS 180-4; C-306; design section 6.
 """

@@ -1,4 +1,4 @@
-"""Choice of the kernels' implementation, and the meaning of C status codes.
+"""Selection of the kernel implementation (C with AVX2 or NEON, scalar C, Python), and errors from C status codes.
 
 Source: design section 6; O-7.
 """

@@ -1,8 +1,8 @@
-"""Choice of the evaluator of loops over whole columns: NumPy, or compiled by Numba (extra ``jit``).
+"""Selection of the engine for loops over whole columns: NumPy, or Numba-compiled code (extra ``jit``).
 
-It is made when a store opens and named in every window. Both give the same bits, so a window may be replayed under
-either. Numba is imported when the first store asks for it, and compiles once a process; what it compiled is kept
-under ``cache_dir``, so that the next process only loads it.
+It is chosen when a store opens and recorded in every window. Both give the same bits, so a window may be replayed under
+either. Numba is imported when the first store needs it, and compiles once a process; compiled code is cached under
+``cache_dir``, so that the next process only loads it.
 
 Source: design, sections 5 and 6; decision 0042.
 """

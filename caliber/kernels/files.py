@@ -1,6 +1,6 @@
-"""File system calls of SQLite, answered in a forked child as if they concerned other files (caliber.h).
+"""System-call shim for SQLite in forked children: native code that gives inherited files new identities.
 
-This is no arithmetic and has no twin: it runs whatever ``CALIBER_NATIVE`` says.
+It computes nothing and has no reference implementation: it runs whatever ``CALIBER_NATIVE`` is set to. See caliber.h.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Graphs as compressed sparse rows, and the walk that spreads scores over them.
+"""Graph in compressed sparse row form, and the random walk that spreads scores over its edges.
 
 Source: issue "Search in native memory", graph leg; design, section 6; docs/kernels.md.
 """

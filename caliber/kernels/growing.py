@@ -1,6 +1,6 @@
-"""Arrays that grow at their end by doubling. A reader keeps the array it took: what it holds never changes.
+"""Growable NumPy arrays that double in capacity on append; a reader's view stays unchanged.
 
-And rows of bytes, one after another.
+Includes ``ByteRows``: variable-length byte strings in one buffer.
 """
 
 from __future__ import annotations

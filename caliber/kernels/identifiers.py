@@ -1,4 +1,4 @@
-"""UUIDv7: time-ordered identifiers, strictly increasing within a process.
+"""UUIDv7 generator: time-ordered identifiers, strictly increasing within a process.
 
 Source: RFC 9562, sections 5.7 and 6.2; C-304, C-305; design section 6.
 """

@@ -1,7 +1,7 @@
-"""Loops over whole columns in NumPy: used without the extra ``jit``, and twins of ``kernels.jit.loops``.
+"""Column loops (validity, ranking, graph walk) in NumPy, used without Numba; ``kernels.jit.loops`` gives the same bits.
 
-Every function takes the arrays it writes to, and answers a count, or ``BAD_INDEX`` when an index points outside its
-column. Both evaluators give the same bits.
+Every function takes the arrays it writes to, and returns a count, or ``BAD_INDEX`` when an index points outside its
+column.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Patterns that people write, run by RE2 in time that grows with the text and nothing else (extra ``regex``).
+"""Regular expression matching for user-supplied patterns by RE2, in linear time (extra ``regex``).
 
 Source: C-162, K-071; docs/decisions/0147.
 """

@@ -1,4 +1,4 @@
-"""Ranking of candidates, and filling of a token budget with them.
+"""Native ranking of window candidates and greedy filling of a token budget.
 
 Source: C-223, C-456 to C-461; design sections 5 and 6; the exact arithmetic is in csrc/include/caliber.h.
 """

@@ -1,7 +1,7 @@
-"""Twins of single kernels in Python: identifiers, digests, and filling a budget. Folders have twins of their own.
+"""Reference implementations in Python of three native kernels: UUIDv7, SHA-256, and budget filling.
 
-Written to be read; the tests hold the C code to it, bit for bit, and it runs under ``CALIBER_NATIVE=off``. Arguments
-are expected to be checked already.
+Written to be read; the tests compare the C code with it, bit for bit, and it runs under ``CALIBER_NATIVE=off``.
+Arguments must have been checked already. The folders of other kernels have their own ``reference`` modules.
 """
 
 from __future__ import annotations

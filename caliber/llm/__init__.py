@@ -1,4 +1,4 @@
-"""Providers of embeddings, summaries and extracted knowledge; the local ones need no network and no LLM."""
+"""Providers of embeddings, summaries and extraction: local ones, and clients of remote services."""
 
 from caliber.llm.cache import CacheStats, EmbeddingCache, EmbeddingKey, VectorStore, content_hash
 from caliber.llm.embedding import (

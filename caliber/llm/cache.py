@@ -1,7 +1,8 @@
-"""Embedding cache: no text is embedded twice, by any thread, nor after a restart.
+"""Embedding cache: maps a text's hash, model and dimensions to its vector, in memory (LRU) and in the store.
 
-Keys are content hash, model and dimensions, so a vector is always that of exactly this text under exactly this
-model. Memory is bounded (LRU); a durable ``VectorStore`` behind it is optional and handed in by the runtime.
+Keys are content hash, model and dimensions, so a vector always belongs to exactly this text under exactly this model.
+Concurrent requests for one text share one computation. The durable ``VectorStore`` is optional; the engine passes it
+in.
 
 Source: C-359, C-360, relations.md 17.
 """

@@ -1,4 +1,4 @@
-"""Embedding of texts: from texts to checked vectors, through the cache and the long-text rule.
+"""Embedding pipeline: splits long texts, consults the cache, calls the provider in batches, checks the vectors.
 
 Source: C-247, C-487, K-113, K-116, M-011, M-012, M-014, M-015.
 """

@@ -1,7 +1,7 @@
-"""Summaries, artifacts and notes by a language model: every answer is checked before use.
+"""Summary and extraction provider backed by a language model: builds prompts, validates the JSON answers.
 
-What is longer than the model may be given is asked for in parts. Nothing a text says can change what is asked: texts go
-as data of a JSON document, beside instructions of ours.
+A text that exceeds the model's limit is sent in parts. No text can change the instructions: texts are passed as data of
+a JSON document, beside the prompt.
 
 Source: C-103, C-233, C-260, C-497, K-111, M-108, M-109; docs/decisions/0047-answers-are-checked.md.
 """

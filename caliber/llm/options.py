@@ -1,4 +1,4 @@
-"""Options of each kind of provider: all given, none unknown, each in its range.
+"""Declaration and validation of provider options: allowed names, types and ranges for each provider kind.
 
 Source: C-104, K-002, K-003.
 """

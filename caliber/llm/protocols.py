@@ -1,7 +1,7 @@
-"""Protocols for providers of embeddings and summaries: texts in, texts and vectors out.
+"""Protocols that embedding and summary providers implement.
 
-Providers never see storage, ids or principals. Every provider names itself in ``model_id``, so that what it made
-can be recorded beside it.
+Providers never see storage, ids or principals. Every provider names itself in ``model_id``, so that its results can be
+recorded with their origin.
 
 Source: C-245, C-246, C-497, K-014, K-015.
 """

@@ -1,4 +1,4 @@
-"""Registry of the providers that a configuration names. No name, no provider: nothing is assumed (C-102, C-103)."""
+"""Factory of providers: builds the embedding and summary providers that a configuration names. (C-102, C-103)"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retries of calls to providers: after outages and rate limits that pass.
+"""Retries of provider calls with exponential backoff, after outages and rate limits.
 
 Source: C-106 to C-111, C-215.
 """

@@ -1,6 +1,6 @@
-"""Checks of a provider's input text: it is not blank, is Unicode, and fits.
+"""Validation of input texts for a provider (not blank, valid Unicode), and chunking of long ones.
 
-What a model cannot read in one piece is cut at the ends of sentences, or refused.
+A text that a model cannot read in one piece is cut at the ends of sentences, or refused.
 
 Source: M-014, M-015, K-116; docs/decisions/0013-local-embeddings.md.
 """

@@ -1,4 +1,4 @@
-"""Factory of interrupt-safe events for threads of providers; ``storage.waiting`` is imported when one is made."""
+"""Factory of events for provider threads that stay consistent when a signal handler raises during a wait."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Private PostgreSQL servers for tests, benchmarks and the demonstration."""
+"""Private PostgreSQL server for tests, benchmarks and the demo: installed from a wheel, removed at exit."""

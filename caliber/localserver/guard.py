@@ -1,11 +1,10 @@
-"""Guard process that owns a private PostgreSQL server and outlives the process that started it.
+"""Guard process that owns a private PostgreSQL server, and stops it when the process that started it ends.
 
-``server`` runs this file as a script (isolated, standard library only) and talks to it over a socket: a line of
-JSON each way. When the other end is closed, for whatever reason, the guard stops the server, removes its directory
-and ends. It is the server's parent, so there is no moment at which a server runs that nobody would stop, and no
-process id is ever signalled that may belong to somebody else by now.
+``server`` runs this file as a script (isolated, standard library only) and talks to it over a socket: a line of JSON
+each way. When the other end is closed, for whatever reason, the guard stops the server, removes its directory and ends.
+It is the server's parent, so the server never runs unguarded, and no recycled process id is ever signalled.
 
-The functions are also what a later start sweeps with, where the guard itself was killed.
+A later start uses the same functions to remove a server whose guard was killed.
 """
 
 from __future__ import annotations

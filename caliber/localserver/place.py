@@ -1,4 +1,4 @@
-"""Place of a private PostgreSQL server: owner, folders, locks, and leftovers of dead servers."""
+"""Directories and lock files of private PostgreSQL servers, and removal of those that dead servers left."""
 
 from __future__ import annotations
 

@@ -1,20 +1,21 @@
-"""A private PostgreSQL server: no installation, no network, nothing left behind.
+"""Class ``LocalServer``: starts, reports and stops a private PostgreSQL server.
 
 ::
 
     with LocalServer.start() as server:
         connection = psycopg.connect(server.dsn)
 
-It listens on a Unix socket in a folder that only its owner can enter, and lets in that owner as any role, known by
-the socket itself. A guard process owns the server: when whoever started it ends, however that happens, the server
-ends and its files go. What a killed guard leaves is removed at the next start.
+It needs no installation and no network. It listens on a Unix socket in a folder that only its owner can enter, and lets
+that owner log in as any role, identified by the socket itself. A guard process owns the server: when the process that
+started it ends, however that happens, the server ends and its files are removed. The next start removes the files that
+a killed guard leaves.
 
-Whether the server is ready is read from its ``postmaster.pid``, as ``pg_ctl --wait`` does: no driver is needed.
+Readiness is read from ``postmaster.pid``, as ``pg_ctl --wait`` does: no driver is needed.
 
 Shapes of a place: a temporary server has one folder, ``caliber-pg-<uid>/<id>`` below the system's folder for temporary
 files. With ``directory`` the cluster (``data``), its log and its password stay there, and only the socket is temporary.
 
-Threads may share a server. A forked child may use its DSN and nothing else; the parent's end is what counts.
+Threads may share a server. A forked child may use its DSN and nothing else; the end of the parent ends the server.
 
 Source: design section 11.
 """

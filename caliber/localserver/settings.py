@@ -1,4 +1,4 @@
-"""Settings of a private PostgreSQL server: access, addresses, and the caller's own."""
+"""Settings of a private PostgreSQL server (postgresql.conf, pg_hba.conf): listening address, access, caller's own."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Records of one memory, built in or declared: find, count, search, write."""
+"""Records of one memory, built-in or declared: find, count, search, insert, update, archive, delete."""

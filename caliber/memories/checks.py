@@ -1,4 +1,4 @@
-"""Checks of records that callers pass in for a declared memory: every field, and one error with all faults.
+"""Validation of records that a caller writes to a declared memory: one error lists every invalid field.
 
 Errors name fields, never values. Source: C-130 to C-141; docs/memories.md.
 """

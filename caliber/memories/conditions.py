@@ -1,4 +1,4 @@
-"""Conditions on one memory beside a filter in words: fields with values, and an order.
+"""Conditions of ``find`` on a memory: field values and ordering, converted to a predicate.
 
 Source: C-161 to C-165; docs/search.md.
 """

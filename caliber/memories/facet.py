@@ -1,4 +1,4 @@
-"""Method of the handle that opens a memory by name. Source: design, section 7."""
+"""Handle method ``memory.records(name)``, which opens one memory. Source: design, section 7."""
 
 from __future__ import annotations
 

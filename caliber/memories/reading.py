@@ -1,4 +1,4 @@
-"""Records of one memory, read by fields, conditions and an order. While they are in memory no SQL runs.
+"""Reader of one memory: ``find``, ``count``, ``get`` by fields and conditions, in resident memory or by SQL.
 
 Source: design, section 7; docs/search.md.
 """

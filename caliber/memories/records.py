@@ -1,6 +1,6 @@
-"""Records of declared memories: inserted, changed, archived and deleted, each call in one transaction.
+"""Writer of one declared memory: inserts, updates, archives and deletes records, one transaction per call.
 
-Whoever may use a tenant may write its records; ``created_by`` says who did.
+Every principal of a tenant may write its records; ``created_by`` names the writer.
 
 Source: C-130 to C-148; docs/memories.md.
 """

@@ -1,4 +1,4 @@
-"""Pure data: ids, time, enums, entities, windows, state machines and the error tree. Standard library only."""
+"""Data types of the domain: ids, entities, enums, errors, time, windows. Imports the standard library only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Principal of a call: the identity that acts."""
+"""Class ``Principal``: the user, agent, system or admin on whose behalf a call is made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Roles of agents, by which notes are owned and seen; leases on resources, and the token that guards a write."""
+"""Data types of agents: their roles, locks on resources, and the fencing token of a lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of callers' arguments: one place, typed errors, before anything is written."""
+"""Validation of arguments of public calls (ids, texts, enums, times, limits), with typed errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Windows as they are stored, and the decisions of an assembly."""
+"""Stored forms of a context window (window row, content version, pending injection), and enums of its assembly."""
 
 from __future__ import annotations
 

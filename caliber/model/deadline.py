@@ -1,8 +1,8 @@
-"""Deadline of the current call, for every wait on its behalf.
+"""Deadline of the current call, kept in a context variable that every wait on its behalf reads.
 
 A provider is called through a protocol without deadlines, behind a cache and behind retries; so is a database, which is
-also asked while memory is brought up to date. What bounds them is the context of the call: ``within`` sets the bound,
-whoever is about to wait asks ``remaining_s``. Threads of our own start without one. Public calls open it with
+also read while memory is brought up to date. The context of the call bounds all of them: ``within`` sets the bound, and
+code that is about to wait reads ``remaining_s``. Background threads start without one. Public calls open it with
 ``bounded(deadline_ms)``; nothing else takes a ``deadline_ms``.
 """
 

@@ -1,4 +1,4 @@
-"""Vectors and the spaces that they live in."""
+"""Data types of embeddings: vector rows, embedding spaces with their state, metrics and index types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any record that ``get`` returns."""
+"""Type alias ``Entity``: the union of all record types that ``get`` can return."""
 
 from __future__ import annotations
 

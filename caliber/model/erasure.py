@@ -1,4 +1,7 @@
-"""Reports of ``forget`` and ``purge``. Source: design section 10; docs/forgetting.md."""
+"""Data types of erasure (``forget``, ``purge``): the erasure row, and the report of removed and remaining data.
+
+Source: design section 10; docs/forgetting.md.
+"""
 
 from __future__ import annotations
 

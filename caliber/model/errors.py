@@ -1,4 +1,4 @@
-"""The one error tree of CALIBER.
+"""Exception classes of CALIBER: one tree below ``CaliberError``.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Events."""
+"""Data types of events: the event, its type, and the family that types belong to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Locks of modules after a fork: a child finds them free."""
+"""Fork safety of module-level locks: replaces them with free locks in a child process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Suggestions for an unknown name."""
+""" "Did you mean" suggestions for a misspelt name."""
 
 from __future__ import annotations
 

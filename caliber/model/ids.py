@@ -1,4 +1,4 @@
-"""Typed names for the UUIDs of each kind of record, and a cheap way from bytes to UUID."""
+"""Typed aliases of UUID for the ids of each kind of record, and a fast constructor of UUIDs from bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs: durable work that is done behind the call that asked for it."""
+"""Data types of the job queue: a job, its state, and the outcome of an attempt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Knowledge that outlives tasks: notes, edges between records, usage counts. Source: C-026 to C-057."""
+"""Data types of long-term knowledge: notes, edges between records, usage counts. Source: C-026 to C-057."""
 
 from __future__ import annotations
 

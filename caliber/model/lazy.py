@@ -1,4 +1,4 @@
-"""Sequences that are built when they are first read.
+"""Class ``LazyTuple``: an immutable sequence of known length whose items are built on first access.
 
 A window of a thousand candidates has a thousand decisions; most callers never look at them.
 """

@@ -1,4 +1,4 @@
-"""Declared memories."""
+"""Enum of the categories of declared memories (episodic, semantic, …)."""
 
 from __future__ import annotations
 

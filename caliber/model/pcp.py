@@ -1,4 +1,4 @@
-"""Checkpoints, and the choices of the guard."""
+"""Data types of checkpoints of a task, and enums of the settings in section ``pcp``."""
 
 from __future__ import annotations
 

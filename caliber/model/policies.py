@@ -1,4 +1,4 @@
-"""Triggers of policies."""
+"""Enum of the triggers of policies (task start, turn, scope close, …)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Progress of long work, as its caller follows it."""
+"""Type of the progress callback that long operations call."""
 
 from __future__ import annotations
 

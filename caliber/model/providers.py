@@ -1,4 +1,4 @@
-"""Data that providers of summaries and knowledge take and return, with a language model or by rule.
+"""Data types passed to and from summary and extraction providers: turns, artifacts, notes, decisions.
 
 Source: C-245, C-246, C-497, K-014, K-015.
 """

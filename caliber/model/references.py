@@ -1,4 +1,4 @@
-"""References to records of any kind."""
+"""Class ``EntityRef``: a reference to a record of any kind, as kind and id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Public view of a scheduled rule. Source: C-238."""
+"""Data class ``ScheduledRule``: a scheduled policy rule with its next and last run time. Source: C-238."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads of memory: their consistency, and the status of a result."""
+"""Enums of reads: the consistency that a caller asks for, and whether a result is complete or degraded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The piece of a text that shows why it was found."""
+"""Snippet extraction: the part of a record's text around the matched words, for a search hit."""
 
 from __future__ import annotations
 

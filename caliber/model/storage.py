@@ -1,4 +1,4 @@
-"""Enums of two storage settings (durability, validation of reads), and the record of an accepted configuration."""
+"""Enums of write durability and read validation, and the row type of a stored configuration."""
 
 from __future__ import annotations
 

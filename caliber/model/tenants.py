@@ -1,4 +1,4 @@
-"""Tenants of the directory: the place and state of each. Source: O-1, P-006."""
+"""Data types of the tenant directory: a tenant, its place and its state. Source: O-1, P-006."""
 
 from __future__ import annotations
 

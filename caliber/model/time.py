@@ -1,4 +1,4 @@
-"""Time as CALIBER keeps it: aware UTC instants, microseconds since 1970 in stores and columns."""
+"""Clocks and time conversion: aware UTC datetimes, integer microseconds since 1970, and durations as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks: sessions, trajectories, scopes, turns, artifacts. Source: C-026 to C-057."""
+"""Data types of tasks: sessions, trajectories, scopes, turns, artifacts. Source: C-026 to C-057."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trust labels: the origin of content. Content without a label is trusted least."""
+"""Enum of trust labels (the origin of content), their order, and the least trusted of several."""
 
 from __future__ import annotations
 

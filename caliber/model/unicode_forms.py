@@ -1,4 +1,4 @@
-"""Unicode's normal forms in bounded time."""
+"""Unicode normalization that takes linear time also for hostile texts."""
 
 from __future__ import annotations
 

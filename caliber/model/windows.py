@@ -1,4 +1,7 @@
-"""The context window and its trace, as callers see them. Source: C-049 to C-057, K-024, K-025."""
+"""Data types that callers receive: context window with sections and trace, search hits and search results.
+
+Source: C-049 to C-057, K-024, K-025.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""PCP, the guard of the memory: so far its checkpoints."""
+"""Checkpoints of tasks, the only part so far of the section ``pcp``."""

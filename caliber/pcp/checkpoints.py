@@ -1,4 +1,4 @@
-"""Checkpoints of a trajectory's state; nothing restores one yet. Source: C-266 to C-270, K-023."""
+"""Creation and reading of checkpoints of a task's state; nothing restores one yet. Source: C-266 to C-270, K-023."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Policies: actions at triggers and on schedules."""
+"""Policies: configured actions (summarize, prune, notify, …) that run on triggers and schedules."""

@@ -1,8 +1,8 @@
-"""Policy engine: runs the actions of a trigger, prepared outside the transaction, applied inside it.
+"""Policy engine: prepares the actions of a trigger outside the transaction, and applies them inside it.
 
-All actions of a trigger look at what was there when it fired. Providers are called in ``prepare``; ``apply`` only
-writes, in the order in which the actions are declared, and leaves an event for each of them.
-Source: C-213, C-226 to C-229, K-066, K-067, K-099; decision 0172.
+All actions of a trigger see the state at the time it fired. Providers are called in ``prepare``; ``apply`` only writes,
+in the order in which the actions are declared, and logs an event for each of them. Source: C-213, C-226 to C-229,
+K-066, K-067, K-099; decision 0172.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Scheduled rules: a recurring job each, one run for all missed times, one transaction an action.
+"""Job handler of scheduled policy rules: one run for all missed times, one transaction per action.
 
-How far a rule is stands in its job: the time up to which all is done, and of a run under way its due time and the next
-action. Source: C-148, C-227 to C-229, C-238; decision 0172 and docs/policies.md.
+The job records the progress of a rule: the time up to which it is done, and for a run in progress its due time and the
+next action. Source: C-148, C-227 to C-229, C-238; decision 0172 and docs/policies.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Actions of a trigger: declared, prepared, and with their outcome."""
+"""Data types of policy actions: declared, prepared, and applied or failed."""
 
 from __future__ import annotations
 

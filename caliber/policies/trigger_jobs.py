@@ -1,4 +1,4 @@
-"""Jobs of triggers as the policy engine adds and drops them. Source: C-229, C-235; decision 0172."""
+"""Enqueueing and cancelling of the jobs that run a trigger's actions. Source: C-229, C-235; decision 0172."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Handlers of triggers: the actions of a started task or a turn that a process left behind.
+"""Job handler of triggers: runs the policy actions of a task start or turn that its own process did not finish.
 
-The caller does them right after its commit. A process that finds the job when its lease is over does the actions of its
-own configuration, on what is there now, as the principal that caused the trigger. Source: C-229, C-238; decision 0172.
+The caller runs them right after its commit. A process that finds the job after its lease has expired runs the actions
+of its own configuration, on the present records, as the principal that caused the trigger. Source: C-229, C-238;
+decision 0172.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Resident memory: columnar mirrors that reads are served from."""
+"""Resident memory: a tenant's records as in-memory columns that reads use instead of SQL."""

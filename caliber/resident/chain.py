@@ -1,4 +1,4 @@
-"""Linked rows of a scope in their own order: each row names its predecessor and successor."""
+"""Doubly linked list of rows within a scope: each row has a predecessor and a successor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Growable arrays for mirrors: fixed-size segments, appended to, never moved, never changed in place.
+"""Append-only arrays in fixed-size segments that never move, so that readers need no lock.
 
 A reader that knows a length may read everything below it while a writer appends above it.
 """

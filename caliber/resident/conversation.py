@@ -1,8 +1,8 @@
-"""Order of turns: the chain of each scope, beside the mirror of turns.
+"""Neighbour lookup among turns: the previous and next turn of each turn in its scope.
 
-Like postings it is made by the reader that first needs it, and grows with the mirror. A turn that changes takes the
-place of its older version; readers of an older boundary walk back to the row they know. A turn that is gone stands
-between nobody: those around it are neighbours, before a compaction or a reopening as after it.
+The reader that first needs it builds it, and it grows with the mirror. A changed turn takes the place of its older
+version; readers of an older boundary walk back to the row they know. A deleted turn leaves the chain: the turns before
+and after it become neighbours, before and after a compaction or a reopening alike.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Text of a record for the keyword index: whole, never a preview. Source: K-171, P-039."""
+"""Text of each record that the keyword index receives: content with its headings, never truncated.
+
+Source: K-171, P-039.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts evicted from memory, read back from the store at a boundary.
+"""Reading back of texts that were evicted from memory, from the database at the snapshot's boundary.
 
 Source: design, section 5.
 """

@@ -1,4 +1,7 @@
-"""Resident memory of a tenant whose records are not resident. Source: design, section 5; docs/decisions/0082."""
+"""Check whether a tenant's records are kept in memory (``search.mode``), and the reduced memory if not.
+
+Source: design, section 5; docs/decisions/0082.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The vector indexes of one tenant, by kind of record and embedding space: read with the store, kept up with commits.
+"""Vector indexes of one tenant, one per kind of record and embedding space: loaded, then updated by commits.
 
 Source: design, section 5.
 """

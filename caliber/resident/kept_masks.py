@@ -1,7 +1,10 @@
-"""Cache of the masks of rules' filters, kept from window to window.
+"""Cache of injection rules' filter masks over resident rows, reused from window to window.
 
-A row's contents never change: what is changed is a new row. So what a filter says of a row holds for as long as the
-row is there, unless the filter asks about now or about the task; that part is asked anew each time. Source: design,
+The content of a row never changes: an update appends a new row. So the result of a filter for a row stays valid for as
+long as the row exists, unless the filter depends on the time or the task; that part is evaluated each time. Source:
+design, section 5; docs/search.md.
+
+Source: design,
 section 5; docs/search.md.
 """
 

@@ -1,8 +1,7 @@
-"""Keyword index of resident records: postings beside the mirrors, made at the first search by word.
+"""Keyword index over resident records: built lazily at the first keyword search, extended as rows are added.
 
-Documents are rows of a mirror, so a snapshot of a relation says by its length which of them it sees. Rows are indexed
-in batches by the reader that first needs them; nothing is written twice, and nothing but text is needed to make the
-index anew.
+Documents are rows of a mirror, so the length of a relation's snapshot tells which of them it includes. The reader that
+first needs rows indexes them in batches; nothing is written twice, and the index can be rebuilt from texts alone.
 
 Source: issue "Search in native memory", design section 5; P-039, P-040.
 """

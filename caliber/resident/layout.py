@@ -1,4 +1,4 @@
-"""The layout of one relation's mirror: the place of each column, computed once from the declaration."""
+"""Column layout of one relation's mirror: which columns are arrays and which are packed into rows."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Resident memory of one tenant: every mirror, one position, kept up with the store.
+"""Class ``ResidentMemory``: a tenant's mirrors at one position of the change feed, published as snapshots.
 
 Writers (our own commits and the feed of other processes) apply changes under one lock and then publish a new
 ``ResidentSnapshot`` in a single assignment. A reader takes that snapshot once and sees one commit boundary.
 
-Whoever changes mirrors may be interrupted at any line (Ctrl-C, a signal handler that raises). So mirrors count as torn
-from before the first change until after the last one, and torn mirrors are never changed further: they are read anew.
-Snapshots that are out already only see what stood before, whatever was left half done behind it.
+A thread that changes mirrors may be interrupted at any line (Ctrl-C, a signal handler that raises). So mirrors count as
+torn from before the first change until after the last one, and torn mirrors are never changed further: they are
+reloaded. Snapshots that were taken earlier see only the rows of their time.
 
 Source: design, section 5.
 """

@@ -1,8 +1,8 @@
-"""The mirror of one relation: columns for filters and ranking, packed rows for everything else.
+"""In-memory copy of one relation: arrays for columns that filters and ranking use, packed rows for the rest.
 
-An update appends the new row and retires the old one; a delete retires. Readers hold a ``RelationSnapshot``: a
-length, a live mask and the generation they belong to. Nothing they can see ever changes, except that texts may
-leave memory, which reading them reports as ``EVICTED``.
+An update appends the new row and retires the old one; a delete retires. Readers hold a ``RelationSnapshot``: a length,
+a live mask and the generation they belong to. Nothing they can see ever changes, except that texts may leave memory,
+which reading them reports as ``EVICTED``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Mirrors of every relation of one tenant, with their vectors: loaded, changed, compacted, kept within a limit.
+"""All mirrors of one tenant: loads them, applies changes, compacts them and evicts texts at the memory limit.
 
-One thread changes them at a time, under the lock of ``ResidentMemory``. What it leaves half done when it is interrupted
-is not repaired: mirrors are then read anew.
+One thread changes them at a time, under the lock of ``ResidentMemory``. A change that is interrupted halfway is not
+repaired: the mirrors are reloaded.
 """
 
 from __future__ import annotations

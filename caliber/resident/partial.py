@@ -1,4 +1,4 @@
-"""Mirrors of a few rows, read for one call, for a tenant whose records are not resident.
+"""Temporary mirrors of a few rows, loaded for a single call of a tenant whose records are not resident.
 
 Source: design, section 5; docs/decisions/0082.
 """

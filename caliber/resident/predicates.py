@@ -1,8 +1,8 @@
-"""Evaluation of a predicate over all records of a boundary: in NumPy over columns, elsewhere with the least work.
+"""Evaluation of predicates on resident columns with NumPy: the mask of rows that match.
 
-What it means is said by ``schema.predicate.holds``, record by record; the answers are equal. Cheap conditions come
-first and the others are asked only of the rows that these leave: columns; columns of codes, once a distinct value;
-packed rows; texts, read in a few pieces.
+``schema.predicate.holds`` defines the meaning, record by record; the results are equal. Cheap conditions come first,
+and later ones are evaluated only for the remaining rows: columns; columns of codes, once per distinct value; packed
+rows; texts, read in a few pieces.
 
 Source: C-161 to C-165, K-064, K-071; design, section 5; docs/decisions/0147.
 """

@@ -1,4 +1,4 @@
-"""Snapshot that readers of resident memory hold: every mirror at one commit boundary. Source: design, section 5."""
+"""Immutable snapshot of resident memory: every mirror of a tenant at one commit boundary. Source: design, section 5."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Embedding spaces of one tenant: the active one, and the spaces whose vectors are in memory.
+"""Tracking of a tenant's embedding spaces: the active one, and those whose vectors are loaded in memory.
 
-Vectors of a retired space stay on disk until they are dropped, and are neither read nor followed.
+Vectors of a retired space stay on disk until they are dropped, and are neither loaded nor updated.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Row number of a key: open addressing over columns of a mirror, at a few bytes a row.
+"""Hash table from a record's key to its row number: open addressing, a few bytes per row.
 
-A dictionary of the same takes nearly 200 bytes a row, for objects that say again what the columns hold. Slots hold row
-numbers; whether a slot is the key's, the column at that row says. One thread writes. Others may look up meanwhile: a
-slot is written when its row is, and a larger table replaces the old one at once.
+A dictionary takes nearly 200 bytes a row, for objects that repeat what the columns hold. Slots hold row numbers; the
+column at that row decides whether a slot is the key's. One thread writes. Other threads may look up meanwhile: a slot
+is written after its row, and a larger table replaces the old one in one assignment.
 
 Source: Knuth, The Art of Computer Programming, 6.4 (linear probing); design, section 5.
 """

@@ -1,7 +1,10 @@
-"""Validity of rows: active and valid at an instant, for searches and windows alike.
+"""Mask of rows that are active and valid at an instant, computed over resident columns.
 
-``as_of`` is valid time: it moves the instant at which a record must hold where its relation says so, and brings back
-nothing that was archived, superseded, retired or rolled back since (design, section 7). Source: K-080, C-452, C-453.
+``as_of`` is valid time: it moves the instant at which a record must be valid where its relation declares validity, and
+does not restore a record that was archived, superseded, retired or rolled back since (design, section 7). Source:
+K-080, C-452, C-453.
+
+Source: K-080, C-452, C-453.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The vectors of one kind of record in one embedding space, searched by the native kernels."""
+"""Vector index of one kind of record in one embedding space: exact search by native kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verifier: compares every mirror with the store, row by row, column by column, vector by vector.
+"""Comparison of every mirror with the database, row by row and vector by vector; returns the differences.
 
 Source: design, section 5.
 """

@@ -1,1 +1,1 @@
-"""Retention: the time that records stay, and compression."""
+"""Retention: deletes, archives or compresses records that are too old, too many, or replaced by a summary."""

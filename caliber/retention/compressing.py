@@ -1,6 +1,8 @@
-"""Retention ``compress_on``: a summary replaces records, which are kept inactive.
+"""Compression (``compress_on``): replaces a group of records with a summary, and archives the originals.
 
-What a provider says is asked for before any transaction; a group of records becomes one in one transaction, or stays.
+The provider is called before any transaction; a group of records is replaced in one transaction, or stays. Source:
+C-138, K-099; docs/retention.md.
+
 Source: C-138, K-099; docs/retention.md.
 """
 

@@ -1,4 +1,4 @@
-"""Pruning: the records that a policy removes, by range, age and confidence. Source: C-157, C-228, K-063, K-095."""
+"""Policy action ``prune``: removes records by scope, age and confidence. Source: C-157, C-228, K-063, K-095."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Retention of the records of declared memories: with a scope or a session, by age, and by number.
+"""Retention of declared memories' records: ends with a scope or session, by age, or by maximum number.
 
-What goes with something goes in the transaction that ends it; age and number are looked after by a sweep, in batches,
-by the process that claims its recurring job. Each time that something was taken leaves an event that says how much.
+Records that end with a scope are removed in the transaction that closes it; a sweep removes by age and number, in
+batches, as a recurring job. Each removal logs an event with the number of records.
 """
 
 from __future__ import annotations

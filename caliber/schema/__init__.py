@@ -1,1 +1,1 @@
-"""Relations as data: what is durable, declared once."""
+"""Schema: declarations of every relation as data, from which SQL, codecs and memory layouts are generated."""

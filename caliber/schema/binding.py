@@ -1,4 +1,4 @@
-"""Binding of memories for filters and declarations: built-in and declared ones.
+"""Resolver of a memory's name to its relation and fields, for filters, rules and policies.
 
 Source: C-139 to C-141, C-164, C-183, K-058 to K-060.
 """

@@ -1,7 +1,7 @@
-"""Catalog of one store: its relations, built in and declared.
+"""Catalog of one store: lookup of its relations, built-in and declared, by name, code and plural.
 
-What a store has is said by the store, in its relation ``memory_type``; most have nothing of their own, and share
-``BUILT_IN``. Source: design, section 3; docs/decisions/0160.
+The store's relation ``memory_type`` lists its declared memories; stores without any share the catalog ``BUILT_IN``.
+Source: design, section 3; docs/decisions/0160.
 """
 
 from __future__ import annotations

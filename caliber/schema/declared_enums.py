@@ -1,4 +1,4 @@
-"""Enums that programs declare: classes without a module, pickled by name and members."""
+"""Enum classes made at run time for the enum fields of declared memories; they can be pickled."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Relations of declared memories: columns, entity, and residence in memory.
+"""Builder of relations for declared memories: system columns, declared fields, entity class, in-memory columns.
 
-Every such relation has the same system columns beside the declared fields; a field that is called as one of those
-that say where a record belongs is that column. What a declaration can change later (which fields must be given, the
-values of an enum) is no rule of the table, so that changing it rewrites none.
+Every such relation has the same system columns beside the declared fields; a declared field with the name of a column
+that places a record (its task, scope or session) is that column. Properties that a declaration can change later
+(required fields, the values of an enum) are no constraints of the table, so that a change rewrites none.
 
 Source: C-130 to C-146, K-058, K-060; docs/decisions/0160.
 """

@@ -1,6 +1,6 @@
-"""Derived columns as data: the inputs and the rule of each.
+"""Declarations of derived columns (hash, token count, fingerprint): their inputs and rule, as data.
 
-The rules are closed: ``caliber.storage.compile.derived`` computes them, for one record and for whole columns.
+The set of rules is closed: ``caliber.storage.compile.derived`` computes them, for one record and for whole columns.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Erasing as data: the columns that find a subject, and the redaction of each column.
+"""Declarations of erasure per relation: columns that identify a subject, and how each column is redacted.
 
-``caliber.erasure`` acts on it, and knows no relation by name.
+``caliber.erasure`` executes them and knows no relation by name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Indexable fields of a memory: one rule for the checks and for the tables.
+"""Rule for which fields of a declared memory can be indexed, for validation and for DDL.
 
 Source: C-139 to C-141, K-058.
 """

@@ -1,4 +1,4 @@
-"""Memories bound to relations: those that every store has, and declared ones. Source: C-183, K-058, K-060."""
+"""Bindings of built-in memories (turn, artifact, note, …) to their relations. Source: C-183, K-058, K-060."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Definitions of declared memories as text, in a store and in archives. Equal memories have equal text."""
+"""Serialization of a declared memory's definition to canonical JSON, as stores and archives keep it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Memory types as data: the memories that a user declares beside the built-in ones.
+"""Data types of a declared memory: its fields, indexes, retention and lifecycle.
 
-A declared memory that is named as a built-in one binds to its relation; any other becomes a relation of its own.
+A declared memory that has the name of a built-in one binds to its relation; any other becomes its own relation.
 
 Source: C-130 to C-148, C-171, C-172, K-058 to K-060.
 """

@@ -1,8 +1,9 @@
-"""Conditions over the columns of a relation, as data: every filter, in words or by values, and traits of relations.
+"""Predicates over a relation's columns, as data: comparisons joined by and/or; filters and traits use them.
 
-A comparison with a column that is NULL does not hold, whatever its operator; only ``= null`` and ``!= null`` ask about
-NULL itself. The bounds of validity are open: ``valid_until`` without a value lies after every instant, ``valid_from``
-before. Source: C-161 to C-165, K-064, K-071.
+A comparison with a column that is NULL does not hold, whatever its operator; only ``= null`` and ``!= null`` test for
+NULL. The bounds of validity are open: ``valid_until`` without a value lies after every instant, ``valid_from`` before.
+
+Source: C-161 to C-165, K-064, K-071.
 """
 
 from __future__ import annotations

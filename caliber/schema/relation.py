@@ -1,7 +1,7 @@
-"""Relations as data: everything durable is declared once, and compiled elsewhere.
+"""Classes ``Relation`` and ``Column``: the declaration of a table with keys, access paths and resident columns.
 
-A ``Relation`` names its entity, columns, keys, access paths and resident columns. The plan compiler
-(``caliber.storage``) turns it into DDL and statements, the mirrors (``caliber.resident``) into columns.
+The plan compiler (``caliber.storage``) turns a relation into DDL and statements, the mirrors (``caliber.resident``)
+into columns.
 """
 
 from __future__ import annotations

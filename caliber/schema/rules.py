@@ -1,6 +1,6 @@
-"""Rules between columns of one record, as data; the database does not know them.
+"""Row rules across columns (a column not before another, or only with another), enforced by our code.
 
-``caliber.storage.bulk.checks`` asks for them in whole columns, ``caliber.admin.table`` in one record.
+``caliber.storage.bulk.checks`` evaluates them over whole columns, ``caliber.admin.table`` for one record.
 """
 
 from __future__ import annotations

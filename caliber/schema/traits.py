@@ -1,7 +1,7 @@
-"""Meaning of the records of a relation, beyond the types of its columns: the traits that a ``Relation`` declares.
+"""Traits of a relation: declared properties (text, validity, trust, retention, window) that generic code acts on.
 
-Each is plain data that names columns. What follows from one (a mask over resident columns, a condition of a database, a
-predicate, what a policy does) is made from it elsewhere, so that no rule is written twice. Source: design, section 3.
+Each is plain data that names columns. Generic code derives the rest (a mask over resident columns, an SQL condition, a
+predicate, the effect of a policy), so that no rule is written twice. Source: design, section 3.
 """
 
 from __future__ import annotations

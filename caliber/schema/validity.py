@@ -1,7 +1,7 @@
-"""Validity of records: active, and valid at an instant, from the traits ``active`` and ``valid``.
+"""Predicates for active and currently valid records, derived from the traits ``active`` and ``valid``.
 
-``storage.compile.predicates`` makes conditions of these predicates, ``resident.validity`` masks of the same traits;
-tests hold all against each other. Source: K-080, C-452, C-453.
+``storage.compile.predicates`` compiles them to SQL conditions, ``resident.validity`` computes masks of the same traits;
+tests compare both. Source: K-080, C-452, C-453.
 """
 
 from __future__ import annotations

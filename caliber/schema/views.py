@@ -1,7 +1,7 @@
-"""Declarations of views for people: the tables of the sources, under their names there, over our relations.
+"""Declarations of read-only SQL views, which show the tables under the names of the requirement documents.
 
-No code reads them; ``caliber db views`` makes them. A name with a dot in the sources (``heart.facts``) has an
-underscore here, since a tenant is one schema and SQLite has none. What is not built yet has no view.
+No code reads them; ``caliber db views`` creates them. A dot in a name of those documents (``heart.facts``) is an
+underscore here, since a tenant is one schema and SQLite has none. A feature that is not built has no view.
 
 Source: K-107, K-192, C-197 to C-201, relations.md section 2.
 """

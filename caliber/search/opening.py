@@ -1,4 +1,4 @@
-"""Searches of one open tenant: the parts that all its principals share."""
+"""Search subsystem of one open tenant: searcher, filters and caches that all principals share."""
 
 from __future__ import annotations
 

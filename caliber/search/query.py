@@ -1,4 +1,4 @@
-"""Parsed query: words, phrases, prefixes, names, days. User text is never query syntax beyond that.
+"""Parser of a search query: words, quoted phrases, prefixes, names and days; there is no other query syntax.
 
 Source: issue "Search in native memory", keyword leg and query side; P-041.
 """

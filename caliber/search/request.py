@@ -1,4 +1,4 @@
-"""Request and result of a search."""
+"""Data classes of one search: its request, and its outcome as row numbers and scores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Searcher of resident memory: from a text to the best rows, with reasons.
+"""Searcher: runs a query over a snapshot of resident memory and returns the best rows with their evidence.
 
 ``Searcher`` belongs to an open store; a search is a pure function of a snapshot, the query and the configuration.
 

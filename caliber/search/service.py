@@ -1,6 +1,6 @@
-"""Reads of one principal by content and by id: searches, their hits as callers see them, and single records.
+"""Service for reads of one principal: ``search``, which returns hits, and ``get``, which returns a record by id.
 
-While what they touch is in memory, ``search`` and ``get`` run no SQL on the calling path.
+While the records are in memory, ``search`` and ``get`` run no SQL on the calling path.
 """
 
 from __future__ import annotations

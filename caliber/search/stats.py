@@ -1,4 +1,4 @@
-"""Statistics of a whole store for one query, where only some of its records are read.
+"""Corpus statistics (document counts, word frequencies) for ranking, where only some records were read.
 
 Source: docs/search.md, docs/decisions/0082.
 """

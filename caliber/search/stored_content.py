@@ -1,4 +1,4 @@
-"""Contents of records at the version that a window was made of, for ``replay`` and ``explain``."""
+"""Reader of a record's content at a past version, for ``replay`` and ``explain`` of windows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Usage counts: uses of each record and the last instant, written behind. Source: O-10, O-12, design section 4."""
+"""Usage counts: how often each record was retrieved and when last, written behind.
+
+Source: O-10, O-12, design section 4.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Storage: plans compiled from relations, the unit of work, migrations and change records."""
+"""Storage layer, independent of the database: SQL plans from relations, unit of work, migrations, change records."""

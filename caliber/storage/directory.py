@@ -1,4 +1,4 @@
-"""Store of a few small relations: the demands of the directory of tenants on a database."""
+"""Protocol of the small store that holds the tenant directory: open, run a transaction, close."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Imports of other threads, which ``os.fork`` waits for.
+"""Guard against forking during imports: ``os.fork`` waits until other threads have finished importing modules.
 
 A child that is forked while another thread imports a module inherits the lock of that module, whose holder does not
-exist in the child: whoever imports the module there waits for ever. CPython guards its table of modules only.
+exist in the child: an import of the module there would wait for ever. CPython guards its table of modules only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Protocols of storage: its demands on a database, and its interface to other packages."""
+"""Protocols that a database backend implements: store, connection pool, followers of commits, event listener."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Session for reading one relation, which checks that its memory still exists. Source: docs/decisions/0160."""
+"""Read session on one relation, opened after a check that its declared memory still exists in the store.
+
+Source: docs/decisions/0160.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Declared memories of a store, and their differences from those that a configuration declares.
+"""Declared memories recorded in a store: loads them as a catalog, and compares them with the configuration's.
 
 Source: C-130 to C-146, docs/decisions/0160.
 """

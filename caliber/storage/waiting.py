@@ -1,11 +1,11 @@
-"""Conditions, events and semaphores that survive interrupts: no lock stays taken.
+"""Conditions, events and semaphores that stay consistent when a signal handler raises while a thread waits.
 
 A signal's handler runs in the main thread, between two bytecodes, and may raise (Ctrl-C, ``sys.exit``, a time limit).
 The standard library's ``Event``, ``Condition``, ``Semaphore`` and ``Queue`` take their locks in functions written in
-Python: raised there, an exception leaves the lock taken for ever. So does one that is raised while ``Thread.start``
+Python: an exception raised there leaves the lock taken for ever. So does one that is raised while ``Thread.start``
 waits for the new thread. A lock that is entered by ``with`` itself is safe: nothing runs between its taking and the
-block. What is taken here is either such a lock, or is noted by its holder in one step and given back by name, so that
-giving it back twice does no harm.
+block. The classes here use such locks, or the holder records a lock in one step and releases it by name, so that
+releasing it twice does no harm.
 """
 
 from __future__ import annotations

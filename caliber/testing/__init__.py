@@ -1,4 +1,4 @@
-"""Contract suite for authors of backends: every promise that storage relies on.
+"""Contract test suite for authors of database backends: every promise that the storage layer relies on.
 
 A test module of the backend's own says what to prove and takes every test over::
 

@@ -1,4 +1,4 @@
-"""The dataset of the irregular statements, and what each that reads must answer on it; written out once, for all.
+"""Fixed dataset for contract tests of the irregular SQL statements: parameters and expected results of each.
 
 Source: design section 3.
 """

@@ -1,4 +1,4 @@
-"""Sample entities of every relation, made from the declarations, so that a new relation is covered."""
+"""Sample entities for tests, generated from the declaration of every relation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fixtures of the suite; ``contract_target`` is the one that a backend's own tests define."""
+"""Pytest fixtures of the contract suite; a backend's tests override ``contract_target``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random entities of every relation, for Hypothesis."""
+"""Hypothesis strategies that generate random entities of every relation."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""The parts of an open store, for tests, authors of backends and debuggers.
+"""Access to the internals of an open store, for tests and debuggers.
 
-Everything here is real: nothing is copied, and a change of a part changes the store. Tests reach parts that have no
-public name through this module only, so a part can be moved or renamed in one place. The parts themselves are no
-public interface: they change with any version.
+Nothing is copied: a change of a part changes the store. Tests reach parts without a public name through this module
+only, so a part can be moved or renamed in one place. The parts themselves are not public: they change with any version.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sample declared memory with a field of every kind, for the suite."""
+"""Sample declared memory for the contract suite, with a field of every type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backend under test: its module, the way to an empty store, and its missing capabilities, with reasons."""
+"""Description of the backend under test: its module, how to make an empty store, its missing capabilities."""
 
 from __future__ import annotations
 

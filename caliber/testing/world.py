@@ -1,4 +1,4 @@
-"""Makers of stores for tests of the suite, and common steps: rolled-back work, threads at once, rows."""
+"""Helpers of the contract tests: make stores, roll back work, run threads at once, read rows."""
 
 from __future__ import annotations
 

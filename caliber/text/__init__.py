@@ -1,1 +1,1 @@
-"""Language without a model: sentences, summaries by rule, names, days, stems."""
+"""Rule-based natural language processing: sentences, summaries, extraction, names, dates, stems; no model."""

@@ -1,4 +1,4 @@
-"""Blocks inside a turn: fenced code, unified diffs, stack traces and error lines. One pass, line by line."""
+"""Detection of structured blocks in a turn: fenced code, unified diffs, stack traces, error lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparison of statements: contradictions and duplicates, by careful rules: in doubt, none."""
+"""Rule-based comparison of two statements: contradiction, duplicate, or neither; in doubt, neither."""
 
 from __future__ import annotations
 

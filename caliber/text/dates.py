@@ -1,4 +1,4 @@
-"""Dates that a question names: "in May 2023", "on 8 May", "last week".
+"""Recognition of dates in a question: "in May 2023", "on 8 May", "last week".
 
 Days are of UTC. A month or day without a year is the latest one that is not after the conversation's clock.
 

@@ -1,4 +1,4 @@
-"""Lexicon of a language: stop words, fillers, and words about time.
+"""Word lists of a language: stop words, filler words, and words about time.
 
 Data, one entry a language. A language without an entry is searched without these: no word is left out, no date is
 understood. Lists hold folded forms (lower case, straight apostrophes).

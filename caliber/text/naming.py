@@ -1,4 +1,4 @@
-"""Names of statements: a quoted term, a file, an identifier, a capitalised name, or the first content words."""
+"""Choice of a short name for a statement: a quoted term, file, identifier, capitalised name, or its first words."""
 
 from __future__ import annotations
 

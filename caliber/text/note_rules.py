@@ -1,4 +1,4 @@
-"""Rule-based notes: what a trajectory taught, drawn from its artifacts, summaries and goal without a language model.
+"""Rule-based note generation: derives notes from a trajectory's artifacts, summaries and goal.
 
 Decisions become conventions or strategies, constraints conventions, preferences preferences, facts facts, an error
 with the change that followed it a gotcha; goal and outcome together say how such a task went.

@@ -1,4 +1,4 @@
-"""Rule-based extraction of artifacts from turns, for when there is no language model.
+"""Rule-based extraction of artifacts (code, errors, decisions, facts) from turns, without a language model.
 
 Fenced code and diffs become code patches, stack traces and error lines error logs, what tools returned tool results;
 sentences with cue words become decisions, preferences, constraints and facts. Deterministic, and linear in the text.

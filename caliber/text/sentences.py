@@ -1,4 +1,4 @@
-"""Splitting text: into sentences, with respect for code, lists and headings, and into pieces of so many tokens.
+"""Sentence splitting that respects code, lists and headings, and chunking into pieces of a token limit.
 
 The splitter reads each character a bounded number of times. Nothing but white space falls between two sentences.
 """

@@ -1,4 +1,4 @@
-"""Statements in sentences: decisions, preferences, requirements and facts, found by cue words.
+"""Classification of sentences by cue words: decisions, preferences, requirements, facts.
 
 Every pattern is tried on one sentence of bounded length and holds no nested repetition. English only.
 """

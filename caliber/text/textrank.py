@@ -1,4 +1,4 @@
-"""TextRank: the sentences that most of the others resemble, in their own order, within a budget of tokens.
+"""TextRank summarization: the most central sentences of a text, in their order, within a token budget.
 
 PageRank by power iteration over the similarities of sentence embeddings. The same text, model and budget give the
 same summary: similarities are rounded before they are used, sums run in a fixed order, ties go to the earlier place.

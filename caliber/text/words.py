@@ -1,4 +1,4 @@
-"""Analysis of words into parts, stems and whole words.
+"""Word analysis for the keyword index: splits identifiers into parts and stems words (Snowball).
 
 ``UserProfile`` is found by ``user``, ``profile`` and ``userprofile``; ``path/to/file.py`` by its parts and itself;
 ``Wälder`` by its stem. Text and queries go through the same rules, so that either form finds the other.

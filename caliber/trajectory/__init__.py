@@ -1,1 +1,1 @@
-"""Trajectories: their sessions, scopes, turns and artifacts."""
+"""Trajectories (tasks) and their sessions, scopes, turns and artifacts."""

@@ -1,4 +1,4 @@
-"""Methods of the handle about tasks: sessions, trajectories, scopes, turns and artifacts."""
+"""Handle methods for tasks: start and end sessions, trajectories and scopes, append turns, add artifacts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Lifecycle of sessions, trajectories and scopes. Source: C-202 to C-212, C-436 to C-438."""
+"""State transitions of sessions, trajectories and scopes in a transaction: start, close, complete, fail.
+
+Source: C-202 to C-212, C-436 to C-438.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outlines of a task's open scopes, their turns and summaries: from memory, or from the store without it."""
+"""Outline of a task for block summaries: open scopes, turn numbers and existing summaries."""
 
 from __future__ import annotations
 

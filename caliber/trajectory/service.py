@@ -1,4 +1,4 @@
-"""Service for trajectories and scopes: start, close, complete, consolidate.
+"""Service of tasks: start, close, complete and consolidate, with their policies, events and checkpoints.
 
 Source: C §4.2, K-043 to K-049, K-093.
 """

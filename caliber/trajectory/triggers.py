@@ -1,4 +1,4 @@
-"""Protocols of policies and retention for the services of tasks."""
+"""Protocols through which task services call policies and retention, which they do not import."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Appending of turns. Source: C-026 to C-029, C-235, K-022, K-094."""
+"""Appending of turns to a scope, in a transaction. Source: C-026 to C-029, C-235, K-022, K-094."""
 
 from __future__ import annotations
 

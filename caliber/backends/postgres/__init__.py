@@ -1,4 +1,4 @@
-"""PostgreSQL through psycopg 3, a schema a tenant; and a private server. Importing the room loads no driver."""
+"""PostgreSQL backend through psycopg 3, one schema per tenant. Importing the package loads no driver."""
 
 from __future__ import annotations
 

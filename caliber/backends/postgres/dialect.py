@@ -1,7 +1,7 @@
-"""PostgreSQL's spelling of relations: one schema a tenant, every name qualified by it.
+"""SQL dialect of PostgreSQL: types, parameters, and table names qualified by the tenant's schema.
 
-Qualified names need no ``search_path``, which a pool in transaction mode would not keep, and nobody can put another
-table in the way of one.
+Qualified names need no ``search_path``, which a pool in transaction mode would not keep, and no other table can shadow
+one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The directory of tenants in a PostgreSQL schema."""
+"""Tenant directory stored in a PostgreSQL schema."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Migration of a tenant's declared memories: each step in a transaction of its own."""
+"""Migration of a tenant's declared memories in PostgreSQL: runs each planned step in its own transaction."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A login role a tenant, so that the database itself keeps tenants apart.
+"""Creation and removal of one login role per tenant, so that the database itself isolates tenants.
 
-The role owns the tenant's schema and everything in it, and has no right on any other; it is no member of another role,
-so there is none to change to. Whoever makes it, the user of the DSN, needs CREATEROLE, and becomes a member of it, so
-as to make a schema that it owns. Source: O-1, design sections 3 and 5; docs/decisions/0130.
+The role owns the tenant's schema and everything in it, and has no right on any other; it is a member of no other role,
+so it cannot change to one. The user of the DSN creates it, needs CREATEROLE, and becomes a member of it in order to
+make a schema that it owns. Source: O-1, design sections 3 and 5; docs/decisions/0130.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A tenant's schema: created and migrated in one transaction each, and checked before it is used."""
+"""DDL of a tenant's PostgreSQL schema: creates, migrates and checks it, one transaction each."""
 
 from __future__ import annotations
 

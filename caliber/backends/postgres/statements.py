@@ -1,6 +1,6 @@
-"""The irregular statements in PostgreSQL's words; contracts in ``caliber.storage.compile.statements``.
+"""SQL text of the irregular statements for PostgreSQL; contracts in ``caliber.storage.compile.statements``.
 
-Nothing newer than PostgreSQL 14. ``{name}`` stands for a relation's table, ``{name_row}`` for its columns.
+They need nothing newer than PostgreSQL 14. ``{name}`` stands for a relation's table, ``{name_row}`` for its columns.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A PostgreSQL schema as a CALIBER store: open, read and write."""
+"""PostgreSQL implementation of ``Store``: opens a tenant's schema, reads and writes it."""
 
 from __future__ import annotations
 

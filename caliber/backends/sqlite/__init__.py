@@ -1,4 +1,4 @@
-"""SQLite through apsw: one file, one writer, many readers."""
+"""SQLite backend through apsw: one file per store, one writer, many readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loading whole relations into SQLite: prepared inserts in one transaction. Reading them page by page."""
+"""Bulk load into SQLite by prepared inserts in one transaction, and bulk read page by page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SQLite's spelling of relations. All tables are STRICT."""
+"""SQL dialect of SQLite: types, parameters and STRICT tables."""
 
 from __future__ import annotations
 

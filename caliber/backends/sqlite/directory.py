@@ -1,4 +1,4 @@
-"""The directory of tenants in a SQLite file."""
+"""Tenant directory stored in a SQLite file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file's schema: created and migrated in write transactions, and checked before it is used."""
+"""DDL of a SQLite store: creates, migrates and checks the schema of a file."""
 
 from __future__ import annotations
 

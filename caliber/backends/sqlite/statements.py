@@ -1,4 +1,4 @@
-"""The irregular statements in SQLite's words; contracts in ``caliber.storage.compile.statements``."""
+"""SQL text of the irregular statements for SQLite; contracts in ``caliber.storage.compile.statements``."""
 
 from __future__ import annotations
 

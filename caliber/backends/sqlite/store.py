@@ -1,4 +1,4 @@
-"""A SQLite file as a CALIBER store: open, read and write."""
+"""SQLite implementation of ``Store``: opens a file, reads and writes it."""
 
 from __future__ import annotations
 

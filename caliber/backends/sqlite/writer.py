@@ -1,6 +1,7 @@
-"""Writer of a SQLite store: one write transaction at a time.
+"""SQLite writer: runs one write transaction at a time, with optional group commit.
 
-At durability ``commit`` each piece of work is its own transaction; at ``group`` writers share one and its sync to disk.
+At durability ``commit`` each unit of work is its own transaction; at ``group`` waiting writers share one transaction
+and its sync to disk.
 """
 
 from __future__ import annotations

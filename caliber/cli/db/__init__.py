@@ -1,1 +1,1 @@
-"""The commands of db: looking after the store."""
+"""Commands ``db``: administration of the store."""

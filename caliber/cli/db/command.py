@@ -1,4 +1,4 @@
-"""``db``: administration of the store."""
+"""Command group ``db``: ``db migrate``, ``db maintain``, ``db list``; registers the other db commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands on embedding spaces and search structures: ``db spaces|reembed|drop-space|sweep|rebuild-search``."""
+"""Commands on embedding spaces and search indexes: ``db spaces|reembed|drop-space|sweep|rebuild-search``."""
 
 from __future__ import annotations
 

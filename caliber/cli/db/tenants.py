@@ -1,4 +1,4 @@
-"""``db tenants`` and ``db tenant create|move|drop``: many tenants, spread over several databases."""
+"""Commands ``db tenants`` and ``db tenant create|move|drop``: the directory of tenants."""
 
 from __future__ import annotations
 

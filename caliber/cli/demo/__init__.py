@@ -1,1 +1,1 @@
-"""The command demo: the main job on real input, from an empty folder to windows and figures."""
+"""Command ``demo``: imports a repository into a new store, and shows windows, search and timings."""

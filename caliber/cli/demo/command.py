@@ -1,4 +1,4 @@
-"""``demo``: the main job on real input, from an empty folder to windows, a reopening and figures."""
+"""Command ``demo``: imports a repository into a new store, asks questions, reopens it, prints timings."""
 
 from __future__ import annotations
 

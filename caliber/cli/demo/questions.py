@@ -1,4 +1,4 @@
-"""Questions of the demo, derived from what was imported, with the stored words that answer each."""
+"""Generator of the demo's questions from the imported content, each with the words that a right answer contains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of the demo: its folder, its program, its declared memory, and the comparison of two rules."""
+"""Helper steps of the demo: its folder, ``.caliber`` program, declared memory, and comparison of two rules."""
 
 from __future__ import annotations
 

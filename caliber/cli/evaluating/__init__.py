@@ -1,1 +1,1 @@
-"""Measuring search on the user's own questions: reading them, judging answers, explaining misses."""
+"""Evaluation of search and windows on a user's own questions with expected answers."""

@@ -1,4 +1,4 @@
-"""``eval``: measures search, or windows, on the user's own questions, and explains each miss."""
+"""Command ``eval``: measures recall of search on the user's questions, and explains each miss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversations with questions in LoCoMo's form (Maharana et al., ACL 2024), and storing one in a memory.
+"""Loader of LoCoMo conversations with questions (Maharana et al., ACL 2024), and their import into a store.
 
 A conversation is a JSON object: ``session_N`` with turns, ``session_N_date_time``, and ``qa`` with the turns that hold
 each answer. The sessions may stand in an object ``conversation``, and several conversations in a list, as the

@@ -1,8 +1,8 @@
-"""Evidence held by a window, and the step of assembly that lost the rest.
+"""Scoring of a window: which expected evidence its text contains, and which assembly step lost the rest.
 
-A window holds a record when the record's whole content stands in ``ContextWindow.text`` as one message: after a label
-or the beginning of a line, up to the end of a line. White space may differ; content that was cut is not held. Of an
-expected text it is enough that the window contains it, case and white space aside.
+A window holds a record when the record's whole content appears in ``ContextWindow.text`` as one message: after a label
+or the beginning of a line, up to the end of a line. White space may differ; truncated content does not count. For an
+expected text it is enough that the window contains it, ignoring case and white space.
 """
 
 from __future__ import annotations

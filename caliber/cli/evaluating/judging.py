@@ -1,4 +1,4 @@
-"""Judgement of search answers: the rank of each expected answer."""
+"""Scoring of search results: the rank of each expected answer, recall and hit rate."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Questions with expected answers, from JSON Lines or TOML; a file is checked whole before the first is asked.
+"""Parser of evaluation questions with expected answers, from JSON Lines or TOML, validated as a whole.
 
-A question is ``{"query": ..., "expected": [...]}``; what is expected is a record's id, or text that a record holds.
-``kinds``, ``filter`` and ``as_of`` narrow it, as they narrow ``Caliber.search``. In TOML each is a ``[[question]]``.
+A question is ``{"query": ..., "expected": [...]}``; an expected item is a record's id, or text that a record holds.
+``kinds``, ``filter`` and ``as_of`` narrow the search, as in ``Caliber.search``. In TOML each is a ``[[question]]``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reasons for missed records: the ranks of a hit and of the records before it, or the cause of its absence."""
+"""Diagnosis of a missed record: its rank and the hits above it, or the reason why it was not found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``eval --windows``: the share of the evidence that assembled windows hold, and the step that lost the rest."""
+"""Command ``eval --windows``: reports how much of the expected evidence assembled windows contain."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""From git histories, conversations and files to turns, notes and artifacts; the same source twice adds nothing."""
+"""Command ``ingest``: imports git histories, conversations and files as turns, notes and artifacts; repeatable."""

@@ -1,8 +1,8 @@
-"""Conversations from a JSON Lines file: checked whole before anything is stored.
+"""Importer of conversations from a JSON Lines file; a grown file adds only its new messages.
 
-A line is one message (all such lines are one conversation), or a conversation ``{"messages": [...]}``. A conversation
-is known again by its messages: one that continues what is stored is continued there, so a growing log can be imported
-again and again. Source: docs/decisions/0022.
+A line is one message (all such lines are one conversation), or a conversation ``{"messages": [...]}``. The file is
+checked as a whole before anything is stored. A conversation is recognised by its messages: one that continues a stored
+one is appended to it, so a growing log can be imported again and again. Source: docs/decisions/0022.
 """
 
 from __future__ import annotations

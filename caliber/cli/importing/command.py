@@ -1,4 +1,4 @@
-"""``ingest git | chat | files``: import of existing content. Importing again adds only new content."""
+"""Commands ``ingest git | chat | files``: parse arguments, run the importers, print a summary."""
 
 from __future__ import annotations
 

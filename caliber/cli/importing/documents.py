@@ -1,8 +1,8 @@
-"""Documents as notes, decision records and other files as artifacts; a new version takes the old one's place.
+"""Importer of documents as notes per section, and of other files as artifacts; new versions supersede old ones.
 
 A section's note is named after its path and headings. Unchanged sections are left alone, changed ones are superseded,
-vanished ones archived: memory says what the documents say now, and old windows still replay. In a task with an owner
-sections are artifacts too: artifacts are the owner's, notes everybody's.
+removed ones archived: memory matches the present documents, and old windows still replay. In a task with an owner
+sections are artifacts too: artifacts belong to the owner, notes to everybody.
 
 Source: docs/decisions/0022.
 """

@@ -1,4 +1,4 @@
-"""Selection of files to import: text that people wrote; not built, hidden, huge or binary files."""
+"""Selection of the files to import from a folder: human-written text; skips built, hidden, huge and binary files."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Reader of a repository through the ``git`` executable: no shell, no hooks, no pager, no user settings.
+"""Reader of commits and files from a git repository, by running ``git`` without a shell, hooks or user settings.
 
-What is read is the commit HEAD names, not the work tree; so bare repositories work, and half-made edits stay out.
+It reads the commit that HEAD names, not the work tree: bare repositories work, and uncommitted edits are left out.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
-"""Import of a git history as one trajectory: a commit is two turns, a month (or a hundred commits) is a scope.
+"""Importer of a git history as one trajectory: each commit becomes two turns, each month a scope.
 
-Closing a scope runs the configured policies, so a finished month leaves a summary and what its messages decided;
-the current month stays open and is read turn by turn. Source: docs/decisions/0022.
+Closing a scope runs the configured policies, so a finished month leaves a summary and artifacts of its messages; the
+current month stays open and is read turn by turn. A scope ends after a hundred commits, too. Source:
+docs/decisions/0022.
+
+Source: docs/decisions/0022.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sections of a document: one becomes a note, named by the headings above it."""
+"""Splitter of Markdown, reStructuredText and AsciiDoc documents into sections by heading."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trajectories of imported sources: one for each source and owner, found again through the index on initiators.
+"""Trajectory of an imported source: finds the one of an earlier import by a stable id, or starts it.
 
 A source (a repository, a conversation, a folder) has an identity text. Without an owner its trajectory is shared: the
 initiator is the system, with a UUID made of the identity. With an owner (``--for``) the initiator is the owner, and a

@@ -1,1 +1,1 @@
-"""Windows again: why a record is in one or not, and the same bytes from its record."""
+"""Explanation and replay of earlier windows, from their stored records."""

@@ -1,6 +1,6 @@
-"""Reasons for records that never became candidates: the filter or limit that excluded them, or a failed recall.
+"""Reason why a record never became a candidate of a window: the filter or limit that excluded it, or a failed search.
 
-Judged by the record as it is now and the inputs of the window then; what changed in between is said to have changed.
+It is judged from the record as it is now and from the inputs that the window had; changes since then are named.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Explanations of a window's content and omissions, from its record.
+"""Explainer of a recorded window: reports for each record why it was included, cut or excluded.
 
 Source: C-298, design section 5 ("Why not this note?").
 """

@@ -1,7 +1,7 @@
-"""Replay of a window, from its record and the content that its sources had then.
+"""Replay: rebuilds a recorded window byte for byte from its record and the content versions of that time.
 
-Ranking and filling run again over the recorded columns; only what was included is read. The bytes are the same,
-also after sources were changed, merged, pruned or expired (design, section 5).
+Ranking and filling run again over the recorded columns; only the content of included records is read. The bytes are the
+same even after sources were changed, merged, pruned or expired (design, section 5).
 """
 
 from __future__ import annotations

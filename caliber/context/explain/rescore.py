@@ -1,6 +1,7 @@
-"""Present relevance of one record to a window's query: for a record that a limit kept out of the window.
+"""Relevance of one record to an earlier window's query, computed now, for a record that a limit excluded.
 
-A window's record has the relevance of its candidates only; what a limit cut off is judged by memory as it is.
+A window's record holds the relevance of its candidates only. A record that a limit cut off is scored against present
+memory.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Filling of a window: the budget is shared between sections, or spent strictly by priority."""
+"""Filling of a window's token budget: shared between sections by value, or strictly by section priority."""

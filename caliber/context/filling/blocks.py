@@ -1,7 +1,9 @@
-"""First turn of a window's conversation: old turns leave in blocks, independently of earlier windows.
+"""First conversation turn of a window: old turns are dropped in blocks, so that the prompt prefix stays cacheable.
 
-So windows begin at the same turn for as long as the next block fits, and a provider's cache of the prefix stays good.
- Source: design section 5 (Prompt caches), O-8, docs/decisions/0017.
+Windows begin at the same turn for as long as the next block fits, so a provider's prefix cache stays valid. Source:
+design section 5 (Prompt caches), O-8, docs/decisions/0017.
+
+Source: design section 5 (Prompt caches), O-8, docs/decisions/0017.
 """
 
 from __future__ import annotations

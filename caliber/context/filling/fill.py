@@ -1,9 +1,9 @@
-"""Selection of ranked candidates for the window: by a shared budget, or strictly by priority.
+"""Entry point of budget filling: chooses which ranked candidates enter, by the configured strategy.
 
-Works on lengths alone, so that a replay decides from the recorded columns exactly as the assembly did. Every section
-pays for its header, one separator and what its own token count may round up by, so that where lengths add up the sum of
-the sections' tokens never exceeds the budget (docs/decisions/0016). Where they need not, the finished sections are
-counted, and what they exceed the budget by is held back from it when it is filled again (docs/decisions/0016).
+It works on lengths alone, so a replay decides from the recorded columns exactly as the assembly did. Every section pays
+for its header, one separator and the rounding of its own token count, so that the sum of the sections' tokens never
+exceeds the budget where lengths add up (docs/decisions/0016). Under other estimators the finished sections are counted;
+an excess is subtracted from the budget and the window is filled again (docs/decisions/0016).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Result of filling a budget, common to both ways of filling."""
+"""Result types of budget filling: a decision code per candidate, truncations, and reserved lengths."""
 
 from __future__ import annotations
 

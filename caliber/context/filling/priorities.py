@@ -1,9 +1,6 @@
-"""Filling strictly by priority, as the sources say.
+"""Budget filling strictly by section priority: a section takes what it needs before the next one gets any.
 
-Works on lengths alone, so that a replay decides from the recorded columns exactly as the assembly did. Every section
-pays for its header, one separator and what its own token count may round up by, so that where lengths add up the sum of
-the sections' tokens never exceeds the budget (docs/decisions/0016). Where they need not, the finished sections are
-counted, and what they exceed the budget by is held back from it when it is filled again (docs/decisions/0016).
+It works on lengths alone; see ``fill`` for the arithmetic of headers, separators and rounding.
 
 Source: C-218, C-223, C-457 to C-463, K-073 to K-079, O-8, design section 5 (Prompt caches).
 """

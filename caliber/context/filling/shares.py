@@ -1,10 +1,10 @@
-"""Filling a budget that the sections share.
+"""Budget filling with shared sections: fixed parts, conversation up to its share, a floor per section, then by value.
 
-First what enters whatever else there is: instructions, texts of the caller, the last user message with the tool calls
-that wait for an answer. Then the newest exchanges, the conversation up to its share, summaries of what left it. Then
-the floor of each section that follows the query, and the rest by value, each section up to its cap; a cap gives way
-when nothing else fits. How much of the conversation enters depends on turns alone, not on the query, so that its
-beginning, and with it the prefix that providers cache, stays from turn to turn.
+First come the parts that always enter: instructions, texts of the caller, the last user message with its pending tool
+calls. Then the newest exchanges, the conversation up to its share, and summaries of dropped turns. Then each section
+that follows the query gets its floor, and the rest is filled by value, each section up to its cap; a cap gives way when
+nothing else fits. How much of the conversation enters depends on turns alone, not on the query, so that its beginning,
+and with it the prefix that providers cache, stays from turn to turn.
 
 Source: design section 5 (What a window is for), O-8, O-16, docs/windows.md.
 """

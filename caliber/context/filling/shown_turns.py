@@ -1,4 +1,4 @@
-"""Turns of a window: the required ones, the first of the rest, and the room kept for the next ones.
+"""Conversation turns in a shared-budget window: the mandatory ones, the first optional one, and room for the next.
 
 How much of the conversation enters depends on turns alone, not on the query, so that its beginning, and with it the
 prefix that providers cache, stays from turn to turn.

@@ -1,4 +1,4 @@
-"""State of filling a shared budget: the candidates that entered, and the tokens they take.
+"""Mutable state while a shared budget is filled: included candidates and tokens used, per section and in all.
 
 Source: docs/windows.md; O-8.
 """

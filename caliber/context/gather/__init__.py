@@ -1,1 +1,1 @@
-"""Candidates of a window: the conversation, the hits of a search, and the records that rules select."""
+"""Gathering of a window's candidates: conversation, recalled search hits, and records of injection rules."""

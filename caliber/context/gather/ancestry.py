@@ -1,4 +1,4 @@
-"""Ancestors of a trajectory, and the records of theirs that stay when there are too many.
+"""Parent tasks of a task, and the limit on how many of their records a window inherits.
 
 Source: C-251, K-097.
 """

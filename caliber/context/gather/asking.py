@@ -1,4 +1,4 @@
-"""Default query of a window: the last user turn, or the goal of the task.
+"""Default search query of a window when the caller gives none: the last user turn, or the goal of the task.
 
 Source: O-16, against C-448, C-449, C-453; docs/windows.md.
 """

@@ -1,6 +1,6 @@
-"""Sources of candidates: filters and limits of each, over columns of the snapshot.
+"""Common base of the candidate sources: eligibility filters, trust, and per-source limits, over resident columns.
 
-Nothing here touches a text or makes an object for a row; what a limit keeps back is recorded once (O-15).
+Nothing here reads a text or makes an object per row; records that a limit excludes are counted once (O-15).
 
 Source: C-449 to C-455, C-466, K-074, K-080, K-096, K-097.
 """

@@ -1,7 +1,7 @@
-"""Conversation of a task: the turns that a window may show, and those it must show.
+"""Selection of conversation turns for a window: those that it may include, and those that it must include.
 
-The open scope's turns, and before them the last ones of closed scopes, so that closing a scope in mid-conversation
-takes nothing from view. Source: C-451, K-075, O-16, design section 5 (What a window is for).
+These are the open scope's turns, and before them the last turns of closed scopes, so that closing a scope in
+mid-conversation hides nothing. Source: C-451, K-075, O-16, design section 5 (What a window is for).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Duplicates among recalled records: the same words enter a window once, records almost alike are weighed.
+"""Duplicate handling among recalled records: equal texts enter once, near-equal texts lose score to the newest one.
 
-Records of the same words enter once. Records that are almost alike but differ in a word may be a fact and its
-correction, or two facts: none is dropped. The newest counts as much as the most relevant one, the rest count less.
+Records that are almost alike but differ in a word may be a fact and its correction, or two facts: none is dropped. The
+newest counts as much as the most relevant one; the others count less.
 
 Source: docs/windows.md; decision 0197.
 """

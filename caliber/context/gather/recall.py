@@ -1,7 +1,7 @@
-"""Recall of a window: earlier records, found by one search over everything that may be recalled.
+"""Recall: finds records of earlier tasks for a window with one search, and picks those worth including.
 
-Turns come as lines of passages, summaries, artifacts, notes and declared records as they are; one relevance says what
-enters, whatever its kind. Nothing comes twice: of records that say the same the most relevant one enters, and a summary
+Turns enter as lines of passages; summaries, artifacts, notes and declared records enter as they are. One relevance
+score decides, whatever the kind. No content enters twice: of equal records the most relevant one enters, and a summary
 yields to turns that it covers. All of this is decided before the budget is filled, and recorded.
 
 Source: design section 5 (What a window is for), docs/windows.md.

@@ -1,7 +1,7 @@
-"""Selection of records by the rules of injection: the filter, then the mode, then precedence among rules.
+"""Selection of records by injection rules: apply each rule's filter and mode, then settle precedence among rules.
 
-Each rule is judged by itself: the ten most relevant records of a filter are the same ten whatever other rules there
-are. A record that several rules would take enters with the best of them.
+Each rule is judged alone: the ten most relevant records of its filter are the same ten whatever other rules exist. A
+record that several rules select is assigned to the rule of highest precedence.
 
 Source: C-217 to C-222, C-465, O-15, docs/decisions/0166.
 """

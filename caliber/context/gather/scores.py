@@ -1,4 +1,4 @@
-"""Relevance of candidates to the query: by the whole search, or by vectors alone (``assembly.relevance``).
+"""Relevance scores of candidates against the query: by the full hybrid search, or by vector similarity alone.
 
 Source: C-453, C-455, K-096; issue "Search in native memory", item 8; docs/search.md (In windows).
 """

@@ -1,4 +1,4 @@
-"""Candidates for a shared budget: the conversation, recalled records, records of the task.
+"""Candidate gathering for windows with a shared budget: conversation, recalled records, records of the task.
 
 Source: design section 5 (What a window is for), docs/windows.md.
 """

@@ -1,4 +1,4 @@
-"""Candidates for sections filled strictly by priority: the open scope, and records of the task.
+"""Candidate gathering for windows filled strictly by priority: turns of the open scope, records of the task.
 
 Source: C-449 to C-455, C-466, K-074, K-080, K-096, K-097.
 """

@@ -1,6 +1,6 @@
-"""Turns of a scope: their order, their groups, and their lengths.
+"""Turn table of a scope: order, tool-call groups and text lengths, read from resident memory.
 
-An assistant's turn that calls tools and the results that answer it form one group: whole in the window or not at
+An assistant turn that calls tools and the results that answer it form one group, which enters a window whole or not at
 all. Source: C-451, K-075, O-8.
 """
 

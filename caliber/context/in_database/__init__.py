@@ -1,1 +1,1 @@
-"""Windows of tenants whose records stay in the database."""
+"""Window assembly for tenants whose records are not in memory: reads the rows it needs from the database."""

@@ -1,7 +1,7 @@
-"""Questions of injection rules to the database, where records are not in memory (``search.mode = "backend"``).
+"""Database queries for injection rules, where records are not in memory (``search.mode = "backend"``).
 
-Of each rule the newest records that its filter lets through, as many as it could take; what a query finds among them is
-read besides, by the search. Source: design, section 5; docs/search.md, docs/decisions/0166.
+For each rule they read the newest records that its filter matches, as many as the rule could select; the search reads
+those that match the query. Source: design, section 5; docs/search.md, docs/decisions/0166.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Rows of one window, read from a store whose records are not in memory (``search.mode = "backend"``).
+"""Loader of every row that one window may need from the database, for ``search.mode = "backend"``.
 
-The conversation, what belongs to the task, what searches find for the query, and what rules could take. All of it is
-read in one session, hence at one commit boundary.
+It reads the conversation, the records of the task, the hits of the searches and the records that rules may select, in
+one session and therefore at one commit boundary.
 
 Source: design, section 5 (What a window is for); docs/search.md.
 """

@@ -1,1 +1,1 @@
-"""Record of a window, from which it is explained and replayed."""
+"""Stored record of a window: its packed binary format, and the log that writes it."""

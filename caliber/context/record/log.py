@@ -1,4 +1,4 @@
-"""Persisted windows, written behind: packed by the thread that writes them."""
+"""Write-behind of persisted windows: the writer thread packs each window's record and inserts its row."""
 
 from __future__ import annotations
 

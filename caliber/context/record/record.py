@@ -1,12 +1,12 @@
-"""Packed record of a window: its recorded inputs, and its candidates as columns in canonical order.
+"""Binary format of a window's record: packs and unpacks its inputs and its candidate columns.
 
-Enough to explain it and to replay it, in about ten bytes a candidate. Ids and content hashes are kept for what was
-included; everything else is named by its ordinal, which is never used twice. Ages are kept in whole seconds: the
-canonical order is the order of the columns, so nothing finer can be asked of them (docs/decisions/0018).
+The record is enough to explain and replay the window, in about ten bytes a candidate. Ids and content hashes are kept
+for included records; every other record is named by its ordinal, which is never reused. Ages are kept in whole seconds:
+the canonical order is the order of the columns, so nothing finer is needed (docs/decisions/0018).
 
 Format 4: ``CWR`` and a version byte, then a zlib stream of: length and JSON of the inputs, length and f32-LE of the
 query vector, number of candidates, columns. A column is its width in bytes (0: all zero) and its bytes by planes.
-What is decided before the budget is filled (passages, duplicates, values) is recorded and not worked out again.
+Everything decided before the budget is filled (passages, duplicates, values) is recorded, not computed again.
 """
 
 from __future__ import annotations

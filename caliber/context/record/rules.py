@@ -1,4 +1,4 @@
-"""Plain-data packing of cut-offs and one-window rules for a window's record, and their unpacking."""
+"""Conversion of candidate limits and one-time injections between objects and JSON data, for a window's record."""
 
 from __future__ import annotations
 

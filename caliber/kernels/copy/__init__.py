@@ -1,1 +1,1 @@
-"""Rows between Arrow's buffers and PostgreSQL's binary COPY: the kernel and its twin."""
+"""PostgreSQL binary COPY kernels: convert Arrow buffers to COPY rows and back."""

@@ -1,6 +1,6 @@
-"""Twin of the COPY kernels, and their types: columns as Arrow's buffers. See ``caliber.kernels.copy.rows``.
+"""Reference implementation in Python of the binary COPY kernels, and their data types.
 
-Written from PostgreSQL's documentation and to be read: row by row, value by value.
+Written from PostgreSQL's documentation, to be read: row by row, value by value. See ``caliber.kernels.copy.rows``.
 
 Source: design section 6; csrc/include/caliber.h.
 """

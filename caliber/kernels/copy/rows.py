@@ -1,7 +1,7 @@
-"""Conversion between Arrow's buffers and PostgreSQL's binary COPY, without a Python object a value.
+"""Encoder and decoder between Arrow buffers and PostgreSQL's binary COPY format, in C.
 
-The buffers of a column are read where they lie. ``copy_tuples`` gives what to send between header and trailer;
-``CopyReader`` takes what comes and gives columns back.
+The buffers of a column are read in place. ``copy_tuples`` returns the bytes between header and trailer; ``CopyReader``
+takes received bytes and returns columns.
 
 Source: design sections 3, 4 and 6; O-5, D-005, C-195; csrc/include/caliber.h.
 """

@@ -1,1 +1,1 @@
-"""The loops over whole columns, compiled by Numba (extra ``jit``). Importing this package does not import Numba."""
+"""Numba-compiled loops over whole columns (extra ``jit``). Importing this package does not import Numba."""

@@ -1,4 +1,7 @@
-"""Facts about compiled code that need no Numba. Source: decision 0042."""
+"""Data class that describes the Numba code in use (compiled or from cache), readable without Numba.
+
+Source: decision 0042.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The loops as machine code: each compiled for the types it is called with, or loaded from the cache.
+"""Compilation of the column loops with Numba: compiles every loop when a store opens, or loads it from the cache.
 
-All of them at once, when a store opens, so that no search ever waits for a compiler. No fast-math: sums keep their
-order, and the bits are those of NumPy.
+All loops are compiled at once, so that no search waits for a compiler. No fast-math: sums keep their order, and the
+bits are those of NumPy.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Loops over whole columns, written for a compiler: plain Python here, machine code once ``compiled`` has seen them.
+"""Column loops (validity, ranking, graph walk) as plain Python that Numba compiles.
 
 Each gives the bits of the function of the same name in ``caliber.kernels.loops``. Every index that comes from outside
-is checked, because compiled code does not check it; what is out of range is answered by ``BAD_INDEX``. Sums and
-products are f64, in the order written and each rounded: without fast-math nothing is reordered or contracted.
+is checked, because compiled code does not check it; an index out of range yields ``BAD_INDEX``. Sums and products are
+f64, in the order written and each rounded: without fast-math nothing is reordered or contracted.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Compiled code on disk, under the ``cache_dir`` of the configuration.
+"""Disk cache of Numba-compiled code, verified by hash, under the configured ``cache_dir``.
 
-One file a function and signature, in a folder that names everything the code depends on: the source, Python, Numba,
-LLVM, NumPy and the processor. A file begins with the SHA-256 of what follows, which is checked before anything is
-loaded; it is replaced as a whole, so that processes that start together do each other no harm. What cannot be read,
-written or trusted is reported, and compiled.
+There is one file per function and signature, in a folder that names everything the code depends on: the source, Python,
+Numba, LLVM, NumPy and the processor. A file begins with the SHA-256 of its content, which is checked before anything is
+loaded; it is replaced as a whole, so processes that start together do not disturb each other. Code that cannot be read,
+written or verified is reported, and compiled.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Scores of several legs joined into one, and the best of them: the kernel and its twin."""
+"""Score fusion kernel: weighted sum of a search's partial scores per candidate, and the best candidates."""

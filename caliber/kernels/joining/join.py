@@ -1,4 +1,4 @@
-"""Weighted sum of the scores of a search's legs for each candidate, and each leg's share.
+"""Native score fusion: weighted sum of keyword, vector and graph scores per candidate, with each part's share.
 
 Source: docs/search.md; csrc/include/caliber.h, ``cal_join``.
 """

@@ -1,4 +1,4 @@
-"""Twin of ``cal_join`` in NumPy: the parts of a score, and their sum in one stated order."""
+"""Reference implementation in NumPy of the score fusion kernel ``cal_join``, with a fixed order of summation."""
 
 from __future__ import annotations
 

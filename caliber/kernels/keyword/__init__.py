@@ -1,1 +1,1 @@
-"""The keyword index: words of texts, postings, BM25; over C, and its twin."""
+"""Keyword index kernels: tokenizing, postings lists and BM25 scores, in C with a Python reference."""

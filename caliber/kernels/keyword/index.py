@@ -1,7 +1,7 @@
-"""Keyword index that only grows: words of texts, postings, and BM25 over them.
+"""Append-only inverted index in memory: dictionary, postings, phrase lookup and BM25 scoring.
 
-A text is cut into words by one scan (rules: csrc/include/caliber.h). What a word stands for, its parts and its terms,
-the caller says, once a distinct word; postings are kept by term. Readers hold a ``KeywordSnapshot`` while one thread
+A text is cut into words by one scan (rules: csrc/include/caliber.h). The caller supplies the analysis of a word, its
+parts and terms, once per distinct word; postings are kept by term. Readers hold a ``KeywordSnapshot`` while one thread
 adds documents.
 
 Source: M §1.3; Robertson and Zaragoza, The Probabilistic Relevance Framework: BM25 and Beyond (2009); design sections 5

@@ -1,4 +1,4 @@
-"""Dictionary and postings of ``index``, over C: buffers that Python owns and enlarges."""
+"""C-backed dictionary and postings of the keyword index, in buffers that Python owns and enlarges."""
 
 from __future__ import annotations
 

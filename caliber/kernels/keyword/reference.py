@@ -1,4 +1,4 @@
-"""Twins of the keyword kernels: the same answers in plain Python, which define the right ones.
+"""Reference implementation in Python of the keyword kernels, which defines the correct results.
 
 Source: csrc/include/caliber.h, "keywords".
 """

@@ -1,4 +1,4 @@
-"""Word characters as inclusive ranges: 1 part of a word, 2 of a script without spaces.
+"""Generated Unicode table of word characters, as inclusive ranges: 1 part of a word, 2 of a script without spaces.
 
 Made by tools/gen_words.py; not edited by hand.
 """

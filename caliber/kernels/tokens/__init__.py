@@ -1,1 +1,1 @@
-"""Token counts of texts, estimated or exact, and cutting text to a number of tokens."""
+"""Token counting of texts, estimated or exact, and truncation to a number of tokens."""

@@ -1,8 +1,8 @@
-"""Classes of bytes for the calibrated estimator, and the context that a byte leaves for the next one.
+"""Byte classes and contexts of the calibrated token estimator (a lookup-table model of token cost per byte).
 
-A byte costs what a table says for its class and its context. Contexts know the byte before and how long its run is,
-up to 16 bytes back, so a text can be measured from anywhere after 32 bytes of looking on. The costs are in
-``costs``, fitted by tools/fit_tokens.py, which also writes these tables for C (csrc/tokens/tables.c).
+The cost of a byte depends on its class and its context. Contexts know the byte before and how long its run is, up to 16
+bytes back, so a text can be measured from anywhere after reading 32 bytes. The costs are in ``costs``, fitted by
+tools/fit_tokens.py, which also writes these tables for C (csrc/tokens/tables.c).
 
 Source: docs/tokens.md.
 """

@@ -1,4 +1,4 @@
-"""Costs of a byte by context and class, fitted to each vocabulary: see ``classes``.
+"""Generated tables of token cost by byte class and context, one per tokenizer vocabulary; see ``classes``.
 
 Made by tools/fit_tokens.py --fit; not edited by hand.
 """

@@ -1,4 +1,4 @@
-"""Token counts, and cutting text to a number of tokens, under any estimator.
+"""Functions that count the tokens of texts and truncate texts to a token limit, under any estimator.
 
 Source: C-308 to C-310; design section 6; docs/tokens.md.
 """

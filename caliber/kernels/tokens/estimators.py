@@ -1,7 +1,7 @@
-"""Token estimators: by bytes, by a calibrated table, or by a vocabulary itself.
+"""Token estimators: bytes per token, a calibrated lookup table, or an exact tokenizer.
 
-Every estimator measures a text in a unit of its own, its length, and turns lengths into tokens by a fixed ratio,
-rounded up: bytes, 1/256 tokens, or tokens. Budgets are filled in lengths.
+Every estimator measures a text in its own unit, the length, and turns lengths into tokens by a fixed ratio, rounded up:
+bytes, 1/256 tokens, or tokens. Budgets are filled in lengths.
 
 Source: C-121, C-308, design section 6; docs/tokens.md, docs/decisions/0016.
 """

@@ -1,4 +1,4 @@
-"""Positions at which a text may be cut without splitting a visible character.
+"""Grapheme boundaries: positions where a text can be truncated without splitting a visible character.
 
 Covers what cutting would spoil in prompts: combining marks, variation selectors, skin tones, keycaps, joined
 emoji, flags, tag sequences, and CR LF. The table is fixed with a version of Unicode, not Python's, so that a window

@@ -1,7 +1,7 @@
-"""The twins of the token kernels in NumPy: the cost of each byte of a text, and their sums.
+"""Reference implementation in NumPy of the token kernels: the cost of each byte of a text, and prefix sums.
 
-Written to be read; the tests hold the C code to it, bit for bit, and it runs under ``CALIBER_NATIVE=off``. Arguments
-are expected to be checked already.
+Written to be read; the tests compare the C code with it, bit for bit, and it runs under ``CALIBER_NATIVE=off``.
+Arguments must have been checked already.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Adapters of packages that split text into tokens, each imported when it is first needed.
+"""Wrappers of third-party tokenizers (``tokenizers``, ``quicktok``, ``tiktoken``), imported on first use.
 
 ``tokenizers`` (extra ``embed``) reads the tokenizer of an embedding model; ``quicktok`` (extra ``tokens``), or
 ``tiktoken`` where its vocabulary file is on this machine already, counts the tokens of a language model.

@@ -1,4 +1,4 @@
-"""Code points that belong to the character before them, as inclusive ranges.
+"""Generated Unicode table of code points that extend the character before them, as inclusive ranges.
 
 Made by tools/gen_unicode.py; not edited by hand.
 """

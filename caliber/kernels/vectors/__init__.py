@@ -1,1 +1,1 @@
-"""Vectors in memory: exact search, scores, near pairs; over C, and their twins."""
+"""Vector kernels: exact nearest-neighbour search, similarity scores and near-duplicate pairs."""

@@ -1,4 +1,4 @@
-"""Vectors in memory: append-only segments, immutable snapshots, exact search in canonical order.
+"""Append-only matrix of vectors with immutable snapshots and exact top-k search.
 
 Source: design sections 5 and 6; C-190.
 """

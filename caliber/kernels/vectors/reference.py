@@ -1,7 +1,7 @@
-"""The twins of the vector kernels in NumPy: canonical scores, best rows, near pairs.
+"""Reference implementation in NumPy of the vector kernels: scores, top-k rows, near-duplicate pairs.
 
-Written to be read; the tests hold the C code to it, bit for bit, and it runs under ``CALIBER_NATIVE=off``. Arguments
-are expected to be checked already.
+Written to be read; the tests compare the C code with it, bit for bit, and it runs under ``CALIBER_NATIVE=off``.
+Arguments must have been checked already.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Scoring and search of rows, for vectors in memory and for plain arrays.
+"""Low-level calls of the vector kernels: row norms, int8 codes, top-k search over memory segments.
 
 Source: design sections 5 and 6; csrc/include/caliber.h; csrc/vectors/codes.h.
 """

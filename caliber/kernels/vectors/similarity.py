@@ -1,4 +1,4 @@
-"""Cosine over plain arrays: best rows, all scores, near pairs.
+"""Cosine similarity over plain arrays: top-k rows, all scores, pairs above a threshold.
 
 Source: design section 6; C-190, C-307.
 """

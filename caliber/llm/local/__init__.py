@@ -1,1 +1,1 @@
-"""Providers that compute on this machine: no network, no language model."""
+"""Providers that compute on this machine, without a network or a language model."""

@@ -1,4 +1,4 @@
-"""Common base of embedding providers that compute locally, each text by itself."""
+"""Base class of local embedding providers: embeds each text by itself, and checks inputs."""
 
 from __future__ import annotations
 

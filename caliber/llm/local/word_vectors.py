@@ -1,6 +1,6 @@
-"""Vectors of single words, from the token vectors of the static model, for finding similar words.
+"""Word vectors from the static model, for finding similar words in query expansion.
 
-A word's vector depends on the model and the language only, never on what a store holds: what is hidden leaves no
+A word's vector depends on the model and the language only, never on the content of a store: hidden records leave no
 trace in it, and every rebuild gives the same one.
 
 Source: docs/search.md; the model: docs/decisions/0013-local-embeddings.md.

@@ -1,7 +1,7 @@
-"""Prompts for language models: one text for each call, ours or from a folder that the configuration names.
+"""Loader of the prompts for language models: one text per call, shipped or from a configured folder.
 
-A set of prompts is part of the model: its hash is part of ``model_id``, so what one set made is never taken for the
-work of another.
+A set of prompts is part of the model: its hash is part of ``model_id``, so results of different prompts are never
+mixed.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Providers that ask a service over HTTP: requests, pacing, answers."""
+"""Providers that call a service over HTTP: requests, rate limits, parsing of answers."""

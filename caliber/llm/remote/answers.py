@@ -1,4 +1,4 @@
-"""Parsing of services' answers by type: a wrong answer is an error that names the place and quotes nothing."""
+"""Typed access to a service's JSON answer; a wrong type is an error that names the path and quotes no value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Language models over HTTP: one question, one JSON table, in the protocol of each service.
+"""Chat clients of OpenAI, Anthropic and Ollama: one question, one JSON object as the answer.
 
 Source: C-103, C-104, C-497; docs/decisions/0047-answers-are-checked.md.
 """

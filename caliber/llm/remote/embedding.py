@@ -1,7 +1,8 @@
-"""Embeddings from services: OpenAI and what speaks its protocol, Voyage, Ollama.
+"""Embedding clients of OpenAI-compatible services, Voyage and Ollama.
 
-A batch is one request, or as many as ``batch_tokens`` asks for. What an answer holds for some of its texts is kept, the
-rest has errors of its own; a request that is refused for what is in it is halved until the text at fault stands alone.
+A batch is one request, or as many as ``batch_tokens`` requires. An answer with vectors for some of its texts keeps
+those; the other texts get errors of their own. A request that is refused for its content is halved until the text at
+fault stands alone.
 
 Source: C-246, C-247, C-487, M-004 to M-012; docs/decisions/0047-answers-are-checked.md.
 """

@@ -1,7 +1,7 @@
-"""HTTP client for services: JSON out and in, with one typed error for each failure.
+"""HTTP client for provider services: sends and receives JSON, and maps each failure to a typed error.
 
-A key is read when a request is made, from the environment, and is in nothing that is kept: no attribute, no error, no
-event. Bodies of refusals are read for their codes only, because services quote keys and texts in them.
+A key is read from the environment when a request is made, and is kept nowhere: in no attribute, error or event. Bodies
+of refusals are read for their codes only, because services quote keys and texts in them.
 
 Source: M-005 to M-013, M-016, C-105, K-203.
 """

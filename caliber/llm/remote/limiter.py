@@ -1,4 +1,4 @@
-"""Rate limiter: no more requests and tokens a minute than a service allows.
+"""Rate limiter (token buckets) for requests and tokens per minute.
 
 Source: M-016.
 """

@@ -1,7 +1,8 @@
-"""Connections of the HTTP client: httpx, where every read and write knows the end of the call.
+"""httpx transport in which every socket read and write is bounded by the deadline of the whole call.
 
 httpx bounds single reads, so a service that sends a byte at a time is never late. Here each operation on a socket is
-bounded by what is left of the whole request (``deadline.remaining_s``), and closing wakes whoever waits for one.
+bounded by the time that remains for the whole request (``deadline.remaining_s``), and closing wakes every waiting
+thread.
 
 Source: docs/decisions/0046-http-with-one-deadline.md.
 """

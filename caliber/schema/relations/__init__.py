@@ -1,4 +1,4 @@
-"""Every built-in relation, one module a subsystem, in an order in which references already exist."""
+"""List of all built-in relations, ordered so that referenced relations come first."""
 
 from collections.abc import Iterable
 

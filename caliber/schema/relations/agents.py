@@ -1,4 +1,4 @@
-"""Locks between agents. Source: C-395, K-036, K-037."""
+"""Relation of locks between agents. Source: C-395, K-036, K-037."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Relations of windows: context_window, content_version, pending_injection. Source: C-394, K-065, design section 5."""
+"""Relations of context windows: context_window, content_version, pending_injection.
+
+Source: C-394, K-065, design section 5.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Relation of erasures."""
+"""Relation of erasure requests and their progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The event log. Source: C-398."""
+"""Relation of the event log. Source: C-398."""
 
 from __future__ import annotations
 

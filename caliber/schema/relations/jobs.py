@@ -1,4 +1,4 @@
-"""Durable work behind calls: one relation for all kinds of it. Source: C-229, C-238, M ingest; design section 2."""
+"""Relation of the durable job queue. Source: C-229, C-238, M ingest; design section 2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints."""
+"""Relation of task checkpoints."""
 
 from __future__ import annotations
 

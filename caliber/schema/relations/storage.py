@@ -1,4 +1,4 @@
-"""Records of the store itself: changes, kept configurations, applied schema versions."""
+"""Relations of the store itself: change records, stored configurations, applied schema versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Relation tenant: the one relation of the directory, which is a store of its own. Source: O-1, P-006."""
+"""Relation of tenants, the only relation of the tenant directory. Source: O-1, P-006."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Records that a search may find: filters of callers, and what a principal may see."""
+"""Filtering of search candidates: the caller's filters, and visibility for the principal."""

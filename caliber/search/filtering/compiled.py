@@ -1,6 +1,6 @@
-"""Compiled filters of callers: one for each kind, and kept.
+"""Compiler of a caller's filter text to one predicate per kind of record, with a cache.
 
-The parser is imported with the first text: whoever asks without one does not wait for it.
+The parser is imported with the first filter text, so callers without one do not wait for it.
 
 Source: C-161 to C-165; docs/decisions/0147.
 """

@@ -1,6 +1,6 @@
-"""Searchable kinds and filters by values: checks of arguments, and their conditions on records.
+"""Validation of a search's arguments: kinds, field filters and vector, turned into conditions on records.
 
-A filter is a condition, so k hits come back whenever k records match and count as found.
+A filter is a condition, so k hits come back whenever k records match and score above the floor.
 
 Source: M §1.2, M-046, design sections 5 and 7.
 """

@@ -1,9 +1,8 @@
-"""Visible rows of one kind for a principal at one boundary, kept from search to search.
+"""Cache of visibility masks: the rows of one kind that a principal may see at one commit boundary and instant.
 
-A search asks for the same mask over all rows as the one before it, so the mask is kept with what is counted over it.
-It is used again only where it must be the same: for the same boundary, the same verdicts on who may see what, and an
-instant between two at which a record begins or ends to hold. What was committed since is looked at alone: rows are
-only ever added, and one that is gone stays gone.
+Consecutive searches need the same mask over all rows, so the mask is cached with the counts over it. It is reused only
+for the same boundary, the same access decisions, and an instant between two at which some record begins or ends to be
+valid. Rows that were committed since are checked alone: rows are only added, and a retired row stays retired.
 
 Source: design, section 5; docs/search.md.
 """

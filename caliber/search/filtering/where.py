@@ -1,4 +1,4 @@
-"""Filters of a search: the mask of the visible records that they let through.
+"""Evaluation of a search's filter on resident memory: the mask of visible rows that match.
 
 Source: C-161 to C-165; docs/decisions/0147.
 """

@@ -1,1 +1,1 @@
-"""The twin of the search in memory, for tenants whose records stay in the database."""
+"""Search inside the database, with the results of the in-memory search, for tenants whose records are not resident."""

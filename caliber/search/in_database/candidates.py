@@ -1,7 +1,7 @@
-"""Candidates of a search in the database: best by each word, nearest, newest, and their neighbours.
+"""Candidate queries of the search in the database: best rows per word, nearest vectors, newest rows, neighbours.
 
-Everything here is asked of one session, hence of one commit boundary, and counts only what the principal may see. What
-comes out is bounded by ``search.candidates_max``; while no more records than that match, nothing is left out.
+All queries run in one session, hence at one commit boundary, and count only what the principal may see. The number of
+rows is bounded by ``search.candidates_max``; up to that number of matches, nothing is left out.
 
 Source: design, section 5; docs/decisions/0082.
 """

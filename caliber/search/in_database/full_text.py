@@ -1,4 +1,4 @@
-"""Entries of a backend's full text: the terms and parts under which a record is found.
+"""Term extraction for the database's full-text index: the words and parts under which a record is indexed.
 
 Source: K-171, P-039; docs/decisions/0081.
 """

@@ -1,4 +1,4 @@
-"""Opening of the search in the database: every writer keeps a store's full text; it is built where it is missing."""
+"""Opening of the search in the database: checks the store's full-text index, and builds it in an empty store."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Snapshots of the records that one call needs, read from the database (``search.mode = "backend"``).
+"""Loader of one task's records from the database into a temporary snapshot (``search.mode = "backend"``).
 
-Windows, closing and completing work on a trajectory: its scopes, turns and artifacts, and notes on given things. All of
-one snapshot is read in one session, hence at one commit boundary.
+Windows, closing and completing work on a task: its scopes, turns and artifacts, and notes on given subjects. All rows
+of one snapshot are read in one session, hence at one commit boundary.
 
 Source: design, section 5; docs/search.md.
 """

@@ -1,8 +1,8 @@
-"""Search in the database, for a tenant whose records are not in memory (``search.mode = "backend"``).
+"""Search for tenants whose records are not in memory: the database finds candidates, the usual searcher ranks them.
 
-The database says how many texts hold each word and which records come into question; those are read, and searched by
-the same ``Searcher`` as resident memory, over a mirror of them alone. What counts texts is asked of all records in
-sight, so scores are those of a search in memory.
+The database reports how many texts hold each word and which records are candidates. These are read into a small mirror
+and searched by the same ``Searcher`` as resident memory. Document counts cover all visible records, so scores equal
+those of a search in memory.
 
 Source: design, section 5; docs/decisions/0082.
 """

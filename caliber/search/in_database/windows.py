@@ -1,6 +1,6 @@
-"""Search in the database for one window: for recall and for rules.
+"""Searches that one context window makes in the database: recall and injection rules, at one commit boundary.
 
-All of them are asked at one boundary, of one query; what is counted over the store is counted once.
+Statistics over the whole store are counted once for all of them.
 
 Source: design, section 5; docs/search.md.
 """

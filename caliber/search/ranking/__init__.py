@@ -1,1 +1,1 @@
-"""Legs of a search, their scores joined, and the least evidence for a candidate."""
+"""Ranking of search candidates: scores of each retrieval leg, their fusion, and the relevance floor."""

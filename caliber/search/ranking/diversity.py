@@ -1,4 +1,4 @@
-"""Hits that differ from each other: maximal marginal relevance (Carbonell and Goldstein, SIGIR 1998)."""
+"""Diversification of hits: maximal marginal relevance (Carbonell and Goldstein, SIGIR 1998)."""
 
 from __future__ import annotations
 

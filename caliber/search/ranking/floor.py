@@ -1,7 +1,7 @@
-"""The floor: the evidence that a query needs to find anything, and a candidate to count as found.
+"""Relevance floor: the minimum evidence for a query to return hits at all, and for a candidate to be one.
 
 Scores compare within one search: the best of some junk scores as high as the best of some answers. Evidence is
-absolute: the similarity of a vector, and the share of the query's words that a record covers. Among candidates of a
+absolute: the similarity of a vector, and the share of the query's words that a record contains. Among candidates of a
 query that has evidence, scores decide.
 
 Source: docs/search.md (The floor); docs/decisions/0191.

@@ -1,4 +1,4 @@
-"""Fusion of the legs: scores between 0 and 1, weights, ranks, times and boosts, and the order of hits.
+"""Score fusion: combines keyword, vector and graph scores, recency and boosts into one ranked list of hits.
 
 Source: M-032 to M-047, K-119, K-202; reciprocal ranks: Cormack, Clarke and Büttcher (SIGIR 2009). Formulas:
 docs/search.md.

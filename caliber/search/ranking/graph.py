@@ -1,4 +1,4 @@
-"""Graph leg: records linked with the best hits of words and vectors.
+"""Graph leg of a search: scores records linked by edges to the best keyword and vector hits.
 
 Source: M-035, M-037, M-038; docs/search.md.
 """

@@ -1,4 +1,4 @@
-"""Keyword and vector legs of a search: each scores the rows of every searched kind; ``fusion`` joins them.
+"""Keyword leg (BM25) and vector leg (similarity) of a search: score the rows of every searched kind.
 
 Source: M §1.3, K-119; docs/search.md.
 """

@@ -1,4 +1,4 @@
-"""Edges between records as a graph: nodes are records that edges name, numbered as they come.
+"""In-memory graph of the edges between records, with record ids mapped to dense node numbers.
 
 Source: M-038; design, section 6.
 """

@@ -1,4 +1,4 @@
-"""Names in a query: speakers of turns, and subjects of notes."""
+"""Recognition of names in a query: speakers of turns and subjects of notes that visible records have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results of an empty query: recent and important records. Source: M-043, K-120."""
+"""Ranking for an empty query: recently used and important records first. Source: M-043, K-120."""
 
 from __future__ import annotations
 

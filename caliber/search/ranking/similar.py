@@ -1,4 +1,4 @@
-"""Similar words: the stems of a store that may replace a word of a query, and their nearness."""
+"""Query expansion by similar words: stems of the store whose word vectors are near those of a query word."""
 
 from __future__ import annotations
 

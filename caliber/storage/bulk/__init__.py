@@ -1,1 +1,1 @@
-"""Loading and reading whole relations: record batches in, record batches out, in one transaction, in bounded memory."""
+"""Bulk load and bulk read of whole relations as Arrow record batches, in one transaction and bounded memory."""

@@ -1,7 +1,7 @@
-"""The door of pyarrow (extra ``arrow``): relations as Arrow schemas, record batches as buffers and back.
+"""Bridge to pyarrow (extra ``arrow``): Arrow schemas of relations, and zero-copy buffers of record batches.
 
-Nothing else knows pyarrow but ``parquet``, for files. What it gives is ``CopyColumn``: Arrow's buffers where they lie.
-A column of another type than the schema's is converted where that loses nothing, else refused.
+Only this module and ``parquet`` import pyarrow. A column becomes a ``CopyColumn``, which points at Arrow's buffers. A
+column of another type than the schema's is converted where that loses nothing, and refused otherwise.
 
 Source: design sections 3 and 4; D-005.
 """

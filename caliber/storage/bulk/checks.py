@@ -1,7 +1,7 @@
-"""Checks of a record batch before any of its rows is written: the rules of its relation, row by row.
+"""Validation of record batches in a bulk load: the relation's rules, checked for every row before any is written.
 
-The database checks most of it too, but would name a constraint, not a row; and memory would trip over what a database
-lets through. Source: design section 3; C-041, C-195.
+The database checks most of these rules too, but names a constraint, not a row; and resident memory could not read some
+of the values that a database accepts. Source: design section 3; C-041, C-195.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Columns of a record batch as buffers: seen as NumPy arrays, made from values, and turned into rows of a driver."""
+"""Column helpers of a bulk load: Arrow buffers as NumPy arrays, buffers from values, and rows for a driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Completion of a load: columns that it leaves out, and derived columns, made or checked batch by batch.
+"""Fills in the columns that a bulk load omits (ids, defaults, derived columns), and verifies those it supplies.
 
 Ids come from a kernel, derived columns from ``caliber.storage.compile.derived``.
 """

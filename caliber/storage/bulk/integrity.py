@@ -1,7 +1,7 @@
-"""Integrity of loaded rows, checked in the database once all are there: references, and places of turns.
+"""Queries that check loaded rows in the database before the load commits: references, and turn order in scopes.
 
-Each question is one statement that both databases understand. It takes the last ordinal before the load and gives the
-first loaded row that is wrong, or nothing.
+Each check is one statement that both databases understand. Its parameter is the last ordinal before the load; its
+result is the first invalid loaded row, or nothing.
 """
 
 from __future__ import annotations

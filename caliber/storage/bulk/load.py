@@ -1,4 +1,4 @@
-"""Bulk load common to every database: record batches are read, completed and checked one at a time."""
+"""Bulk load driver common to every database: reads, completes, checks and counts one record batch at a time."""
 
 from __future__ import annotations
 

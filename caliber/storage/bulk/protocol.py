@@ -1,4 +1,7 @@
-"""Request and report of a bulk load. Light: stores and their callers import this, not the loader."""
+"""Types of a bulk load: protocol of the backend's loader, its report, and the choice for rows that exist.
+
+Stores and their callers import this module instead of the loader, which needs pyarrow.
+"""
 
 from __future__ import annotations
 

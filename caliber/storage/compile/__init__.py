@@ -1,1 +1,1 @@
-"""Statements from declarations: plans, codecs, conditions, and the sessions that run them."""
+"""Compilation of relations to SQL: statement plans, row codecs, conditions, and sessions that run plans."""

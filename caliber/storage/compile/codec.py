@@ -1,7 +1,7 @@
-"""Codecs between entities and rows: one pair of functions a relation, generated from its declaration.
+"""Row codecs: generated functions that convert entities to database rows and back, one pair per relation.
 
-A row is a tuple of what the driver stores (ints, floats, str, bytes, None) in column order, with the
-ordinal first where the relation has one. Generated code is several times faster than a loop over columns.
+A row is a tuple of the values that the driver stores (int, float, str, bytes, None) in column order, with the ordinal
+first where the relation has one. Generated code is several times faster than a loop over columns.
 """
 
 from __future__ import annotations

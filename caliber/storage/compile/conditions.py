@@ -1,8 +1,8 @@
-"""A predicate as a statement, for tenants that are not in memory: what ``schema.predicate.holds`` says, asked by SQL.
+"""Compiler of user filters to SQL WHERE conditions, for tenants whose records are not in memory.
 
-Everything a filter names travels as a bound value. What a database cannot say
-(patterns, and texts that begin as an escape of PostgreSQL's zero characters may end) it leaves open: then it answers
-with a row too many, never with one too few, and ``holds`` is asked of what it answers.
+Every value of a filter is a bound parameter. Where a database cannot express a condition exactly (patterns, and texts
+that begin as an escape of PostgreSQL's zero characters may end), the statement returns a superset, and
+``schema.predicate.holds`` checks each row of it.
 
 Source: C-161 to C-165, K-064, K-071; docs/decisions/0147.
 """

@@ -1,8 +1,7 @@
-"""Detection of damaged values in a store: told apart from our own faults, and named without being quoted.
+"""Detection of corrupt values in stored rows: raises an error that names relation, key and column, not the value.
 
-Whoever makes something of stored values does so within ``blaming``, or catches ``UNREADABLE`` himself: a raw error of
-Python's becomes one that says which row of which relation is damaged, and in which column. An error of a row that is
-sound is a fault of ours, and stays what it is.
+Code that converts stored values runs within ``blaming``, or catches ``UNREADABLE`` itself: a raw Python error becomes
+one that names the damaged row and column. An error in a row that is sound is a bug of ours, and is passed on unchanged.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Decoding of stored values: the expressions that codecs are generated from."""
+"""Source expressions that decode one stored value (UUID, instant, enum, JSON), for the generated row codecs."""
 
 from __future__ import annotations
 

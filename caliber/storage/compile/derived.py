@@ -1,7 +1,7 @@
-"""Derived columns, computed here and nowhere else: for one record, and for whole columns of a load.
+"""Computation of derived columns (hashes, token counts, fingerprints): for one record, and for bulk-loaded columns.
 
-A relation declares them (``caliber.schema.derived``). Values are those that drivers store: instants in microseconds,
-lists of texts as JSON.
+A relation declares them (``caliber.schema.derived``). Values are in the form that drivers store: instants in
+microseconds, lists of texts as JSON.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Filters of prepared statements: a parameter for each column that a search can be filtered by.
+"""Filter parameters of prepared search statements: one parameter per filterable column, NULL for no condition.
 
-One text serves every filter that asks which values columns have: a parameter is a JSON list of them, or NULL for no
-condition. What asks more than that is a statement of its own (``storage.compile.conditions``), whose answers, ordinals,
-are the last parameter.
+One statement text serves every filter that compares columns with values: a parameter is a JSON list of values, or NULL.
+A filter that needs more is compiled to its own statement (``storage.compile.conditions``), whose ordinals are passed as
+the last parameter.
 """
 
 from __future__ import annotations

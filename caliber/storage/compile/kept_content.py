@@ -1,4 +1,4 @@
-"""Packing of replaced content: the content columns of a record as JSON, kept for replay in ``content_version``."""
+"""Serialization of a record's replaced content to JSON for ``content_version``, which replay reads."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Listings in the database: a page of the records that meet a condition, in an order.
+"""Keyset-paginated SELECT of one relation: the records that meet a condition, in a given order.
 
-The order is that of ids, or of a column and then of ids; what has no value comes last. A page begins behind the last
-record of the one before, by its values, so that it does not matter what became of that record since.
+The order is that of ids, or of a column and then of ids; NULL comes last. A page begins after the last record of the
+previous page, by its values, so it does not matter whether that record still exists.
 
 Source: C-161 to C-165; docs/search.md.
 """

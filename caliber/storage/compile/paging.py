@@ -1,4 +1,4 @@
-"""Paging through a relation in one session, in the order of its ordinals or keys."""
+"""Full scan of a relation in pages inside one session, ordered by ordinal or key."""
 
 from __future__ import annotations
 

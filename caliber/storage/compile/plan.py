@@ -1,7 +1,7 @@
-"""Plan compiler: from a relation to the statements that serve it.
+"""SQL compiler: generates the DDL and every regular statement (insert, update, select, page) of a relation.
 
-``compile_relation`` yields every regular statement of a relation once; at run time a plan's text goes to the
-driver unchanged, so no SQL is built for a request. What differs between databases is a ``Dialect``.
+``compile_relation`` yields every regular statement of a relation once; at run time a plan's text goes to the driver
+unchanged, so no SQL is built for a request. A ``Dialect`` holds the differences between databases.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Predicates as conditions of statements: of traits, in words of both databases, and of filters, by a subclass.
+"""Base compiler of predicates to SQL conditions: of relations' traits, and, by a subclass, of user filters.
 
-The text follows from the shape of a predicate alone. ``storage.compile.conditions`` binds the values of filters.
+The text depends on the shape of a predicate alone. ``storage.compile.conditions`` binds the values of filters.
 """
 
 from __future__ import annotations

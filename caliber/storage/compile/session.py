@@ -1,4 +1,4 @@
-"""Session of statements: one connection inside one transaction, and a count of its statements."""
+"""Protocol of a statement session: runs plans on one connection in one transaction, and counts statements."""
 
 from __future__ import annotations
 

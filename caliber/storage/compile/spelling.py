@@ -1,4 +1,4 @@
-"""Names and texts as both databases spell them."""
+"""Quoting of SQL identifiers and string literals, equal for both databases."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Irregular statements, by name: their parameters and results. Every backend writes its own text for each.
+"""Catalogue of irregular SQL statements: names, parameters and result columns; each backend supplies the text.
 
-A test proves that a backend has them all, with these parameters and results.
+A test proves that a backend has all of them, with these parameters and results.
 """
 
 from __future__ import annotations

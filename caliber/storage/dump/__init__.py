@@ -1,1 +1,1 @@
-"""A whole store as one file: archives, Parquet."""
+"""Export of a whole store to files: Parquet per relation, and archives for backups."""

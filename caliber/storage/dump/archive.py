@@ -1,7 +1,7 @@
-"""A whole store in one file: a ZIP of a Parquet file for each relation, and a manifest with their hashes.
+"""Backup archive of a whole store: a ZIP with a Parquet file per relation and a manifest of hashes.
 
-Any database's archive restores into any other. Members are stored, not deflated, since Parquet is compressed; nothing
-is held in memory but one record batch. The file appears under its name once it is whole and on disk.
+An archive of any database restores into any other. Members are stored, not deflated, since Parquet is compressed; at
+most one record batch is in memory. The file appears under its name only when it is complete and on disk.
 
 Source: P-083; docs/decisions/0139.
 """

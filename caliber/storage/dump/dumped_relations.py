@@ -1,6 +1,6 @@
-"""Relations as a dump holds them: with the ordinal, which a bulk load leaves to the store, as a column.
+"""Relations as archives hold them: the ordinal, which a bulk load would assign anew, is an ordinary column.
 
-Windows and kept contents name rows by ordinals: what is to be a store again must keep them.
+Windows and stored contents refer to rows by ordinal, so a restore must keep ordinals.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Parquet files of records: written and read a batch at a time, from any program."""
+"""Reader and writer of Parquet files of records, one record batch at a time."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Maintenance of a store: vacuum, views, integrity, erasing, moving, views for people."""
+"""Maintenance of a store: vacuum, integrity checks, byte-level erasure, copying to another place, SQL views."""

@@ -1,6 +1,6 @@
-"""Removal of deleted bytes from a database's files, and the search of those files.
+"""Protocol of a backend's eraser: removes deleted bytes from database files, and searches the files for them.
 
-A DELETE leaves bytes behind: in free pages, in the log, in indexes, in statistics. A backend knows where its own are.
+A DELETE leaves bytes behind: in free pages, in the log, in indexes, in statistics. Each backend knows its own places.
 
 Source: design section 10; docs/forgetting.md.
 """

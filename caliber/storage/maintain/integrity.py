@@ -1,7 +1,7 @@
-"""Conditions between the rows of a sound store, as questions to its database: one condition, both databases.
+"""Integrity checks between rows (references, counters, orphans), as SQL queries that run on both databases.
 
-Each counts the rows of one relation for which its condition holds, and names a few. What a database guards by itself is
-asked too: it may have been repaired, restored or written by other means.
+Each query counts the rows of one relation that violate a condition, and names a few. Conditions that the database
+enforces are checked too: the store may have been repaired, restored or written by other programs.
 
 Source: relations.md section 3; docs/decisions/0139.
 """

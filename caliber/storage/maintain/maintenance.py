@@ -1,6 +1,6 @@
-"""Maintenance of a store: status, vacuum, views for people, and a snapshot of everything.
+"""Protocol of a backend's maintenance: status report, vacuum, views, and a consistent snapshot for backups.
 
-What a database knows of itself each tells in its own way; ``None`` stands for what it does not know.
+A backend reports ``None`` for a figure that its database does not know.
 """
 
 from __future__ import annotations

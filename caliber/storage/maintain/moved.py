@@ -1,4 +1,4 @@
-"""Refusals by the store of a tenant that has moved, or is moving."""
+"""Errors that a store raises to writers while its tenant is moving to another place, and after it has moved."""
 
 from __future__ import annotations
 

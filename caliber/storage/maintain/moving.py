@@ -1,9 +1,9 @@
-"""Copy of a store row by row, between any two databases.
+"""Copy of a store row by row between any two databases; resumable, incremental, and verified by hashes.
 
-The copy keeps ordinals and versions: windows and content versions name rows by them. Rows come as Arrow record batches
-in the order of their keys, so that two stores are compared side by side with a batch of each in memory, and only where
-they differ is anything written. That makes one operation of copying, of going on where a copy broke off, and of
-bringing one up to date; where the change feed says which rows were written since, only those are read.
+The copy keeps ordinals and versions, since windows and content versions refer to rows by them. Rows come as Arrow
+record batches in the order of their keys, so two stores are compared side by side with one batch of each in memory, and
+only differing rows are written. Copying, resuming an interrupted copy and bringing a copy up to date are therefore one
+operation; where the change feed names the rows written since, only those are read.
 
 Source: design section 3; docs/decisions/0131.
 """

@@ -1,4 +1,4 @@
-"""Views for people as statements: declared in ``caliber.schema.views``, spelt by each database."""
+"""SELECT statements of the SQL views for people, generated from ``caliber.schema.views`` for each database."""
 
 from __future__ import annotations
 

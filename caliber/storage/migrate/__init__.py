@@ -1,1 +1,1 @@
-"""Schema versions, and steps of declared memories."""
+"""Migrations: versions of the built-in schema, and changes of declared memories."""

@@ -1,4 +1,4 @@
-"""Relations of earlier schemas, as migrations must know them: their columns, and nothing of what a row meant."""
+"""Frozen declarations of relations that earlier schema versions had, so that migrations can read and drop them."""
 
 from __future__ import annotations
 

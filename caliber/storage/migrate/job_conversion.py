@@ -1,4 +1,4 @@
-"""Conversion of schema 3: waiting triggers and the progress of schedules become jobs, in stores and in archives."""
+"""Migration of schema 3: converts waiting triggers and scheduled runs to jobs, in stores and in archives."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Plan to migrate declared memories: steps to those of the configuration, each with its SQL and a line of text.
+"""Migration planner for declared memories: steps from the store's declarations to the configuration's, with SQL.
 
-A step is what one transaction does: its statements, and the row of ``memory_type`` that says so. What comes next is
-found anew from what the store says, so that whoever is second, or comes back after a crash, goes on where it stands.
+One transaction takes one step: its statements, and the row of ``memory_type`` that records it. The next step is
+computed from the store, so a second process, or one that restarts after a crash, continues at the right place.
 
 Source: C-130, C-132, issue 6; docs/decisions/0160.
 """

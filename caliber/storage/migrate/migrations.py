@@ -1,7 +1,7 @@
-"""Schema versions: the changes of each, and the versions of CALIBER that may read and write a store.
+"""Registry of schema versions: the changes of each, and the range of versions that this CALIBER reads and writes.
 
-Migrations expand first and contract later, so that old and new processes can run side by side. ``create`` makes
-the newest schema at once; ``migrate`` brings an older one up to it; ``open`` does neither and says what to run.
+Migrations expand first and contract later, so that old and new processes can run side by side. ``create`` makes the
+newest schema at once; ``migrate`` brings an older one up to it; ``open`` does neither and names the command to run.
 
 To add a version: change the declarations, raise ``SCHEMA_VERSION``, and name the changes in ``MIGRATIONS``. The lowest
 versions that may read and write never fall. Source: docs/decisions/0110, 0201.

@@ -1,8 +1,8 @@
-"""Schema changes as data: a version's new relations, columns and members of enums, and its rules of uniqueness.
+"""Schema changes as data (add or drop a relation, add a column or enum member), from which migration SQL follows.
 
-A change names a part of today's declarations and can take it away again. Today's declarations without the changes of
-later versions are those of an earlier version, and the statements of a version follow from the declarations before and
-after it, on both databases. Source: docs/decisions/0201.
+A change names a part of today's declarations and can remove it again. Today's declarations without the changes of later
+versions are those of an earlier version; the statements of a version follow from the declarations before and after it,
+on both databases. Source: docs/decisions/0201.
 """
 
 from __future__ import annotations

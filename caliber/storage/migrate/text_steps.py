@@ -1,4 +1,4 @@
-"""Full-text statements of each migration step of declared memories: tables made, emptied or removed.
+"""Full-text tables in migrations of declared memories: created, cleared or dropped with each migration step.
 
 Source: docs/decisions/0160, 0082.
 """

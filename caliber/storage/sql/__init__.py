@@ -1,1 +1,1 @@
-"""Irregular statements, one module a subsystem."""
+"""Irregular SQL statements (those not generated per relation), one module per subsystem."""

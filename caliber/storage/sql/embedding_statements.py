@@ -1,6 +1,6 @@
-"""Irregular statements about vectors: records without one, contents of a space, orphans.
+"""SQL statements about vectors: records without a vector, rows of an embedding space, orphaned vectors.
 
-One text serves every database: nothing in them is spelt differently but parameters, which the dialect writes.
+One text serves every database; the dialect writes the parameters.
 """
 
 from __future__ import annotations

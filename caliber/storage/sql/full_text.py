@@ -1,8 +1,8 @@
-"""A backend's own full text: an inverted index inside the database, for tenants that do not fit into memory.
+"""Protocol and statement contracts of a backend's full-text index, for tenants that do not fit into memory.
 
-The index holds our own terms, made by the analyzer that searches in memory use, so that both find the same records; a
-backend stores and counts them. It is kept in the transactions that write texts, as long as the store has one: whether
-it does is said by the store, never by a configuration, so that processes of any mode keep it whole.
+The index holds terms of our own analyzer, the one that the in-memory search uses, so that both find the same records; a
+backend stores and counts them. Write transactions keep the index of a store that has one. The store records whether it
+has one, not the configuration, so processes of any mode keep it complete.
 
 Source: K-170, K-171, P-039; design, sections 3 and 5; docs/decisions/0081.
 """

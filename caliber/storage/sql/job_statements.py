@@ -1,4 +1,4 @@
-"""Irregular statements about jobs: what is due, claims with a lease, and ends in the transaction of the work."""
+"""SQL statements of the job queue: select due jobs, claim with a lease, extend, complete, fail."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Irregular statements about labels of trust: an owner is trusted no more than what refers to it (``Trust.least_of``).
+"""SQL statements that lower a record's trust label to the least trusted of its parts (``Trust.least_of``).
 
-One text serves both databases: what they spell differently, parameters and locks, the dialect writes.
+One text serves both databases; the dialect writes parameters and locks.
 """
 
 from __future__ import annotations

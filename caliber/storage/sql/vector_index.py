@@ -1,7 +1,7 @@
-"""Protocol of a backend's own vector index: it finds near vectors that are not in memory.
+"""Protocol of a backend's vector index: nearest-neighbour search over vectors that are not in memory.
 
-An index finds candidates; they are scored exactly afterwards, by the kernels that search memory. Where an index cannot
-give as many as are asked for, every vector in sight is compared: a filter never hides what meets it.
+An index finds candidates; the kernels that search memory then score them exactly. Where an index cannot return as many
+as requested, every visible vector is compared: a filter never hides a match.
 
 Source: design, section 3; K-102 to K-104, K-154; docs/decisions/0121.
 """

@@ -1,1 +1,1 @@
-"""Writing: the unit of work, shared transactions, changes and their feed."""
+"""Write path: unit of work, group commit, change records and the change feed."""

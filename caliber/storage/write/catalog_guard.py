@@ -1,4 +1,7 @@
-"""Checks that a process still knows the memories of its store. Source: docs/decisions/0160."""
+"""Checks in write transactions that the declared memories this process loaded are still those of the store.
+
+Source: docs/decisions/0160.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Change records: what a transaction wrote, as packed ordinals and versions (design, section 5).
+"""Binary encoding of change records: relation, ordinals and versions that a transaction wrote (design, section 5).
 
-A run begins with the low byte of the relation's code, a byte with the operation (2 bits) and the high bits of the
-code (6 bits), and a count. Codes up to 255 have the bytes that schema 2 wrote: its records stay readable.
+A run begins with the low byte of the relation's code, a byte with the operation (2 bits) and the high bits of the code
+(6 bits), and a count. Codes up to 255 have the bytes that schema 2 wrote: its records stay readable.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Consequences of a written row for other rows, as relations declare them, in the same transaction.
+"""Cascading changes of a row write in the same transaction: lower trust, drop stale summaries, keep old content.
 
-A label falls with the least trusted record that it stands for. A summary of a block goes with one of the block's
-records. A vector goes with its text. Replaced content is kept for replay.
-Source: docs/trust.md, docs/decisions/0156, 0192.
+A trust label falls to that of the least trusted record it stands for. A summary of a block is deleted with one of the
+block's records, a vector with its text. Replaced content is kept for replay. Source: docs/trust.md,
+docs/decisions/0156, 0192.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Ending of records as their relation declares: archived, or deleted. Source: C-157, C-228, K-063, K-095, K-190."""
+"""Retirement of records as their relation declares it: archive or delete, one by one or by a condition.
+
+Source: C-157, C-228, K-063, K-095, K-190.
+"""
 
 from __future__ import annotations
 

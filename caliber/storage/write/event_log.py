@@ -1,4 +1,4 @@
-"""Events that are logged in the transaction of their work. All others are written behind."""
+"""Transactional event logging: inserts an event's row in the transaction of the change that it reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Feed of other processes' writes to resident memory. Each backend has its own way (design, section 5)."""
+"""Protocol of the change feed, by which resident memory follows the commits of other processes.
+
+Each backend has its own way (design, section 5).
+"""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
-"""Group commit: many writers of a process share one transaction.
+"""Group commit: the waiting writers of a process share one transaction and one sync to disk.
 
-Threads that arrive while another one commits wait in line, each on a lock of its own. The thread that leads takes those
-that wait into one transaction and one commit, wakes every one whose work is done, and hands the lead to the first that
-still waits: nobody has to get past the others to learn what became of its work, and nobody overtakes. A call returns
-only when its work is durable. Source: design, section 4.
+Threads that arrive while another one commits wait in line, each on its own lock. The leader takes the waiting requests
+into one transaction and one commit, wakes every thread whose request is done, and hands the lead to the first that
+still waits: no thread competes with others to learn its result, and none overtakes. A call returns only when its work
+is durable. Source: design, section 4.
 
 Handlers of signals run in the main thread, anywhere, and may raise anything (Ctrl-C, ``sys.exit``, a time limit). So:
 
-* The main thread leads nobody but itself. It lets the first that waits lead it, or goes alone when nobody does. What a
-  handler raises is then its own, whatever its class, and no work of another thread is half done by it.
-* Who leads is said in one place, ``_leader``, and changes by one assignment. Everything around that can be done again:
-  ``_leave`` may be interrupted at any line and begun anew, and waking somebody who has nothing to do does no harm.
+* The main thread leads nobody but itself. It lets the first that waits lead it, or commits alone when nobody does. An
+  exception of a handler is then its own, whatever its class, and leaves no work of another thread half done.
+* One variable, ``_leader``, names the leader and changes by one assignment. Everything around that can be repeated:
+  ``_leave`` may be interrupted at any line and begun anew, and waking a thread that has nothing to do does no harm.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Pipelined work: the statements of a step travel together.
+"""Pipelined units of work: generators that yield several statements at once, to save network round trips.
 
-A piece of work may be a generator. It yields the statements of a step and is sent their rows, so that a database over
-a network answers a step in one round trip, and the steps of writers that share a transaction in one for all of them.
-Anything else a unit of work does stays a plain call. Source: design, section 4.
+A unit of work may be a generator. It yields the statements of a step and is sent their rows, so that a database over a
+network answers a step in one round trip, and the steps of writers that share a transaction in one for all of them.
+Every other operation of a unit of work is a plain call. Source: design, section 4.
 """
 
 from __future__ import annotations

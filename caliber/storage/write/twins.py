@@ -1,4 +1,4 @@
-"""Uniqueness check of changed rows, before a statement fails and ends the transaction."""
+"""Uniqueness check before an update: finds a row that already holds the new unique values."""
 
 from __future__ import annotations
 

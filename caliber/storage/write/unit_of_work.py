@@ -1,7 +1,7 @@
-"""The unit of work: one connection, one transaction, one batch of changes.
+"""Unit of work: the interface through which services write; one transaction with its changes and events.
 
-Services write through it and through nothing else. Row changes are handed to the mirrors after the commit,
-events are published after the commit, and nothing of either happens when the transaction rolls back.
+Services write through it only. Row changes go to the mirrors after the commit, events are published after the commit,
+and neither happens when the transaction rolls back.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every test of the contract, and its fixtures: ``from caliber.testing.suite import *`` in a test module takes them."""
+"""All contract tests and fixtures, for ``from caliber.testing.suite import *`` in a backend's test module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole relations in and out: what is read is what is there, and what is loaded is what was read. Source: design 4."""
+"""Contract tests of bulk load and bulk read: loaded rows equal those that were read. Source: design 4."""
 
 from __future__ import annotations
 

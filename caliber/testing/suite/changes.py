@@ -1,4 +1,4 @@
-"""Change records, and how a handle learns what others committed: whole commits, each once. Source: design section 5."""
+"""Contract tests of change records and the feed: other handles see whole commits, each once. Source: design 5."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Declared capabilities of a backend: no mandatory one is missing, and those declared missing really are."""
+"""Contract tests of declared capabilities: a backend has the mandatory ones, and lacks those it declares missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors: the class of each failure, whether a retry can help, and that no message contains a value.
+"""Contract tests of errors: the class of each failure, whether it is retryable, and no values in messages.
 
 Source: design sections 10 and 11; C-058 to C-093.
 """

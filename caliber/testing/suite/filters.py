@@ -1,4 +1,4 @@
-"""Filters and lists: a database answers what a condition means, record by record, and in the order it is asked for."""
+"""Contract tests of filters and listings: SQL conditions match the predicates, in the requested order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The irregular statements: each takes and gives what its contract says, and answers right on one dataset."""
+"""Contract tests of the irregular SQL statements: parameters, columns, and results on a fixed dataset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many writers at once: no update lost, one winner of a race, failures that stay with whoever failed, deadlines.
+"""Contract tests of concurrent writers: no lost update, one winner per race, isolated failures, deadlines.
 
 Source: design section 4; C-469, K-044, K-082.
 """

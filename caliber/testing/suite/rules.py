@@ -1,4 +1,4 @@
-"""The rules that the database itself keeps: required columns, ranges, sets, types, keys, uniqueness, references."""
+"""Contract tests of database constraints: NOT NULL, ranges, enums, types, keys, uniqueness, references."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every regular statement of every relation: writing, reading by key, in pages and along access paths."""
+"""Contract tests of the generated SQL statements of every relation: writes, reads by key, pages, access paths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""One transaction: all or nothing, for rows, change records and whoever is told. Source: design section 4, C-193."""
+"""Contract tests of one transaction: rows, change records and callbacks happen all or not at all.
+
+Source: design section 4, C-193.
+"""
 
 from __future__ import annotations
 

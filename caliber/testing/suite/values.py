@@ -1,4 +1,4 @@
-"""Every value of every column: NULL and extremes, all of Unicode with NUL, instants of any zone to the microsecond."""
+"""Contract tests of stored values: NULL, extremes, Unicode with NUL, and instants come back unchanged."""
 
 from __future__ import annotations
 

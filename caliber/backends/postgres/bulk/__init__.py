@@ -1,1 +1,1 @@
-"""Loading whole relations into PostgreSQL and reading them: binary COPY, encoded and decoded in C."""
+"""Bulk load into PostgreSQL and bulk read from it: binary COPY, encoded and decoded in C."""

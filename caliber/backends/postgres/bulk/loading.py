@@ -1,7 +1,7 @@
-"""Loading batches of rows into one relation of PostgreSQL.
+"""Bulk load of record batches into one PostgreSQL table by binary COPY.
 
 ``on_existing="error"`` copies straight into the table. ``"skip"`` copies into a temporary table and inserts from there,
-so that rows which are there already can be passed over and named. Either is one transaction on a connection of its own.
+so that existing rows can be skipped and named. Either is one transaction on its own connection.
 
 Source: design sections 3 and 4; C-195, K-106; docs/decisions/0101.
 """

@@ -1,4 +1,4 @@
-"""Reading a whole relation as of one snapshot: COPY to batches of Arrow."""
+"""Bulk read of one PostgreSQL table in a single snapshot: binary COPY to Arrow record batches."""
 
 from __future__ import annotations
 

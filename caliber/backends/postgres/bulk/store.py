@@ -1,4 +1,4 @@
-"""Loading and reading the relations of one open store, each on connections of its own."""
+"""Entry point of PostgreSQL's bulk load and read: implements ``BulkStore`` on dedicated connections."""
 
 from __future__ import annotations
 

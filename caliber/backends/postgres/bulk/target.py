@@ -1,4 +1,4 @@
-"""The target of a load or a read: one schema, and the limits of a transaction in it."""
+"""Schema and transaction limits (timeouts) that a PostgreSQL bulk load or read runs under."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns of text that PostgreSQL cannot store as they are: NUL, and numbers of JSON that it would rewrite."""
+"""Escaping of bulk text columns that PostgreSQL would alter or refuse: NUL characters, and numbers in JSON."""
 
 from __future__ import annotations
 

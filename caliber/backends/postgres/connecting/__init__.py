@@ -1,1 +1,1 @@
-"""Connections of one store: opened, pooled, retried; plans run on them in the binary protocol."""
+"""PostgreSQL connections of one store: opening, pooling, retries, and binary-protocol statements."""

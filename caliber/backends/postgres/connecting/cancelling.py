@@ -1,4 +1,4 @@
-"""Cancellation of statements: requested on a second connection, without waiting for the answer."""
+"""Cancellation of running PostgreSQL statements, requested on a second connection, without awaiting the answer."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Prepared statements of one connection: the binary protocol, several statements in a round trip.
+"""PostgreSQL connection that runs prepared plans in the binary protocol, several statements per round trip.
 
-The driver's connection makes and closes the link; statements go through libpq's own calls (``psycopg.pq``), where a
-plan is its prepared name and its parameters are bytes already. Commands that need no answer yet wait in a queue and
-travel with the next one: a transaction's BEGIN and limits cost no round trip of their own.
+psycopg opens and closes the connection; statements go through libpq's own calls (``psycopg.pq``), where a plan is its
+prepared name and its parameters are bytes already. Commands whose answer is not needed yet wait in a queue and travel
+with the next one: a transaction's BEGIN and limits cost no round trip of their own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Opening of connections: parameters, faults of the DSN, and a deadline that libpq does not enforce."""
+"""Opening of PostgreSQL connections: parameters, errors in the DSN, and a connect deadline that libpq lacks."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Translation of PostgreSQL's errors into CALIBER's: the one table of this backend, by SQLSTATE.
+"""Translation of PostgreSQL and psycopg errors to CALIBER's, by SQLSTATE.
 
-The driver's error stays as ``__cause__``, made of the primary message alone: details and connection errors name keys,
+The driver's error stays as ``__cause__`` with its primary message alone: details and connection errors name keys,
 values, hosts and users.
 """
 

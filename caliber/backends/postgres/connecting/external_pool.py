@@ -1,4 +1,4 @@
-"""Pool of the caller: connections are taken for one transaction each, and given back unchanged."""
+"""Adapter for a psycopg pool that the caller supplies: takes a connection per transaction, returns it unchanged."""
 
 from __future__ import annotations
 

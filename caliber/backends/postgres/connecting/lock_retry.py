@@ -1,4 +1,4 @@
-"""Retries of work that locks whole tables: in short turns, so that writers wait for one turn only."""
+"""Retry of table-lock statements with short lock timeouts, so that other writers never wait long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Login of a tenant's own role: the DSN with another user, and a password derived from a secret and the role."""
+"""Credentials of a tenant's own login role: a password derived from a secret, and the DSN that uses it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ordinals reserved before their rows are written."""
+"""Cache of row ordinals reserved from a PostgreSQL sequence before their rows are inserted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connection pool of one store: made when needed, checked when taken, replaced when dead."""
+"""Connection pool of one PostgreSQL store: opens on demand, checks on checkout, replaces dead connections."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Conversion between rows, as storage keeps them, and PostgreSQL's binary format.
+"""Conversion of row values to PostgreSQL's binary format and back, by functions generated per statement.
 
-Rows hold the same Python values whatever the database: ids and vectors as bytes, instants as microseconds since 1970,
-JSON and lists of texts as canonical JSON, booleans as 0 and 1. What a statement takes and gives is asked of the server
-once, when it is first prepared; from then on both directions are generated code, without a look at any type.
+Rows hold the same Python values for every database: ids and vectors as bytes, instants as microseconds since 1970, JSON
+and lists of texts as canonical JSON, booleans as 0 and 1. The server reports the parameter and result types of a
+statement when it is first prepared; after that both directions are generated code that inspects no types.
 
-PostgreSQL's text has no zero character, nor its JSON: they travel under an escape, so that every text comes back as it
-was written. JSONB keeps numbers, not their spelling: a float beyond 1e16 is written with its point, or it would come
-back as a whole number.
+PostgreSQL's text and JSON cannot hold the zero character: it travels under an escape, so that every text comes back
+unchanged. JSONB keeps numbers, not their spelling: a float beyond 1e16 is written with its point, or it would come back
+as a whole number.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""A tenant's schema as a whole: checked, backed up, restored, its erased bytes removed."""
+"""Maintenance of a tenant's PostgreSQL schema: checks, backup, restore, removal of erased bytes."""

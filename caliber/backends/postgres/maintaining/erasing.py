@@ -1,8 +1,8 @@
-"""Removal of erased bytes in PostgreSQL: tables, indexes and statistics rewritten, the log moved on.
+"""Removal of erased bytes from PostgreSQL: rewrites tables, indexes and statistics, and advances the WAL.
 
-VACUUM FULL writes a table anew and gives the old files up; what older transactions may still see it must carry over, so
-it waits for them. Samples of columns live in a catalogue of the server, which is rewritten too where we may. The log is
-the server's: it is moved on and read where rights allow, and what it keeps is said; who asks has it written over.
+VACUUM FULL rewrites a table and drops the old files; it must keep the rows that older transactions may still see, so it
+waits for them. Column statistics live in a catalogue of the server, which is rewritten too where permitted. The WAL
+belongs to the server: it is advanced and read where rights allow, its remains are reported, and overwritten on request.
 """
 
 from __future__ import annotations

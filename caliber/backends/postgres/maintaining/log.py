@@ -1,8 +1,8 @@
-"""Overwriting of the server's log (WAL), so that its old segments keep no erased bytes.
+"""Overwriting of PostgreSQL's write-ahead log (WAL), so that recycled segments keep no erased bytes.
 
-A checkpoint gives old segments up: some are removed, others renamed, to be used again under a later number with their
-old bytes in them. The server fills the rest of a segment with zeros when it is told to go on to the next, so going on
-past the last of them overwrites every one. No setting is touched: whoever dies in between leaves nothing to put back.
+A checkpoint releases old segments: some are removed, others renamed, to be reused under a later number with their old
+bytes in them. The server fills the rest of a segment with zeros when it switches to the next one, so switching past the
+last of them overwrites all. No setting is changed, so a crash leaves nothing to restore.
 
 Source: seen on PostgreSQL 18, segments read before and after; docs/decisions/0135.
 """

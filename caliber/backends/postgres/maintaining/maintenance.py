@@ -1,4 +1,4 @@
-"""Maintenance of a tenant's schema: status, views, vacuum, snapshots."""
+"""Status, vacuum, views and consistent snapshots of a tenant's PostgreSQL schema."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Restoring a tenant's schema: one transaction that empties it, fills it by COPY, reads it back, and then commits.
+"""Restore of an archive into a tenant's PostgreSQL schema: empties, loads by COPY and verifies in one transaction.
 
-Others read the old records until that moment, and wait with their writes. Grants, indexes and the schema itself stay.
+Readers see the old records until the commit; writers wait. Grants, indexes and the schema itself stay.
 """
 
 from __future__ import annotations

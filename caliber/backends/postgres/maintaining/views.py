@@ -1,4 +1,4 @@
-"""Views for people in PostgreSQL: in the tenant's schema beside its tables, with a COMMENT each."""
+"""SQL views for people in PostgreSQL: created in the tenant's schema, each with a COMMENT."""
 
 from __future__ import annotations
 

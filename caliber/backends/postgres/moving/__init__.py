@@ -1,1 +1,1 @@
-"""One side of a move between databases, and the fence around a schema that is about to move."""
+"""PostgreSQL as source or target of a tenant move: the copy, and the fence against writes."""

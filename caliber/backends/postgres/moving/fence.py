@@ -1,8 +1,7 @@
-"""The fence around a schema that is about to move: the database itself refuses to write there.
+"""Write fence of a PostgreSQL schema whose tenant moves: triggers that refuse every write, by any program.
 
-Triggers refuse, whoever writes and by whatever means. Write transactions begin by reading ``text_state``: whoever
-holds that table alone has waited for all of them and holds up the next ones before they hold anything, so that no two
-wait for each other. Source: docs/decisions/0131.
+Write transactions begin by reading ``text_state``. The fence locks that table alone: it has then waited for all of them
+and holds up the next ones before they hold any lock, so no deadlock is possible. Source: docs/decisions/0131.
 """
 
 from __future__ import annotations

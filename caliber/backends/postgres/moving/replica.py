@@ -1,8 +1,8 @@
-"""One side of a move in PostgreSQL: rows by COPY in one boundary, a copy without rules until it is complete.
+"""PostgreSQL as source or target of a tenant move: reads and writes rows by COPY, adds constraints at the end.
 
-An unfinished copy is a schema whose comment names the move and the attempt; every transaction of an attempt looks first
-whether it still is the one. Its tables have their keys alone: rules and references that rows obey together would refuse
-them one by one, and indexes are made faster over rows that are there.
+An unfinished copy is a schema whose comment names the move and the attempt; every transaction of an attempt first
+checks that it still owns the copy. Its tables have keys only: rules and references between rows would refuse them one
+by one, and indexes are built faster over existing rows.
 """
 
 from __future__ import annotations

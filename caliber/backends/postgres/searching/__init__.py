@@ -1,1 +1,1 @@
-"""Full text and vector indexes that PostgreSQL keeps, and the statements about them."""
+"""Full-text and vector indexes inside PostgreSQL, and their statements."""

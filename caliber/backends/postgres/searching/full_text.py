@@ -1,8 +1,8 @@
-"""Upkeep of PostgreSQL's full-text index: term tables kept in write transactions, rebuilt and checked.
+"""Maintenance of PostgreSQL's full-text index: updates term tables in write transactions, rebuilds and checks them.
 
-Whether a store has an index stands in ``text_state``, which every write transaction reads as it begins, in the round
-trip that begins it. Reading locks that table against being locked by others: who makes or drops an index takes it for
-itself for a moment, so that each transaction before knows of none, and each one after keeps it.
+``text_state`` records whether a store has an index; every write transaction reads it in the round trip that begins the
+transaction. Creating or dropping an index locks that table exclusively for a moment, so that each earlier transaction
+knows of no index, and each later one keeps it.
 
 Source: K-170, K-171; docs/decisions/0081.
 """

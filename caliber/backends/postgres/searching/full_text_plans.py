@@ -1,6 +1,6 @@
-"""The tables of full text in PostgreSQL, and the statements that keep them.
+"""DDL and update statements of PostgreSQL's full-text tables.
 
-``text_state`` is there from the beginning, empty until there is an index; the others are made and dropped with it.
+``text_state`` always exists, empty until there is an index; the other tables are created and dropped with the index.
 """
 
 from __future__ import annotations

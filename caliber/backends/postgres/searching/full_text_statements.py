@@ -1,8 +1,8 @@
-"""The statements of full text in PostgreSQL's words; contracts in ``caliber.storage.sql.full_text``.
+"""SQL text of PostgreSQL's full-text search queries; contracts in ``caliber.storage.sql.full_text``.
 
-Each searched relation K has a table ``text_K`` of terms, one row for each text that holds one, and ``text_K_entry``,
-which says what a text was indexed as. Terms are bound values that a B-tree is asked for: there is no ``tsquery``, hence
-no query syntax. Why terms and not a ``tsvector``: docs/decisions/0081.
+Each searched relation K has a table ``text_K`` of terms, one row for each text that holds a term, and ``text_K_entry``,
+which holds the terms that a text was indexed under. Terms are bound values looked up in a B-tree: there is no
+``tsquery``, hence no query syntax. Reasons for terms instead of a ``tsvector``: docs/decisions/0081.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Vector indexes of one store: made, looked at, asked and dropped.
+"""pgvector indexes of one store: creates, inspects, queries and drops them.
 
 A space has an index for each kind of record, as nearly every search is of some kinds: one for all would walk past the
 turns of a year to find twenty notes.

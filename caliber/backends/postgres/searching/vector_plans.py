@@ -1,8 +1,8 @@
-"""Statements about vector indexes, one schema's. Those of a space hold its id and dimensions as literals.
+"""SQL statements about pgvector indexes; a space's id and dimensions are literals, as partial indexes require.
 
 A partial index is used only where the planner sees its condition, and an expression index only where it sees the
-expression: a parameter in their place would read every vector. What is written into a statement is a UUID and a number,
-and checked to be. Operators and types are qualified: whoever calls has another ``search_path``.
+expression: a parameter in their place would read every vector. Only a checked UUID and a checked number are written
+into a statement. Operators and types are qualified, since a caller may have another ``search_path``.
 
 Source: design, section 3; docs/decisions/0121.
 """

@@ -1,1 +1,1 @@
-"""Write transactions, and word of each commit to other processes."""
+"""PostgreSQL write path: transactions, commit order, change feed, and notifications to other processes."""

@@ -1,8 +1,8 @@
-"""Feed of committed transactions for resident memory, by PostgreSQL's own snapshots.
+"""Change feed of PostgreSQL: finds newly committed change records by comparing transaction snapshots.
 
-Numbers are given out before commits, and commits come in another order: "all up to N" would lose what committed late.
-So a boundary is the snapshot of the transaction that was read in, and news are change records whose transaction that
-snapshot did not show and the present one does.
+Sequence numbers are assigned before commits, and commits come in another order: reading "all up to N" would miss a late
+commit. So a boundary is the snapshot of the transaction that was read in; new changes are the records whose transaction
+that snapshot did not show and the present one does.
 
 Source: design, section 5.
 """

@@ -1,8 +1,9 @@
-"""Listener for other processes' commits: LISTEN on a direct connection, which a transaction pool cannot give.
+"""LISTEN connection that wakes this process at other processes' commits and receives their events.
 
-What memory needs to know comes from the feed; here it is only told to look. So it loses nothing while the connection is
-down: the follower polls as without it, and looks again as soon as it is back. Events are in the notification itself,
-which nobody keeps for who is away: after an outage it is said that some may have been missed.
+It is a direct connection, since a transaction pool cannot LISTEN. Resident memory gets its changes from the feed; a
+notification only tells it to poll. So nothing is lost while the connection is down: the follower polls as it would
+without it, and polls again as soon as it is back. Events travel in the notification itself, which PostgreSQL does not
+keep for absent listeners: after an outage ``on_gap`` reports that some may have been missed.
 
 Source: design, section 5; docs/decisions/0099.
 """

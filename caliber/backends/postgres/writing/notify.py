@@ -1,9 +1,9 @@
-"""Notifications of a commit to other processes, sent in its own transaction and parsed on the other side.
+"""NOTIFY of a commit to other processes: encodes its events in the same transaction, and decodes them on arrival.
 
-A tenant has one channel, which every open store of it with a ``feed_dsn`` listens to: who wrote, and the events of the
-transaction in their order. The events that have a name of their own go out under it too, for listeners that are not
-CALIBER. All channels begin with ``caliber_`` and a hash of the schema's name, as channels are the database's and not
-the schema's. Only ids, kinds and times travel, never what a record says.
+A tenant has one channel; every open store of it with a ``feed_dsn`` listens there for the writer's id and the events of
+the transaction in their order. Events with a name of their own are also sent under that name, for listeners that are
+not CALIBER. All channels begin with ``caliber_`` and a hash of the schema's name, as channels belong to the database
+and not to the schema. Only ids, kinds and times travel, never the content of a record.
 
 Source: C-242 to C-244, C-312, design section 5; docs/decisions/0099.
 """

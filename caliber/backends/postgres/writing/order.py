@@ -1,7 +1,7 @@
-"""Line of one process's commits: resident memory is told of each after all whose COMMIT was sent before.
+"""Commit sequencer of one process: applies commits to resident memory in an order that respects dependencies.
 
-A ticket is taken right before COMMIT is sent: whoever depends on a transaction can only have taken its own after that
-COMMIT was done.
+A ticket is taken right before COMMIT is sent: a transaction that depends on another can only have taken its ticket
+after that COMMIT was done.
 """
 
 from __future__ import annotations

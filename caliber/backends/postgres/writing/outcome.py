@@ -1,4 +1,4 @@
-"""Outcome of a COMMIT whose answer was lost, asked of the server."""
+"""Check with the server whether a transaction was committed, after the answer to COMMIT was lost."""
 
 from __future__ import annotations
 

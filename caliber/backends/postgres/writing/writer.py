@@ -1,9 +1,9 @@
-"""Writer of PostgreSQL: concurrent write transactions, each retried after a lost race.
+"""PostgreSQL writer: runs concurrent write transactions, with group commit and a retry after a lost race.
 
-At durability ``group`` writers that wait share a transaction, whose statements travel together.
+At durability ``group`` waiting writers share a transaction, whose statements travel together.
 
-A transaction is READ COMMITTED. What protects it are versions (a conditional update that finds another version starts
-the work again), unique rules, row locks, and ``UnitOfWork.serialize`` where a rule is about rows that do not exist.
+A transaction is READ COMMITTED. It is protected by versions (a conditional update that finds another version starts the
+work again), unique keys, row locks, and ``UnitOfWork.serialize`` for rules about rows that do not exist yet.
 """
 
 from __future__ import annotations

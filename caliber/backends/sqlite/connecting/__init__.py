@@ -1,1 +1,1 @@
-"""Connections of one file: opened, checked, carried across forks; plans run on them."""
+"""SQLite connections: opening, file checks, and survival of forks."""

@@ -1,4 +1,4 @@
-"""Connection to one SQLite file: opening, and running plans."""
+"""SQLite connection: opens a file with the right pragmas, and runs plans on it."""
 
 from __future__ import annotations
 

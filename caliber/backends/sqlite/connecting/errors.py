@@ -1,4 +1,4 @@
-"""Translation of apsw's errors into CALIBER's: the one table of this backend. ``__cause__`` keeps the original."""
+"""Translation of apsw's errors to CALIBER's; ``__cause__`` keeps the original."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Names of the files of an open store, and the check that they still name the same files.
+"""Check that an open SQLite store's files were not removed or replaced on disk.
 
-A file that was removed or replaced goes on for who has it open: SQLite takes what is written there for committed, and
-nobody will ever read it. Nor may the log and its index be others than those in use: whoever opens the file next uses
-the ones that have the name.
+A removed or replaced file lives on for the process that has it open: SQLite reports writes to it as committed, and
+nobody will ever read them. The log and its index must not be replaced either: the next process to open the store would
+use the new ones.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Database files by their first bytes, before SQLite opens them.
+"""Inspection of a database file's first bytes before SQLite opens it, to tell a new, torn or foreign file.
 
-When a database is created, SQLite writes its first page as soon as the rollback journal, which tells that the file was
-empty, is on the disk. A power cut may leave any part of that page. SQLite rolls it back when the file is opened next,
-with one exception: it takes a file of one byte for an empty one, removes the journal, and the byte stays.
+When a database is created, SQLite writes its first page as soon as the rollback journal, which records that the file
+was empty, is on the disk. A power cut may leave any part of that page. SQLite rolls it back when the file is opened
+next, with one exception: it takes a file of one byte for an empty one, removes the journal, and the byte stays.
 
-Files are read through SQLite's own VFS. Python would give up every lock that connections of this process hold on a file
-when it closes that file.
+Files are read through SQLite's own VFS. Closing a file in Python would release every lock that connections of this
+process hold on it.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Forks of a process that uses SQLite.
+"""Fork safety of SQLite: makes ``os.fork`` wait for running calls, and gives the child fresh connections.
 
-SQLite keeps what it knows of an open file once a process: who holds which lock, and the map of the log's index. A
-forked child inherits that, but none of its parent's locks: what it takes for locked stays so for ever, and what it
-takes for locked by itself nobody keeps from being overwritten. Its mutexes are inherited as they were at that moment.
+SQLite keeps its knowledge of an open file once per process: the locks and the map of the log's index. A forked child
+inherits that knowledge but none of its parent's locks: files that it believes locked stay locked for ever, and files
+that it believes to hold locks on are not protected. Its mutexes are inherited in their state of that moment.
 
 So a fork waits until no thread is inside SQLite. In the child the parent's connections are never touched again, not
-even closed: closing a file gives up all locks of the process on it. And files seem to be others to SQLite, which finds
-nothing that it knows of them, and begins anew, as in any other process. Nothing changes in the parent.
+even closed, since closing a file releases all locks of the process on it. SQLite sees the files under other identities
+there, finds no knowledge about them, and starts afresh, as in any other process. Nothing changes in the parent.
 
-A fork does not wait for the end of a transaction, only of a call, and for none longer than ``storage.fork_wait_ms``;
-a child that was forked nevertheless refuses to open SQLite. Source: docs/decisions/0199.
+A fork waits for the end of a call, not of a transaction, and no longer than ``storage.fork_wait_ms``; a child that was
+forked nevertheless refuses to open SQLite. Source: docs/decisions/0199.
 """
 
 from __future__ import annotations

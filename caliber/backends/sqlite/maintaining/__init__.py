@@ -1,1 +1,1 @@
-"""A file as a whole: checked, backed up, restored, its erased bytes removed."""
+"""Maintenance of a SQLite file: checks, backup, restore, removal of erased bytes."""

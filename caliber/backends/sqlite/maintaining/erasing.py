@@ -1,7 +1,7 @@
-"""Removal of erased bytes in SQLite: full text merged, the file rewritten, the log emptied.
+"""Removal of erased bytes from SQLite: merges full text, rewrites the file by VACUUM, empties the WAL.
 
-VACUUM writes every page anew, so that nothing is left in free pages or inside of pages; a checkpoint in mode TRUNCATE
-then empties the log. Both need a moment without readers of an older boundary.
+VACUUM rewrites every page, so nothing is left in free pages or inside pages; a checkpoint in mode TRUNCATE then empties
+the log. Both need a moment without readers of an older boundary.
 """
 
 from __future__ import annotations

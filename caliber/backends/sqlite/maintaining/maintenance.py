@@ -1,4 +1,4 @@
-"""Maintenance of a SQLite store: status, views, vacuum, snapshots."""
+"""Status, vacuum, views and consistent snapshots of a SQLite store."""
 
 from __future__ import annotations
 

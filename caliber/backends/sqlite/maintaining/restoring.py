@@ -1,7 +1,7 @@
-"""Restore of a SQLite store: built beside the old one, checked, and taken over in one transaction.
+"""Restore of an archive into a SQLite store: built beside the old file, checked, then copied over it at once.
 
-A store that is there is not replaced as a file: who has it open would go on writing into the one without a name. Its
-pages are overwritten, as any transaction of another process would; what they held is there until that one commits.
+An existing store is not replaced as a file: a process that has it open would go on writing into the unlinked one. Its
+pages are overwritten in one transaction, as any process would; the old content stays until that transaction commits.
 """
 
 from __future__ import annotations

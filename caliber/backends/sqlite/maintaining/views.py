@@ -1,4 +1,4 @@
-"""Views for people in SQLite, which has no comments: each view's text begins with its description."""
+"""SQL views for people in SQLite, each with its description as a leading comment in the view's text."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Fence around a file that is about to move: triggers refuse every write, by any program.
+"""Write fence of a SQLite file whose tenant moves: triggers that refuse every write, by any program.
 
-They are made in a write transaction, which is alone: what was written before is there, what comes after is refused.
+They are created in a write transaction, which is exclusive: earlier writes are in the file, later ones are refused.
 Source: docs/decisions/0131.
 """
 

@@ -1,6 +1,6 @@
-"""One side of a move in SQLite. An unfinished copy is a file beside the place it will take, by renaming, once complete.
+"""SQLite as source or target of a tenant move: the copy is a temporary file, renamed when it is complete.
 
-Its ``user_version`` says which attempt fills it; each transaction of one looks first whether it still is the one.
+Its ``user_version`` names the attempt that fills it; each transaction of an attempt first checks that it still owns it.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Full text that SQLite keeps, and the statements about it."""
+"""Full-text index inside SQLite, and its statements."""

@@ -1,8 +1,8 @@
-"""Full text in SQLite: FTS5 tables without content, kept in the transactions that write texts.
+"""Maintenance of SQLite's full-text index: contentless FTS5 tables, updated in write transactions.
 
-The tables exist only in stores that have an index: a small store stays small, and its writes pay nothing. That a
-store has one is found without a statement: building and dropping write a change record, and a gap in their numbers
-is what makes a writer look again.
+The tables exist only in stores that have an index, so that a small store stays small and its writes pay nothing. A
+writer learns of an index without a statement: building and dropping write a change record, and a gap in the numbers of
+change records makes a writer look again.
 
 Source: K-170, K-171; docs/decisions/0081.
 """

@@ -1,8 +1,8 @@
-"""The statements of full text in SQLite's words; contracts in ``caliber.storage.sql.full_text``.
+"""SQL text of SQLite's full-text search queries; contracts in ``caliber.storage.sql.full_text``.
 
 Terms are looked up by equality in FTS5's own vocabulary tables, as bound values: there is no MATCH, hence no query
 syntax. Each searched relation has an FTS5 table ``text_K`` without content, its vocabularies ``text_K_places`` and
-``text_K_words``, and ``text_K_entry``, which says how many terms a text has.
+``text_K_words``, and ``text_K_entry``, which holds the number of terms of each text.
 """
 
 from __future__ import annotations
