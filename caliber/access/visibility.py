@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from caliber.kernels.evaluator import Allowed
 from caliber.model.access import Principal, PrincipalKind
-from caliber.model.knowledge import Note
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.relation import Relation
@@ -31,13 +30,13 @@ def may_see(visible_to: Sequence[str] | None, principal: Principal) -> bool:
     return principal.label in visible_to or (principal.role is not None and principal.role.value in visible_to)
 
 
-def may_change(note: Note, principal: Principal, *, ownership: str) -> bool:
-    """Return whether ``principal`` may change or remove ``note``: its owner, or an admin. Source: M-130, M-137."""
+def may_change(created_by: str | None, principal: Principal, *, ownership: str) -> bool:
+    """Return whether ``principal`` may change or remove a record: its author, or an admin. Source: M-130, M-137."""
     if principal.admin:
         return True
-    if note.created_by is None:
+    if created_by is None:
         return False
-    author, _, role = note.created_by.rpartition("@")
+    author, _, role = created_by.rpartition("@")
     if ownership == "role" and principal.role is not None:
         return role == principal.role.value
     return author == principal.label

@@ -159,7 +159,7 @@ class NoteMaker:
         ownership = self._engine.config.access.ownership
         for row in np.flatnonzero(found).tolist():
             note: Note = self._engine.memory.entity(notes, row)
-            if may_change(note, self._principal, ownership=ownership):
+            if may_change(note.created_by, self._principal, ownership=ownership):
                 return note
         return None
 

@@ -1,15 +1,17 @@
-"""Methods of the handle about notes."""
+"""Methods of the handle that add notes and correct them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from types import EllipsisType
 
 from caliber.access.visibility import author_of, default_visible_to
 from caliber.embedding.embedding_target import attach, embedded_text
 from caliber.embedding.service import Embeddings
 from caliber.engine.engine import Engine
 from caliber.knowledge import notes as note_ops
+from caliber.knowledge.correcting import NoteCorrections, as_readers
 from caliber.knowledge.notes import NewNote
 from caliber.model import arguments
 from caliber.model.access import Principal
@@ -64,11 +66,7 @@ class NoteMethods:
         """
         engine = self._engine
         body = arguments.as_text(content, "content")
-        seen_by = self._visible_to() if visible_to is None else arguments.as_names(visible_to, "visible_to")
-        if visible_to is not None and not seen_by:
-            from caliber.model.errors import InvalidValue
-
-            raise InvalidValue(field="visible_to", reason="must name somebody, or be left out")
+        seen_by = self._visible_to() if visible_to is None else as_readers(visible_to, "visible_to")
         new = NewNote(
             entity=arguments.as_text(entity, "entity", limit=arguments.MAX_NAME_CHARS),
             entity_type=arguments.as_text(entity_type, "entity_type", limit=arguments.MAX_NAME_CHARS),
@@ -107,6 +105,145 @@ class NoteMethods:
         with bounded(deadline_ms):
             vector = self._embeddings.vector("note", text)
             return engine.write(work)
+
+    def update_note(
+        self,
+        id: Id,  # noqa: A002  (as ``get``)
+        *,
+        entity: str | EllipsisType = ...,
+        entity_type: str | EllipsisType = ...,
+        note_type: NoteType | str | EllipsisType = ...,
+        content: str | EllipsisType = ...,
+        confidence: float | EllipsisType = ...,
+        valid_from: datetime | EllipsisType | None = ...,
+        valid_until: datetime | EllipsisType | None = ...,
+        importance: float | EllipsisType | None = ...,
+        occurred_at: datetime | EllipsisType | None = ...,
+        namespace: str | EllipsisType | None = ...,
+        tags: Sequence[str] | EllipsisType = ...,
+        visible_to: Sequence[str] | EllipsisType | None = ...,
+        trust: TrustLabel | str | EllipsisType = ...,
+        version: int | None = None,
+        guard: LockToken | None = None,
+        deadline_ms: int | None = None,
+    ) -> Note:
+        """Correct a note that was wrong, and return it as stored; fields that are left out stay, None clears one.
+
+        For a statement that was right and is no longer, use ``supersede_note``. New content without ``trust`` is
+        trusted no more than ``trust.notes``. Windows that were assembled before can still be replayed.
+
+        Raises: InputError kinds; NotFound; PermissionDenied for a note of another author; Conflict when ``version`` is
+            no longer that of the note, or another note in use says the same; LockExpired.
+        """
+        fields = {
+            "entity": entity,
+            "entity_type": entity_type,
+            "note_type": note_type,
+            "content": content,
+            "confidence": confidence,
+            "valid_from": valid_from,
+            "valid_until": valid_until,
+            "importance": importance,
+            "occurred_at": occurred_at,
+            "namespace": namespace,
+            "tags": tags,
+            "visible_to": visible_to,
+            "trust": trust,
+        }
+        with bounded(deadline_ms):
+            key, expected = arguments.as_uuid(id, "id"), arguments.as_version(version)
+            return self._note_corrections().update(key, fields, expected, guard)
+
+    def supersede_note(
+        self,
+        id: Id,  # noqa: A002  (as ``get``)
+        *,
+        content: str,
+        at: datetime | None = None,
+        confidence: float | EllipsisType = ...,
+        importance: float | EllipsisType | None = ...,
+        valid_until: datetime | EllipsisType | None = ...,
+        occurred_at: datetime | EllipsisType | None = ...,
+        tags: Sequence[str] | EllipsisType = ...,
+        trust: TrustLabel | str | EllipsisType = ...,
+        idempotency_key: str | None = None,
+        version: int | None = None,
+        guard: LockToken | None = None,
+        deadline_ms: int | None = None,
+    ) -> Note:
+        """Replace a statement that was right by the one that holds from ``at`` (now, if left out) on; return that.
+
+        The old note ends at ``at``, and a link of relation ``supersedes`` leads from the new one to it: a read with an
+        earlier ``as_of`` finds the old one, a later one only the new one. What is left out is as in the old note.
+
+        Raises: as ``update_note``; InvalidValue for ``at`` before the old note held; Conflict for a note that another
+            one superseded already, or that was deleted.
+        """
+        fields = {
+            "content": content,
+            "confidence": confidence,
+            "importance": importance,
+            "valid_until": valid_until,
+            "occurred_at": occurred_at,
+            "tags": tags,
+            "trust": trust,
+        }
+        with bounded(deadline_ms):
+            key, expected = arguments.as_uuid(id, "id"), arguments.as_version(version)
+            return self._note_corrections().supersede(key, fields, at, idempotency_key, expected, guard)
+
+    def end_note(
+        self,
+        id: Id,  # noqa: A002  (as ``get``)
+        *,
+        at: datetime | None = None,
+        version: int | None = None,
+        guard: LockToken | None = None,
+        deadline_ms: int | None = None,
+    ) -> Note:
+        """Let a note hold until ``at`` (now, if left out), exclusive, and return it; one that has ended stays as it is.
+
+        Raises: as ``update_note``; InvalidValue for ``at`` before the note held.
+        """
+        with bounded(deadline_ms):
+            key, expected = arguments.as_uuid(id, "id"), arguments.as_version(version)
+            return self._note_corrections().end(key, at, expected, guard)
+
+    def delete_note(
+        self,
+        id: Id,  # noqa: A002  (as ``get``)
+        *,
+        version: int | None = None,
+        guard: LockToken | None = None,
+        deadline_ms: int | None = None,
+    ) -> Note:
+        """Take a note out of every search and window, and return it; it stays in the store until ``forget``.
+
+        Raises: as ``update_note``.
+        """
+        with bounded(deadline_ms):
+            return self._note_corrections().delete(arguments.as_uuid(id, "id"), arguments.as_version(version), guard)
+
+    def undo_note(
+        self,
+        id: Id,  # noqa: A002  (as ``get``)
+        *,
+        version: int | None = None,
+        guard: LockToken | None = None,
+        deadline_ms: int | None = None,
+    ) -> Note:
+        """Take back the newest correction of a note, and return the note as it was before; again, the one before that.
+
+        Undoing ``supersede_note`` takes the new note out of use.
+
+        Raises: as ``update_note``; Conflict without a correction, or where its values were changed again since.
+        """
+        with bounded(deadline_ms):
+            return self._note_corrections().undo(arguments.as_uuid(id, "id"), arguments.as_version(version), guard)
+
+    def _note_corrections(self) -> NoteCorrections:
+        self._engine.check_open()
+        return NoteCorrections(self._engine, self._principal)
 
     def _visible_to(self) -> tuple[str, ...] | None:
         visibility = self._engine.config.access.default_visibility

@@ -418,7 +418,7 @@ class Records(RecordReader):
 
 def _which(key: uuid.UUID | str, version: int | None) -> tuple[uuid.UUID, int | None]:
     """Return the key of the record a caller means, and the version that it must still have, if one was given."""
-    return arguments.as_uuid(key, "id"), None if version is None else arguments.as_whole(version, "version", 1)
+    return arguments.as_uuid(key, "id"), arguments.as_version(version)
 
 
 def _merged(record: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     )
     from caliber.model.entity import Entity
     from caliber.model.erasure import Erasure, ErasureKind, ForgetReport, Searched
-    from caliber.model.events import Event, EventFamily, EventType
+    from caliber.model.events import CorrectionAction, Event, EventFamily, EventType
     from caliber.model.knowledge import Edge, EdgeRelation, Note, NoteType, Usage
     from caliber.model.memories import MemoryCategory
     from caliber.model.pcp import Checkpoint, ConflictResolution, PruneStrategy, RecoveryFrequency
@@ -101,6 +101,7 @@ _HOME = {
     "Erasure": "erasure",
     "ErasureKind": "erasure",
     "Event": "events",
+    "CorrectionAction": "events",
     "EventFamily": "events",
     "EventType": "events",
     "ExtractionMethod": "trajectory",
@@ -166,6 +167,7 @@ __all__ = [
     "ContextPersistence",
     "ContextSection",
     "ContextWindow",
+    "CorrectionAction",
     "CutOff",
     "DecisionCode",
     "DistanceMetric",

@@ -230,6 +230,11 @@ def as_duration_ms(value: Any, field: str) -> int:
     return whole
 
 
+def as_version(value: Any) -> int | None:
+    """Return the version that a record must still have, if one was given."""
+    return None if value is None else as_whole(value, "version", 1)
+
+
 def as_instant(value: Any, field: str) -> datetime | None:
     """Return an optional aware datetime."""
     if value is None:

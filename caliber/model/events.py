@@ -57,6 +57,16 @@ class EventType(StrEnum):
     SPACE_DROP = "space_drop"
 
 
+class CorrectionAction(StrEnum):
+    """Corrections of a record that the audit log keeps. Source: M-134."""
+
+    UPDATE = "update"
+    SUPERSEDE = "supersede"
+    END = "end"
+    DELETE = "delete"
+    UNDO = "undo"
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """One line of the event log. Source: C-294, K-193."""

@@ -248,6 +248,8 @@ class Relation:
     """When a record holds; None where it always does."""
     readers: str | None = None
     """The column that lists who may see a record; None where everybody may who may see its task."""
+    author: str | None = None
+    """The column that names who wrote a record, and alone may correct it; None where whoever may write may correct."""
     retrieved: EventType | None = None
     """The event of a record that ``get`` returned, and whose use counts; None where it does not."""
     by_id: bool = False
@@ -280,7 +282,7 @@ class Relation:
         named += () if self.text is None else (*self.text.columns, *self.dates.happened, self.dates.entered)
         named += () if self.importance is None else (self.importance,)
         named += () if self.valid is None else self.valid.columns
-        named += () if self.readers is None else (self.readers,)
+        named += [name for name in (self.readers, self.author) if name is not None]
         named += () if self.trust is None else (self.trust.column,)
         named += () if self.ends is None else self.ends.columns
         named += () if self.window is None else (*self.window.shown, self.age)

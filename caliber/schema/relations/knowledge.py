@@ -66,6 +66,7 @@ NOTE = Relation(
     active=("archived_at", "superseded_by"),
     valid=Valid(since="valid_from", until="valid_until", as_of=True),
     readers="visible_to",
+    author="created_by",
     ends=Ends(
         Pruned.ARCHIVED,
         archive="archived_at",

@@ -1,0 +1,462 @@
+"""Corrections of notes: updated, superseded, ended, deleted, and each of it undone.
+
+Source: M-110, M-129 to M-141, K-131, K-132; docs/api.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.providers import CountingEmbeddings
+
+import caliber
+from caliber.model import AgentRole, EdgeRelation, FixedClock, Principal, PrincipalKind, TrustLabel
+from caliber.model.errors import CaliberError, Conflict, InputError, NotFound, PermissionDenied
+from caliber.model.events import EventFamily
+from caliber.model.ids import NoteId
+from caliber.model.time import from_us
+
+BOSS = Principal(PrincipalKind.AGENT, "boss", AgentRole.ORCHESTRATOR)
+CRITIC = Principal(PrincipalKind.AGENT, "critic", AgentRole.REVIEWER)
+DAY = timedelta(days=1)
+
+
+@pytest.fixture
+def clock() -> FixedClock:
+    return FixedClock()
+
+
+@pytest.fixture
+def agent(backend: Any, start: Any, clock: FixedClock) -> Any:
+    return start(backend.open(clock=clock))
+
+
+def contents(memory: Any, query: str, **options: Any) -> list[str]:
+    return [hit.content for hit in memory.search(query, kinds=["note"], **options).hits]
+
+
+def now(clock: FixedClock) -> datetime:
+    return from_us(clock.now_us())
+
+
+def audits(memory: Any, note_id: Any) -> list[Any]:
+    return [each for each in memory.storage.events.list_by_subject(note_id) if each.family is EventFamily.AUDIT]
+
+
+def same(one: Any, other: Any) -> bool:
+    """Return whether two states of a note say the same, whenever they were written."""
+    return bool(one == dataclasses.replace(other, version=one.version, updated_at=one.updated_at))
+
+
+# --- update --------------------------------------------------------------------------------------
+
+
+def test_updated_note_is_found_by_what_it_says_now(agent: Any) -> None:
+    memory = agent.memory
+    note = agent.note("Bob lives in Berlin", entity="Bob", entity_type="person", tags=["home"], importance=4)
+    changed = memory.update_note(note.note_id, content="Bob lives in Bergen", tags=["moved"], importance=None)
+    assert (changed.content, changed.tags, changed.importance) == ("Bob lives in Bergen", ("moved",), None)
+    assert (changed.note_id, changed.entity, changed.version) == (note.note_id, "Bob", note.version + 1)
+    assert memory.get(note.note_id) == changed
+    memory.flush()
+    assert contents(memory, "Where does Bob live? Bergen") == ["Bob lives in Bergen"]
+    assert "Bob lives in Berlin" not in contents(memory, "Berlin")
+    assert memory.admin.check() == []
+
+
+def test_update_is_audited_with_what_it_changed(agent: Any) -> None:
+    # M-133, M-135
+    note = agent.note("two legs", confidence=0.5)
+    agent.memory.update_note(note.note_id, content="four legs", confidence=0.9)
+    (event,) = audits(agent.memory, note.note_id)
+    assert event.payload["action"] == "update"
+    assert event.payload["changes"] == {
+        "content": ["two legs", "four legs"], "confidence": [0.5, 0.9]
+    }  # fmt: skip
+    assert event.principal == agent.memory.principal.label
+    again = agent.memory.update_note(note.note_id, content="four legs")
+    assert again == agent.memory.get(note.note_id)
+    assert len(audits(agent.memory, note.note_id)) == 1
+
+
+def test_window_of_before_an_update_is_replayed(agent: Any) -> None:
+    memory = agent.memory
+    note = agent.note("the door code is 1111")
+    window = memory.assemble_context(agent.trajectory_id, query="door code")
+    assert "1111" in window.text
+    memory.flush()
+    memory.update_note(note.note_id, content="the door code is 2222")
+    assert memory.replay(window.window_id).text == window.text
+    later = memory.assemble_context(agent.trajectory_id, query="door code").text
+    assert "2222" in later
+    assert "1111" not in later
+
+
+def test_other_words_are_trusted_no_more_than_new_ones(agent: Any) -> None:
+    memory = agent.memory
+    note = agent.note("said by a user", trust="user")
+    assert memory.update_note(note.note_id, confidence=0.1).trust is TrustLabel.USER
+    assert memory.update_note(note.note_id, content="said by a tool").trust is memory.config.trust.notes
+    assert memory.update_note(note.note_id, content="said again", trust="user").trust is TrustLabel.USER
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        {"content": ""},
+        {"content": None},
+        {"content": 7},
+        {"confidence": 2},
+        {"confidence": None},
+        {"importance": 0},
+        {"note_type": "rumour"},
+        {"visible_to": []},
+        {"tags": "home"},
+        {"trust": "nobody"},
+        {"valid_from": "yesterday"},
+        {"valid_from": datetime(2030, 1, 1, tzinfo=UTC), "valid_until": datetime(2029, 1, 1, tzinfo=UTC)},
+        {"content": "x", "version": 0},
+        {"content": "x", "version": "1"},
+    ],
+)
+def test_wrong_update_changes_nothing(agent: Any, wrong: dict[str, Any]) -> None:
+    note = agent.note("as it was")
+    with pytest.raises(InputError):
+        agent.memory.update_note(note.note_id, **wrong)
+    assert agent.memory.get(note.note_id) == note
+    assert audits(agent.memory, note.note_id) == []
+
+
+def test_correction_of_what_was_corrected_meanwhile(agent: Any) -> None:
+    memory = agent.memory
+    note = agent.note("first")
+    memory.update_note(note.note_id, content="second", version=note.version)
+    calls = [
+        lambda: memory.update_note(note.note_id, content="third", version=note.version),
+        lambda: memory.supersede_note(note.note_id, content="third", version=note.version),
+        lambda: memory.end_note(note.note_id, version=note.version),
+        lambda: memory.delete_note(note.note_id, version=note.version),
+        lambda: memory.undo_note(note.note_id, version=note.version),
+    ]
+    for call in calls:
+        with pytest.raises(Conflict, match="its version is 2 by now"):
+            call()
+    assert memory.get(note.note_id).content == "second"
+    assert memory.storage.notes.count() == 1
+
+
+def test_updated_note_may_not_say_what_another_says(agent: Any) -> None:
+    one, other = agent.note("one"), agent.note("other")
+    with pytest.raises(Conflict, match="says the same"):
+        agent.memory.update_note(other.note_id, content="one")
+    assert agent.memory.get(other.note_id) == other
+    agent.memory.delete_note(one.note_id)
+    assert agent.memory.update_note(other.note_id, content="one").content == "one"
+
+
+def test_corrections_of_what_is_not_there(agent: Any) -> None:
+    memory = agent.memory
+    turn = memory.append_turn(agent.scope.scope_id, role="user", content="hello")
+    for key in (NoteId(agent.trajectory_id), turn.turn_id):
+        for call in (
+            lambda key=key: memory.update_note(key, content="x"),
+            lambda key=key: memory.supersede_note(key, content="x"),
+            lambda key=key: memory.end_note(key),
+            lambda key=key: memory.delete_note(key),
+            lambda key=key: memory.undo_note(key),
+        ):
+            with pytest.raises(NotFound):
+                call()
+    with pytest.raises(InputError):
+        memory.delete_note("not an id")
+    assert memory.storage.notes.count() == 0
+
+
+# --- who may -------------------------------------------------------------------------------------
+
+
+def test_only_the_author_or_an_admin_corrects(agent: Any) -> None:
+    # M-130, M-138
+    boss, critic = agent.memory.acting_as(BOSS), agent.memory.acting_as(CRITIC)
+    note = boss.add_note(
+        entity="plan", entity_type="thing", note_type="fact", content="ship on Monday", confidence=1.0,
+        visible_to=["orchestrator", "reviewer"],
+    )  # fmt: skip
+    for call in (
+        lambda: critic.update_note(note.note_id, content="never"),
+        lambda: critic.supersede_note(note.note_id, content="never"),
+        lambda: critic.end_note(note.note_id),
+        lambda: critic.delete_note(note.note_id),
+        lambda: critic.undo_note(note.note_id),
+    ):
+        with pytest.raises(PermissionDenied):
+            call()
+    assert critic.get(note.note_id) == note
+    assert boss.update_note(note.note_id, content="ship on Tuesday").content == "ship on Tuesday"
+    assert agent.memory.delete_note(note.note_id).archived_at is not None
+
+
+def test_hidden_note_is_not_there_to_correct(agent: Any) -> None:
+    boss, critic = agent.memory.acting_as(BOSS), agent.memory.acting_as(CRITIC)
+    note = boss.add_note(
+        entity="plan",
+        entity_type="thing",
+        note_type="fact",
+        content="secret",
+        confidence=1.0,
+        visible_to=["agent:boss"],
+    )
+    for call in (
+        lambda: critic.update_note(note.note_id, content="never"),
+        lambda: critic.supersede_note(note.note_id, content="never"),
+        lambda: critic.delete_note(note.note_id),
+    ):
+        with pytest.raises(NotFound):
+            call()
+    assert boss.get(note.note_id) == note
+
+
+# --- supersede and end ---------------------------------------------------------------------------
+
+
+def test_superseding_note_holds_from_then_on(agent: Any, clock: FixedClock) -> None:
+    memory = agent.memory
+    old = agent.note("Ann lives in Berlin", entity="Ann", entity_type="person", tags=["home"], importance=5)
+    before = now(clock)
+    clock.advance(ms=86_400_000)
+    new = memory.supersede_note(old.note_id, content="Ann lives in Lisbon")
+    assert (new.content, new.entity, new.tags, new.importance) == ("Ann lives in Lisbon", "Ann", ("home",), 5.0)
+    assert new.valid_from == memory.get(old.note_id).valid_until == now(clock)
+    clock.advance(us=1)
+    memory.flush()
+    assert contents(memory, "Where does Ann live?") == ["Ann lives in Lisbon"]
+    assert contents(memory, "Where does Ann live?", as_of=before) == ["Ann lives in Berlin"]
+    (edge,) = memory.storage.edges.list_by_target(old.note_id)
+    assert (edge.source.id, edge.relation) == (new.note_id, EdgeRelation.SUPERSEDES)
+
+
+def test_windows_never_show_both(agent: Any, clock: FixedClock) -> None:
+    memory = agent.memory
+    old = agent.note("the port is 8080")
+    start = now(clock)
+    clock.advance(us=1_000)
+    at = now(clock)
+    memory.supersede_note(old.note_id, content="the port is 9090")
+    clock.advance(us=1_000)
+    for when in (start, at - timedelta(microseconds=1), at, at + timedelta(microseconds=1), now(clock), None):
+        text = memory.assemble_context(agent.trajectory_id, query="which port?", as_of=when).text
+        early = when is not None and when < at
+        assert ("8080" in text, "9090" in text) == (early, not early), when
+
+
+def test_superseding_in_the_future_and_in_the_past(agent: Any, clock: FixedClock) -> None:
+    memory = agent.memory
+    old = agent.note("the office is in Rome", valid_from=now(clock) - 10 * DAY, valid_until=now(clock) + 10 * DAY)
+    new = memory.supersede_note(old.note_id, content="the office is in Oslo", at=now(clock) + DAY)
+    assert new.valid_until == old.valid_until
+    assert contents(memory, "office") == ["the office is in Rome"]
+    assert contents(memory, "office", as_of=now(clock) + 2 * DAY) == ["the office is in Oslo"]
+    with pytest.raises(InputError, match="before valid_from"):
+        memory.supersede_note(new.note_id, content="nowhere", at=now(clock))
+
+
+def test_superseded_note_is_superseded_once(agent: Any) -> None:
+    memory = agent.memory
+    old = agent.note("version 1")
+    new = memory.supersede_note(old.note_id, content="version 2", idempotency_key="k")
+    assert memory.supersede_note(old.note_id, content="version 2", idempotency_key="k", at=new.valid_from) == new
+    with pytest.raises(Conflict, match=f"note {new.note_id} superseded it"):
+        memory.supersede_note(old.note_id, content="version 3")
+    third = memory.supersede_note(new.note_id, content="version 3")
+    assert memory.storage.notes.count() == 3
+    assert contents(memory, "version") == [third.content]
+
+
+def test_deleted_note_is_not_superseded(agent: Any) -> None:
+    old = agent.note("gone")
+    agent.memory.delete_note(old.note_id)
+    with pytest.raises(Conflict, match="was deleted"):
+        agent.memory.supersede_note(old.note_id, content="back")
+    assert agent.memory.storage.notes.count() == 1
+
+
+def test_threads_that_supersede_one_note(agent: Any) -> None:
+    memory = agent.memory
+    old = agent.note("who wins")
+    outcomes: list[Any] = []
+
+    def supersede(name: str) -> None:
+        try:
+            outcomes.append(memory.supersede_note(old.note_id, content=f"{name} wins"))
+        except CaliberError as error:
+            outcomes.append(error)
+
+    threads = [threading.Thread(target=supersede, args=(name,)) for name in ("Ann", "Bob", "Cay")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(isinstance(each, Conflict) for each in outcomes) == [False, True, True]
+    assert memory.storage.notes.count() == 2
+    assert len(contents(memory, "wins")) == 1
+
+
+def test_ended_note_holds_no_longer(agent: Any, clock: FixedClock) -> None:
+    memory = agent.memory
+    note = agent.note("Ann is on leave", valid_from=now(clock) - DAY)
+    with pytest.raises(InputError, match="before valid_from"):
+        memory.end_note(note.note_id, at=now(clock) - 2 * DAY)
+    ended = memory.end_note(note.note_id)
+    assert ended.valid_until == now(clock)
+    assert contents(memory, "leave") == []
+    assert contents(memory, "leave", as_of=now(clock) - timedelta(hours=1)) == ["Ann is on leave"]
+    clock.advance(us=1_000)
+    assert memory.end_note(note.note_id) == ended
+    later = memory.end_note(note.note_id, at=now(clock) + DAY)
+    assert contents(memory, "leave") == ["Ann is on leave"]
+    assert later.version == ended.version + 1
+
+
+def test_deleted_note_leaves_searches_and_windows(agent: Any) -> None:
+    memory = agent.memory
+    note = agent.note("the moon is cheese")
+    deleted = memory.delete_note(note.note_id)
+    assert deleted.archived_at is not None
+    assert memory.delete_note(note.note_id) == deleted
+    assert contents(memory, "moon") == []
+    assert "cheese" not in memory.assemble_context(agent.trajectory_id, query="moon").text
+    assert agent.note("the moon is cheese").note_id != note.note_id
+
+
+# --- undo ----------------------------------------------------------------------------------------
+
+
+def test_each_correction_is_undone_in_turn(agent: Any) -> None:
+    memory = agent.memory
+    states = [agent.note("one", importance=3)]
+    key = states[0].note_id
+    states.append(memory.update_note(key, content="two", tags=["a"], importance=None))
+    states.append(memory.end_note(key, at=datetime(2100, 1, 1, tzinfo=UTC)))
+    states.append(memory.delete_note(key))
+    for expected in reversed(states[:-1]):
+        undone = memory.undo_note(key)
+        assert same(undone, expected)
+        assert memory.get(key) == undone
+    with pytest.raises(Conflict, match="no correction"):
+        memory.undo_note(key)
+    memory.flush()
+    assert contents(memory, "one") == ["one"]
+    assert [event.payload["action"] for event in audits(memory, key)] == ["update", "end", "delete"] + 3 * ["undo"]
+
+
+def test_undone_supersession_withdraws_the_new_note(agent: Any, clock: FixedClock) -> None:
+    memory = agent.memory
+    old = agent.note("the key is under the mat")
+    new = memory.supersede_note(old.note_id, content="the key is in the shed")
+    memory.update_note(new.note_id, confidence=0.3)
+    with pytest.raises(Conflict, match="was corrected since"):
+        memory.undo_note(old.note_id)
+    memory.undo_note(new.note_id)
+    assert same(memory.undo_note(old.note_id), old)
+    clock.advance(us=1)
+    assert contents(memory, "where is the key?") == ["the key is under the mat"]
+    again = memory.supersede_note(old.note_id, content="the key is in the shed")
+    clock.advance(us=1)
+    assert contents(memory, "where is the key?") == [again.content]
+
+
+def test_undo_does_not_overwrite_other_changes(agent: Any) -> None:
+    memory = agent.memory
+    note = agent.note("a", confidence=0.2)
+    memory.update_note(note.note_id, confidence=0.4)
+    memory.storage.notes.update(note.note_id, confidence=0.6)
+    with pytest.raises(Conflict, match="confidence was changed again"):
+        memory.undo_note(note.note_id)
+    assert memory.get(note.note_id).confidence == pytest.approx(0.6)
+
+
+def test_undo_does_not_bring_back_what_another_note_says(agent: Any) -> None:
+    memory = agent.memory
+    note = agent.note("once")
+    memory.delete_note(note.note_id)
+    agent.note("once")
+    with pytest.raises(Conflict, match="says the same"):
+        memory.undo_note(note.note_id)
+    assert memory.get(note.note_id).archived_at is not None
+
+
+def test_vectors_that_are_committed_follow_corrections(backend: Any, start: Any) -> None:
+    agent = start(backend.open(embedding_provider=CountingEmbeddings(), embedding__embed__note="commit"))
+    memory = agent.memory
+    note = agent.note("tea")
+    for correct in (
+        lambda: memory.update_note(note.note_id, content="coffee"),
+        lambda: memory.supersede_note(note.note_id, content="cocoa"),
+        lambda: memory.undo_note(note.note_id),
+        lambda: memory.undo_note(note.note_id),
+    ):
+        correct()
+        memory.flush()
+        assert memory.search("drink").pending == 0
+        assert memory.admin.check() == []
+    assert memory.get(note.note_id).content == "tea"
+
+
+def test_forgotten_words_do_not_come_back(agent: Any) -> None:
+    memory = agent.memory
+    note = agent.note("Zebulon likes tea")
+    memory.update_note(note.note_id, content="somebody likes tea")
+    memory.forget(texts=["Zebulon"])
+    assert not any("Zebulon" in str(event.payload) for event in audits(memory, note.note_id))
+    with contextlib.suppress(Conflict):
+        memory.undo_note(note.note_id)
+    assert "Zebulon" not in memory.get(note.note_id).content
+
+
+_TEXTS = st.sampled_from(["red", "green", "blue"])
+_STEPS = st.one_of(
+    st.tuples(st.just("update"), st.fixed_dictionaries({"content": _TEXTS})),
+    st.tuples(st.just("update"), st.fixed_dictionaries({"importance": st.sampled_from([None, 1.0, 9.5])})),
+    st.tuples(st.just("update"), st.fixed_dictionaries({"tags": st.lists(_TEXTS, max_size=2), "content": _TEXTS})),
+    st.tuples(st.just("end"), st.fixed_dictionaries({"at": st.datetimes(timezones=st.just(UTC))})),
+    st.tuples(st.just("delete"), st.just({})),
+    st.tuples(st.just("supersede"), st.fixed_dictionaries({"content": _TEXTS})),
+    st.tuples(st.just("undo"), st.just({})),
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(_STEPS, max_size=8))
+def test_undo_is_a_stack(module_agent: Any, steps: list[tuple[str, dict[str, Any]]]) -> None:
+    memory: caliber.Caliber = module_agent.memory
+    note = module_agent.note("red", namespace=str(caliber.kernels.uuid7()))
+    stack = [note]
+    for name, arguments in steps:
+        current = memory.get(note.note_id)
+        try:
+            result = getattr(memory, f"{name}_note")(note.note_id, **arguments)
+        except (Conflict, InputError):
+            assert memory.get(note.note_id) == current
+            assert name != "undo" or len(stack) == 1
+            continue
+        after = memory.get(note.note_id)
+        if name == "undo":
+            stack.pop()
+            assert same(after, stack[-1])
+        elif name == "supersede" or after != current:
+            stack.append(after)
+            assert name == "supersede" or result == after
+    while len(stack) > 1:
+        memory.undo_note(note.note_id)
+        stack.pop()
+        assert same(memory.get(note.note_id), stack[-1])
+    assert memory.records("note").count(namespace=note.namespace, valid=False) >= 1
+    assert memory.records("note").count(namespace=note.namespace) == 1
