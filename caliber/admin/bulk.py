@@ -64,9 +64,9 @@ def load_source(
     engine: Engine, relation: Relation, source: Source, *, on_existing: OnExisting, progress: Progress
 ) -> BulkReport:
     """Load what a source holds; records without vectors get theirs behind, as those of other processes do."""
-    known = engine.store.catalog.loadable
-    if relation not in known:
-        names = ", ".join(each.name for each in known)
+    loadable = engine.store.catalog.loadable
+    if relation not in loadable:
+        names = ", ".join(each.name for each in loadable)
         raise InvalidValue(field="relation", reason=f"{relation.name} is written by the store itself; load {names}")
     with reading(engine.store, relation):
         pass  # a memory that is gone takes no records, though another one may have its name
@@ -92,8 +92,8 @@ def read(engine: Engine, relation: str, *, batch_rows: int) -> Any:
     """Return a ``pyarrow.RecordBatchReader``; see ``Tables.bulk_read``."""
     engine.check_open()
     arguments.as_whole(batch_rows, "batch_rows")
-    wanted = relation_named(relation, engine.store.catalog)
-    return arrow.reader_of(wanted, engine.store.bulk_read(wanted, max(1, batch_rows)))
+    source = relation_named(relation, engine.store.catalog)
+    return arrow.reader_of(source, engine.store.bulk_read(source, max(1, batch_rows)))
 
 
 def _spaces(engine: Engine) -> dict[bytes, int]:

@@ -104,13 +104,13 @@ def _is_damage(error: CaliberError) -> bool:
 def _asked(store: Store, parts: Sequence[Part]) -> list[Finding]:
     """Return the findings of the parts; after a part that fails, the next gets a session of its own."""
     found: list[Finding] = []
-    left = list(parts)
-    while left:
-        relation, before = left[0][0], len(left)
+    remaining = list(parts)
+    while remaining:
+        relation, before = remaining[0][0], len(remaining)
         try:
             with store.read() as session:
-                while left:
-                    relation, part = left.pop(0)
+                while remaining:
+                    relation, part = remaining.pop(0)
                     found += part(session)
             break
         except UNREADABLE as error:
@@ -119,8 +119,8 @@ def _asked(store: Store, parts: Sequence[Part]) -> list[Finding]:
             if not _is_damage(error):
                 raise
             what = error.message
-        if len(left) == before:
-            left.pop(0)  # there was no session to ask it in
+        if len(remaining) == before:
+            remaining.pop(0)  # there was no session to ask it in
         finding = Finding(FindingKind.DATABASE, relation, 1, what, _DAMAGED)
         found += [] if finding in found else [finding]
     return found
@@ -190,8 +190,8 @@ def check_memory(engine: Engine) -> list[Finding]:
 
 def not_opened(error: Exception) -> Finding:
     """Return the finding that records cannot be read into memory."""
-    said = error.message if isinstance(error, CaliberError) else type(error).__name__
-    return Finding(FindingKind.MEMORY, "", 1, f"memory cannot be made of the store: {said}", _DAMAGED)
+    message = error.message if isinstance(error, CaliberError) else type(error).__name__
+    return Finding(FindingKind.MEMORY, "", 1, f"memory cannot be made of the store: {message}", _DAMAGED)
 
 
 def _strays(store: Store, session: StatementSession) -> Iterator[Finding]:

@@ -94,13 +94,13 @@ class Admin:
         Raises: LlmError kinds of an outage of the embedding provider.
         """
         engine = self._require("rebuild")
-        told = arguments.as_callback(progress, "progress") or unheard
+        report = arguments.as_callback(progress, "progress") or unheard
         arguments.as_flag(full_text, "full_text")
 
         def verify() -> list[str]:
             return [*stats.verify(engine), *check_full_text(engine.store, engine.config)]
 
-        return spaces.rebuild_search(engine, verify, told, full_text=full_text)
+        return spaces.rebuild_search(engine, verify, report, full_text=full_text)
 
     # --- files and tables ------------------------------------------------------------------------
 
@@ -117,8 +117,8 @@ class Admin:
         Raises: Unavailable
         """
         engine = self._require("vacuum")
-        told = arguments.as_callback(progress, "progress") or unheard
-        return engine.store.maintenance.vacuum(full=arguments.as_flag(full, "full"), progress=told)
+        report = arguments.as_callback(progress, "progress") or unheard
+        return engine.store.maintenance.vacuum(full=arguments.as_flag(full, "full"), progress=report)
 
     def backup(
         self, path: str | os.PathLike[str], *, replace: bool = False, progress: Progress | None = None
@@ -131,17 +131,17 @@ class Admin:
         Raises: Conflict for a file that is there unless ``replace``; InvalidValue, Unavailable, ExtraNotInstalled
         """
         engine = self._require("back up")
-        told = arguments.as_callback(progress, "progress") or unheard
+        report = arguments.as_callback(progress, "progress") or unheard
         target, over = arguments.as_path(path, "path"), arguments.as_flag(replace, "replace")
         engine.behind.flush()
-        return backups.backup(engine.store, target, replace=over, progress=told)
+        return backups.backup(engine.store, target, replace=over, progress=report)
 
     def check(self, *, progress: Progress | None = None) -> list[Finding]:
         """Return everything that does not hold: in the database, between its rows, and in memory; writes nothing."""
         engine = self._require("check")
-        told = arguments.as_callback(progress, "progress") or unheard
+        report = arguments.as_callback(progress, "progress") or unheard
         engine.behind.flush()
-        return [*check_store(engine.store, engine.config, told), *check_memory(engine)]
+        return [*check_store(engine.store, engine.config, report), *check_memory(engine)]
 
     def create_views(self) -> list[str]:
         """Make the views for people anew, under the names of the sources; no code reads them. Raises: Conflict."""

@@ -74,7 +74,7 @@ def plan_rules(
             trajectory_id = _latest(memory, snapshot)
         vector, space_id = _embedded(config, snapshot, query)
         stated = stated_query(config, query, vector)
-        said = stated or default_query(snapshot, memory, trajectory_id, space_id)
+        query_source = stated or default_query(snapshot, memory, trajectory_id, space_id)
         now = clock.now_us()
         asked = AssemblyInputs(
             snapshot=snapshot,
@@ -87,15 +87,15 @@ def plan_rules(
             config_hash=config.hash.hex(),
             principal=who.label,
             masks=Readers(who).masks(snapshot),
-            query=said.text,
-            query_embedding=said.vector,
-            vector_expected=said.origin == "caller",
-            query_from=said.origin,
+            query=query_source.text,
+            query_embedding=query_source.vector,
+            vector_expected=query_source.origin == "caller",
+            query_from=query_source.origin,
             space_id=space_id,
             once=PendingInjections(memory).waiting(trajectory_id),
         )
         searcher = Searcher(memory, config.search, tuple(kinds_of(store.catalog).values()))
-        return window_plan(assemble(asked, memory, searcher), said)
+        return window_plan(assemble(asked, memory, searcher), query_source)
     finally:
         store.close()
 
@@ -115,10 +115,10 @@ def _embedded(
     config: CaliberConfig, snapshot: ResidentSnapshot, query: str | None
 ) -> tuple[NDArray[np.float32] | None, SpaceId | None]:
     """Return the vector of a query in the space that is searched, if this configuration embeds for it."""
-    in_use = snapshot.space_in_use
-    if in_use is None or config.embedding_provider is None:
+    space_id = snapshot.space_in_use
+    if space_id is None or config.embedding_provider is None:
         return None, None
-    space = snapshot.spaces[in_use]
+    space = snapshot.spaces[space_id]
     provider = build_embedding_provider(config.embedding_provider)
     if (
         query is None

@@ -105,7 +105,7 @@ class SpaceTable(Table, of=EMBEDDING_SPACE):
         engine = self._engine
         engine.check_open()
         spaces = all_spaces(engine)
-        in_use = in_use_of(spaces)
+        active = in_use_of(spaces)
         kinds = kinds_embedded(engine)
         out = []
         for space in spaces:
@@ -114,7 +114,7 @@ class SpaceTable(Table, of=EMBEDDING_SPACE):
             _, pending = reembedding.count(engine.store, space.space_id.bytes, kinds)
             vectors = sum(row[1] for row in rows)
             state = _STATES[space.state]
-            if space.state is SpaceState.ACTIVE and space != in_use:
+            if space.state is SpaceState.ACTIVE and space != active:
                 state = _STATES[SpaceState.RETIRED]
             out.append(
                 SpaceReport(
@@ -157,23 +157,23 @@ class SpaceTable(Table, of=EMBEDDING_SPACE):
         """
         self._engine.check_open()
         embedder = self._embedder()
-        told = arguments.as_callback(progress, "progress") or unheard
-        return embedder.reembed(told, accept_refused=arguments.as_flag(accept_refused, "accept_refused"))
+        report = arguments.as_callback(progress, "progress") or unheard
+        return embedder.reembed(report, accept_refused=arguments.as_flag(accept_refused, "accept_refused"))
 
     def find(self, name: str) -> EmbeddingSpace:
         """Return a space by its name, its model if that has one space, its id, or how its id begins.
 
         Raises: NotFound; InvalidValue for what several spaces answer to.
         """
-        wanted = arguments.as_text(name, "name")
+        name_text = arguments.as_text(name, "name")
         spaces = all_spaces(self._engine)
-        found = [space for space in spaces if wanted in (space.name, str(space.space_id))]
+        found = [space for space in spaces if name_text in (space.name, str(space.space_id))]
         if not found:
-            by_id = len(wanted) >= _ID_PREFIX
+            by_id = len(name_text) >= _ID_PREFIX
             found = [
                 space
                 for space in spaces
-                if space.model_id == wanted or (by_id and str(space.space_id).startswith(wanted.lower()))
+                if space.model_id == name_text or (by_id and str(space.space_id).startswith(name_text.lower()))
             ]
         if len(found) > 1:
             reason = f"the name matches several spaces: {', '.join(space.name for space in found)}"
@@ -192,7 +192,7 @@ class SpaceTable(Table, of=EMBEDDING_SPACE):
         """
         engine = self._engine
         engine.check_open()
-        told = arguments.as_callback(progress, "progress") or unheard
+        report = arguments.as_callback(progress, "progress") or unheard
         space = self.find(name)
         self._check_droppable(space)
         engine.write(lambda uow: _retire(uow, space.space_id))
@@ -201,9 +201,9 @@ class SpaceTable(Table, of=EMBEDDING_SPACE):
         with engine.store.read() as session:
             rows = session.run(engine.store.statements["embedding.of_space"], (space.space_id.bytes,))
         total, dropped = sum(row[1] for row in rows), 0
-        while gone := engine.write(lambda uow: _drop_some(uow, space)):
-            dropped += gone
-            told(space.name, dropped, max(total, dropped))
+        while deleted := engine.write(lambda uow: _drop_some(uow, space)):
+            dropped += deleted
+            report(space.name, dropped, max(total, dropped))
         cached = (space.model_id, space.dimensions, _BATCH_ROWS)
         while engine.write(lambda uow: uow.execute("embedding_cache.drop_some", *cached)):
             pass
@@ -217,8 +217,8 @@ class SpaceTable(Table, of=EMBEDDING_SPACE):
         return dropped
 
     def _check_droppable(self, space: EmbeddingSpace) -> None:
-        in_use = in_use_of(all_spaces(self._engine))
-        if in_use is not None and in_use.space_id == space.space_id:
+        active = in_use_of(all_spaces(self._engine))
+        if active is not None and active.space_id == space.space_id:
             raise ConstraintViolation(
                 constraint="space in use",
                 reason=f"{space.name} is the active search space; configure another model as embedding_provider, run "
@@ -254,8 +254,8 @@ def _retire(uow: UnitOfWork, space_id: uuid.UUID) -> None:
     """Take a space out of every program's memory, so that its rows can go untold."""
     space: EmbeddingSpace = uow.get(EMBEDDING_SPACE, space_id.bytes)
     if space.state is not SpaceState.RETIRED:
-        in_use = in_use_of(uow.select_path(EMBEDDING_SPACE, "list_all"))
-        if in_use is not None and in_use.space_id == space_id:
+        active = in_use_of(uow.select_path(EMBEDDING_SPACE, "list_all"))
+        if active is not None and active.space_id == space_id:
             raise Conflict(entity_type="embedding_space", id=space.name, reason="the space became active meanwhile")
         uow.update(EMBEDDING_SPACE, dataclasses.replace(space, state=SpaceState.RETIRED))
 
@@ -285,14 +285,14 @@ def sweep(engine: Engine, *, dry_run: bool) -> Sweep:
     With ``dry_run`` they are counted only.
     """
     engine.check_open()
-    gone = out_of_use = 0
+    deleted = out_of_use = 0
     for kind in EmbeddedKinds(engine.store.catalog, engine.config).all:
         for rows in _pages(engine, f"embedding.strays_{kind}", dry_run):
             orphans = sum(bool(row[1]) for row in rows)
-            gone += orphans
+            deleted += orphans
             out_of_use += len(rows) - orphans
     unknown = sum(len(rows) for rows in _pages(engine, "embedding.spaceless", dry_run))
-    return Sweep(gone, out_of_use, unknown, _empty_spaces(engine, dry_run), not dry_run)
+    return Sweep(deleted, out_of_use, unknown, _empty_spaces(engine, dry_run), not dry_run)
 
 
 def _pages(engine: Engine, statement: str, dry_run: bool) -> Any:
@@ -319,7 +319,7 @@ def _pages(engine: Engine, statement: str, dry_run: bool) -> Any:
 
 def _empty_spaces(engine: Engine, dry_run: bool) -> tuple[str, ...]:
     embedder = engine.part(Embeddings).embedder
-    own = None if embedder is None else embedder.space.space_id
+    open_space_id = None if embedder is None else embedder.space.space_id
 
     def find(uow: UnitOfWork) -> list[EmbeddingSpace]:
         spaces: list[EmbeddingSpace] = uow.select_path(EMBEDDING_SPACE, "list_all")
@@ -327,7 +327,7 @@ def _empty_spaces(engine: Engine, dry_run: bool) -> tuple[str, ...]:
             space
             for space in spaces
             if space.state is SpaceState.RETIRED
-            and space.space_id != own
+            and space.space_id != open_space_id
             and not uow.select("embedding.of_space", space.space_id.bytes)
         ]
         for space in () if dry_run else empty:
@@ -448,11 +448,11 @@ def in_short(engine: Engine) -> dict[str, Any] | None:
     if embedder is None:
         return None
     snapshot = engine.memory.snapshot
-    in_use = engine.part(Embeddings).searched(snapshot)
+    active = engine.part(Embeddings).searched(snapshot)
     filling = embedder.backfiller.is_filling
     return {
-        "in_use": None if in_use is None else in_use.name,
-        "answering": in_use is not None and embedder.answering(in_use.space_id) is not None,
+        "in_use": None if active is None else active.name,
+        "answering": active is not None and embedder.answering(active.space_id) is not None,
         "filling": embedder.space.name if filling else None,
         "filled_by": engine.config.embedding.reembed if filling else None,
     }

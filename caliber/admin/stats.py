@@ -109,8 +109,8 @@ def _visible_records(engine: Engine, records: dict[str, int], principal: Princip
 def _tells_of_no_other(relation: Relation) -> bool:
     """Return whether records are of somebody's own, seen by all, and hang on no others."""
     erase = relation.erase
-    own = relation.exported is not None and relation.readers is None
-    return own and erase is not None and not erase.hangs_on and erase.cache is None
+    is_public = relation.exported is not None and relation.readers is None
+    return is_public and erase is not None and not erase.hangs_on and erase.cache is None
 
 
 def verify(engine: Engine) -> list[str]:

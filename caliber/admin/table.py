@@ -48,9 +48,9 @@ def _bound(column: Column, value: Any) -> Any:
         return arguments.as_enum(value, column.enum, column.name).value
     if isinstance(value, datetime):
         return to_us(value, column.name)
-    wanted = _TYPES.get(column.type)
-    if wanted is not None and (not isinstance(value, wanted) or isinstance(value, bool)):
-        raise DTypeError(field=column.name, expected=wanted.__name__, got=type(value).__name__)
+    expected = _TYPES.get(column.type)
+    if expected is not None and (not isinstance(value, expected) or isinstance(value, bool)):
+        raise DTypeError(field=column.name, expected=expected.__name__, got=type(value).__name__)
     return value
 
 

@@ -65,7 +65,7 @@ class ScopeTable(Table, of=SCOPE):
         deadline_ms: int | None = None,
     ) -> Scope:
         """Close a scope without running policies. Raises: NotFound, InvalidStateTransition (C-325)."""
-        wanted = arguments.as_uuid(scope_id, "scope_id")
+        scope = arguments.as_uuid(scope_id, "scope_id")
         if summary is not None:
             arguments.as_text(summary, "summary")
         made = arguments.as_uuids(artifact_ids, "artifact_ids")
@@ -74,13 +74,13 @@ class ScopeTable(Table, of=SCOPE):
         def work(uow: UnitOfWork) -> Scope:
             closed = lifecycle.close_scope(
                 uow,
-                wanted,
+                scope,
                 summary=summary,
                 estimator=self._engine.estimator,
                 artifact_ids=list(made),
                 checkpoint_id=checkpoint,
             )
-            trigger_jobs.cancel(self._engine, uow, "list_by_scope", wanted.bytes, SCOPE_CLOSED)
+            trigger_jobs.cancel(self._engine, uow, "list_by_scope", scope.bytes, SCOPE_CLOSED)
             Retaining(self._engine).scope_closed(uow, closed)
             return closed
 
@@ -101,10 +101,10 @@ class TurnTable(Table, of=TURN):
 
     def delete_by_scope(self, scope_id: Any, *, deadline_ms: int | None = None) -> int:
         """Delete a scope's turns, keeping their content for replay; return how many (C-346)."""
-        wanted = arguments.as_uuid(scope_id, "scope_id")
+        scope = arguments.as_uuid(scope_id, "scope_id")
 
         def work(uow: UnitOfWork) -> int:
-            turns: list[Turn] = uow.select_path(TURN, "list_by_scope", wanted.bytes)
+            turns: list[Turn] = uow.select_path(TURN, "list_by_scope", scope.bytes)
             for turn in turns:
                 uow.delete(TURN, turn)
             return len(turns)
@@ -177,12 +177,12 @@ class NoteTable(_Similar, of=NOTE):
 
     def count_by_trajectory(self, trajectory_id: Any, *, deadline_ms: int | None = None) -> int:
         """Return how many notes name a trajectory as their source (C-343)."""
-        wanted = arguments.as_uuid(trajectory_id, "trajectory_id")
+        trajectory = arguments.as_uuid(trajectory_id, "trajectory_id")
         self._engine.check_open()
         plan = self._plans.drawn_from
         assert plan is not None  # notes list the tasks that they were drawn from
         with bounded(deadline_ms), self._engine.store.read() as session:
-            return len(session.run(plan, (wanted.bytes,)))
+            return len(session.run(plan, (trajectory.bytes,)))
 
 
 class CheckpointTable(Table, of=CHECKPOINT):
@@ -195,10 +195,10 @@ class CheckpointTable(Table, of=CHECKPOINT):
 
     def delete_oldest(self, trajectory_id: Any, keep: int, *, deadline_ms: int | None = None) -> int:
         """Delete all but a trajectory's newest ``keep`` checkpoints; return how many (C-352)."""
-        wanted = arguments.as_uuid(trajectory_id, "trajectory_id")
+        trajectory = arguments.as_uuid(trajectory_id, "trajectory_id")
         arguments.as_whole(keep, "keep")
         with bounded(deadline_ms):
-            return self._engine.write(lambda uow: uow.execute("checkpoint.prune", wanted.bytes, keep))
+            return self._engine.write(lambda uow: uow.execute("checkpoint.prune", trajectory.bytes, keep))
 
 
 class WindowTable(Table, of=CONTEXT_WINDOW):
@@ -216,10 +216,10 @@ class EventTable(Table, of=EVENT):
 
     def delete_by_trajectory(self, trajectory_id: Any, *, deadline_ms: int | None = None) -> int:
         """Delete a trajectory's trace, but no audit record; return how many events (C-358)."""
-        wanted = arguments.as_uuid(trajectory_id, "trajectory_id")
+        trajectory = arguments.as_uuid(trajectory_id, "trajectory_id")
         with bounded(deadline_ms):
             self._engine.behind.flush()
-            return self._engine.write(lambda uow: uow.execute("event.drop_trace", wanted.bytes))
+            return self._engine.write(lambda uow: uow.execute("event.drop_trace", trajectory.bytes))
 
 
 class EmbeddingCacheTable(Table, of=EMBEDDING_CACHE):

@@ -177,10 +177,10 @@ class AsyncLocking(AsyncFace):
                 )
             except LockAcquisitionFailed:
                 # A thread that waited would be missing where the lock is to be given back.
-                left = until - time.monotonic()
-                if left <= 0:
+                remaining = until - time.monotonic()
+                if remaining <= 0:
                     raise
-            await asyncio.sleep(min(WAIT_STEP_S, left))
+            await asyncio.sleep(min(WAIT_STEP_S, remaining))
 
 
 class AsyncSubscribing(AsyncFace):

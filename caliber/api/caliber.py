@@ -143,9 +143,9 @@ class Caliber(TaskMethods, NoteMethods, RecordMethods, Facets, AbstractContextMa
 
         Raises: NotFound for a window that was never persisted or has expired.
         """
-        wanted = None if exclusion is None else arguments.as_uuid(exclusion, "exclusion")
+        record_id = None if exclusion is None else arguments.as_uuid(exclusion, "exclusion")
         with bounded(deadline_ms):
-            return self._reader.explain(arguments.as_uuid(window_id, "window_id"), wanted)
+            return self._reader.explain(arguments.as_uuid(window_id, "window_id"), record_id)
 
     def replay(self, window_id: Id, *, deadline_ms: int | None = None) -> ContextWindow:
         """Return a persisted window again, byte for byte, whatever became of its sources since.
@@ -175,10 +175,10 @@ class Caliber(TaskMethods, NoteMethods, RecordMethods, Facets, AbstractContextMa
         Raises: PermissionDenied unless this handle's principal is an admin, or the same one; DTypeError, InvalidValue.
         """
         self._engine.check_open()
-        wanted = arguments.as_principal(principal)
-        if wanted != self._principal:
-            self._principal.require_admin("act as", wanted.label)
-        return Caliber(self._engine, wanted)
+        identity = arguments.as_principal(principal)
+        if identity != self._principal:
+            self._principal.require_admin("act as", identity.label)
+        return Caliber(self._engine, identity)
 
     @property
     def principal(self) -> Principal:
@@ -214,8 +214,8 @@ class Caliber(TaskMethods, NoteMethods, RecordMethods, Facets, AbstractContextMa
         """
         from caliber.erasure.service import Forgetting
 
-        for field, given in (("dry_run", dry_run), ("even_if_shared", even_if_shared), ("scrub_log", scrub_log)):
-            arguments.as_flag(given, field)
+        for field, flag in (("dry_run", dry_run), ("even_if_shared", even_if_shared), ("scrub_log", scrub_log)):
+            arguments.as_flag(flag, field)
         with bounded(deadline_ms):
             return Forgetting(self._engine, self._principal).forget(
                 entity, texts, dry_run=dry_run, even_if_shared=even_if_shared, wait_ms=wait_ms, scrub_log=scrub_log

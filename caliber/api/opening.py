@@ -113,8 +113,8 @@ def restore(
     """
     settings = _of_tenant(config_of(config), tenant)
     source, over = arguments.as_path(path, "path"), arguments.as_flag(replace, "replace")
-    told = arguments.as_callback(progress, "progress") or unheard
-    return backups.restore(settings, source, replace=over, progress=told)
+    report = arguments.as_callback(progress, "progress") or unheard
+    return backups.restore(settings, source, replace=over, progress=report)
 
 
 def purge(

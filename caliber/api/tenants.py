@@ -103,9 +103,9 @@ class Tenants:
             tenant = self._directory.enter(name, self._directory.new_place(name, source))
         except Conflict:
             if exist_ok:
-                known = self._directory.find(name)
-                if known is not None and known.state in (TenantState.ACTIVE, TenantState.COPYING):
-                    return known
+                existing = self._directory.find(name)
+                if existing is not None and existing.state in (TenantState.ACTIVE, TenantState.COPYING):
+                    return existing
             raise
         storage = self._directory.storage(tenant, tenant.place)
         make_role(storage)
@@ -135,8 +135,8 @@ class Tenants:
 
         Raises: Conflict, Unavailable, StorageError; then the tenant is where it was, open to writers
         """
-        told = arguments.as_callback(progress, "progress") or unheard
-        hooks = Hooks(check=self._check, complete=self._complete, progress=told)
+        on_progress = arguments.as_callback(progress, "progress") or unheard
+        hooks = Hooks(check=self._check, complete=self._complete, progress=on_progress)
         report = Move(self._directory, name, source, self._clock_us, hooks).run()
         try:
             build_index_of(self._at(report.tenant))  # others use the tenant meanwhile
@@ -144,11 +144,11 @@ class Tenants:
             return dataclasses.replace(report, not_indexed=error.message)
         return report
 
-    def _check(self, left: Any) -> None:
+    def _check(self, source: Any) -> None:
         """Refuse a store of another version: it is to be migrated before it moves. Raises: SchemaMismatch."""
-        backend(left.adapter).open_store(self._with(left), clock_us=self._clock_us).close()
+        backend(source.adapter).open_store(self._with(source), clock_us=self._clock_us).close()
 
-    def _complete(self, left: Any, entered: Any, forgotten: bool) -> None:
+    def _complete(self, source: Any, entered: Any, forgotten: bool) -> None:
         """Make what a store keeps beside its rows: full text, where the old one had it or searches need it.
 
         What was forgotten during the move was in the copy first: its files are rid of it. Raises: Unavailable
@@ -166,7 +166,7 @@ class Tenants:
                 " or give the move up and begin anew",
                 reason="busy",
             )
-        if able and (config.search.mode == "backend" or self._has_full_text(left)):
+        if able and (config.search.mode == "backend" or self._has_full_text(source)):
             rebuild_full_text(config)
 
     def _has_full_text(self, storage: Any) -> bool:

@@ -90,16 +90,18 @@ class Root(LazyGroup):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        given = list(sys.argv[1:] if args is None else args)
+        arguments = list(sys.argv[1:] if args is None else args)
         settings = Settings()
         _never_fail_to_print()
 
         def run() -> Any:
-            return super(Root, self).main(given, prog_name, complete_var, standalone_mode=False, obj=settings, **extra)
+            return super(Root, self).main(
+                arguments, prog_name, complete_var, standalone_mode=False, obj=settings, **extra
+            )
 
         from caliber.cli.failures import guarded
 
-        code = guarded(run, settings, json_asked="--json" in given)
+        code = guarded(run, settings, json_asked="--json" in arguments)
         if standalone_mode:
             sys.exit(code)
         return code

@@ -81,10 +81,10 @@ def chosen(folder: Path, groups: tuple[str, ...]) -> list[Path]:
     }
     for word in groups:
         if not _WORD.match(word) or not any(word.lower() in name for file in names.values() for name in file):
-            known = sorted({name.removeprefix("test_") for file in names.values() for name in file})
-            raise UsageError(f"no benchmark has {word!r} in its name", f"there are: {', '.join(known)}")
-    wanted = [word.lower() for word in groups] or [""]
-    return [path for path, file in names.items() if any(word in name for word in wanted for name in file)]
+            group_names = sorted({name.removeprefix("test_") for file in names.values() for name in file})
+            raise UsageError(f"no benchmark has {word!r} in its name", f"there are: {', '.join(group_names)}")
+    words = [word.lower() for word in groups] or [""]
+    return [path for path, file in names.items() if any(word in name for word in words for name in file)]
 
 
 def _options(groups: tuple[str, ...], quick: bool, rows: bool, plot: Path | None) -> list[str]:

@@ -50,9 +50,9 @@ def export(settings: Settings, path: Path, relations: tuple[str, ...], force: bo
     done: list[dict[str, Any]] = []
     with settings.memory() as memory:
         files = _targets(path, relations, memory.storage.exported)
-        taken = [str(file) for _, file in files if file.exists()]
-        if taken and not force:
-            raise UsageError(f"{taken[0]} is there already", "choose another PATH, or overwrite with --force")
+        existing = [str(file) for _, file in files if file.exists()]
+        if existing and not force:
+            raise UsageError(f"{existing[0]} is there already", "choose another PATH, or overwrite with --force")
         memory.flush()
         path.parent.mkdir(parents=True, exist_ok=True)
         # What refers to others first: what somebody adds meanwhile then refers to nothing that is missing.
@@ -70,17 +70,17 @@ def export(settings: Settings, path: Path, relations: tuple[str, ...], force: bo
     settings.out.result(document, human)
 
 
-def _targets(path: Path, relations: tuple[str, ...], known: Mapping[str, bool]) -> list[tuple[str, Path]]:
-    unknown = [name for name in relations if name not in known]
+def _targets(path: Path, relations: tuple[str, ...], plurals: Mapping[str, bool]) -> list[tuple[str, Path]]:
+    unknown = [name for name in relations if name not in plurals]
     if unknown:
-        hint = did_you_mean(unknown[0], known, f"it exports {', '.join(known)}", mark="'")
+        hint = did_you_mean(unknown[0], plurals, f"it exports {', '.join(plurals)}", mark="'")
         raise UsageError(f"the store exports no {unknown[0]}", hint)
-    relations = relations or tuple(name for name, unasked in known.items() if unasked)
+    relations = relations or tuple(name for name, unasked in plurals.items() if unasked)
     if path.suffix == _ENDING:
         if len(relations) != 1:
             raise UsageError(f"{path} is one file", "name one --relation for it, or give a folder")
         return [(relations[0], path)]
-    return [(relation, path / f"{relation}{_ENDING}") for relation in known if relation in relations]
+    return [(relation, path / f"{relation}{_ENDING}") for relation in plurals if relation in relations]
 
 
 def _export(memory: Caliber, out: Output, relation: str, file: Path) -> int:
@@ -131,18 +131,18 @@ def import_(settings: Settings, path: Path, relations: tuple[str, ...], on_exist
     settings.out.result(document, human)
 
 
-def _sources(path: Path, relations: tuple[str, ...], known: Iterable[str]) -> list[tuple[str | None, Path]]:
+def _sources(path: Path, relations: tuple[str, ...], plurals: Iterable[str]) -> list[tuple[str | None, Path]]:
     if not path.is_dir():
         if len(relations) > 1:
             raise UsageError(f"{path} is one file", "name at most one --relation for it")
         return [(relations[0] if relations else None, path)]
     found = [
         (relation, path / f"{relation}{_ENDING}")
-        for relation in known
+        for relation in plurals
         if (not relations or relation in relations) and (path / f"{relation}{_ENDING}").exists()
     ]
     if not found:
-        raise UsageError(f"{path} holds no records", f"expected files such as {next(iter(known))}{_ENDING}")
+        raise UsageError(f"{path} holds no records", f"expected files such as {next(iter(plurals))}{_ENDING}")
     return found  # type: ignore[return-value]
 
 

@@ -120,12 +120,12 @@ def purge(
             dry_run=dry_run,
             yes=yes,
         )
-    wanted = as_id(trajectory)
+    trajectory_id = as_id(trajectory)
     with settings.memory(note=False) as memory:
         return _carry_out(
             settings.out,
             lambda rehearsal: memory.admin.purge_trajectory(
-                wanted, dry_run=rehearsal, wait_ms=wait_ms, scrub_log=scrub_log
+                trajectory_id, dry_run=rehearsal, wait_ms=wait_ms, scrub_log=scrub_log
             ),
             dry_run=dry_run,
             yes=yes,

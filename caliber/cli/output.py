@@ -184,10 +184,10 @@ class _Lines:
     def _pace(self, now: float) -> str:
         """Return how many a second there were, and how long the rest will take."""
         a_second = (self._done - self._before) / max(now - self._begun, 1e-6)
-        left = (
+        remaining = (
             "" if self._total is None or not a_second else f", {time_text((self._total - self._done) / a_second)} left"
         )
-        return f", {a_second:,.0f} a second{left}"
+        return f", {a_second:,.0f} a second{remaining}"
 
 
 @contextmanager

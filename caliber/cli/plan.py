@@ -40,8 +40,8 @@ def plan(settings: Settings, file: Path | None, trajectory: str, query: str | No
     if file is not None:
         settings.config = file
     config = settings.load()
-    wanted = None if trajectory == LATEST else as_id(trajectory, "trajectory")
-    found = plan_rules(config, wanted, query=query, max_tokens=max_tokens)
+    trajectory_id = None if trajectory == LATEST else as_id(trajectory, "trajectory")
+    found = plan_rules(config, trajectory_id, query=query, max_tokens=max_tokens)
     settings.out.result(_document(found), lambda: _print(settings.out, found))
 
 
@@ -77,8 +77,8 @@ def _print(out: Output, found: WindowPlan) -> None:
         if item.filter is not None:
             out.print(f"    where {printable(item.filter)}")
         through = "" if item.filter is None else f", {item.through} pass the filter"
-        taken = f"{item.considered} considered{through}, {item.taken} taken ({item.cost_tokens} tokens)"
-        out.print(f"    {taken}; {item.included} included ({item.used_tokens} tokens)")
+        counts = f"{item.considered} considered{through}, {item.selected} selected ({item.cost_tokens} tokens)"
+        out.print(f"    {counts}; {item.included} included ({item.used_tokens} tokens)")
         for reason, count in item.excluded.items():
             out.print(f"    {plural(count, 'record')} left out: {reason}")
     out.print(f"{window.used_tokens} of {window.max_tokens} tokens used, {found.left_tokens} left")

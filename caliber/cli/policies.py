@@ -41,8 +41,8 @@ def _rules(config: CaliberConfig, scheduled: list[ScheduledRule]) -> list[dict[s
     out = []
     for policy in config.policies:
         for place, rule in enumerate(policy.rules):
-            known = due.get((policy.name, place), {"policy": policy.name, "rule": place})
-            out.append({**known, "on": rule.on.value, "actions": [action.shown for action in rule.actions]})
+            job = due.get((policy.name, place), {"policy": policy.name, "rule": place})
+            out.append({**job, "on": rule.on.value, "actions": [action.shown for action in rule.actions]})
     return out
 
 
@@ -55,8 +55,10 @@ def _print(out: Output, found: dict[str, Any]) -> None:
         trigger = f'schedule("{rule["cron"]}")' if "cron" in rule else rule["on"]
         out.print(f"{rule['policy']}: on {trigger}: {', '.join(rule['actions'])}")
         if "cron" in rule:
-            known = rule["covered_at"]
-            since = "new: counts from the first look" if known is None else f"done up to {known:%Y-%m-%d %H:%M}"
+            covered_at = rule["covered_at"]
+            since = (
+                "new: counts from the first look" if covered_at is None else f"done up to {covered_at:%Y-%m-%d %H:%M}"
+            )
             if rule["running_since"] is not None:
                 since = f"a run of {rule['running_since']:%Y-%m-%d %H:%M} is not finished"
             out.print(f"    next {rule['next_at']:%Y-%m-%d %H:%M} {found['time_zone']}, {since}")

@@ -75,8 +75,8 @@ def context(
     The window is recorded: `caliber explain` and `caliber replay` take its id.
     """
     with settings.memory() as memory:
-        wanted = trajectory_id_of(memory, trajectory)
-        window = memory.assemble_context(wanted, query=query, max_tokens=max_tokens)
+        trajectory_id = trajectory_id_of(memory, trajectory)
+        window = memory.assemble_context(trajectory_id, query=query, max_tokens=max_tokens)
 
         def human() -> None:
             if text_only:
@@ -171,9 +171,9 @@ def search(
     """
     if filters and where is not None:
         raise UsageError("--filter and --where exclude each other", "put all conditions into --where, joined by `and`")
-    wanted = named_values(filters)
+    values = named_values(filters)
     with settings.memory() as memory:
-        conditions = conditions_of(wanted, memory, kinds) or where
+        conditions = conditions_of(values, memory, kinds) or where
         found = memory.search(query, kinds=kinds or None, limit=limit, filter=conditions)
         records = [show.peek(memory, hit.id) for hit in found.hits]
         hits = [

@@ -76,7 +76,7 @@ def assemble(inputs: AssemblyInputs, texts: TextSource, searcher: Searcher) -> A
         cut_offs=tuple(gathered.cut_offs),
         degraded=tuple(gathered.degraded),
         once=inputs.once,
-        own=plan.declared,
+        declared=plan.declared,
     )
     window = build_window(facts, decided, rendered, ranked.id_of)
     return Assembled(window, lambda: pack_record(facts, decided, rendered), decided, gathered.selections)
@@ -123,19 +123,19 @@ def check_budget(max_tokens: int, token_budget: int) -> None:
         raise InvalidValue(field="max_tokens", reason=f"{max_tokens} is more than token_budget ({token_budget}) allows")
 
 
-def extra_texts(plan: AssemblyPlan, given: Any) -> dict[str, str]:
+def extra_texts(plan: AssemblyPlan, texts: Any) -> dict[str, str]:
     """Return the texts a caller gave for persona and custom sections; empty ones are left out.
 
     Raises: InvalidValue for a section that is not configured, or a text that is none.
     """
     out: dict[str, str] = {}
-    for name, text in given.items():
+    for name, text in texts.items():
         section = plan.by_name.get(name)
         if section is None or section.source not in (PERSONA, EXTRA):
-            known = ", ".join(s.name for s in plan.sections if s.source in (PERSONA, EXTRA))
+            names = ", ".join(s.name for s in plan.sections if s.source in (PERSONA, EXTRA))
             raise InvalidValue(
                 field="extra_sections",
-                reason=f"no section {name!r} takes a text; those that do: {known}; others are declared in "
+                reason=f"no section {name!r} takes a text; those that do: {names}; others are declared in "
                 'section_priorities.custom, such as custom = [["tools", 40]]',
             )
         if text is None or text == "":

@@ -65,11 +65,11 @@ def times_of(turns: RelationSnapshot, rows: NDArray[np.int64]) -> NDArray[np.int
 def last_said(snapshot: ResidentSnapshot, trajectory: bytes) -> int:
     """Return the row of the last user turn of a task, or -1."""
     turns, scopes = snapshot[TURNS], snapshot[SCOPES]
-    own = scopes.group("trajectory_id", trajectory)
+    own_scopes = scopes.group("trajectory_id", trajectory)
     user = turns.enum_code("role", TurnRole.USER.value)
-    for scope in own[np.argsort(-scopes.column("sequence_number")[own], kind="stable")].tolist():
+    for scope in own_scopes[np.argsort(-scopes.column("sequence_number")[own_scopes], kind="stable")].tolist():
         rows = turns.group("scope_id", scopes.entity_id(scope).bytes)
-        said = rows[turns.column("role")[rows] == user]
-        if len(said):
-            return int(said[np.argmax(turns.column("turn_number")[said])])
+        user_rows = rows[turns.column("role")[rows] == user]
+        if len(user_rows):
+            return int(user_rows[np.argmax(turns.column("turn_number")[user_rows])])
     return -1

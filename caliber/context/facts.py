@@ -41,10 +41,10 @@ class WindowFacts:
     once: tuple[OneShot, ...] = ()
     query_from: str = "caller"
     """Where the query came from: the caller, the last user turn, or the goal of the task."""
-    own: Mapping[int, str] = field(default_factory=dict)
+    declared: Mapping[int, str] = field(default_factory=dict)
     """The relations of declared memories by the source that stands for each."""
 
     def relation_of(self, source: int) -> str | None:
         """Return the relation behind a source, or None for a text that is no record."""
         relation = RECORDS.get(source)
-        return self.own.get(source) if relation is None else relation.name
+        return self.declared.get(source) if relation is None else relation.name

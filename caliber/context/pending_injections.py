@@ -56,23 +56,23 @@ class PendingInjections(Deferred):
         """Return the claim that the next window of a trajectory would take, without taking it."""
         return self._claim(trajectory_id, take=False).rules
 
-    def claim(self, trajectory_id: uuid.UUID, gone: Set[tuple[bytes, int]] = frozenset()) -> Claim:
+    def claim(self, trajectory_id: uuid.UUID, consumed: Set[tuple[bytes, int]] = frozenset()) -> Claim:
         """Take what waits for the next window of a trajectory; nobody else in this process gets it.
 
-        ``gone`` are rows that another process took, whatever memory says.
+        ``consumed`` are rows that another process took, whatever memory says.
         """
         if not self._memory.snapshot[_NAME].count():
             return NO_CLAIM
-        return self._claim(trajectory_id, take=True, gone=gone)
+        return self._claim(trajectory_id, take=True, consumed=consumed)
 
-    def _claim(self, trajectory_id: uuid.UUID, *, take: bool, gone: Set[tuple[bytes, int]] = frozenset()) -> Claim:
+    def _claim(self, trajectory_id: uuid.UUID, *, take: bool, consumed: Set[tuple[bytes, int]] = frozenset()) -> Claim:
         with self._lock:
             pending = self._memory.snapshot[_NAME]
             rows, rules = [], {}
             for number in pending.group("trajectory_id", trajectory_id.bytes).tolist():
                 row: PendingInjection = self._memory.entity(pending, number)
                 key = row.injection_id.bytes
-                if self._taken.get(key) == row.version or (key, row.version) in gone:
+                if self._taken.get(key) == row.version or (key, row.version) in consumed:
                     continue
                 rows.append((key, row.version))
                 rules[row.origin] = OneShot(
@@ -150,7 +150,7 @@ def ask_for(uow: UnitOfWork, trajectory_id: uuid.UUID, memory: str, mode: Inject
     if memory == CONVERSATION and not mode.kind.ranks:
         return False
     key = _key_of(trajectory_id, origin)
-    known: PendingInjection | None = uow.find(PENDING_INJECTION, key.bytes)
+    existing: PendingInjection | None = uow.find(PENDING_INJECTION, key.bytes)
     new = PendingInjection(
         injection_id=key,
         trajectory_id=TrajectoryId(trajectory_id),
@@ -161,10 +161,10 @@ def ask_for(uow: UnitOfWork, trajectory_id: uuid.UUID, memory: str, mode: Inject
         count=mode.count,
         min_relevance=mode.min_relevance,
     )
-    if known is None:
+    if existing is None:
         uow.insert_new(PENDING_INJECTION, new)
     else:
-        uow.update(PENDING_INJECTION, replace(new, version=known.version))
+        uow.update(PENDING_INJECTION, replace(new, version=existing.version))
     return True
 
 

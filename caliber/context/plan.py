@@ -54,8 +54,8 @@ def source_type_of(source: int) -> SourceType:
 
 def has_records(sources: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return the candidates that are records, not texts of the configuration or of a caller."""
-    known: NDArray[np.bool_] = ~np.isin(sources, list(_TEXTS))
-    return known
+    is_record: NDArray[np.bool_] = ~np.isin(sources, list(_TEXTS))
+    return is_record
 
 
 _TITLES: Final = {
@@ -160,7 +160,7 @@ class AssemblyPlan:
     """The sections of rules that bring records, in the order in which they take them."""
     governed: bool = False
     """Whether records enter by rules only."""
-    silent: bool = False
+    turns_by_rules_only: bool = False
     """Whether older turns enter only as rules rank them."""
     records: Mapping[int, Relation] = field(default_factory=lambda: RECORDS)
     """The relations that the window is made of, by source: declared ones too where there are rules or recall."""
@@ -195,8 +195,8 @@ class AssemblyPlan:
     def section_of_record(self, source: int) -> int:
         """Return the section of a record without rules: that of its kind, or the section of all that is recalled."""
         kind = self.records[source].in_windows.section
-        own = PASSAGE if source == SUMMARY else _STANDING[kind]
-        return int(self.section_of_source[own])
+        shown_source = PASSAGE if source == SUMMARY else _STANDING[kind]
+        return int(self.section_of_source[shown_source])
 
     @cached_property
     def estimator(self) -> Estimator:
@@ -288,13 +288,13 @@ def _sections(config: CaliberConfig, rules: Sequence[RulePlan]) -> list[_Named]:
     brought = [named(rule.section, rule.type, source, rule) for rule, source in bringing]
     spoken = next((rule for rule in rules if speaks(rule) and rule.origin is None), None)
     conversation = named(SectionType.USER.value, SectionType.USER, SPOKEN, spoken)
-    own = [] if config.injection_rules else [named(kind.value, kind, source) for kind, source in _STANDING.items()]
+    standing = [] if config.injection_rules else [named(kind.value, kind, source) for kind, source in _STANDING.items()]
     if config.assembly.order != "stable_first":
-        records = [item for item in own if item.type is not SectionType.RECALL]
+        records = [item for item in standing if item.type is not SectionType.RECALL]
         return [*fixed, *custom, *records, *brought, conversation]
     # What follows the query stands after the older turns and before the last user message.
-    lead = [item for item in (*own, *brought) if item.source == SUMMARY]
-    following = [item for item in (*own, *brought) if item.source != SUMMARY]
+    lead = [item for item in (*standing, *brought) if item.source == SUMMARY]
+    following = [item for item in (*standing, *brought) if item.source != SUMMARY]
     current = named(SectionType.CURRENT.value, SectionType.CURRENT, SPOKEN)
     return [*fixed, *custom, *lead, conversation, *following, current]
 
@@ -419,7 +419,8 @@ def plan_with(config: CaliberConfig, measures: Measures, once: tuple[OneShot, ..
             next(section for section in sections if section.rule is rule) for rule in rules if not speaks(rule)
         ),
         governed=bool(config.injection_rules),
-        silent=spoken is None and any(rule.memory == CONVERSATION and rule.origin is None for rule in rules),
+        turns_by_rules_only=spoken is None
+        and any(rule.memory == CONVERSATION and rule.origin is None for rule in rules),
         records=records,
         reach=config.recall.reach,
         most=_most(config, records),

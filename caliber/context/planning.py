@@ -23,11 +23,11 @@ from caliber.model.windows import ContextWindow, CutOff
 
 @dataclass(frozen=True, slots=True)
 class RuleOutcome:
-    """One rule. ``once`` says who asked for it, where it is a rule of this window alone.
+    """One rule. ``once`` names the origin of a rule that holds for this window alone.
 
-    Units: ``considered`` records could have entered, of which the filter let ``through``, the rule took ``taken``, and
-    the budget ``included``; ``cost_tokens`` would be all that it took, ``used_tokens`` is its finished section;
-    ``excluded`` counts what was taken and is not in the window, by reason.
+    Units: of ``considered`` records the filter matched ``through``, the rule selected ``selected``, and ``included``
+    fit the budget. ``cost_tokens`` is the cost of all selected records, ``used_tokens`` that of the finished section;
+    ``excluded`` counts selected records that are not in the window, by reason.
     """
 
     rule: str
@@ -39,7 +39,7 @@ class RuleOutcome:
     cap_tokens: int | None
     considered: int
     through: int
-    taken: int
+    selected: int
     cost_tokens: int
     included: int
     used_tokens: int
@@ -69,8 +69,8 @@ def window_plan(assembled: Assembled, query: DefaultQuery) -> WindowPlan:
         count = int(np.count_nonzero(np.isin(decided.ranked[SECTION], [item.index for item in plan.conversation])))
         out.append(_outcome(assembled, plan.conversation, *_of_conversation(cuts, count)))
     out.sort(key=lambda item: -item.priority)
-    left = plan.budget(window.max_tokens) - window.used_tokens
-    return WindowPlan(window, tuple(out), left, query.text, query.origin)
+    unused = plan.budget(window.max_tokens) - window.used_tokens
+    return WindowPlan(window, tuple(out), unused, query.text, query.origin)
 
 
 def _of_conversation(cuts: list[CutOff], count: int) -> tuple[int, int]:
@@ -100,7 +100,7 @@ def _outcome(assembled: Assembled, sections: Sequence[SectionPlan], considered: 
         cap_tokens=section.cap_tokens,
         considered=considered,
         through=through,
-        taken=len(places),
+        selected=len(places),
         cost_tokens=sum(decided.tokens(place) for place in places.tolist()),
         included=included,
         used_tokens=sum(item.tokens for item in filled_sections(decided) if item.section in sections),

@@ -70,8 +70,8 @@ def _type_of(memory: str, kind: InjectionKind) -> SectionType:
     """Return the type of a rule's section; turns that a rule ranks are recalled, and no part of the conversation."""
     if memory == CONVERSATION:
         return SectionType.RECALL if kind.ranks else SectionType.USER
-    own = section_of(memory)
-    return SectionType.CUSTOM if own is None else own
+    section = section_of(memory)
+    return SectionType.CUSTOM if section is None else section
 
 
 def rule_plans(config: CaliberConfig, once: Iterable[OneShot] = ()) -> tuple[RulePlan, ...]:
@@ -80,13 +80,14 @@ def rule_plans(config: CaliberConfig, once: Iterable[OneShot] = ()) -> tuple[Rul
     Raises: MultipleErrors for a filter that does not compile.
     """
     declared = config.injection_rules
-    own = {memory.name: memory.declared for memory in config.memories}
+    declarations = {memory.name: memory.declared for memory in config.memories}
     out = [
-        _plan(rule, *names, own.get(rule.memory)) for rule, names in zip(declared, rule_names(declared), strict=True)
+        _plan(rule, *names, declarations.get(rule.memory))
+        for rule, names in zip(declared, rule_names(declared), strict=True)
     ]
-    taken = {name for rule in out for name in (rule.name, rule.section)}
-    taken.update(name for name, _ in config.section_priorities.custom)
-    shots = list(_shots(config, out, once, taken))
+    used_names = {name for rule in out for name in (rule.name, rule.section)}
+    used_names.update(name for name, _ in config.section_priorities.custom)
+    shots = list(_shots(config, out, once, used_names))
     return tuple(sorted([*out, *shots], key=lambda rule: -rule.priority))
 
 
@@ -102,7 +103,7 @@ def _plan(rule: InjectionRule, name: str, section: str, declared: MemoryType | N
 
 
 def _shots(
-    config: CaliberConfig, standing: Iterable[RulePlan], once: Iterable[OneShot], taken: set[str]
+    config: CaliberConfig, standing: Iterable[RulePlan], once: Iterable[OneShot], used_names: set[str]
 ) -> Iterator[RulePlan]:
     best: dict[str, int] = {}
     for rule in standing:
@@ -110,10 +111,10 @@ def _shots(
     for shot in once:
         name = base = f"once_{shot.memory}"
         number = 1
-        while name in taken:
+        while name in used_names:
             number += 1
             name = f"{base}_{number}"
-        taken.add(name)
+        used_names.add(name)
         kind = _type_of(shot.memory, shot.kind)
         ordinary = kind.value if kind is not SectionType.CUSTOM else SectionType.NOTES.value
         priority = best.get(shot.memory, config.section_priorities.of(ordinary))
@@ -150,12 +151,12 @@ def failing(predicate: Predicate, record: Mapping[str, Any], variables: Mapping[
         case OneOf(column, values):
             return f"{column} {_shown(record[column])} is not one of {_shown(values)}"
         case Comparison(column, operator, value):
-            own = record[column]
-            wanted = variables[value] if isinstance(value, Variable) else value
-            shown = _shown(wanted)
+            value_of_record = record[column]
+            operand = variables[value] if isinstance(value, Variable) else value
+            shown = _shown(operand)
             if isinstance(value, Variable):
                 shown = f"{value.value} ({shown})"
-            return f"{column} {_shown(own)} is not {operator.value} {shown}"
+            return f"{column} {_shown(value_of_record)} is not {operator.value} {shown}"
 
 
 _SHOWN_CHARS: Final = 120

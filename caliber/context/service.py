@@ -111,9 +111,9 @@ class Reader:
             snapshot, (vector, without) = in_one_space(engine, consistency, ask)
         check("the query was embedded")
         asked = stated_query(config, query, vector)
-        gone: frozenset[tuple[bytes, int]] = frozenset()
+        consumed: frozenset[tuple[bytes, int]] = frozenset()
         while True:
-            claim = self._pending.claim(trajectory_id, gone)
+            claim = self._pending.claim(trajectory_id, consumed)
             try:
                 assembled = self._assemble(
                     snapshot, trajectory_id, budget, asked, without, as_of, extra_sections, claim.rules
@@ -126,7 +126,7 @@ class Reader:
                 self._pending.give_back(claim)
                 raise
             self._pending.give_back(claim)
-            gone |= frozenset(claim.rows)
+            consumed |= frozenset(claim.rows)
 
     def assemble_only(self, trajectory_id: uuid.UUID, max_tokens: int) -> ContextWindow:
         """Assemble without a query, leaving nothing behind: what a checkpoint keeps."""
@@ -159,8 +159,8 @@ class Reader:
             plan = plan_of(engine.config, once)
             from caliber.context.in_database.window_rows import WindowAsked, read_window
 
-            wanted = WindowAsked(plan, trajectory_id, max_tokens, query, asked, self._principal)
-            read = read_window(engine.store, shared.stored, shared.records, engine.memory, snapshot, wanted)
+            request = WindowAsked(plan, trajectory_id, max_tokens, query, asked, self._principal)
+            read = read_window(engine.store, shared.stored, shared.records, engine.memory, snapshot, request)
             snapshot, query, totals, stats = read.snapshot, read.query, read.totals, read.stats
             searcher = shared.stored.searcher()
         elif query is None:
@@ -228,8 +228,8 @@ class Reader:
                     return False
                 self._pending.committed(claim)
             else:
-                taken = ((self._pending, None, claim),) if claim.rows else ()
-                engine.behind.put((self._windows, window.window_id, build), *taken)
+                deferred = ((self._pending, None, claim),) if claim.rows else ()
+                engine.behind.put((self._windows, window.window_id, build), *deferred)
         elif claim.rows:
             engine.behind.put((self._pending, None, claim))
         at_us = to_us(window.assembled_at)

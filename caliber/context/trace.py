@@ -118,11 +118,12 @@ class Decided:
             ratio = plan.config.assembly.fill_ratio
             return f"token_budget_exhausted: section {section.name} came when {ratio:.0%} of {budget} tokens were used"
         asked, room = self.filled.room(place)
-        left = min(budget, plan.whole_tokens(room))
+        remaining = min(budget, plan.whole_tokens(room))
         spare = plan.tokens(self.filled.spare)
         if spare:
-            return f"needs {plan.tokens(asked)} tokens, but {left} were left, and {spare} kept free for the next turns"
-        return f"needs {plan.tokens(asked)} tokens, but {budget - left}/{budget} were used and {left} left"
+            kept = f"{spare} kept free for the next turns"
+            return f"needs {plan.tokens(asked)} tokens, but {remaining} were left, and {kept}"
+        return f"needs {plan.tokens(asked)} tokens, but {budget - remaining}/{budget} were used and {remaining} left"
 
     def _dosage(self, source: int) -> int:
         return next(limit for sources, limit in self.plan.most if source in sources)

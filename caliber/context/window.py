@@ -211,22 +211,22 @@ def cut_texts(
     sizes: NDArray[np.int64],
     filled: Filled,
     rendered: RenderedTexts,
-    known: Mapping[int, tuple[int, Cut]] | None = None,
+    cached: Mapping[int, tuple[int, Cut]] | None = None,
 ) -> NDArray[np.int64]:
     """Shorten the texts that enter cut, and return all sizes after that.
 
-    ``known`` are lengths and places of cuts that were made before, as a record has them.
+    ``cached`` are lengths and places of cuts that were made before, as a record has them.
     """
     if not filled.truncations:
         return sizes
     shown = sizes.copy()
     for item in filled.truncations:
         place = item.place
-        if known is None:
+        if cached is None:
             rendered.cut(place, _cut(plan, rendered.texts[place], item.room))
             shown[place] = plan.measure([rendered.texts[place]])[0]
         else:
-            shown[place], cut = known[place]
+            shown[place], cut = cached[place]
             rendered.cut(place, cut)
         if ranked[SOURCE][place] == SPOKEN:
             (turn,) = rendered.parts([place])

@@ -101,7 +101,9 @@ class Walk:
             return 3
         if erase.hangs_on:
             return 2
-        return int(bool(erase.made_from) or erase.sources is not None or relation in self._uow.catalog.own)
+        return int(
+            bool(erase.made_from) or erase.sources is not None or relation in self._uow.catalog.declared_relations
+        )
 
     def run(self) -> Outcome:
         """Erase and redact everything that is wanted.

@@ -67,7 +67,7 @@ def _field(memory: MemoryBinding, name: str, value: Any, field: str, *, whole: b
         raise InvalidValue(field=field, reason=f"is made of {memory.embedded}; leave it out")
     column = memory.column(name)
     if column is None:
-        usable = (*memory.own, *memory.names, *_PLACED)
+        usable = (*memory.declared_columns, *memory.names, *_PLACED)
         raise InvalidValue(field=field, reason=unknown(name, usable))
     if column.name == KEY:
         if not whole:

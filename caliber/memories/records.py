@@ -217,7 +217,7 @@ class Records(RecordReader):
     def _is_taken(self, uow: UnitOfWork, key: uuid.UUID) -> bool:
         """Return whether a record of any kind has an id: records, and their vectors, are found by it alone."""
         by_name = uow.catalog.by_name
-        names = (*ENTITY_RELATIONS, *(relation.name for relation in uow.catalog.own))
+        names = (*ENTITY_RELATIONS, *(relation.name for relation in uow.catalog.declared_relations))
         return any(uow.find(by_name[name], key.bytes) is not None for name in names)
 
     # --- where a record belongs ------------------------------------------------------------------

@@ -72,7 +72,7 @@ class ResidentMemory:
         self._is_owned: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]
         if relations is None:
             relations = store.catalog.mirrored
-        self._entities = (*ENTITY_RELATIONS, *(relation.name for relation in store.catalog.own))
+        self._entities = (*ENTITY_RELATIONS, *(relation.name for relation in store.catalog.declared_relations))
         self._gone: frozenset[str] = frozenset()
         self._held = frozenset(relation.name for relation in relations)
         self._partial = PartialMirrors(evaluator, store.catalog)

@@ -277,7 +277,7 @@ class RecordSums:
 
 
 def _content_of(catalog: Catalog, relation: Relation) -> str:
-    said = catalog.binding(relation.name).said
+    said = catalog.binding(relation.name).text_field
     assert said is not None  # the configuration refuses to sum up what has no text
     return said
 

@@ -22,7 +22,7 @@ Referrers = Mapping[str, Sequence[tuple[Relation, ForeignKey]]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Catalog:
-    """Every relation of a store, in an order in which references already exist; and its own memories by name."""
+    """Every relation of a store, in an order in which references already exist; and its declared memories by name."""
 
     relations: tuple[Relation, ...]
     by_name: Mapping[str, Relation]
@@ -32,13 +32,13 @@ class Catalog:
     """Mirrored relations that refer to a relation, and by which key."""
     memories: Mapping[str, MemoryBinding] = field(default_factory=lambda: MappingProxyType({}))
     declared: Mapping[str, MemoryBinding] = field(default_factory=lambda: MappingProxyType({}))
-    """Its own memories by the names of their relations."""
+    """The declared memories by the names of their relations."""
     revision: tuple[int, int] = (0, 0)
     """Which definitions it was made of: how many there are, with those that are gone, and their versions together."""
 
     @property
-    def own(self) -> tuple[Relation, ...]:
-        """The relations of its own memories."""
+    def declared_relations(self) -> tuple[Relation, ...]:
+        """The relations of the declared memories."""
         return tuple(memory.relation for memory in self.memories.values())
 
     def binding(self, relation: str) -> MemoryBinding:
@@ -51,7 +51,7 @@ class Catalog:
         return tuple(relation for relation in self.relations if relation.exported is not None)
 
     def named(self, name: str) -> MemoryBinding | None:
-        """Return the memory of a name, one that every store has or one of its own; None where there is none."""
+        """Return the memory of a name, built-in or declared; None if there is none."""
         return BOUND.get(name) or self.memories.get(name)
 
     def with_memories(self, stored: Iterable[StoredMemory]) -> Catalog:

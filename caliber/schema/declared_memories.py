@@ -235,7 +235,7 @@ def bind_declared(memory: MemoryType, code: int, plural: str | None = None) -> M
         names,
         vectors,
         content=_content_field(memory),
-        own=tuple(item.name for item in _own_fields(memory)),
+        declared_columns=tuple(item.name for item in _own_fields(memory)),
     )
 
 

@@ -21,7 +21,7 @@ class MemoryBinding:
     """A memory bound to a relation; ``names`` are fields that the language calls otherwise than the relation.
 
     ``vectors`` are fields that stand for the record's vector: they can be declared and indexed, not compared.
-    ``unknown`` are fields of a declaration that is broken there: what is said of them counts as right.
+    ``unknown`` are fields of a declaration that is broken there: every use of them passes the checks.
     ``declared`` are the values of enums that a program declares fewer of than the relation has (K-059).
     """
 
@@ -33,7 +33,7 @@ class MemoryBinding:
     unknown: frozenset[str] = frozenset()
     content: str | None = None
     """The field that holds a record's text, apart from the others: what is embedded, or the main one."""
-    own: tuple[str, ...] = ()
+    declared_columns: tuple[str, ...] = ()
     """The columns of declared fields; the others are the same for every declared memory."""
 
     def column(self, name: str) -> Column | None:
@@ -47,8 +47,8 @@ class MemoryBinding:
         return self.relation.embedded
 
     @property
-    def said(self) -> str | None:
-        """The field that says most of a record; None where it has no text."""
+    def text_field(self) -> str | None:
+        """The main text field of a record; None if it has none."""
         texts = (item.name for item in self.type.fields if item.type is FieldType.TEXT)
         return self.content or next(texts, None)
 

@@ -176,7 +176,7 @@ def test_every_memory_without_a_fault_is_a_table(memory: MemoryType) -> None:  #
     connection = _made(*plans.create)
     given_fields: dict[str, Any] = {}
     for item in memory.fields:
-        if item.name in own.own and not item.optional:
+        if item.name in own.declared_columns and not item.optional:
             given_fields[item.name] = _VALUES[item.type] if item.type is not FieldType.ENUM else item.values[0]
     made = record(catalog, memory.name, **given_fields)
     connection.execute(plans.insert.sql, codec_of(own.relation).encode(made, None))

@@ -66,10 +66,10 @@ def test_plan_says_what_each_rule_brings_and_what_it_costs(folder: Path) -> None
     assert (first["rule"], first["memory"], first["mode"], first["priority"], first["cap_tokens"]) == (
         "note", "note", "full", 60, 40,
     )  # fmt: skip
-    assert (first["considered"], first["through"], first["taken"], first["included"]) == (3, 2, 2, 1)
+    assert (first["considered"], first["through"], first["selected"], first["included"]) == (3, 2, 2, 1)
     assert first["excluded"] == {"section_limit": 1}
     assert first["cost_tokens"] > 40 >= first["used_tokens"]
-    assert (once["once"], once["taken"], once["considered"]) == ("greet[0][0] on task_start", 1, 3)
+    assert (once["once"], once["selected"], once["considered"]) == ("greet[0][0] on task_start", 1, 3)
     assert (turns["rule"], turns["considered"], turns["included"]) == ("turn_buffer", 1, 1)
     assert found["left_tokens"] == found["max_tokens"] - found["used_tokens"]
     assert found == caliber_json("plan", folder / "caliber.toml", "--trajectory", found["trajectory_id"])
@@ -80,7 +80,7 @@ def test_plan_says_what_each_rule_brings_and_what_it_costs(folder: Path) -> None
     assert "asked: tea" in caliber("plan", "--query", "tea").stdout
     assert "note: full of note, priority 60, at most 40 tokens" in text
     assert "where confidence > 0.5" in text
-    assert "3 considered, 2 pass the filter, 2 taken" in text
+    assert "3 considered, 2 pass the filter, 2 selected" in text
     assert f"{found['left_tokens']} left" in text
 
 
@@ -101,7 +101,7 @@ def test_plan_makes_the_window_that_would_be_assembled(folder: Path) -> None:
         assert "green tea is hot" in window.text
         found = plan_rules(config, task.trajectory_id)
         assert (found.window.text, found.query_from) == (window.text, "last_user_turn")
-        assert [(item.rule, item.taken, item.considered) for item in found.rules] == [("turn_buffer", 2, 4)]
+        assert [(item.rule, item.selected, item.considered) for item in found.rules] == [("turn_buffer", 2, 4)]
 
 
 def test_plan_writes_nothing(folder: Path) -> None:
@@ -120,7 +120,7 @@ def test_plan_writes_nothing(folder: Path) -> None:
 def test_plan_of_a_changed_file_against_the_same_memory(folder: Path) -> None:
     written(folder / "changed.toml", {**NOTES, "filter": "confidence > 0.85"}, {**NOTES, "memory": "artifact"})
     found = caliber_json("plan", folder / "changed.toml", "--query", "make")
-    assert [(item["rule"], item["through"], item["taken"]) for item in found["rules"]][:2] == [
+    assert [(item["rule"], item["through"], item["selected"]) for item in found["rules"]][:2] == [
         ("note", 1, 1),
         ("artifact", 0, 0),
     ]

@@ -41,7 +41,7 @@ def _texts(connection: PgConnection, dialect: PostgresDialect) -> TextSteps:
 
 
 def take_step(
-    shared: Shared, schema: str, wanted: Wanted, *, clock_us: Callable[[], int], lock_timeout_ms: int
+    shared: Shared, schema: str, target: Wanted, *, clock_us: Callable[[], int], lock_timeout_ms: int
 ) -> bool:
     """Take the next step towards the wanted memories; return whether there was one.
 
@@ -50,7 +50,7 @@ def take_step(
     with alone(shared, schema) as connection:
         connection.command(f"SET LOCAL lock_timeout = {lock_timeout_ms}")
         dialect, plans, _ = applied_versions(connection, shared, schema)
-        step = next_step(shared.store, stored_memories(connection, plans), wanted, dialect, from_us(clock_us()))
+        step = next_step(shared.store, stored_memories(connection, plans), target, dialect, from_us(clock_us()))
         if step is None:
             return False
         statements = _texts(connection, dialect).with_texts(step).statements
@@ -65,12 +65,12 @@ def take_step(
         return True
 
 
-def planned(shared: Shared, schema: str, wanted: Wanted, *, clock_us: Callable[[], int]) -> MigrationPlan:
+def planned(shared: Shared, schema: str, target: Wanted, *, clock_us: Callable[[], int]) -> MigrationPlan:
     """Return the steps that would run."""
     with alone(shared, schema) as connection:
         dialect, plans, applied = applied_versions(connection, shared, schema)
         rows = stored_memories(connection, plans)
         texts = _texts(connection, dialect)
-        found = memory_steps(shared.store, rows, wanted, dialect, from_us(clock_us()))
+        found = memory_steps(shared.store, rows, target, dialect, from_us(clock_us()))
         steps = [texts.with_texts(step) for step in found]
-    return MigrationPlan(missing_versions(applied), tuple(steps), tuple(left_alone(rows, wanted)))
+    return MigrationPlan(missing_versions(applied), tuple(steps), tuple(left_alone(rows, target)))

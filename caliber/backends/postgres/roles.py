@@ -55,8 +55,8 @@ def _as_user_of_the_dsn(settings: PostgresConfig) -> Iterator[tuple[Connection, 
         if error.sqlstate is None:
             failed = lost(shared.store, error)
         else:
-            said = StatementError(error.sqlstate, error.diag.message_primary or "", error.diag.constraint_name)
-            failed = translate(said, shared.store)
+            fault = StatementError(error.sqlstate, error.diag.message_primary or "", error.diag.constraint_name)
+            failed = translate(fault, shared.store)
     else:
         return
     finally:

@@ -92,8 +92,8 @@ def create(
         statements = [statement for relation in plans.values() for statement in relation.create]
         statements += state_table(dialect)
         memories = first_memories(declared, clock_us())
-        own = plans_of(BUILT_IN.with_memories(memories), plans, dialect)
-        own_statements = [line for name in own if name not in plans for line in own[name].create]
+        memory_plans = plans_of(BUILT_IN.with_memories(memories), plans, dialect)
+        own_statements = [line for name in memory_plans if name not in plans for line in memory_plans[name].create]
         # An empty schema may have been made for us by somebody with more rights.
         if not _exists(connection, schema):
             connection.command(f"CREATE SCHEMA {quote(schema)}")

@@ -103,16 +103,16 @@ def migrate(config: CaliberConfig, *, clock_us: Callable[[], int], drop: Sequenc
     timeout_ms = settings.lock_timeout_ms
     shared = shared_of(config)
     applied = schemas.migrate(shared, settings.schema_name, clock_us=clock_us, lock_timeout_ms=timeout_ms)
-    wanted = Wanted(declared_in(config), tuple(drop))
-    while memories.take_step(shared, settings.schema_name, wanted, clock_us=clock_us, lock_timeout_ms=timeout_ms):
+    target = Wanted(declared_in(config), tuple(drop))
+    while memories.take_step(shared, settings.schema_name, target, clock_us=clock_us, lock_timeout_ms=timeout_ms):
         pass
     return applied
 
 
 def plan_migration(config: CaliberConfig, *, clock_us: Callable[[], int], drop: Sequence[str] = ()) -> MigrationPlan:
     """Return the steps of ``migrate``. Raises: SchemaMismatch, InvalidValue (see ``memory_steps.next_step``)."""
-    wanted = Wanted(declared_in(config), tuple(drop))
-    return memories.planned(shared_of(config), _settings(config).schema_name, wanted, clock_us=clock_us)
+    target = Wanted(declared_in(config), tuple(drop))
+    return memories.planned(shared_of(config), _settings(config).schema_name, target, clock_us=clock_us)
 
 
 class PostgresStore:
@@ -321,7 +321,7 @@ class PostgresStore:
         with self._pool.connection(ask=True) as connection:
             place = place_of(connection)
         shared = dataclasses.replace(self._shared, dsn=self._feed_dsn, setting="storage.feed_dsn")
-        self._listener = Listener(shared, own=self._identity.hex(), place=place, handler=handler)
+        self._listener = Listener(shared, store_name=self._identity.hex(), place=place, handler=handler)
         self._listener.start()
 
     def bulk_load(

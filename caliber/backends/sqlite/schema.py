@@ -113,7 +113,7 @@ def baseline(connection: SqliteConnection, now_us: int, declared: Sequence[Memor
     """
     statements = [statement for plans in PLANS.values() for statement in plans.create]
     memories = first_memories(declared, now_us)
-    own = plans_of(BUILT_IN.with_memories(memories), PLANS, DIALECT)
+    memory_plans = plans_of(BUILT_IN.with_memories(memories), PLANS, DIALECT)
     with connection.transaction():
         if not _holds_nothing(connection):
             return False  # another process was first
@@ -122,7 +122,7 @@ def baseline(connection: SqliteConnection, now_us: int, declared: Sequence[Memor
         row = baseline_of(checksum_of(statements), now_us)
         plans = PLANS[SCHEMA_MIGRATION.name]
         connection.run(plans.insert, plans.codec.encode(row))
-        for statement in (line for name in own if name not in PLANS for line in own[name].create):
+        for statement in (line for name in memory_plans if name not in PLANS for line in memory_plans[name].create):
             connection.command(statement)
         plans = PLANS[MEMORY_TYPE.name]
         for memory in memories:
@@ -247,11 +247,11 @@ def migrate(config: CaliberConfig, *, clock_us: Callable[[], int], drop: Sequenc
     from caliber.storage.migrate.memory_steps import Wanted
 
     options = options_of(config)
-    wanted = Wanted(declared_in(config), tuple(drop))
+    target = Wanted(declared_in(config), tuple(drop))
     connection = open_existing(options)
     try:
         applied = apply_versions(connection, options, clock_us)
-        while _take_step(connection, options, wanted, clock_us()):
+        while _take_step(connection, options, target, clock_us()):
             pass
         return applied
     finally:
@@ -263,18 +263,18 @@ def plan_migration(config: CaliberConfig, *, clock_us: Callable[[], int], drop: 
     from caliber.storage.migrate.memory_steps import MigrationPlan, Wanted, left_alone, memory_steps
 
     options = options_of(config)
-    wanted = Wanted(declared_in(config), tuple(drop))
+    target = Wanted(declared_in(config), tuple(drop))
     connection = open_existing(options)
     try:
         missing = missing_versions(_migrations(connection, options))
         rows = stored_memories(connection, PLANS)
         texts = _texts(connection)
         steps = [
-            texts.with_texts(step) for step in memory_steps(options.shown, rows, wanted, DIALECT, from_us(clock_us()))
+            texts.with_texts(step) for step in memory_steps(options.shown, rows, target, DIALECT, from_us(clock_us()))
         ]
     finally:
         connection.close()
-    return MigrationPlan(missing, tuple(steps), tuple(left_alone(rows, wanted)))
+    return MigrationPlan(missing, tuple(steps), tuple(left_alone(rows, target)))
 
 
 def _texts(connection: SqliteConnection) -> TextSteps:
@@ -286,14 +286,14 @@ def _texts(connection: SqliteConnection) -> TextSteps:
     return TextSteps(None if state is None else state.memories, StepWords())
 
 
-def _take_step(connection: SqliteConnection, options: OpenOptions, wanted: Wanted, now_us: int) -> bool:
+def _take_step(connection: SqliteConnection, options: OpenOptions, target: Wanted, now_us: int) -> bool:
     """Take the next step towards the wanted memories in a transaction of its own; return whether there was one."""
     from caliber.storage.migrate.memory_steps import next_step
 
     with connection.transaction():
         # Only now: another migrator may have been first.
         rows = stored_memories(connection, PLANS)
-        step = next_step(options.shown, rows, wanted, DIALECT, from_us(now_us))
+        step = next_step(options.shown, rows, target, DIALECT, from_us(now_us))
         if step is None:
             return False
         for statement in _texts(connection).with_texts(step).statements:

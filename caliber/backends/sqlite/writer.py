@@ -106,16 +106,16 @@ class SqliteWriter(GroupWriter):
     def _record_of_load(self, changes: Sequence[RowChange]) -> None:
         self.full_text.written(self._connection, self._record(changes), changes)
 
-    def _transaction(self, batch: Batch, own: Request, deadline: float | None) -> None:
+    def _transaction(self, batch: Batch, leader: Request, deadline: float | None) -> None:
         try:
-            self._together(batch, own, deadline)
+            self._together(batch, leader, deadline)
         except BaseException as error:
             if batch.ending and self.follower is not None:
                 self.follower.missed(error)  # it may stand, and memory may not have heard of it
             self._made_ready()
             raise
 
-    def _together(self, batch: Batch, own: Request, deadline: float | None) -> None:
+    def _together(self, batch: Batch, leader: Request, deadline: float | None) -> None:
         connection = self._connection
         limited = deadline is not None
         begun = False
@@ -124,8 +124,8 @@ class SqliteWriter(GroupWriter):
         try:
             if limited:
                 self._limited = True
-                left = max(1, int((deadline - time.monotonic()) * 1000))  # type: ignore[operator]
-                connection.set_busy_timeout(min(self._busy_timeout_ms, left))
+                remaining_ms = max(1, int((deadline - time.monotonic()) * 1000))  # type: ignore[operator]
+                connection.set_busy_timeout(min(self._busy_timeout_ms, remaining_ms))
             connection.command("BEGIN IMMEDIATE")
             begun = True
             self._work(batch)
@@ -143,9 +143,9 @@ class SqliteWriter(GroupWriter):
         except BaseException as error:
             if batch.ending and self._stands(error):
                 batch.committed = True
-                own.error = error  # interrupted as COMMIT was done: that is nobody else's
+                leader.error = error  # interrupted as COMMIT was done: that is nobody else's
             else:
-                self._failed(batch, own, error, hurried=limited and not begun)
+                self._failed(batch, leader, error, hurried=limited and not begun)
                 return
         finally:
             if limited:
@@ -164,17 +164,17 @@ class SqliteWriter(GroupWriter):
             return False
         return not self._connection.in_transaction
 
-    def _failed(self, batch: Batch, own: Request, error: BaseException, *, hurried: bool) -> None:
+    def _failed(self, batch: Batch, leader: Request, error: BaseException, *, hurried: bool) -> None:
         """Undo a transaction, and note what became of each request; who is left out goes back in line."""
         batch.ending = False
         self._give_back()
         # One's hurry is nobody else's: they go back in line, in their order.
-        failed = [own] if hurried else batch.requests
+        failed = [leader] if hurried else batch.requests
         for request in batch.requests:
             if request not in failed:
                 request.error = None
             elif not request.alone:
-                request.error = request.error or (error if request is own else copy_for(error))
+                request.error = request.error or (error if request is leader else copy_for(error))
                 request.done = True
         self._after_conflicts(failed)
 

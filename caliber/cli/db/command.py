@@ -45,8 +45,8 @@ def migrate(settings: Settings, only_plan: bool, drop: tuple[str, ...]) -> None:
 
     config = settings.load()
     plan = plan_migration(config, drop=drop)
-    with _words_anew(settings) as told:
-        applied = [] if only_plan else migrate_store(config, drop=drop, progress=told)
+    with _words_anew(settings) as progress:
+        applied = [] if only_plan else migrate_store(config, drop=drop, progress=progress)
     document = {
         "store": config.storage.shown,
         "applied": applied,

@@ -149,13 +149,13 @@ def _remember(out: Output, memory: Caliber, path: Path) -> dict[str, Any]:
     return {**found, "contributors": authors, "seconds": round(seconds, 2)}
 
 
-def _ask(out: Output, memory: Caliber, remembered: dict[str, Any], given: tuple[str, ...]) -> list[Asked]:
+def _ask(out: Output, memory: Caliber, remembered: dict[str, Any], texts: tuple[str, ...]) -> list[Asked]:
     """Ask two questions in a new task, one after the other: with a small budget, and with the whole one."""
     source = remembered["trajectory_id"]
-    asking = [Question(text) for text in given]
+    asking = [Question(text) for text in texts]
     if len(asking) < 2:
         found = questions_about(memory, source, remembered["source"])
-        asking += [item for item in found if item.text not in given][: 2 - len(asking)]
+        asking += [item for item in found if item.text not in texts][: 2 - len(asking)]
     _title(out, 2, "Ask")
     task = memory.start_trajectory(asking[0].text, initiator=steps.AGENT, parent=source, tags=("demo",))
     scope = memory.current_scope(task.trajectory_id)
@@ -227,8 +227,8 @@ def _change(out: Output, program: Path, every: list[Asked]) -> dict[str, Any]:
         now = {item: steps.taken(window, item) for item in kinds}
         for item in kinds:
             out.print(f"   {item}s in the window: {len(before[item])} before, {len(now[item])} now")
-        gone = [record for record in before[kind] if record not in now[kind]]
-        explained = memory.explain(window.window_id, exclusion=gone[0]) if gone else None
+        removed = [record for record in before[kind] if record not in now[kind]]
+        explained = memory.explain(window.window_id, exclusion=removed[0]) if removed else None
         if explained is not None:
             for line in in_words(memory, explained).splitlines():
                 steps.print_wrapped(out, line)

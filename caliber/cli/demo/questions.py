@@ -103,8 +103,8 @@ def shown_answer(window: ContextWindow, answer: str) -> str | None:
         # The first line of a passage has the day; the lines after it only who says them.
         lead = next((found for line in lines[at::-1] if (found := _LEAD.match(line))), None)
         line = lines[at].strip()
-        speaker, _, said = line.partition(": ")
-        return line if lead is None or _LEAD.match(line) else f"[{speaker}, {lead[1]}] {said}"
+        speaker, _, text = line.partition(": ")
+        return line if lead is None or _LEAD.match(line) else f"[{speaker}, {lead[1]}] {text}"
     return None
 
 
@@ -161,11 +161,11 @@ def _about_documents(memory: Caliber) -> Iterator[Question]:
         rank = (asks, min(3, len(telling)), -path.count("/"), len(note.content))
         if 3 < len(heading) <= 60 and (asks or heading.split()[0].lower() not in _RELATIVE):
             found.append((rank, heading, note))
-    told: set[str] = set()
+    seen: set[str] = set()
     for _, heading, note in sorted(found, key=lambda item: item[:2], reverse=True)[:_TRIED]:
         text = heading if heading.endswith("?") else f"What should I know about {heading}?"
-        if heading.lower() not in told and _finds(memory, text, "note", note.note_id):
-            told.add(heading.lower())
+        if heading.lower() not in seen and _finds(memory, text, "note", note.note_id):
+            seen.add(heading.lower())
             yield Question(text, _beginning(note.content))
 
 
@@ -273,10 +273,10 @@ def _topics(memory: Caliber, trajectory_id: uuid.UUID, avoided: str) -> list[str
     most = max(3, len(subjects) // 2)
     out: list[str] = []
     for counts, least in ((pairs, 3), (singles, 2)):
-        known = [
+        topics = [
             (-count * (2 if set(topic.split()) & written else 1), topic)
             for topic, count in counts.items()
             if least <= count <= most and topic not in avoided
         ]
-        out.extend(topic for _, topic in sorted(known)[:_TOPICS])
+        out.extend(topic for _, topic in sorted(topics)[:_TOPICS])
     return out or sorted(word for word in written - _COMMON if word not in avoided)[:_TOPICS]

@@ -181,8 +181,8 @@ def _print_missed(out: Output, missed: Missed) -> None:
     out.console.print(Text(f"  why       {missed.why}", style="yellow"))
     if missed.legs:
         legs = sorted(missed.legs.items(), key=lambda item: item[1].rank)
-        said = ", ".join(f"{name} {leg.part:.2f} ({ordinal(leg.rank)})" for name, leg in legs)
-        out.console.print(Text(f"  score     {missed.score:.2f}: {said}", style="dim"))
+        leg_texts = ", ".join(f"{name} {leg.part:.2f} ({ordinal(leg.rank)})" for name, leg in legs)
+        out.console.print(Text(f"  score     {missed.score:.2f}: {leg_texts}", style="dim"))
     for at, before in enumerate(missed.before):
         head = "  before it " if not at else "            "
         out.console.print(Text(show.shortened(f"{head}{before.rank}. {before.kind}: {before.label}", width)))

@@ -117,12 +117,12 @@ def _turns(raw: Mapping[str, Any]) -> list[Turn]:
     return out
 
 
-def _questions(raw: Sequence[Mapping[str, Any]], known: set[str]) -> list[Question]:
+def _questions(raw: Sequence[Mapping[str, Any]], turn_ids: set[str]) -> list[Question]:
     out = []
     for number, item in enumerate(raw, 1):
         # One string may hold several ids, and some ids name no turn.
         named = {name for text in item.get("evidence") or () for name in _EVIDENCE.findall(text)}
-        evidence = frozenset(named & known)
+        evidence = frozenset(named & turn_ids)
         if evidence and item["category"] != ADVERSARIAL:
             out.append(Question(item["question"], evidence, item["category"], number))
     return out

@@ -248,9 +248,9 @@ class Reasons:
             return "no_vector", "it shares no word with the question, and there is no embedding_provider"
         relation = row.relation.relation
         if relation.name not in embedder.embedded:
-            own = memory._engine.store.catalog.declared.get(relation.name)
+            declared = memory._engine.store.catalog.declared.get(relation.name)
             lacks = f"embedding.embed.{memory.config.embedding.entry_of(row.kind)} is off"
-            if own is not None and own.embedded is None:
+            if declared is not None and declared.embedded is None:
                 lacks = f"{row.kind} has no embedding"
             return "no_vector", f"it shares no word with the question, and {lacks}"
         target = embedder.answering(memory._engine.memory.snapshot.space_in_use)

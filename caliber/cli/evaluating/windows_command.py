@@ -91,8 +91,8 @@ def _ask_store(
     with settings.memory() as memory:
         memory.search("", kinds=kinds or None, limit=1)  # an unknown kind is no fault of a question
         memory.flush()  # figures must not depend on how far the worker has come
-        with _task(memory, task) as wanted, settings.out.progress("questions", len(questions), "questions") as advance:
-            return ask_store(memory, questions, wanted, where, sizes, kinds or None, advance)
+        with _task(memory, task) as task_id, settings.out.progress("questions", len(questions), "questions") as advance:
+            return ask_store(memory, questions, task_id, where, sizes, kinds or None, advance)
 
 
 @contextmanager

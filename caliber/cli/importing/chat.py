@@ -171,10 +171,10 @@ def _unlabelled(_role: TurnRole, _name: str | None) -> TrustLabel:
 
 
 def _digest(turn: Mapping[str, Any]) -> str:
-    said = {key: value for key, value in turn.items() if key not in ("occurred_at", "model_id")}
-    if "tool_calls" in said:
-        said["tool_calls"] = [[call.id, call.name, call.arguments] for call in said["tool_calls"]]
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:32]
+    fields = {key: value for key, value in turn.items() if key not in ("occurred_at", "model_id")}
+    if "tool_calls" in fields:
+        fields["tool_calls"] = [[call.id, call.name, call.arguments] for call in fields["tool_calls"]]
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _content(content: Any) -> tuple[str, int]:
@@ -230,10 +230,10 @@ def _instant(value: Any, key: str) -> datetime:
 
 
 def _goal(conversation: Conversation, path: Path) -> str:
-    said = next(
+    first = next(
         (turn["content"] for turn in conversation.turns if turn["role"] == "user" and turn["content"].strip()), ""
     )
-    return _short(said) or f"Conversation from {path.name}"
+    return _short(first) or f"Conversation from {path.name}"
 
 
 def _short(text: Any) -> str:
@@ -254,16 +254,16 @@ def store(
     Its turns are labelled as those of a conversation held here, but none is trusted more than ``trust``.
     """
     keyed = conversation.keyed()
-    trajectory, known = _continued(memory, conversation, [turn["idempotency_key"] for turn in keyed], owner)
-    fresh = keyed[known:]
+    trajectory, stored = _continued(memory, conversation, [turn["idempotency_key"] for turn in keyed], owner)
+    fresh = keyed[stored:]
     if trajectory is None:
         trajectory = start_trajectory_of(memory, conversation.identity, conversation.goal, ("chat",), owner)
     if fresh:
         scope = open_scope_of(memory, trajectory)
-        fresh = list(_labelled(keyed, memory.config.trust, scope.trust, trust))[known:]
+        fresh = list(_labelled(keyed, memory.config.trust, scope.trust, trust))[stored:]
         for at in range(0, len(fresh), _BATCH):
             done.turns += len(memory.append_turns(scope.scope_id, fresh[at : at + _BATCH]))
-    done.turns_known += known
+    done.turns_known += stored
     return trajectory, len(fresh)
 
 

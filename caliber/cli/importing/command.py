@@ -283,9 +283,9 @@ def remember_files(
         if first is None and not trajectories_of(memory, identity, owner):
             # An empty trajectory would be the newest one, which "latest" names.
             reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(listing.skipped.items()))
-            left = f"; left out: {reasons}" if reasons else ""
+            skipped = f"; left out: {reasons}" if reasons else ""
             raise UsageError(
-                f"{printable(str(path))} holds nothing to remember: no text files{left}",
+                f"{printable(str(path))} holds nothing to remember: no text files{skipped}",
                 "try another PATH; `caliber ingest files --max-bytes` takes larger files",
             )
         goal = f"The files of {printable(root.name)}"

@@ -123,10 +123,10 @@ class Repository:
         if not hashes:
             return
         options = ("--no-walk=unsorted", "--stdin", "--numstat", f"--format={_FORMAT}", *_QUIET)
-        with tempfile.TemporaryFile() as wanted:
-            wanted.write("\n".join(hashes).encode() + b"\n")
-            wanted.seek(0)
-            with self._start("log", *options, stdin=wanted) as process:
+        with tempfile.TemporaryFile() as request:
+            request.write("\n".join(hashes).encode() + b"\n")
+            request.seek(0)
+            with self._start("log", *options, stdin=request) as process:
                 assert process.stdout is not None
                 try:
                     yield from _parse(process.stdout)
@@ -152,10 +152,10 @@ class Repository:
         """Yield each file with its bytes."""
         if not files:
             return
-        with tempfile.TemporaryFile() as wanted:
-            wanted.write("".join(f"{item.object}\n" for item in files).encode())
-            wanted.seek(0)
-            with self._start("cat-file", "--batch", stdin=wanted) as process:
+        with tempfile.TemporaryFile() as request:
+            request.write("".join(f"{item.object}\n" for item in files).encode())
+            request.seek(0)
+            with self._start("cat-file", "--batch", stdin=request) as process:
                 assert process.stdout is not None
                 for item in files:
                     header = process.stdout.readline().split()

@@ -42,9 +42,9 @@ def import_history(
     """
     trajectory = trajectories[-1]
     scope = open_scope_of(memory, trajectory)
-    known, month, in_scope = _known(memory, trajectories, scope)
+    imported, month, in_scope = _known(memory, trajectories, scope)
     hashes = repository.hashes(limit)
-    fresh = [name for name in hashes if name not in known]
+    fresh = [name for name in hashes if name not in imported]
     done.commits_known = len(hashes) - len(fresh)
     advance = started(len(fresh))
     batch: list[Commit] = []
@@ -74,18 +74,18 @@ def import_history(
 
 def _known(memory: Caliber, trajectories: Sequence[Trajectory], current: Scope) -> tuple[set[str], str, int]:
     """Return the commits stored already, the newest month among them, and how many the open scope has."""
-    known: set[str] = set()
+    imported: set[str] = set()
     month = ""
     in_scope = 0
     scopes = memory.storage.scopes
     for scope in [item for each in trajectories for item in scopes.list_by_trajectory(each.trajectory_id)]:
         for turn in memory.storage.turns.list_by_scope(scope.scope_id):
             if turn.role is TurnRole.USER and (turn.idempotency_key or "").startswith(_KEY):
-                known.add(turn.idempotency_key.split(":")[1])
+                imported.add(turn.idempotency_key.split(":")[1])
                 in_scope += scope.scope_id == current.scope_id
                 if turn.occurred_at is not None:
                     month = max(month, turn.occurred_at.strftime("%Y-%m"))
-    return known, month, in_scope
+    return imported, month, in_scope
 
 
 def _month(commit: Commit) -> str:

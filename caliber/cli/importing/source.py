@@ -79,14 +79,14 @@ def trajectory_of(
     A suspended one is resumed. If all have ended, a new one begins under the identity of the first; the import still
     knows what the ended ones hold.
     """
-    known = {identity: trajectories_of(memory, identity, owner) for identity in identities}
-    found = [item for items in known.values() for item in items]
+    by_identity = {identity: trajectories_of(memory, identity, owner) for identity in identities}
+    found = [item for items in by_identity.values() for item in items]
     for item in found:
         if item.status in (TrajectoryStatus.ACTIVE, TrajectoryStatus.SUSPENDED):
             if item.status is TrajectoryStatus.SUSPENDED:
                 memory.resume_trajectory(item.trajectory_id)
             return [*(other for other in found if other is not item), item]
-    first = next((identity for identity, items in known.items() if items), identities[0])
+    first = next((identity for identity, items in by_identity.items() if items), identities[0])
     return [*found, start_trajectory_of(memory, first, goal, tags, owner)]
 
 

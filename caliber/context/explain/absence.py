@@ -196,13 +196,15 @@ def _by_rules(
         return _filtered("no_rule", f"records enter by rules only, and none brings any of {plan.records[source].name}")
     relation = plan.records[source]
     at = asked_us(relation, facts.as_of_us, facts.now_us)
-    told = [_by_rule(entity, relation, rule, at, facts, cuts, score, _age(entity, relation)) for rule in rules]
-    known = [item for item in told if item is not None]
-    if not known or (relation.in_windows.enters is Enters.TASK and all(item.verdict == "cut_off" for item in known)):
+    verdicts = [_by_rule(entity, relation, rule, at, facts, cuts, score, _age(entity, relation)) for rule in rules]
+    verdicts_known = [item for item in verdicts if item is not None]
+    if not verdicts_known or (
+        relation.in_windows.enters is Enters.TASK and all(item.verdict == "cut_off" for item in verdicts_known)
+    ):
         other = _lifecycle(entity, relation, facts, [], above)
-        if other is not None or not known:
+        if other is not None or not verdicts_known:
             return other
-    return _joined(known)
+    return _joined(verdicts_known)
 
 
 def _by_rule(
@@ -222,10 +224,10 @@ def _by_rule(
         if reason:
             numbers = {"rule": rule.name, "condition": rule.text}
             return Absence("filtered", f"the rule {rule.name} filters it: {reason}", "rule", numbers)
-    mine = [item for item in cuts if item.rule == rule.name]
-    cut = _cut(age, mine) or _search_cut(mine, score) or _similarity_cut(mine, score)
+    own_cuts = [item for item in cuts if item.rule == rule.name]
+    cut = _cut(age, own_cuts) or _search_cut(own_cuts, score) or _similarity_cut(own_cuts, score)
     if cut is None and rule.predicate is None and not rule.asks:
-        cut = _unanswering(entity, mine)
+        cut = _unanswering(entity, own_cuts)
     if cut is not None:
         reason = f"the rule {rule.name} ({rule.mode.shown}) left it out: {cut.reason}"
         return Absence("cut_off", reason, cut.filter, {**cut.numbers, "rule": rule.name})
@@ -247,16 +249,16 @@ def _turn_by_rules(
     """Return the reason that kept a turn out of the conversation, and out of the rules' recall."""
     relation = plan.records[PASSAGE]
     ranking = [section.rule for section in plan.rule_sections if section.source == PASSAGE and section.rule]
-    told: list[Absence | None] = []
+    verdicts: list[Absence | None] = []
     if ranking and unreached is not None:
-        told.append(_filtered("out_of_reach", unreached))
+        verdicts.append(_filtered("out_of_reach", unreached))
     else:
-        told += [_by_rule(turn, relation, rule, facts.now_us, facts, cuts, score, _made(turn)) for rule in ranking]
-    if not plan.silent and turn.trajectory_id == facts.trajectory_id:
-        told.append(_unspoken(turn, relation, facts, plan, cuts))
-    known = [item for item in told if item is not None]
-    if known:
-        return _joined(known)
+        verdicts += [_by_rule(turn, relation, rule, facts.now_us, facts, cuts, score, _made(turn)) for rule in ranking]
+    if not plan.turns_by_rules_only and turn.trajectory_id == facts.trajectory_id:
+        verdicts.append(_unspoken(turn, relation, facts, plan, cuts))
+    verdicts_known = [item for item in verdicts if item is not None]
+    if verdicts_known:
+        return _joined(verdicts_known)
     return _turn_filter(turn, facts) if turn.trajectory_id != facts.trajectory_id else None
 
 
@@ -277,12 +279,12 @@ def _unspoken(
     return absence
 
 
-def _joined(known: list[Absence]) -> Absence:
+def _joined(verdicts: list[Absence]) -> Absence:
     """Return the joint outcome of several rules for a record; a limit comes first."""
-    first = next((item for item in known if item.verdict == "cut_off"), known[0])
-    if len(known) == 1:
+    first = next((item for item in verdicts if item.verdict == "cut_off"), verdicts[0])
+    if len(verdicts) == 1:
         return first
-    return Absence(first.verdict, "; ".join(item.reason for item in known), first.filter, first.numbers)
+    return Absence(first.verdict, "; ".join(item.reason for item in verdicts), first.filter, first.numbers)
 
 
 def _similarity_cut(cuts: list[CutOff], now: CurrentScore | None) -> Absence | None:
@@ -291,12 +293,14 @@ def _similarity_cut(cuts: list[CutOff], now: CurrentScore | None) -> Absence | N
         if cut.filter not in ("min_relevance", "min_similarity", "similarity_limit"):
             continue
         if now is None:
-            known = "its relevance to the query is not known any more"
+            relevance_now = "its relevance to the query is not known any more"
         elif cut.filter == "similarity_limit":
-            known = f"as everything is now, its relevance is {now.score:.4f}"
+            relevance_now = f"as everything is now, its relevance is {now.score:.4f}"
         else:
-            known = f"as everything is now, its relevance is {now.score:.4f}, and the rule asks for {cut.cutoff_score}"
-        reason = f"{cut.kept} of {cut.considered} were near enough to the query; {known}"
+            relevance_now = (
+                f"as everything is now, its relevance is {now.score:.4f}, and the rule asks for {cut.cutoff_score}"
+            )
+        reason = f"{cut.kept} of {cut.considered} were near enough to the query; {relevance_now}"
         return Absence("cut_off", reason, cut.filter, {"score": None if now is None else now.score, **_bar(cut)})
     return None
 
@@ -325,9 +329,9 @@ def _known_cut(
     numbers: dict[str, Any] = {"score": score, "cutoff_score": cut.cutoff_score, "limit": cut.limit}
     least = plan.config.assembly.note_min_similarity
     if score is None:
-        known = "its similarity to the query is not known any more, or it has no vector in the query's space"
+        unknown = "its similarity to the query is not known any more, or it has no vector in the query's space"
         bar = "" if cut.cutoff_score is None else f"; the search stopped at {cut.cutoff_score:.4f}"
-        return Absence("cut_off", f"{known}{bar}", cut.filter, numbers)
+        return Absence("cut_off", f"{unknown}{bar}", cut.filter, numbers)
     if score < least:
         reason = f"its similarity to the query, {score:.4f}, is below note_min_similarity ({least:.4f})"
         return Absence("cut_off", reason, "min_similarity", numbers)
@@ -353,8 +357,8 @@ def _search_cut(cuts: list[CutOff], now: CurrentScore | None) -> Absence | None:
         reason = f"{kept}; what the search makes of it is not known any more"
         return Absence("cut_off", reason, cut.filter, {"score": None, **_bar(cut)})
     if now.score:
-        said = ", ".join(f"{name} {value:.4f}" for name, value in now.breakdown.items())
-        reason = f"{kept}; as everything is now, its relevance is {now.score:.4f} ({said})"
+        parts = ", ".join(f"{name} {value:.4f}" for name, value in now.breakdown.items())
+        reason = f"{kept}; as everything is now, its relevance is {now.score:.4f} ({parts})"
     else:
         reason = f"{kept}; it has too little in common with the query, in words and in meaning, to count as found"
     return Absence("cut_off", reason, cut.filter, {"score": now.score, "breakdown": dict(now.breakdown), **_bar(cut)})

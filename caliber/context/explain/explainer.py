@@ -203,28 +203,28 @@ def _inputs(explained: _Explained) -> dict[str, Any]:
 # --- one record ----------------------------------------------------------------------------------
 
 
-def _one(explained: _Explained, wanted: uuid.UUID, score_now: ScoreNow | None) -> dict[str, Any]:
-    entity = explained.source.entity(wanted)
-    place = _place_of(explained, wanted, entity)
+def _one(explained: _Explained, record_id: uuid.UUID, score_now: ScoreNow | None) -> dict[str, Any]:
+    entity = explained.source.entity(record_id)
+    place = _place_of(explained, record_id, entity)
     if place is not None:
-        return _candidate(explained, wanted, place)
+        return _candidate(explained, record_id, place)
     if entity is None:
         reason = "no record with this id is known, or it is not visible to the principal that asks"
-        return {"id": str(wanted), "type": None, "verdict": "unknown", "reason": reason}
+        return {"id": str(record_id), "type": None, "verdict": "unknown", "reason": reason}
     plan = explained.decided.plan
     sources = {relation.name: source for source, relation in plan.records.items()}
-    source = sources.get(explained.source.relation(wanted) or "")
+    source = sources.get(explained.source.relation(record_id) or "")
     if source is None:
         name = type(entity).__name__.lower()
         reason = f"windows are not made of records of this kind ({name})"
-        return {"id": str(wanted), "type": name, "verdict": "filtered", "filter": "kind", "reason": reason}
+        return {"id": str(record_id), "type": name, "verdict": "filtered", "filter": "kind", "reason": reason}
     facts = explained.record.facts
-    score = None if score_now is None else score_now(wanted, facts)
+    score = None if score_now is None else score_now(record_id, facts)
     absence: Absence = why_absent(
         entity, source, facts, plan, score, _above(explained), _unreached(explained, entity, source)
     )
     kind = source_type_of(source).value
-    out: dict[str, Any] = {"id": str(wanted), "type": kind, "verdict": absence.verdict, "reason": absence.reason}
+    out: dict[str, Any] = {"id": str(record_id), "type": kind, "verdict": absence.verdict, "reason": absence.reason}
     if absence.filter is not None:
         out["filter"] = absence.filter
     out.update(absence.numbers)
@@ -273,33 +273,33 @@ def _shares(reach: Reach, here: Any, there: Any) -> bool:
     return same
 
 
-def _place_of(explained: _Explained, wanted: uuid.UUID, entity: Any | None) -> int | None:
+def _place_of(explained: _Explained, record_id: uuid.UUID, entity: Any | None) -> int | None:
     record = explained.record
-    for place, known in record.ids.items():
-        if known == wanted:
+    for place, candidate_id in record.ids.items():
+        if candidate_id == record_id:
             return place
-    ordinal = explained.source.ordinal(wanted)
+    ordinal = explained.source.ordinal(record_id)
     if ordinal is None:
         return None
-    wanted_in = None if entity is None else explained.source.relation(wanted)
+    wanted_in = None if entity is None else explained.source.relation(record_id)
     at = np.flatnonzero(record.ranked[ORDINAL] == ordinal)
     for place in at.tolist():
         relation = record.facts.relation_of(int(record.ranked[SOURCE][place]))
         if relation is None:
             continue
         # Of a record that is gone, which kind it was is known by who had this ordinal.
-        same = explained.source.identity(relation, ordinal) == wanted if entity is None else relation == wanted_in
+        same = explained.source.identity(relation, ordinal) == record_id if entity is None else relation == wanted_in
         if same:
             return int(place)
     return None
 
 
-def _candidate(explained: _Explained, wanted: uuid.UUID, place: int) -> dict[str, Any]:
+def _candidate(explained: _Explained, record_id: uuid.UUID, place: int) -> dict[str, Any]:
     decided = explained.decided
     (decision,) = [d for d in trace(decided, lambda _: None, explained.record.facts.now_us) if d.rank == place]
     excluded = decision.action is AssemblyAction.EXCLUDE
     out = _decision(explained, decision)
-    out["id"] = str(wanted)
+    out["id"] = str(record_id)
     out["verdict"] = "excluded" if excluded else "included"
     out["would_have_tokens" if excluded else "tokens"] = decision.tokens
     out["candidates"] = len(decided.ranked)

@@ -110,9 +110,9 @@ def decide_again(record: Record, plan: AssemblyPlan) -> Filled:
 
 def identity_of(record: Record, contents: ContentSource, place: int) -> uuid.UUID | None:
     """Return the id of a candidate: recorded if it was included, else looked up by its ordinal."""
-    known = record.ids.get(place)
-    if known is not None:
-        return known
+    record_id = record.ids.get(place)
+    if record_id is not None:
+        return record_id
     relation = record.facts.relation_of(int(record.ranked[SOURCE][place]))
     return None if relation is None else contents.identity(relation, int(record.ranked[ORDINAL][place]))
 
@@ -165,5 +165,7 @@ def _render(record: Record, plan: AssemblyPlan, contents: ContentSource) -> Rend
 
 def _gone(record: Record, place: int, reason: str) -> NotFound:
     kind = source_type_of(int(record.ranked[SOURCE][place])).value
-    known = record.ids.get(place)
-    return NotFound(f"{kind} {known} is gone: {reason}, so the window cannot be replayed", entity_type=kind, id=known)
+    record_id = record.ids.get(place)
+    return NotFound(
+        f"{kind} {record_id} is gone: {reason}, so the window cannot be replayed", entity_type=kind, id=record_id
+    )

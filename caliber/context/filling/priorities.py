@@ -220,8 +220,8 @@ class _RoomBefore:
 
     def _all(self) -> list[tuple[int, int]]:
         state = self._state
-        taken = _taken(state)
-        left = np.maximum(0, state.total - (np.cumsum(taken) - taken)).tolist()
+        used = _taken(state)
+        remaining = np.maximum(0, state.total - (np.cumsum(used) - used)).tolist()
         opened: set[int] = set()
         asked = []
         codes = state.codes.tolist()
@@ -229,7 +229,7 @@ class _RoomBefore:
             asked.append(cost + (state.plan.separator_length if section in opened else state.plan.overheads[section]))
             if codes[place] == INCLUDED:
                 opened.add(section)
-        return list(zip(asked, left, strict=True))
+        return list(zip(asked, remaining, strict=True))
 
 
 def _close_late_sections(state: _Filling, threshold: float) -> frozenset[int]:
@@ -245,8 +245,8 @@ def _close_late_sections(state: _Filling, threshold: float) -> frozenset[int]:
         if used >= threshold and section.source not in (SYSTEM, SPOKEN):
             closed.add(section.index)
             if state.used_in[section.index]:
-                mine = state.section == section.index
-                state.codes[mine & (state.codes == INCLUDED)] = EXCLUDED_BUDGET
+                in_section = state.section == section.index
+                state.codes[in_section & (state.codes == INCLUDED)] = EXCLUDED_BUDGET
                 state.used -= state.used_in[section.index]
                 state.used_in[section.index] = 0
         used += state.used_in[section.index]

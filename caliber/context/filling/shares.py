@@ -113,12 +113,12 @@ def fill_shared(
         raise BudgetTooSmall(max_tokens=max_tokens, needed=needed)
     out = codes.copy()
     out[considered] = state.codes
-    left = max(0, state.room - spare)
+    remaining = max(0, state.room - spare)
 
     def room(place: int) -> tuple[int, int]:
         at = int(np.searchsorted(considered, place))
-        known = at < len(considered) and int(considered[at]) == place
-        return state.price(at) if known else 0, left
+        is_considered = at < len(considered) and int(considered[at]) == place
+        return state.price(at) if is_considered else 0, remaining
 
     return Filled(
         codes=out,
@@ -159,8 +159,8 @@ def _fill_history(state: Filling, conversation: ShownTurns, covered: NDArray[np.
     floors = state.share(sum(item.floor for item in following_sections(plan)))
     for section in summary_sections(plan):
         limit = min(state.share(section.cap), state.used_in[section.index] + max(0, state.room - floors))
-        for place, own in enumerate(state.section):
-            if own != section.index or state.codes[place] != CONSIDERED:
+        for place, own_section in enumerate(state.section):
+            if own_section != section.index or state.codes[place] != CONSIDERED:
                 continue
             if conversation.shows_from(int(covered[place])):
                 state.codes[place] = EXCLUDED_SHOWN

@@ -69,15 +69,15 @@ class Filling:
         """Let a candidate enter if it fits, and its section stays within ``limit``, if given; return whether it did."""
         # As ``fits`` with a limit, without its calls: a window asks this of every candidate. No price is below a cost.
         price, section = self.cost[place], self.section[place]
-        left = self.total - self.used
-        if price > left:
+        remaining = self.total - self.used
+        if price > remaining:
             return False
         if self.source[place] == PASSAGE or not self.used_in[section]:
             price = self.price(place)
         else:
             price += self.plan.separator_length
         after, hard = self.used_in[section] + price, self.hard[section]
-        if price > left or (limit is not None and after > limit) or (hard != UNCAPPED and after > hard):
+        if price > remaining or (limit is not None and after > limit) or (hard != UNCAPPED and after > hard):
             return False
         self.codes[place] = INCLUDED
         self.used += price

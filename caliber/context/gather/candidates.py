@@ -96,13 +96,13 @@ class Part:
 class OfTask:
     """The records of one kind that belong to a task, and to those above it, nearest first. Shapes: ``int64[n]`` each"""
 
-    own: NDArray[np.int64]
+    own_rows: NDArray[np.int64]
     above: list[NDArray[np.int64]]
 
     @property
     def rows(self) -> NDArray[np.int64]:
         """All of them."""
-        return np.concatenate((self.own, *self.above))
+        return np.concatenate((self.own_rows, *self.above))
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,8 +246,8 @@ def task_records(
     inputs: AssemblyInputs, plan: AssemblyPlan, scorer: Scorer, members: Members, cut_offs: list[CutOff]
 ) -> list[Part]:
     """Return the records of the task, of those above it too, as many as a window considers of each kind."""
-    mine = [(source, item) for source, item in members.of_task.items() if plan.stands(source)]
-    return [_of_task(inputs, plan, scorer, source, item, cut_offs) for source, item in mine]
+    sources = [(source, item) for source, item in members.of_task.items() if plan.stands(source)]
+    return [_of_task(inputs, plan, scorer, source, item, cut_offs) for source, item in sources]
 
 
 def _of_task(
@@ -255,18 +255,18 @@ def _of_task(
 ) -> Part:
     owners = inputs.snapshot[plan.records[source].name]
     limit = plan.config.assembly.artifact_limit
-    own, above, age = members.own, members.above, owners.column(owners.relation.age)
+    own_rows, above, age = members.own_rows, members.above, owners.column(owners.relation.age)
     if not scorer.ranks:
-        own = own[kept_by_limit(source, age, owners, own, None, limit, cut_offs)]
-    rows = np.concatenate((own, *above)) if above else own
+        own_rows = own_rows[kept_by_limit(source, age, owners, own_rows, None, limit, cut_offs)]
+    rows = np.concatenate((own_rows, *above)) if above else own_rows
     scored = scorer.score(owners.relation.name, owners, rows)
-    kept: NDArray[np.int64] = np.arange(len(own))
+    kept: NDArray[np.int64] = np.arange(len(own_rows))
     if scorer.ranks:
-        kept = kept_by_limit(source, age, owners, own, scored, limit, cut_offs)
-    extra = len(rows) - len(own)
+        kept = kept_by_limit(source, age, owners, own_rows, scored, limit, cut_offs)
+    extra = len(rows) - len(own_rows)
     if extra:
         room = limit - len(kept)
-        places: NDArray[np.int64] = np.arange(len(own), len(rows))
+        places: NDArray[np.int64] = np.arange(len(own_rows), len(rows))
         if extra > room:
             depth = np.repeat(np.arange(len(above)), [len(part) for part in above])
             strategy = plan.config.pcp.context_dag.prune_strategy

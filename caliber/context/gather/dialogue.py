@@ -114,10 +114,10 @@ def conversation_of(
     if (turns.groups >= 0).any():
         # A call from before the last user message is a matter of the past, and so is what answers it now.
         past = turns.groups[:current]
-        own = ~np.isin(turns.groups, past[past >= 0])
-        marks[reader.waiting(turns) & own] |= MUST
+        is_open = ~np.isin(turns.groups, past[past >= 0])
+        marks[reader.waiting(turns) & is_open] |= MUST
         # The newest results are what the agent waits for: cut, if they must be, but never missing.
-        late = np.flatnonzero(own & (turns.groups >= 0) & (np.arange(len(turns)) > current))
+        late = np.flatnonzero(is_open & (turns.groups >= 0) & (np.arange(len(turns)) > current))
         if len(late):
             marks[turns.groups == turns.groups[late[-1]]] |= MUST
     back = plan.config.assembly.recent_exchanges
@@ -186,8 +186,8 @@ def _rows(
     turns = reader.turns
     here = np.empty(0, np.int64) if open_scope is None else turns.group("scope_id", open_scope)
     looked = Earlier(plan, inputs.max_tokens, limit, len(here))
-    own = scopes.group("trajectory_id", inputs.trajectory_id.bytes)
-    order = own[np.argsort(-scopes.column("sequence_number")[own], kind="stable")]
+    own_scopes = scopes.group("trajectory_id", inputs.trajectory_id.bytes)
+    order = own_scopes[np.argsort(-scopes.column("sequence_number")[own_scopes], kind="stable")]
     parts = [here]
     for scope in order.tolist():
         if looked.enough:

@@ -97,10 +97,10 @@ def _equal_texts(parts: Sequence[Recalled], ranked: _Ranked, texts: TextSource) 
     for at, item in enumerate(parts):
         if item.source != PASSAGE:
             continue
-        mine = ranked.place[ranked.part == at]
-        tokens = item.owners.column("token_count")[item.rows[mine]]
+        places = ranked.place[ranked.part == at]
+        tokens = item.owners.column("token_count")[item.rows[places]]
         _, where, counts = np.unique(tokens, return_inverse=True, return_counts=True)
-        several = mine[counts[where] > 1].tolist()
+        several = places[counts[where] > 1].tolist()
         first_of: dict[str, int] = {}
         for place, text in zip(several, texts.texts(item.owners, item.rows[several].tolist()), strict=True):
             content = _text(text).strip()
@@ -177,11 +177,11 @@ class _Alike:
             return ()
         pairs = pairs_above(vectors, self._knobs.duplicate_similarity, max_pairs=len(ranks) * len(ranks))
         yields = np.concatenate([item.twins != 0 for item in self._parts])[self._at_once(ranks)]
-        gone = set(np.flatnonzero(yields).tolist())
+        yielding = set(np.flatnonzero(yields).tolist())
         groups: dict[int, list[int]] = {}
         for first, second in sorted(pairs.index.tolist()):
-            if first not in gone and second not in gone:
-                gone.add(second)
+            if first not in yielding and second not in yielding:
+                yielding.add(second)
                 groups.setdefault(ranks[first], []).append(ranks[second])
         return groups.items()
 
@@ -206,12 +206,12 @@ class _Alike:
         rows: list[NDArray[np.float32]] = []
         for at, item in enumerate(parts):
             vectors = self._inputs.snapshot.vectors.get((item.owners.relation.name, self._inputs.space_id))
-            mine = np.flatnonzero(chosen_part == at)
-            if vectors is None or not len(mine):
+            members = np.flatnonzero(chosen_part == at)
+            if vectors is None or not len(members):
                 continue
-            found, present = vectors.first(item.owners, item.rows[chosen_place[mine]])
+            found, present = vectors.first(item.owners, item.rows[chosen_place[members]])
             rows.append(found)
-            owner.extend(mine[present].tolist())
+            owner.extend(members[present].tolist())
         if not owner:
             return [], np.empty((0, 0), np.float32)
         order = np.argsort(owner, kind="stable")
@@ -238,10 +238,10 @@ class _Alike:
 
     def _weigh(self, changed: Mapping[int, np.float32]) -> None:
         for at, item in enumerate(self._parts):
-            mine = {self._at(rank)[1]: new for rank, new in changed.items() if self._ranked.part[rank] == at}
-            if mine:
+            changes = {self._at(rank)[1]: new for rank, new in changed.items() if self._ranked.part[rank] == at}
+            if changes:
                 relevance = item.scored.relevance.copy()
-                places = list(mine)
-                relevance[places] = list(mine.values())
+                places = list(changes)
+                relevance[places] = list(changes.values())
                 part = (relevance - item.scored.relevance).astype(np.float64)
                 item.scored = Scored(relevance, item.scored.error, {**item.scored.parts, _ALIKE: part})

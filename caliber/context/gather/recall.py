@@ -65,13 +65,13 @@ def tasks_in_reach(snapshot: ResidentSnapshot, trajectory_id: uuid.UUID, reach: 
     if reach is Reach.TRAJECTORY:
         return [trajectory_id]
     place = tasks.layout.codec.index
-    own = tasks.find(trajectory_id.bytes)
-    row = tasks.packed(own)
+    own_row = tasks.find(trajectory_id.bytes)
+    row = tasks.packed(own_row)
     name = "session_id" if reach is Reach.SESSION else "initiator_id"
     key = row[place(name)]
     rows = tasks.group(name, key) if key is not None else np.empty(0, np.int64)
     if reach is Reach.OWNER:
-        rows = rows[tasks.column("initiator_type")[rows] == tasks.column("initiator_type")[own]]
+        rows = rows[tasks.column("initiator_type")[rows] == tasks.column("initiator_type")[own_row]]
     shared = tasks.live_mask & (
         tasks.column("initiator_type") == tasks.enum_code("initiator_type", EntityType.SYSTEM.value)
     )
@@ -80,12 +80,12 @@ def tasks_in_reach(snapshot: ResidentSnapshot, trajectory_id: uuid.UUID, reach: 
 
 
 def conditions_of(
-    relation: Relation, tasks: Sequence[uuid.UUID] | None, own: uuid.UUID, least: TrustLabel
+    relation: Relation, tasks: Sequence[uuid.UUID] | None, own_task: uuid.UUID, least: TrustLabel
 ) -> tuple[Predicate | None, ...]:
     """Return one or two conditions, of which a record meets exactly one if a window may recall it, and none if not.
 
     Each says which values columns have; None: every record meets it. ``tasks`` are those in reach, None for every task;
-    ``own`` is the window's. What is not the task's own is trusted ``least`` or more.
+    ``own_task`` is the window's task. Records of other tasks are trusted ``least`` or more.
     """
     if not relation.has(_TASK):  # knowledge belongs to no task
         return (None,)
@@ -101,7 +101,7 @@ def conditions_of(
     distrusted = one_of(column, [label.value for label in labels if label not in trusted])
     return (
         all_of(whose, one_of(column, [label.value for label in trusted])),
-        All((Comparison(_TASK, Operator.EQUAL, own), distrusted)),
+        All((Comparison(_TASK, Operator.EQUAL, own_task), distrusted)),
     )
 
 
@@ -206,10 +206,10 @@ def _carry(turns: Recalled, share: float) -> None:
     place[turns.rows] = np.arange(len(turns.rows))
     beside = neighbours(turns.owners, "scope_id")
     relevance = turns.scored.relevance.copy()
-    given = (boost * share).astype(np.float32)
+    boosts = (boost * share).astype(np.float32)
     for rows in (beside.before(turns.rows), beside.after(turns.rows)):
         at = np.where(rows >= 0, place[rows], -1)
-        known = at >= 0
-        np.maximum.at(relevance, at[known], given[known])
+        has_row = at >= 0
+        np.maximum.at(relevance, at[has_row], boosts[has_row])
     carried = (relevance - turns.scored.relevance).astype(np.float64)
     turns.scored = Scored(relevance, None, {**turns.scored.parts, _CARRIES: carried})

@@ -145,8 +145,8 @@ class RuleSelector:
         if not asking:
             yield from ((flat, None) for _ in asked)
             return
-        known = [item for item in asking if item.owners.relation.name in searcher.kinds]
-        searched = [item for item in known if item.count and self._most(item)]
+        inputs = [item for item in asking if item.owners.relation.name in searcher.kinds]
+        searched = [item for item in inputs if item.count and self._most(item)]
         scorer, found = judge(
             self._inputs,
             self._plan,
@@ -157,14 +157,14 @@ class RuleSelector:
         by_item = {} if found is None else {id(item): one for item, one in zip(searched, found, strict=True)}
         nothing = None if found is None else Relevance(np.empty(0, np.int64), np.empty(0, np.float32), {})
         for item in asked:
-            if item.rule.asks and (item in known or isinstance(scorer, BySimilarity)):
+            if item.rule.asks and (item in inputs or isinstance(scorer, BySimilarity)):
                 yield scorer, by_item.get(id(item), nothing)
             else:
                 yield flat, None  # of what no search can judge, too, the newest is taken
 
     def _pool(self, item: _Input) -> Pool:
-        silent = self.hidden if item.section.source == PASSAGE else None
-        return Pool(item.owners.relation.name, item.allowed, self._most(item), excluded=silent)
+        excluded = self.hidden if item.section.source == PASSAGE else None
+        return Pool(item.owners.relation.name, item.allowed, self._most(item), excluded=excluded)
 
     def _most(self, item: _Input) -> int:
         """Return how many records a rule that asks takes at most."""

@@ -257,10 +257,10 @@ class BySimilarity:
 
     def _embedded(self, relation: str, owners: RelationSnapshot, rows: Rows) -> NDArray[np.bool_]:
         """Return the rows that have a vector, in the query's space if that is known, else in any."""
-        known = self._space in self._snapshot.spaces
+        is_loaded = self._space in self._snapshot.spaces
         marked = np.zeros(owners.length, np.bool_)
         for (owner_relation, space), vectors in self._snapshot.vectors.items():
-            if owner_relation == relation and (space == self._space or not known):
+            if owner_relation == relation and (space == self._space or not is_loaded):
                 owner_rows = vectors.owner_rows(owners)
                 marked[owner_rows[owner_rows >= 0]] = True
         return marked[rows]

@@ -103,7 +103,7 @@ def _conversation(
     if rule is not None and rule.predicate is not None:
         keep = partial(rules.filtered, rule, SPOKEN, reader.turns)
     found = conversation_of(inputs, plan, reader, open_scope, limit, keep)
-    if plan.silent:
+    if plan.turns_by_rules_only:
         return found.at_hand()
     name = None if rule is None else rule.name
     if rule is not None and found.through < found.considered:
@@ -236,8 +236,8 @@ def _of_task(
 ) -> Iterator[Part]:
     """Yield the records of the task, and of those above it, that no search found: the newest after all that is."""
     limit = plan.config.assembly.artifact_limit
-    for source, mine in members.of_task.items():
-        owners, item, rows = inputs.snapshot[plan.records[source].name], found.parts.get(source), mine.rows
+    for source, members_of_source in members.of_task.items():
+        owners, item, rows = inputs.snapshot[plan.records[source].name], found.parts.get(source), members_of_source.rows
         if item is not None:
             rows = rows[~np.isin(rows, item.rows)]
         rows = rows[kept_by_limit(source, owners.column(owners.relation.age), owners, rows, None, limit, cut_offs)]

@@ -82,7 +82,7 @@ def _current_turns(
     if rule is not None and rule.predicate is not None:
         keep = partial(rules.filtered, rule, SPOKEN, reader.turns)
     turns, considered, through = reader.gather(scope, limit, keep)
-    if plan.silent:
+    if plan.turns_by_rules_only:
         return turns.at(since(turns, place_of_current(reader, turns)))
     name = None if rule is None else rule.name
     if rule is not None and through < considered:

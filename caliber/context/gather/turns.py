@@ -95,7 +95,7 @@ class TurnReader:
     def of_rows(self, rows: NDArray[np.int64], limit: int, keep: Keep | None = None) -> tuple[TurnFacts, int, int]:
         """Return the newest ``limit`` of some turns, as ``gather`` does of a scope's."""
         considered = through = len(rows)
-        given = rows
+        original = rows
         if not considered:
             return TurnFacts.none(), 0, 0
         numbers = self.turns.column("turn_number")[rows]
@@ -114,7 +114,7 @@ class TurnReader:
         groups = np.full(len(rows), -1, np.int64)
         if has_parts.any():
             missing = self._group(rows, has_parts, groups)
-            elsewhere = self._calls_elsewhere(given, rows[missing], keep) if missing else given[:0]
+            elsewhere = self._calls_elsewhere(original, rows[missing], keep) if missing else original[:0]
             if len(elsewhere):
                 rows = np.concatenate((elsewhere, rows))
                 rows = rows[np.argsort(self.turns.column("turn_number")[rows], kind="stable")]
@@ -123,35 +123,37 @@ class TurnReader:
                 groups = np.full(len(rows), -1, np.int64)
                 missing = self._group(rows, has_parts, groups)
             if missing and cut:
-                known = np.ones(len(rows), np.bool_)
-                known[missing] = False
-                rows, numbers, groups, lengths = rows[known], numbers[known], groups[known], lengths[known]
+                in_scope = np.ones(len(rows), np.bool_)
+                in_scope[missing] = False
+                rows, numbers, groups, lengths = rows[in_scope], numbers[in_scope], groups[in_scope], lengths[in_scope]
         return TurnFacts(rows, numbers, groups, lengths), considered, through
 
-    def _calls_elsewhere(self, given: Rows, results: Rows, keep: Keep | None) -> Rows:
+    def _calls_elsewhere(self, chosen: Rows, results: Rows, keep: Keep | None) -> Rows:
         """Return the rows of calls that some results answer, where these are of another scope, with what answers them.
 
-        ``given`` are the turns that were chosen from. A group of which ``keep`` leaves out one turn is left out.
+        ``chosen`` are the turns that were chosen from. A group of which ``keep`` leaves out one turn is left out.
         Of an id that was called several times the newest call counts that is older than the results.
         """
-        wanted = {self.turns.packed(row)[self._answer_at] for row in results.tolist()}
-        wanted -= {call for row in given[self._measure(given)[1]].tolist() for call in self._called(row)}
-        if not wanted:
-            return given[:0]
+        open_calls = {self.turns.packed(row)[self._answer_at] for row in results.tolist()}
+        open_calls -= {call for row in chosen[self._measure(chosen)[1]].tolist() for call in self._called(row)}
+        if not open_calls:
+            return chosen[:0]
         tasks, number_of = self.turns.column("trajectory_id"), self.turns.column("turn_number")
-        others = self.turns.live_mask & (tasks == tasks[given[0]]) & (number_of < number_of[results].max())
-        others[given] = False
+        others = self.turns.live_mask & (tasks == tasks[chosen[0]]) & (number_of < number_of[results].max())
+        others[chosen] = False
         rows = np.flatnonzero(others)
         rows = rows[self._measure(rows)[1]] if len(rows) else rows
         called: dict[str, list[int]] = {}
         for row in rows[np.argsort(number_of[rows], kind="stable")].tolist():
             calls = self._called(row)
-            if not wanted.isdisjoint(calls):  # the newest call of an id: agents count from one again
+            if not open_calls.isdisjoint(calls):  # the newest call of an id: agents count from one again
                 group = [row]
                 called |= dict.fromkeys(calls, group)
             elif self.turns.packed(row)[self._answer_at] in called:
                 called[self.turns.packed(row)[self._answer_at]].append(row)
-        groups = list({id(group): group for group in (called.get(one, []) for one in sorted(wanted)) if group}.values())
+        groups = list(
+            {id(group): group for group in (called.get(one, []) for one in sorted(open_calls)) if group}.values()
+        )
         if keep is not None and groups:
             among = np.zeros(self.turns.length, np.bool_)
             among[[row for group in groups for row in group]] = True

@@ -197,8 +197,8 @@ class WindowRows:
 
     def _resolve(self, rows: dict[str, Sequence[Row]], resident: ResidentSnapshot) -> None:
         """Find out what the last user turn asks, or the goal."""
-        said = self._session.run(self._store.statements["turn.last_said"], (self._key,))
-        part = {TASKS: rows[TASKS], SCOPES: rows[SCOPES], TURNS: said}
+        last_turns = self._session.run(self._store.statements["turn.last_said"], (self._key,))
+        part = {TASKS: rows[TASKS], SCOPES: rows[SCOPES], TURNS: last_turns}
         snapshot = self._partial(resident, part)
         space_id = None if self.space is None else self.space.space_id
         self.query = default_query(snapshot, self._texts, self._asked.trajectory_id, space_id)
@@ -243,10 +243,10 @@ class WindowRows:
             self.totals = self._searches.matching(asked)
             kinds = tuple(kind for kind, total in self.totals.items() if total)
             return [self._searches.found(replace(asked, kinds=kinds), besides=hidden)]
-        known = replace(self._base, kinds=self._knowledge, limit=max(1, config.assembly.note_search_limit))
-        self.totals = self._searches.matching(known)
-        found = [self._asking(known)] if self._asks else []
-        return [*found, self._searches.newest(known, config.assembly.notes_without_query)]
+        knowledge = replace(self._base, kinds=self._knowledge, limit=max(1, config.assembly.note_search_limit))
+        self.totals = self._searches.matching(knowledge)
+        found = [self._asking(knowledge)] if self._asks else []
+        return [*found, self._searches.newest(knowledge, config.assembly.notes_without_query)]
 
     @property
     def _knowledge(self) -> tuple[str, ...]:
@@ -278,8 +278,8 @@ class WindowRows:
         """Conditions of which a record meets one if a window may recall it, by kind."""
         tasks = None if self._tasks is None else [uuid.UUID(bytes=key) for key in self._tasks]
         trust, relations = self._plan.config.recall.trust, self._store.catalog.by_name
-        own = self._asked.trajectory_id
-        return {kind: conditions_of(relations[kind], tasks, own, trust) for kind in self._search.kinds}
+        own_task = self._asked.trajectory_id
+        return {kind: conditions_of(relations[kind], tasks, own_task, trust) for kind in self._search.kinds}
 
     def _owners(self, found: Iterable[Rows]) -> list[Row]:
         """Return the tasks in reach that records belong to: what they may be recalled by."""

@@ -238,8 +238,8 @@ def _meta(facts: WindowFacts, decided: Decided, rendered: RenderedTexts) -> dict
     # What rules of injection add is there where there are such rules.
     if facts.once:
         out["once"] = [packed_one_shot(shot) for shot in facts.once]
-    if facts.own:
-        out["own"] = sorted(facts.own.items())
+    if facts.declared:
+        out["own"] = sorted(facts.declared.items())
     if rendered.shortened:
         out["short"] = [[place, cut.characters, cut.dots] for place, cut in sorted(rendered.shortened.items())]
     return out
@@ -324,7 +324,7 @@ def _facts(meta: Any, vector: bytes) -> WindowFacts:
         extra_sections={typed(name, str): typed(value, str) for name, value in extra.items()},
         cut_offs=cut_offs,
         degraded=tuple(typed(reason, str) for reason in typed(meta["degraded"], list)),
-        own={typed(source, int): typed(name, str) for source, name in typed(meta.get("own", []), list)},
+        declared={typed(source, int): typed(name, str) for source, name in typed(meta.get("own", []), list)},
         once=tuple(unpacked_one_shot(*typed(item, list)) for item in typed(meta.get("once", []), list)),
     )
 
@@ -389,7 +389,7 @@ def _columns(reader: _Reader, facts: WindowFacts, filling: _Filling, names: tupl
     numbers = np.zeros((FIELDS, count), np.int64)
     numbers[ROW] = -1
     source = numbers[SOURCE] = reader.column(count)
-    if set(np.unique(source).tolist()) - SOURCES - facts.own.keys():
+    if set(np.unique(source).tolist()) - SOURCES - facts.declared.keys():
         raise _broken("it names a source that does not exist")
     turns = np.flatnonzero(source == SPOKEN)
     for name in (SECTION, ORDINAL, VERSION):

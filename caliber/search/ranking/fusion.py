@@ -96,7 +96,7 @@ def keyword_parts(searched: Sequence[Searched], settings: SearchConfig) -> list[
     if settings.normalisation == "saturation":
         out: list[tuple[Part | None, Part | None]] = []
         for item in searched:
-            own = _rise(item.own)
+            own = _rise(item.own_scores)
             out.append((values(own), values(_rise(item.keyword) - own)))
         return out
     peak = max(_peak(item) for item in searched)
@@ -104,8 +104,8 @@ def keyword_parts(searched: Sequence[Searched], settings: SearchConfig) -> list[
         return [(None, None)] * len(searched)
     return [
         (
-            Part(QUOTIENT, item.own, by=peak),
-            None if item.keyword is item.own else Part(NEIGHBOURS, item.keyword, item.own, by=peak),
+            Part(QUOTIENT, item.own_scores, by=peak),
+            None if item.keyword is item.own_scores else Part(NEIGHBOURS, item.keyword, item.own_scores, by=peak),
         )
         for item in searched
     ]

@@ -42,7 +42,7 @@ class Searched:
     ``visible`` is what the principal may see and what is in force; ``allowed`` besides meets the filters. Statistics
     are of the visible, hits of the allowed. A candidate may be visible and not allowed: links lead on from it.
 
-    Shapes: visible and allowed ``bool[owners.length]``; rows ``int64[m]``, each once; own and keyword ``f64[m]``
+    Shapes: visible and allowed ``bool[owners.length]``; rows ``int64[m]``, each once; own_scores and keyword ``f64[m]``
     """
 
     kind: str
@@ -51,7 +51,7 @@ class Searched:
     allowed: Bools
     words: KeywordSnapshot
     rows: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    own: Floats = field(default_factory=lambda: np.zeros(0))
+    own_scores: Floats = field(default_factory=lambda: np.zeros(0))
     keyword: Floats = field(default_factory=lambda: np.zeros(0))
     mixed: bool = False
     """Whether there may be candidates that are no hits."""
@@ -88,7 +88,10 @@ class Searched:
         if len(fresh):
             places[places < 0] = np.arange(len(self.rows), len(self.rows) + len(fresh))
             self.rows = np.concatenate((self.rows, fresh))
-            self.own, self.keyword = padded(self.own, len(self.rows)), padded(self.keyword, len(self.rows))
+            self.own_scores, self.keyword = (
+                padded(self.own_scores, len(self.rows)),
+                padded(self.keyword, len(self.rows)),
+            )
         return places
 
 
@@ -292,13 +295,15 @@ def _score(
     kept: Bools,
 ) -> None:
     if not words or not mean_length:
-        item.own = item.keyword = np.zeros(len(item.rows))
+        item.own_scores = item.keyword = np.zeros(len(item.rows))
         return
     rule = KeywordRule(settings.k1, settings.b, mean_length, settings.saturate)
     boost = _neighbour_boost(item, settings)
-    item.rows, item.own, item.keyword = item.words.scores(words, searchable, rule, boost, kept=kept, given=item.rows)
+    item.rows, item.own_scores, item.keyword = item.words.scores(
+        words, searchable, rule, boost, kept=kept, given=item.rows
+    )
     if boost is None:
-        item.keyword = item.own  # the same bits: nobody adds anything
+        item.keyword = item.own_scores  # the same bits: nobody adds anything
 
 
 def _neighbour_boost(item: Searched, settings: KeywordConfig) -> NeighbourBoost | None:

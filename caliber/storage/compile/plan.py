@@ -478,4 +478,4 @@ def plans_of(catalog: Catalog, built_in: dict[str, RelationPlans], dialect: Dial
     if not catalog.memories:
         return built_in
     words: Any = dialect
-    return built_in | {relation.name: _compiled(relation, words) for relation in catalog.own}
+    return built_in | {relation.name: _compiled(relation, words) for relation in catalog.declared_relations}

@@ -202,7 +202,7 @@ def _refused_together(held: MemoryType, memory: MemoryType) -> Iterator[str]:
 
 
 def _has_column(memory: MemoryType, item: Field) -> bool:
-    return item.name in bind_declared(memory, 0).own
+    return item.name in bind_declared(memory, 0).declared_columns
 
 
 # --- steps ----------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ KINDS: dict[str, Embedded] = _embedded(RELATIONS)
 
 def kinds_of(catalog: Catalog) -> dict[str, Embedded]:
     """Return the kinds of records of a store that are embedded, its own memories among them."""
-    return KINDS | _embedded(catalog.own) if catalog.own else KINDS
+    return KINDS | _embedded(catalog.declared_relations) if catalog.declared_relations else KINDS
 
 
 def with_memories(built_in: dict[str, Plan], catalog: Catalog, dialect: Dialect) -> dict[str, Plan]:

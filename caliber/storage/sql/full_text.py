@@ -116,7 +116,7 @@ class FullText(Protocol):
 
 def texts_of(catalog: Catalog) -> tuple[Relation, ...]:
     """Return the relations of a store whose texts are indexed, its own memories among them."""
-    return TEXTS + tuple(relation for relation in catalog.own if relation.text is not None)
+    return TEXTS + tuple(relation for relation in catalog.declared_relations if relation.text is not None)
 
 
 def memories_of(relations: Iterable[Relation]) -> dict[int, tuple[str, ...]]:
@@ -151,7 +151,7 @@ def holds(memories: Memories, relations: Iterable[Relation]) -> bool:
 
 def may_be_indexed(catalog: Catalog) -> tuple[Relation, ...]:
     """Return the relations of a store whose texts an index may hold, as others may have declared since."""
-    return TEXTS + catalog.own
+    return TEXTS + catalog.declared_relations
 
 
 def to_index(memories: Memories, relations: Iterable[Relation]) -> list[Relation] | None:

@@ -17,7 +17,7 @@ from caliber.storage.compile.listing import ORDERED, Behind
 from caliber.testing.memories import CATALOG
 from caliber.testing.world import World, all_rows
 
-LISTED = (NOTE, TURN, *CATALOG.own)
+LISTED = (NOTE, TURN, *CATALOG.declared_relations)
 _EQUALITY = (Operator.EQUAL, Operator.UNEQUAL)
 _ORDER = (Operator.LESS, Operator.GREATER, Operator.AT_MOST, Operator.AT_LEAST)
 _NOT_COMPARED = (ColumnType.BYTES, ColumnType.JSON, ColumnType.VECTOR)

@@ -122,8 +122,8 @@ class _Loading:
 
     def _made(self, batch: Batch, numbered: bool) -> tuple[Batch, CopyRows]:
         """Return a batch as it is sent; called by the thread that is a batch ahead."""
-        given = batch.columns
-        columns = [for_server(given[each.name], each, batch.rows) for each in self.relation.columns]
+        columns_in_batch = batch.columns
+        columns = [for_server(columns_in_batch[each.name], each, batch.rows) for each in self.relation.columns]
         if numbered:
             columns.insert(0, ordinal_column("row", range(batch.first_row, batch.first_row + batch.rows)))
         if self.relation.ordinal:
@@ -135,8 +135,8 @@ class _Loading:
         self.ordinals.extend(new)
         if self.relation.has("version"):
             self.versions.extend(numbers_of(batch.columns["version"], batch.rows))
-        for key, known in self.references.items():
-            known.frombytes(folded_ids(batch.columns[key], batch.rows).tobytes())
+        for key, numbers in self.references.items():
+            numbers.frombytes(folded_ids(batch.columns[key], batch.rows).tobytes())
         return new
 
     def record(self, ordinals: Sequence[int], versions: Sequence[int]) -> None:
@@ -217,10 +217,10 @@ class _Loading:
             if named is None:
                 continue
             raw = bytes.fromhex(named[1].replace("-", ""))
-            wanted = int.from_bytes(raw[:8], "little") ^ int.from_bytes(raw[8:], "little")
+            folded = int.from_bytes(raw[:8], "little") ^ int.from_bytes(raw[8:], "little")
             rows = self.references[key.column]
-            if wanted in rows:
-                return InvalidRow(row=rows.index(wanted), field=key.column, reason=f"refers to no {key.relation}")
+            if folded in rows:
+                return InvalidRow(row=rows.index(folded), field=key.column, reason=f"refers to no {key.relation}")
         return self.target.translate(error)
 
 

@@ -35,8 +35,8 @@ def _cancel(cancelling: PGcancelConn, patience_s: float) -> None:
             if left_s <= 0:
                 return
             with selectors.DefaultSelector() as selector:
-                wanted = selectors.EVENT_READ if status == PollingStatus.READING else selectors.EVENT_WRITE
-                selector.register(cancelling.socket, wanted)
+                event = selectors.EVENT_READ if status == PollingStatus.READING else selectors.EVENT_WRITE
+                selector.register(cancelling.socket, event)
                 selector.select(left_s)
     except (psycopg.Error, OSError, ValueError):
         pass  # what is cancelled has been given up in any case

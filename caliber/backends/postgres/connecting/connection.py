@@ -217,13 +217,13 @@ class PgConnection:
     def _know(self, plan: Plan) -> Binding:
         """Return how a plan's values travel, asked of the server once; a plan that is not kept may be asked again."""
         if not plan.is_kept:
-            known = self.shared.passing.get(plan.name)
-            if known is None:
-                known = self._described(plan, b"")
+            shared_plan = self.shared.passing.get(plan.name)
+            if shared_plan is None:
+                shared_plan = self._described(plan, b"")
                 if len(self.shared.passing) >= PASSING_MAX:
                     self.shared.passing.clear()
-                self.shared.passing[plan.name] = known
-            return known
+                self.shared.passing[plan.name] = shared_plan
+            return shared_plan
         if plan.name in self.shared.bindings:
             return self.shared.bindings[plan.name]
         # Statements of two tenants differ in nothing but the schema's name, and take and give the same types: but for

@@ -43,10 +43,10 @@ def connect(shared: Shared, deadline: float | None = None) -> PgConnection:
         "connect_timeout": -(-shared.connect_timeout_ms // 1_000),  # libpq takes seconds, and at least 2
     }
     try:
-        given = psycopg.conninfo.conninfo_to_dict(shared.dsn)
-        wanted = {name: value for name, value in ours.items() if name not in given}
+        in_dsn = psycopg.conninfo.conninfo_to_dict(shared.dsn)
+        added = {name: value for name, value in ours.items() if name not in in_dsn}
         raw = _dialled(
-            lambda: psycopg.connect(shared.dsn, autocommit=True, client_encoding="UTF8", **wanted), shared, deadline
+            lambda: psycopg.connect(shared.dsn, autocommit=True, client_encoding="UTF8", **added), shared, deadline
         )
     except psycopg.OperationalError as error:
         raise refused(error, shared.store) from error
@@ -87,25 +87,25 @@ def _dialled(
         else:
             with mutex:
                 made.append(raw)
-                wanted = waits
-            if not wanted:
+                events = waits
+            if not events:
                 raw.close()
         ended.set()
 
-    taken = False
+    is_connected = False
     try:
         _thread.start_new_thread(run, ())  # in one step, which no signal's handler cuts in two
         ended.wait(min(max(0.0, deadline - monotonic()) + GRACE_S, threading.TIMEOUT_MAX))
         with mutex:
-            waits, taken = False, bool(made)
+            waits, is_connected = False, bool(made)
     finally:
-        if not taken:
+        if not is_connected:
             with mutex:
                 waits = False
                 unwanted = list(made)
             for raw in unwanted:  # made in the moment in which the wait was interrupted
                 raw.close()
-    if taken:
+    if is_connected:
         return made[0]
     if failed:
         raise failed[0]

@@ -93,9 +93,9 @@ def translate(error: StatementError, store: str) -> CaliberError:
 
 def _translated(error: StatementError, store: str) -> CaliberError:
     state = error.state
-    known = _UNAVAILABLE.get(state)
-    if known is not None:
-        reason, retryable, advice = known
+    rule = _UNAVAILABLE.get(state)
+    if rule is not None:
+        reason, retryable, advice = rule
         return Unavailable(f"{store} is unavailable ({reason}): {advice}", reason=reason, retryable=retryable)
     if state == "23505":
         return Conflict(
@@ -153,10 +153,10 @@ def lost(store: str, cause: BaseException | None = None) -> Unavailable:
 def refused(error: psycopg.OperationalError, store: str) -> Unavailable:
     """Return the error of a connection that could not be made; the driver's words may name host and user."""
     state = error.sqlstate or _state_of(str(error))
-    known = _UNAVAILABLE.get(state)
-    if known is None:
-        known = ("cannot connect", True, "no server answers there; start it, or correct the variable of storage.dsn")
-    reason, retryable, advice = known
+    rule = _UNAVAILABLE.get(state)
+    if rule is None:
+        rule = ("cannot connect", True, "no server answers there; start it, or correct the variable of storage.dsn")
+    reason, retryable, advice = rule
     translated = Unavailable(f"{store} is unavailable ({reason}): {advice}", reason=reason, retryable=retryable)
     translated.__cause__ = error
     return translated

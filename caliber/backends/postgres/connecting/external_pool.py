@@ -134,11 +134,11 @@ class ExternalPool(BasePool):
         return raw
 
     def _known_one(self, raw: psycopg.Connection[Any], deadline: float | None) -> PgConnection:
-        known = self._known.get(raw)
-        if known is not None:
-            return known
-        for gone in [other for other in list(self._known) if other.closed]:
-            self._known.pop(gone, None)
+        wrapper = self._known.get(raw)
+        if wrapper is not None:
+            return wrapper
+        for closed in [other for other in list(self._known) if other.closed]:
+            self._known.pop(closed, None)
         try:
             if raw.pgconn.parameter_status(b"client_encoding") != b"UTF8" and not raw.closed:
                 raise InvalidValue(

@@ -91,18 +91,18 @@ class PostgresEraser:
         with self._lend() as connection:
             now = connection.execute("SELECT pg_current_xact_id()::text::bigint").fetchone()
             assert now is not None
-            left = self._await_older(connection, now[0] & 0xFFFFFFFF, until)
-            if left:
-                return left
+            remains = self._await_older(connection, now[0] & 0xFFFFFFFF, until)
+            if remains:
+                return remains
             for table, may in connection.execute(_TABLES, (self._schema,)).fetchall():
                 if not may:
-                    left.append(
+                    remains.append(
                         f"table {table} must be rewritten by its owner: run this as that role, or VACUUM FULL it"
                     )
                     continue
                 named = sql.Identifier(self._schema, table)
                 lock = sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(named)
-                left += self._tried(
+                remains += self._tried(
                     f"table {table} could not be rewritten",
                     until,
                     partial(self._patiently, connection, until, lock),  # VACUUM would wait without end
@@ -111,15 +111,15 @@ class PostgresEraser:
                 self._clear_samples(connection, table)
             self._statistics(connection, until)
             self._move_log_on(connection)
-        return left
+        return remains
 
     def scrub_log(self, wait_s: float) -> list[str]:
         with self._lend() as connection:
-            left = LogScrub(connection, wait_s).run()
-            if not left and not self._may_read(connection):
-                left = ["the server's log: this role may not read it afterwards (pg_read_server_files, pg_monitor)"]
-        self._log_is_scrubbed = not left
-        return left
+            remains = LogScrub(connection, wait_s).run()
+            if not remains and not self._may_read(connection):
+                remains = ["the server's log: this role may not read it afterwards (pg_read_server_files, pg_monitor)"]
+        self._log_is_scrubbed = not remains
+        return remains
 
     def _move_log_on(self, connection: Connection) -> None:
         for statement, what in (
@@ -137,13 +137,13 @@ class PostgresEraser:
         self._unreachable = []
         with self._lend() as connection:
             drop = sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(self._schema))
-            left = self._tried(
+            remains = self._tried(
                 "the schema could not be dropped", until, partial(self._patiently, connection, until, drop)
             )
-            if not left:
+            if not remains:
                 self._statistics(connection, until)
                 self._move_log_on(connection)
-        return left
+        return remains
 
     def leftovers(self) -> Iterator[Place]:
         with self._lend() as connection:

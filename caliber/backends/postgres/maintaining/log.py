@@ -111,10 +111,10 @@ class LogScrub:
         """Go on to the next segment, and wait until no earlier one is kept under its name."""
         at = self._at()
         last = max([at.number, *(at.number_of(name) for name in self._names() if name[:8] != at.timeline)])
-        left = self._pass(last)
+        remaining = self._pass(last)
         self._ask("CHECKPOINT")  # some who hold it go on with the next checkpoint only
         pause_s = _PAUSE_S
-        while not left:
+        while not remaining:
             held = self._holders(at, last)
             if not held:
                 self._ask("CHECKPOINT")
@@ -123,14 +123,14 @@ class LogScrub:
                     return []
                 now = self._at()
                 if now.kept and now.number <= last + now.kept + 1:
-                    left = self._pass(last + now.kept + 1)  # as many as are kept for standbys (wal_keep_size)
+                    remaining = self._pass(last + now.kept + 1)  # as many as are kept for standbys (wal_keep_size)
                     continue
                 held = [f"the server keeps {kept} earlier segments, and does not say why"]
             if time.monotonic() > self._until:
                 return held
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONG_PAUSE_S)
-        return left
+        return remaining
 
     def _pass_all(self) -> list[str]:
         """Write over segments that wait to be used again: what is beyond them is made anew."""

@@ -101,7 +101,7 @@ class PostgresMaintenance:
             connections, most, oldest = _one(connection, _CONNECTIONS)
             followers = connection.execute(_FOLLOWERS).fetchall()
             wal = _one(connection, _WAL)[0] if _one(connection, _WAL_ALLOWED)[0] else None
-        known = {name: RelationStatus(name, rows.get(name, 0), *sizes) for name, *sizes in tables}
+        by_name = {name: RelationStatus(name, rows.get(name, 0), *sizes) for name, *sizes in tables}
         return StoreStatus(
             adapter="postgres",
             store=self._store,
@@ -111,10 +111,10 @@ class PostgresMaintenance:
             epoch=whole.epoch,
             sequence=whole.sequence,
             changes=rows["change"],
-            bytes=sum(each.table_bytes + each.index_bytes for each in known.values()),
+            bytes=sum(each.table_bytes + each.index_bytes for each in by_name.values()),
             free_bytes=None,
             wal_bytes=wal,
-            relations=tuple(known[relation.name] for relation in relations if relation.name in known),
+            relations=tuple(by_name[relation.name] for relation in relations if relation.name in by_name),
             indexes=tuple(IndexStatus(*row) for row in indexes),
             connections=connections,
             connections_max=most,

@@ -117,16 +117,19 @@ class _Restoring:
 
     def _make_memories(self, there: Catalog) -> None:
         """Put the tables of the archive's own memories in the place of those that are there and differ."""
-        coming = {own.name: compile_relation(own, self._dialect).create for own in self._archive.catalog.own}
+        coming = {
+            relation.name: compile_relation(relation, self._dialect).create
+            for relation in self._archive.catalog.declared_relations
+        }
         kept: set[str] = set()
         for memory in there.memories.values():  # parents first: what belongs to one that goes, goes with it
-            own, parent = memory.relation, there.memories.get(memory.type.parent or "")
-            same = coming.get(own.name) == compile_relation(own, self._dialect).create
+            relation, parent = memory.relation, there.memories.get(memory.type.parent or "")
+            same = coming.get(relation.name) == compile_relation(relation, self._dialect).create
             if same and (parent is None or parent.relation.name in kept):
-                kept.add(own.name)
-        for own in reversed(there.own):
-            if own.name not in kept:
-                self._connection.execute(f"DROP TABLE {self._dialect.table(own.name)}".encode())
+                kept.add(relation.name)
+        for relation in reversed(there.declared_relations):
+            if relation.name not in kept:
+                self._connection.execute(f"DROP TABLE {self._dialect.table(relation.name)}".encode())
         for name, statements in coming.items():
             for statement in () if name in kept else statements:
                 self._connection.execute(statement.encode())

@@ -63,9 +63,9 @@ def create(connection: Connection, dialect: PostgresDialect, limit: int) -> list
         "SELECT c.relname FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = %s",
         (dialect.schema,),
     ).fetchall()
-    taken = {row[0] for row in rows}
+    existing = {row[0] for row in rows}
     for view in VIEWS:
-        if view.name in taken:
+        if view.name in existing:
             raise Conflict(entity_type="view", id=view.name, reason="another object has this name; rename it")
         connection.execute(f"CREATE VIEW {dialect.table(view.name)} AS {select_of(view, spelling, limit)}")
         comment = comment_of(view).replace("'", "''")

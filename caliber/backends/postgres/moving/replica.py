@@ -83,8 +83,8 @@ class _Reading:
         return self._copied(relation, f"ORDER BY {order}", batch_rows)
 
     def some(self, relation: Relation, ordinals: list[int]) -> Any:
-        wanted = ", ".join(str(int(ordinal)) for ordinal in ordinals)
-        batches = list(self._copied(relation, f"WHERE ordinal IN ({wanted}) ORDER BY ordinal", len(ordinals) + 1))
+        numbers = ", ".join(str(int(ordinal)) for ordinal in ordinals)
+        batches = list(self._copied(relation, f"WHERE ordinal IN ({numbers}) ORDER BY ordinal", len(ordinals) + 1))
         return arrow.joined_batches(relation, batches)
 
     def _copied(self, relation: Relation, which: str, batch_rows: int) -> Iterator[Any]:
@@ -96,11 +96,11 @@ class _Reading:
         with self._connection.cursor() as cursor, cursor.copy(text.encode()) as copy:
             for piece in joined(copy):
                 for part in reader.feed(piece, rows_max=batch_rows):
-                    given = [
+                    copied = [
                         from_server(column, declared, part.rows)
                         for column, declared in zip(part.columns, columns, strict=True)
                     ]
-                    yield arrow.batch_from_columns(relation, given, part.rows, numbered=True)
+                    yield arrow.batch_from_columns(relation, copied, part.rows, numbered=True)
         reader.close()
 
     def changes_since(self, mark: Any) -> list[bytes] | None:
@@ -155,11 +155,11 @@ class _Writing:
         with self._connection.cursor() as cursor, cursor.copy(text.encode()) as copy:
             copy.write(COPY_HEADER)
             for batch in batches:
-                given = [
+                values = [
                     for_server(arrow.column_from(batch, declared, first_row=0), declared, batch.num_rows)
                     for declared in columns
                 ]
-                for piece in copy_tuples(CopyRows(given, batch.num_rows), chunk_bytes=_CHUNK_BYTES):
+                for piece in copy_tuples(CopyRows(values, batch.num_rows), chunk_bytes=_CHUNK_BYTES):
                     copy.write(piece)
             copy.write(COPY_TRAILER)
 
@@ -304,7 +304,7 @@ class PostgresReplica:
         for name in self._tables(connection):
             if name.startswith(TABLE_PREFIX) and name not in BY_NAME:
                 connection.execute(f"DROP TABLE {self._dialect.table(name)} CASCADE".encode())
-        for relation in catalog.own:
+        for relation in catalog.declared_relations:
             connection.execute(self._bare(relation))
 
     def _empty(self, connection: Connection, tables: Iterable[str]) -> None:

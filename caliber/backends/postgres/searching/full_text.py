@@ -77,18 +77,18 @@ class FullTextWriter:
 
     def indexer(self, name: str) -> TextIndexer | None:
         """Return the indexer that makes entries by the rules of a name."""
-        known = self._known
-        if name not in known:
-            known[name] = self._indexer_of(name)
-        return known[name]
+        current = self._known
+        if name not in current:
+            current[name] = self._indexer_of(name)
+        return current[name]
 
     def to_index(self, memories: str, relations: Iterable[Relation]) -> list[Relation] | None:
         """Return relations as an index holds them (see ``storage.full_text``); ``memories`` as the store keeps them."""
-        known = self._memories.get(memories)
-        if known is None:
-            known = unpacked_memories(memories)
-            self._memories = {memories: known}
-        return to_index(known, relations)
+        indexed = self._memories.get(memories)
+        if indexed is None:
+            indexed = unpacked_memories(memories)
+            self._memories = {memories: indexed}
+        return to_index(indexed, relations)
 
     def written(self, connection: PgConnection, kept: str | None, changes: Sequence[RowChange]) -> None:
         """Bring the index up to the changes of the transaction under way; ``kept`` says of what rules and memories."""
@@ -123,9 +123,9 @@ class FullTextWriter:
             if digest is not None:
                 texts.append(change.row)
         plan = kind_plans(relation, self._dialect)
-        said = [digest.hex() if digest is not None else "" for digest in digests.values()]
+        hashes = [digest.hex() if digest is not None else "" for digest in digests.values()]
         # Nothing is asked: what says the same stays, and what stays is not entered again.
-        connection.later(plan.forget, (_texts(digests), dump_json(said)))
+        connection.later(plan.forget, (_texts(digests), dump_json(hashes)))
         self.enter(connection, indexer, relation, texts)
 
     def enter(self, connection: PgConnection, indexer: TextIndexer, relation: Relation, rows: Sequence[Row]) -> None:
@@ -172,8 +172,8 @@ class PostgresFullText:
 
     def state(self, session: StatementSession | None = None) -> FullTextState | None:
         if session is None:
-            with self._read() as own:
-                return self.state(own)
+            with self._read() as connection:
+                return self.state(connection)
         rows = session.run(self._own.state, ())
         return FullTextState(rows[0][0], bool(rows[0][1]), unpacked_memories(rows[0][2])) if rows else None
 
@@ -218,14 +218,14 @@ class PostgresFullText:
 
     def _begin(self, connection: PgConnection, name: str, build: bytes, unless_there: bool) -> int | None:
         """Make an empty index; return how many rows there are to look at, None if there was one to leave alone."""
-        own = self._own
-        connection.command(own.lock)
+        plans = self._own
+        connection.command(plans.lock)
         state = self.state(connection)
         if unless_there and state is not None:
             return None
         check_indexed(connection, self._plans, self._texts)
-        connection.exchange(*(simple(text) for text in (*self._drop(state), *own.create)))
-        connection.run(own.begin, (name, build, packed_memories(memories_of(self._texts))))
+        connection.exchange(*(simple(text) for text in (*self._drop(state), *plans.create)))
+        connection.run(plans.begin, (name, build, packed_memories(memories_of(self._texts))))
         return sum(int(connection.run(self._plans[relation.name].count, ())[0][0]) for relation in self._texts)
 
     def _index_page(
@@ -239,9 +239,9 @@ class PostgresFullText:
             return None
         connection.command(kind_plans(relation, self._dialect).lock)
         rows = connection.run(self._plans[relation.name].page, (last, _BATCH_ROWS))
-        wanted = [row for row in rows if indexer.digest(relation, row) is not None]
-        self._writer.enter(connection, indexer, relation, wanted)
-        return len(rows), len(wanted), rows[-1][0] if len(rows) == _BATCH_ROWS else None
+        changed = [row for row in rows if indexer.digest(relation, row) is not None]
+        self._writer.enter(connection, indexer, relation, changed)
+        return len(rows), len(changed), rows[-1][0] if len(rows) == _BATCH_ROWS else None
 
     def check(self, indexer: TextIndexer) -> list[str]:
         with self._read() as session:

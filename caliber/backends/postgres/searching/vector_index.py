@@ -132,11 +132,11 @@ class PostgresVectorIndex:
         options = {part.strip() for part in self._options(method).split(",")}
         for kind, relation in self._kinds.items():
             name = index_name(space.space_id, relation)
-            known = found.get(name)
-            if known is not None and known[:2] == (method, True) and set(known[2].split(", ")) == options:
+            existing = found.get(name)
+            if existing is not None and existing[:2] == (method, True) and set(existing[2].split(", ")) == options:
                 continue
             with self._connection() as raw:
-                if known is not None:
+                if existing is not None:
                     raw.execute(drop_index(name, self.dialect))
                 if method == _IVFFLAT and rows[kind] < _ROWS_A_LIST * self._vector.ivfflat_lists:
                     continue
@@ -161,8 +161,8 @@ class PostgresVectorIndex:
             doing = session.run(self.plans.doing, (self.dialect.schema, f"{PREFIX}{space_id.hex}"))
         if not found:
             return None
-        said = f"{doing[0][1]}, {doing[0][2]:,} of {doing[0][3]:,}" if doing else ""
-        return SpaceIndex(next(iter(found.values()))[0], self._is_usable(found), said)
+        progress = f"{doing[0][1]}, {doing[0][2]:,} of {doing[0][3]:,}" if doing else ""
+        return SpaceIndex(next(iter(found.values()))[0], self._is_usable(found), progress)
 
     @property
     def _vector(self) -> VectorConfig:
@@ -233,8 +233,8 @@ class PostgresVectorIndex:
     # --- asking ----------------------------------------------------------------------------------
 
     def nearest(self, session: StatementSession, space: EmbeddingSpace, near: Near) -> list[Row] | None:
-        wanted = self._method_for(space) is not None
-        relation = self._kinds.get(near.kind) if wanted else None
+        is_indexed = self._method_for(space) is not None
+        relation = self._kinds.get(near.kind) if is_indexed else None
         method = None if relation is None else self._method_of(session, index_name(space.space_id, relation))
         if method is None or not _fits(space, near.query):
             return None

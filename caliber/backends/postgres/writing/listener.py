@@ -49,14 +49,14 @@ class Listener:
         self,
         shared: Shared,
         *,
-        own: str,
+        store_name: str,
         place: str,
         handler: RemoteEventListener,
     ) -> None:
         assert shared.channel is not None
         self._shared = shared
         self._channel = shared.channel
-        self._own = head_of(own).encode()
+        self._own = head_of(store_name).encode()
         self._place = place
         self._handler = handler
         self._last: Event | None = None

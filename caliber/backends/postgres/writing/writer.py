@@ -96,9 +96,11 @@ class Limits:
         """Return both limits as PostgreSQL takes them, no longer than what is left until ``deadline``."""
         if deadline is None:
             return str(self.statement_timeout_ms), str(self.lock_timeout_ms)
-        left = max(1, int((deadline - time.monotonic()) * 1_000))
-        running = max(left, _LEAST_MS)
-        return str(min(self.statement_timeout_ms or running, running)), str(min(self.lock_timeout_ms or left, left))
+        remaining_ms = max(1, int((deadline - time.monotonic()) * 1_000))
+        running = max(remaining_ms, _LEAST_MS)
+        return str(min(self.statement_timeout_ms or running, running)), str(
+            min(self.lock_timeout_ms or remaining_ms, remaining_ms)
+        )
 
     def shared(self) -> tuple[str, str]:
         """Return both limits for a transaction of several writers: one's hurry is not its companions'."""
@@ -202,7 +204,7 @@ class PostgresWriter(GroupWriter):
         self._check_usable()
         self._transaction(Batch(request), request, deadline)
 
-    def _transaction(self, batch: Batch, own: Request, deadline: float | None) -> None:
+    def _transaction(self, batch: Batch, request: Request, deadline: float | None) -> None:
         try:
             try:
                 others = self._run(batch, deadline) if len(batch.requests) == 1 else self._together(batch, deadline)
@@ -211,7 +213,7 @@ class PostgresWriter(GroupWriter):
             except BaseException as error:
                 if batch.ending and not isinstance(error, CaliberError):
                     self._doubt(error)
-                self._failed(batch, own, error)
+                self._failed(batch, request, error)
         except BaseException as error:  # one more interrupt
             if batch.ending:
                 self._doubt(error)
@@ -223,34 +225,34 @@ class PostgresWriter(GroupWriter):
         if self.follower is not None:
             self.follower.missed(error)
 
-    def _failed(self, batch: Batch, own: Request, error: BaseException) -> None:
+    def _failed(self, batch: Batch, leader: Request, error: BaseException) -> None:
         """Note what became of each request; who is left out had no part in it and goes back in line."""
         unknown = error.args[:1] == (UNKNOWN_OUTCOME,)
         if batch.committed or unknown:
             for request in batch.trying:
-                if unknown and request is not own:
+                if unknown and request is not leader:
                     request.error = copy_for(error)
                     request.cut = batch.cut
                 request.done = True
             cause = error.__cause__ if unknown else None
             # An interrupt of the thread stays one: only those who shared the transaction hear of its outcome instead.
-            own.error = error if cause is None or isinstance(cause, CaliberError) else cause
+            leader.error = error if cause is None or isinstance(cause, CaliberError) else cause
         elif len(batch.requests) == 1:
-            own.error = error
-            own.done = True
+            leader.error = error
+            leader.done = True
         elif batch.ending and not isinstance(error, CaliberError):
             # Nobody learned whether the COMMIT stands: who shared it must not write again.
             for request in batch.trying:
                 request.error = Unavailable(UNKNOWN_OUTCOME, reason="outcome unknown")
                 request.done = True
-            own.error = error
+            leader.error = error
         else:
-            if not isinstance(error, CaliberError) and batch.at in (None, own):
-                own.error = error  # of the thread, and not of anybody's work
-                own.done = True
+            if not isinstance(error, CaliberError) and batch.at in (None, leader):
+                leader.error = error  # of the thread, and not of anybody's work
+                leader.done = True
             for request in batch.trying:
                 if _timed_out(error) and request.late:
-                    request.error = error if request is own else copy_for(error)
+                    request.error = error if request is leader else copy_for(error)
                     request.done = True
                 request.alone = not request.done
 

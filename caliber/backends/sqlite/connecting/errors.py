@@ -41,7 +41,7 @@ _UNAVAILABLE: tuple[tuple[type[Exception], str, bool, str], ...] = (
 )
 
 _UNBOUND: Final = "cannot be stored: texts are Unicode without lone surrogates, whole numbers fit 64 bits"
-_FENCED = {said[0]: said for said in (MOVING, MOVED)}
+_FENCED = {rule[0]: rule for rule in (MOVING, MOVED)}
 
 
 NO_STORE: Final = "the file is not a CALIBER store; choose another path"
@@ -97,9 +97,9 @@ def _full(store: str) -> Unavailable:
         free = shutil.disk_usage(Path(store).parent).free
     except OSError:
         free = None
-    left = "" if free is None else f" ({free} bytes are free there)"
+    free_text = "" if free is None else f" ({free} bytes are free there)"
     return Unavailable(
-        f"{store} is unavailable (disk full): free disk space{left} and try again; nothing was written",
+        f"{store} is unavailable (disk full): free disk space{free_text} and try again; nothing was written",
         reason="disk full",
         free_bytes=free,
     )

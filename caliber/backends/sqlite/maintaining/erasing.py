@@ -43,9 +43,9 @@ class SqliteEraser:
 
     def scrub(self, wait_s: float) -> list[str]:
         until = time.monotonic() + wait_s
-        left = self._rewrite(until)
-        if self._options.in_memory or left:
-            return left
+        remains = self._rewrite(until)
+        if self._options.in_memory or remains:
+            return remains
         while True:
             with self._exclusive() as connection:
                 busy, _, _ = connection.command("PRAGMA wal_checkpoint(TRUNCATE)")[0]
@@ -155,9 +155,9 @@ def _overwrite(file: Path) -> None:
     doomed = file.with_name(f"{file.name}.purged")
     file.rename(doomed)
     with doomed.open("r+b") as handle:
-        left = doomed.stat().st_size
-        while left > 0:
-            left -= handle.write(bytes(min(left, _PIECE_BYTES)))
+        remaining = doomed.stat().st_size
+        while remaining > 0:
+            remaining -= handle.write(bytes(min(remaining, _PIECE_BYTES)))
         handle.flush()
         os.fsync(handle.fileno())
     doomed.unlink()

@@ -171,8 +171,8 @@ def _copy(made: OpenOptions, source: Path, clock_us: Callable[[], int], progress
     if not source.is_file():
         raise InvalidValue(field=str(source), reason="there is no such file")
     check_file(source, made.fork_wait_ms)
-    with Calls(made.fork_wait_ms).connected(source, apsw.SQLITE_OPEN_READONLY) as given:
-        copy_pages(given, Path(made.path), progress, made.fork_wait_ms)
+    with Calls(made.fork_wait_ms).connected(source, apsw.SQLITE_OPEN_READONLY) as source_connection:
+        copy_pages(source_connection, Path(made.path), progress, made.fork_wait_ms)
     with _connected(made) as connection:
         with connection.transaction():
             lift(connection, None)  # of a store that was about to move; this one is not
@@ -186,8 +186,8 @@ def _load(made: OpenOptions, archive: Archive, clock_us: Callable[[], int], prog
         connection.command("PRAGMA synchronous = OFF")  # until it is whole, nobody misses it
         baseline(connection, clock_us(), ())
         with connection.transaction():
-            for own in archive.catalog.own:
-                for statement in compile_relation(own, DIALECT).create:
+            for declared in archive.catalog.declared_relations:
+                for statement in compile_relation(declared, DIALECT).create:
                     connection.command(statement)
             connection.command("PRAGMA defer_foreign_keys = ON")
             done = 0

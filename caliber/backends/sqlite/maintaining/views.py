@@ -62,9 +62,9 @@ def create(connection: SqliteConnection, limit: int) -> list[str]:
     """Make the views anew, inside the caller's transaction; return their names. Raises: Conflict."""
     drop(connection)
     rows = connection.command("SELECT name FROM sqlite_schema")
-    taken = {row[0] for row in rows}
+    existing = {row[0] for row in rows}
     for view in VIEWS:
-        if view.name in taken:
+        if view.name in existing:
             raise Conflict(entity_type="view", id=view.name, reason="another object has this name; rename it")
         text = f"/* {comment_of(view)} */ {select_of(view, _SPELLING, limit)}"
         connection.command(f"CREATE VIEW {quote(view.name)} AS {text}")

@@ -86,9 +86,9 @@ class _Reading:
         return [row[2] for row in rows]
 
     def numbers(self) -> dict[str, int]:
-        known: dict[str, int] = dict(self._connection.command("SELECT name, seq FROM sqlite_sequence"))
+        by_name: dict[str, int] = dict(self._connection.command("SELECT name, seq FROM sqlite_sequence"))
         out = {
-            relation.name: int(known.get(relation.name, 0)) for relation in self.catalog.relations if relation.ordinal
+            relation.name: int(by_name.get(relation.name, 0)) for relation in self.catalog.relations if relation.ordinal
         }
         return {**out, CHANGE.name: self.mark}
 
@@ -223,23 +223,23 @@ class SqliteReplica:
                 reason="cannot open",
                 retryable=False,
             )
-        known = self._epoch_of(self._unfinished, _MARK)
-        if known != epoch:
+        stored_epoch = self._epoch_of(self._unfinished, _MARK)
+        if stored_epoch != epoch:
             _remove(self._unfinished)  # of a move that was given up, or an attempt that ended in the last steps
-            known = None
+            stored_epoch = None
         with self._connected(self._unfinished, "BEGIN IMMEDIATE", create=True) as connection:
             connection.command(f"PRAGMA user_version = {_number(token)}")
-            if known is None:
+            if stored_epoch is None:
                 for relation in RELATIONS:
                     connection.command(_bare(relation))
             for (name,) in connection.command(_OWN_TABLES):
                 connection.command(f"DROP TABLE {quote(name)}")
-            for relation in catalog.own:
+            for relation in catalog.declared_relations:
                 connection.command(_bare(relation))
-            if known is None:
+            if stored_epoch is None:
                 connection.command(f"CREATE TABLE {_MARK} (epoch TEXT NOT NULL) STRICT")
                 connection.command(f"INSERT INTO {_MARK} VALUES ('{epoch}')")
-        return known is None
+        return stored_epoch is None
 
     def finish(self, epoch: str, token: str, numbers: Mapping[str, int], catalog: Catalog) -> None:
         with self._connected(self._unfinished, "BEGIN IMMEDIATE") as connection:

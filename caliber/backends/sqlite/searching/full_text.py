@@ -290,9 +290,9 @@ class SqliteFullText:
                     if not (connection.run(_EXISTS, ()) and connection.run(_BUILT_BY, (build,))):
                         return held  # somebody else dropped it, builds another, or wrote what this one does not know
                     rows = connection.run(self._plans[relation.name].page, (last, _BATCH_ROWS))
-                    wanted = [row for row in rows if indexer.digest(relation, row) is not None]
-                    _index(connection, indexer, relation, wanted)
-                done, held = done + len(rows), held + len(wanted)
+                    indexed = [row for row in rows if indexer.digest(relation, row) is not None]
+                    _index(connection, indexer, relation, indexed)
+                done, held = done + len(rows), held + len(indexed)
                 if progress is not None:
                     progress("indexing words", done, max(done, total))
                 if len(rows) < _BATCH_ROWS:
