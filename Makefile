@@ -45,7 +45,8 @@ CLANG        ?= clang
 help:
 	@echo 'make setup        create $(VENV), build the kernels, install CALIBER with all extras'
 	@echo 'make demo         remember this repository and show it'
-	@echo 'make test         every test at its small scale, from a fixed seed; SEED=random draws one'
+	@echo 'make test         every test at its small scale, from a fixed seed; SEED=random draws one;'
+	@echo '                  CALIBER_DATABASES=all runs each on every database, not on those that the seed draws'
 	@echo 'make soak         the long proofs at full scale'
 	@echo 'make sanitize     tests of kernels on an extension built with ASan and UBSan'
 	@echo 'make fuzz         fuzz what takes bytes and offsets, FUZZ_SECONDS=$(FUZZ_SECONDS) a target'

@@ -18,7 +18,7 @@ gc.disable()
 
 # ``support`` holds what several rooms of tests share; it is not part of the package.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-pytest_plugins = ["support.fixtures"]
+pytest_plugins = ["support.drawn", "support.fixtures"]
 
 
 def _work_in_memory() -> None:

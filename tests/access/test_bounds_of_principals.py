@@ -12,6 +12,8 @@ import pytest
 from caliber.model import AgentRole, LockToken, Principal, PrincipalKind
 from caliber.model.errors import LockAcquisitionFailed, PermissionDenied
 
+pytestmark = pytest.mark.databases("one")
+
 PLANNER = Principal(PrincipalKind.AGENT, "planner", AgentRole.EXECUTOR)
 OTHER = Principal(PrincipalKind.AGENT, "other", AgentRole.EXECUTOR)
 ROOT = Principal(PrincipalKind.AGENT, "planner", AgentRole.EXECUTOR, admin=True)

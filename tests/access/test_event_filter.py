@@ -21,6 +21,8 @@ from caliber.model.references import EntityType
 from caliber.storage.write import event_log
 from caliber.testing import inspect
 
+pytestmark = pytest.mark.databases("one")
+
 WRITER = Principal(PrincipalKind.AGENT, "planner", AgentRole.ORCHESTRATOR)
 READER = Principal(PrincipalKind.AGENT, "worker", AgentRole.EXECUTOR)
 LIGHT = {"embedding_provider": None, "search__keyword__similar_words": "none", "policies": []}
@@ -31,6 +33,7 @@ def subjects(events: list[Event]) -> list[Any]:
     return [(event.event_type, event.subject_id) for event in events]
 
 
+@pytest.mark.databases("all")
 @pytest.mark.parametrize("mode", ["resident", "backend"])
 def test_of_a_note_hears_who_may_read_it(backend: Any, mode: str) -> None:
     memory = backend.open(**LIGHT, search__mode=mode)

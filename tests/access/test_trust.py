@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.configs import policy
+from support.drawn import needs
 from support.memories import FACT
 from support.predicates import record
 from support.providers import ScriptedSummarizer
@@ -351,8 +352,8 @@ def test_rules_keep_untrusted_text_out_of_the_sections_they_fill(opened: Any) ->
 # --- loaded ----------------------------------------------------------------------------------------
 
 
+@needs("bulk")
 def test_rows_without_a_label_are_trusted_least(backend: Any, opened: Any) -> None:
-    backend.needs("bulk")
     import pyarrow as pa
 
     agent = opened()

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from support.configs import USER
+from support.drawn import needs
 
 import caliber
 from caliber.admin.full_text import check_full_text, rebuild_full_text
@@ -89,8 +90,8 @@ def check_same(got: dict[str, list[Any]], right: dict[str, list[Any]]) -> None:
 
 
 @pytest.fixture
+@needs("reopen")  # a store in memory is backed up by the same code
 def filled(backend: Any) -> caliber.Caliber:
-    backend.needs("reopen")  # a store in memory is backed up by the same code
     memory: caliber.Caliber = backend.open(**AT_ONCE)
     fill(memory, large=False)
     return memory
@@ -134,8 +135,8 @@ def test_an_archive_restores_into_the_other_database(
     assert restored.admin.verify() == []
 
 
+@needs("snapshots")
 def test_a_backup_is_of_one_boundary_while_others_write(backend: Any, agent: Any, tmp_path: Path) -> None:
-    backend.needs("snapshots")
     memory = agent.memory
     fill(memory, large=False)
     stop, wrote = threading.Event(), threading.Event()
@@ -198,8 +199,8 @@ def test_a_copy_of_the_file_restores(backend: Any, another: Any, filled: caliber
 
 
 # design, section 3: never what was there without being asked
+@needs("reopen")
 def test_nothing_is_overwritten_unless_asked(backend: Any, filled: caliber.Caliber, tmp_path: Path) -> None:
-    backend.needs("reopen")
     path = tmp_path / "all.zip"
     filled.admin.backup(path)
     raw = path.read_bytes()
@@ -216,8 +217,8 @@ def test_nothing_is_overwritten_unless_asked(backend: Any, filled: caliber.Calib
     assert filled.storage.notes.get(note.note_id) is None
 
 
+@needs("reopen")
 def test_restoring_says_what_was_forgotten_since(backend: Any, tmp_path: Path) -> None:
-    backend.needs("reopen")
     memory = backend.open()
     now = datetime.now(UTC)
     for restored_undoes in (0, 1):
@@ -228,8 +229,8 @@ def test_restoring_says_what_was_forgotten_since(backend: Any, tmp_path: Path) -
         assert report.erasures_undone == restored_undoes
 
 
+@needs("reopen")
 def test_a_store_that_was_only_opened_is_restored_into(backend: Any, another: Any, tmp_path: Path) -> None:
-    backend.needs("reopen")
     memory = backend.open()
     fill(memory, large=False)
     made = memory.admin.backup(tmp_path / "all.zip")
@@ -240,8 +241,8 @@ def test_a_store_that_was_only_opened_is_restored_into(backend: Any, another: An
     assert opened.admin.verify() == []
 
 
+@needs("sharing")
 def test_who_has_the_store_open_reads_it_anew(backend: Any, filled: caliber.Caliber, tmp_path: Path) -> None:
-    backend.needs("sharing")
     path = tmp_path / "all.zip"
     made = filled.admin.backup(path)
     other = backend.open()
@@ -263,9 +264,8 @@ def test_who_has_the_store_open_reads_it_anew(backend: Any, filled: caliber.Cali
     assert filled.admin.verify() == other.admin.verify() == []
 
 
+@needs("full text", "reopen")
 def test_words_are_found_after_a_restore_as_before(backend: Any, tmp_path: Path) -> None:
-    backend.needs("full text")
-    backend.needs("reopen")
     memory = backend.open(**AT_ONCE)
     fill(memory, large=False)
     rebuild_full_text(backend.config())
@@ -279,11 +279,10 @@ def test_words_are_found_after_a_restore_as_before(backend: Any, tmp_path: Path)
         assert memory.admin.verify() == []
 
 
+@pytest.mark.parametrize("backend", ["postgres"], indirect=True)
 def test_a_restored_store_that_is_searched_in_its_database_has_its_indexes(
     backend: Any, another: Any, tmp_path: Path
 ) -> None:
-    if backend.adapter != "postgres":
-        pytest.skip(f"{backend.name}: not a store where vectors have an index of the database")
     memory = backend.open(**AT_ONCE)
     fill(memory, large=False)
     made = memory.admin.backup(tmp_path / "all.zip")
@@ -303,8 +302,8 @@ class _StopError(Exception):
     """Raised by the test to interrupt."""
 
 
+@needs("reopen")
 def test_an_interrupted_restore_leaves_the_old_store(backend: Any, filled: caliber.Caliber, tmp_path: Path) -> None:
-    backend.needs("reopen")
     path = tmp_path / "all.zip"
     filled.admin.backup(path)
     filled.add_note(entity="x", entity_type="y", note_type="fact", content="since", confidence=1.0)
@@ -345,8 +344,8 @@ caliber.restore(config, path, replace=True, progress=at)
 
 
 @pytest.mark.soak
+@needs("sharing")
 def test_a_killed_restore_leaves_the_old_store(backend: Any, filled: caliber.Caliber, tmp_path: Path) -> None:
-    backend.needs("sharing")
     import pickle
 
     path = tmp_path / "all.zip"
@@ -474,8 +473,8 @@ def _damages(path: Path) -> Iterator[tuple[str, bytes]]:
     yield "format", raw.replace(b"caliber-archive-1", b"caliber-archive-9")
 
 
+@needs("reopen")
 def test_a_damaged_backup_is_refused_and_changes_nothing(backend: Any, agent: Any, tmp_path: Path) -> None:
-    backend.needs("reopen")
     memory = agent.memory
     fill(memory, large=False)
     path = tmp_path / "all.zip"
@@ -527,8 +526,8 @@ def test_an_archive_made_to_do_harm_is_refused(file_backend: Any, tmp_path: Path
         assert not evil.exists(), what
 
 
+@needs("reopen")
 def test_rows_that_do_not_come_back_are_noticed(backend: Any, agent: Any, tmp_path: Path) -> None:
-    backend.needs("reopen")
     memory = agent.memory
     fill(memory, large=False)
     made = memory.admin.backup(tmp_path / "all.zip")

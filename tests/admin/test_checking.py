@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from support.drawn import needs
 
 import caliber
 from caliber.model.ids import EdgeId
@@ -19,11 +20,11 @@ AT_ONCE = {"embedding__embed": {"default": "commit"}}
 
 
 @pytest.fixture
+@needs("reopen")  # what is asked is the same in memory
 def filled(backend: Any) -> caliber.Caliber:
     """A store in which one record of most kinds hangs on another."""
     from support.configs import USER
 
-    backend.needs("reopen")  # what is asked is the same in memory
     memory: caliber.Caliber = backend.open(**AT_ONCE)
     trajectory = memory.start_trajectory("be sound", initiator=USER)
     scope = memory.current_scope(trajectory.trajectory_id)
@@ -139,11 +140,10 @@ def test_a_missing_column_is_said_and_nothing_else_is_asked(backend: Any, filled
         backend.tamper(filled, "ALTER TABLE edge RENAME COLUMN linked TO auto_linked")
 
 
+@needs("full text", "reopen")
 def test_full_text_that_differs_is_found(backend: Any, filled: caliber.Caliber) -> None:
-    backend.needs("full text")
     from caliber.admin.full_text import rebuild_full_text
 
-    backend.needs("reopen")
     rebuild_full_text(backend.config())
     assert filled.admin.check() == []
     backend.tamper(filled, "DELETE FROM text_note_entry")

@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.drawn import needs
 
 import caliber
 from caliber.model.errors import Conflict
@@ -28,9 +29,9 @@ LONG_AGO = datetime(1969, 7, 20, 20, 17, 40, 123456, tzinfo=UTC)
 
 
 @pytest.fixture
+@needs("reopen")  # what is asked is the same in memory
 def filled(backend: Any, agent: Any) -> caliber.Caliber:
     """A store with rows in most relations, among them what is hard to show."""
-    backend.needs("reopen")  # what is asked is the same in memory
     memory = agent.memory
     memory.append_turn(agent.scope_id, role="user", content="früh 🌅", occurred_at=LONG_AGO)
     memory.append_turn(agent.scope_id, role="assistant", content="it's done")
@@ -252,9 +253,8 @@ def test_status_tells_sizes_rows_position_and_indexes(backend: Any, filled: cali
         assert status.wal_bytes >= 0
 
 
+@pytest.mark.parametrize("backend", ["postgres"], indirect=True)
 def test_vacuum_says_which_tables_it_has_no_right_to(backend: Any, filled: caliber.Caliber) -> None:
-    if backend.adapter != "postgres":
-        pytest.skip(f"{backend.name}: not a store where tables have owners")
     role = f"reader_{uuid.uuid4().hex[:12]}"
     schema = backend.qualified("note").partition(".")[0]
     backend.tamper(filled, f"CREATE ROLE {role} LOGIN PASSWORD 'reader'")

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import pytest
 from support.configs import USER, config
 
 import caliber
@@ -19,6 +20,8 @@ from caliber.aio import AsyncCaliber
 from caliber.api.aio_threads import CallThreads
 from caliber.model.errors import CaliberError
 from caliber.model.time import FixedClock
+
+pytestmark = pytest.mark.databases("one")
 
 COROUTINES, OPERATIONS = 20, 200 if os.environ.get("CALIBER_SOAK") else 30
 STEP: dict[str, Any] = {

@@ -16,6 +16,8 @@ from caliber.model import EntityRef, EntityType, Principal, PrincipalKind
 from caliber.model.agents import LockToken
 from caliber.model.errors import InputError
 
+pytestmark = pytest.mark.databases("one")
+
 
 class Lying(str):
     """A text whose methods say something else than it is."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from support.databases import BACKENDS, LACKS, RecycledSchemas
+from support.databases import BACKENDS, RecycledSchemas
+from support.drawn import LACKS
 
 from caliber.backends import backend as backend_module
 from caliber.testing import ContractTarget

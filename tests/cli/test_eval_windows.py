@@ -11,11 +11,14 @@ import pytest
 from support.cli_runs import caliber as run
 from support.cli_runs import caliber_json
 from support.configs import USER
+from support.drawn import needs
 from support.talks import TALK
 
 from caliber import Principal
 from caliber.model.access import PrincipalKind
 from caliber.model.context import PendingInjection
+
+pytestmark = pytest.mark.databases("one")
 
 UNKNOWN = "0190f3c2-7c00-7000-8000-000000000000"
 MAKER = Principal(PrincipalKind.HUMAN, "maker", admin=True)
@@ -26,7 +29,6 @@ class World:
     """A store with a task, its turns and a few notes, and a configuration file for the command line."""
 
     def __init__(self, backend: Any, folder: Path, **overrides: Any) -> None:
-        backend.needs("reopen")
         self.backend = backend
         self.folder = folder
         self.settings = backend.config(embedding__embed__turn="commit", embedding__embed__note="commit", **overrides)
@@ -68,6 +70,7 @@ class World:
 
 
 @pytest.fixture
+@needs("reopen")
 def world(backend: Any, tmp_path: Path) -> World:
     return World(backend, tmp_path)
 
@@ -116,6 +119,7 @@ def test_windows_of_a_task_hold_its_turns(world: World) -> None:
     assert latest["windows"][1]["budgets"] == found["windows"][1]["budgets"]
 
 
+@needs("reopen")
 def test_budgets_are_those_that_the_configuration_allows(backend: Any, tmp_path: Path) -> None:
     world = World(backend, tmp_path, token_budget=1_500, pcp__dosage__max_context_tokens=1_500)
     asked = ("When is the quay closed?", str(world.notes["quay"]))
@@ -149,6 +153,7 @@ def test_each_miss_names_the_step_that_lost_it(world: World) -> None:
     assert entry["query"] == "Where is the archive of the harbour office?"
 
 
+@needs("reopen")
 def test_a_turn_that_left_the_conversation_says_what_kept_it_from_being_recalled(backend: Any, tmp_path: Path) -> None:
     world = World(backend, tmp_path)
     asked = ("When does the ferry sail?", str(world.turn))
@@ -168,6 +173,7 @@ def test_a_turn_that_left_the_conversation_says_what_kept_it_from_being_recalled
     assert lost(tiny, world.turn, 25)["code"] in ("budget_full", "section_full")
 
 
+@needs("reopen")
 def test_a_record_below_the_floor_says_so(backend: Any, tmp_path: Path) -> None:
     world = World(backend, tmp_path, min_relevance_threshold=1.0)
     crane = str(world.notes["crane"])
@@ -175,6 +181,7 @@ def test_a_record_below_the_floor_says_so(backend: Any, tmp_path: Path) -> None:
     assert lost(found, crane, 300)["code"] == "below_floor"
 
 
+@needs("reopen")
 def test_a_record_that_search_does_not_find_says_so(backend: Any, tmp_path: Path) -> None:
     world = World(backend, tmp_path, search__min_similarity=0.99, pcp__dosage__max_notes_in_window=20)
     with backend.open(world.settings, principal=MAKER) as memory:
@@ -251,6 +258,7 @@ def test_a_task_is_refused_whose_next_window_would_use_something_up(world: World
         assert memory.storage.pending_injections.count() == 1
 
 
+@needs("reopen")
 def test_who_is_no_admin_names_a_task(backend: Any, tmp_path: Path) -> None:
     world = World(backend, tmp_path, principal={"kind": "agent", "id": "reader", "admin": False})
     asked = ("When is the quay closed?", "QUAY is closed")

@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 from support.cli_runs import caliber as run
 from support.cli_runs import caliber_json, commit, repository
+from support.drawn import needs
 
 from caliber import EntityRef, EntityType
 from caliber.config import CaliberConfig
+
+pytestmark = pytest.mark.databases("one")
 
 MARIA, BO = EntityRef.user("maria"), EntityRef.user("bo")
 ROBOT = EntityRef(EntityType.AGENT, uuid.UUID(int=7))
@@ -22,9 +25,9 @@ DOGS = {"maria": "My dog is called Pixel.", "bo": "My dog is called Biscuit.", f
 
 
 @pytest.fixture
+@needs("reopen")
 def store(backend: Any, tmp_path: Path) -> CaliberConfig:
     """The configuration of a store that commands of the program can open."""
-    backend.needs("reopen")
     settings: CaliberConfig = backend.config()
     backend.create(settings)
     (tmp_path / "caliber.json").write_text(settings.canonical_json())

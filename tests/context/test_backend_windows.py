@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from support.configs import USER
+from support.drawn import needs
 from support.memories import FACT
 from support.providers import CountingEmbeddings
 
@@ -184,8 +185,8 @@ def same(stored: Any, resident: Any, task: Any, *, everybody: bool = False, **op
 
 
 @pytest.fixture
+@needs("sharing")
 def store(backend: Any) -> Any:
-    backend.needs("sharing")
     return backend
 
 

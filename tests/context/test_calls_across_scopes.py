@@ -6,17 +6,20 @@ from typing import Any
 
 import pytest
 from support.configs import USER
+from support.drawn import needs
 
 from caliber import ToolCall
 from caliber.config import profiles
+
+pytestmark = pytest.mark.databases("one")
 
 PROFILES = ("reference", "coding-agent", "chat-companion", "ops-agent", "sources")
 
 
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("between", ["call and results", "results"])
+@needs("reopen")
 def test_a_call_from_a_closed_scope_comes_with_its_results(backend: Any, profile: str, between: str) -> None:
-    backend.needs("reopen")
     knobs = {"resident.feed_poll_ms": 0, "policies": [], **{k.replace("__", "."): v for k, v in backend.knobs.items()}}
     memory = backend.open(profiles.PROFILES[profile](backend.path, **knobs))
     task = memory.start_trajectory("look things up", initiator=USER).trajectory_id
@@ -67,8 +70,8 @@ def test_ids_that_are_used_again_bring_the_newest_call_alone(backend: Any) -> No
 
 
 @pytest.mark.parametrize("profile", ["reference", "coding-agent"])
+@needs("reopen")
 def test_a_result_whose_call_the_limit_cut_off_stays_out(backend: Any, profile: str) -> None:
-    backend.needs("reopen")
     knobs = {"resident.feed_poll_ms": 0, "policies": [], **{k.replace("__", "."): v for k, v in backend.knobs.items()}}
     memory = backend.open(profiles.PROFILES[profile](backend.path, **knobs, **{"assembly.max_turns": 3}))
     task = memory.start_trajectory("look things up", initiator=USER).trajectory_id

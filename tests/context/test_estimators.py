@@ -11,11 +11,14 @@ from typing import Any
 
 import pytest
 from support.configs import policy
+from support.drawn import needs
 from support.providers import ScriptedSummarizer
 
 from caliber.kernels import estimate_tokens, open_estimator
 from caliber.kernels.tokens import tokenizer
 from caliber.model.errors import ExtraNotInstalled, MultipleErrors
+
+pytestmark = pytest.mark.databases("one")
 
 NAMES = ["bytes", "calibrated"] + (["exact"] if find_spec("quicktok") else [])
 TEXT = "Der schnelle Fuchs springt; 敏捷的狐狸 jumps over {'a': [1, 2, 3]} 🦊"
@@ -69,9 +72,9 @@ def test_everything_counted_follows_the_knob(backend: Any, start: Any, estimator
 
 
 @pytest.mark.parametrize("estimator", NAMES[1:])
+@needs("reopen")
 def test_counts_of_another_estimator_stay_and_decide_nothing(backend: Any, start: Any, estimator: str) -> None:
     """docs/tokens.md: a stored count is what was counted when it was stored."""
-    backend.needs("reopen")
     memory = backend.open(**knobs("bytes"))
     agent = start(memory)
     turns = [agent.say(f"{TEXT} {at}") for at in range(30)]
@@ -97,10 +100,10 @@ def test_counts_of_another_estimator_stay_and_decide_nothing(backend: Any, start
     assert (again.text, again.used_tokens, again.estimator) == (before.text, before.used_tokens, "bytes/3.5")
 
 
+@needs("reopen")
 def test_a_missing_package_is_said_at_open(
     backend: Any, start: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
-    backend.needs("reopen")
     start(backend.open(**knobs("bytes"))).memory.close()
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path / "nothing"))
     monkeypatch.setitem(sys.modules, "quicktok", None)

@@ -12,20 +12,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.drawn import needs
 
 import caliber
 from caliber.model import AgentRole, FixedClock, Principal, PrincipalKind
 from caliber.model.time import from_us
 from caliber.testing import replaced
 
+pytestmark = pytest.mark.databases("one")
+
 EXECUTOR = Principal(PrincipalKind.AGENT, "doer", AgentRole.EXECUTOR)
 TOPICS = ("rivers", "bridges", "night trains", "the red door", "winter tyres")
 
 
 @pytest.fixture
+@needs("sharing")
 def handles(backend: Any, start: Any, compiled_code: Path, numba: Any) -> dict[str, Any]:
     """Handles of both evaluators on one store, the one filled through the other's eyes."""
-    backend.needs("sharing")
     clock = FixedClock()
     options: dict[str, Any] = {"cache_dir": str(compiled_code), "assembly__note_search_limit": 7, "token_budget": 900}
     agent = start(backend.open(clock=clock, **options))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from support.visible_masks import masks
 
 from caliber.access.visibility import Readers
@@ -15,6 +16,8 @@ from caliber.embedding.service import Embeddings
 from caliber.search.opening import SearchEngine
 from caliber.search.request import Pool, Request
 from caliber.testing import inspect
+
+pytestmark = pytest.mark.databases("one")
 
 QUERY = "which driver opens the parser's file?"
 

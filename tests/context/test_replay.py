@@ -15,11 +15,14 @@ from typing import Any
 
 import pytest
 from support.configs import policy
+from support.drawn import needs
 
 import caliber
 from caliber.model import FixedClock
 from caliber.model.errors import NotFound
 from caliber.testing import inspect
+
+pytestmark = pytest.mark.databases("one")
 
 TESTS = str(Path(__file__).resolve().parents[1])
 PRUNE_ALL = policy(
@@ -124,18 +127,18 @@ def test_replay_is_the_same_at_once_and_from_disk(agent: Any) -> None:
     assert memory.replay(window.window_id) == window, "nothing about it differs"
 
 
+@needs("reopen")
 def test_replay_survives_reopening(agent: Any, backend: Any, clock: FixedClock) -> None:
     # issue, Done when
-    backend.needs("reopen")
     windows = windows_of(agent)
     agent.memory.close()
     with backend.open(clock=clock, **OPTIONS) as again:
         replayed(again, windows)
 
 
+@needs("reopen")
 def test_replay_survives_another_configuration(agent: Any, backend: Any, clock: FixedClock) -> None:
     """A window names the configuration it was made under, and is replayed under that one."""
-    backend.needs("reopen")
     windows = windows_of(agent)
     agent.memory.close()
     changed = {**OPTIONS, "system_instructions": "Something else.", "token_budget": 600, "assembly__separator": "\n"}
@@ -242,11 +245,11 @@ _REPLAY = """
     [("sqlite", "scalar"), ("sqlite", "off"), ("sqlite", None), ("postgres", None)],
     indirect=["backend"],
 )
+@needs("reopen")
 def test_replay_is_the_same_on_every_instruction_set(
     native: str | None, agent: Any, backend: Any, clock: FixedClock
 ) -> None:
     # issue, Done when: "and under CALIBER_NATIVE=scalar"
-    backend.needs("reopen")
     agent.memory.close()
     # The clock of the other process is the machine's: windows must not have expired by then.
     with backend.open(**OPTIONS) as memory:

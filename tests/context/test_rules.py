@@ -10,12 +10,15 @@ from typing import Any
 import apsw
 import pytest
 from support.configs import policy
+from support.drawn import needs
 
 from caliber.model import EntityRef, EntityType
 from caliber.model.access import Principal, PrincipalKind
 from caliber.model.errors import BudgetTooSmall, NotFound, Unavailable
 from caliber.model.policies import Trigger
 from caliber.testing import inspect
+
+pytestmark = pytest.mark.databases("one")
 
 LATE = {"write_behind__flush_interval_ms": 600_000}
 """Nothing is written behind but by a flush."""
@@ -86,9 +89,9 @@ def test_its_section_is_called_otherwise_where_the_caller_has_one_of_that_name(o
     assert window.text.index("the caller's") < window.text.index("tests use make")
 
 
+@needs("reopen")
 def test_it_survives_a_restart_until_a_window_has_taken_it(backend: Any, opened: Any, start: Any) -> None:
     # K-065: durable, consumed once
-    backend.needs("reopen")
     memory = opened()
     task = begun(memory, start)
     memory.close()
@@ -155,8 +158,8 @@ def test_what_is_asked_for_again_meanwhile_is_not_lost(opened: Any, start: Any) 
 
 
 @pytest.mark.parametrize("kept", ["ephemeral", "commit"])
+@needs("reopen")
 def test_it_is_taken_once_however_windows_are_kept(backend: Any, opened: Any, start: Any, kept: str) -> None:
-    backend.needs("reopen")
     options: dict[str, Any] = {
         "ephemeral": {"context_window_persistence": {"kind": "ephemeral"}},
         "commit": {"write_behind__window_durability": "commit"},
@@ -195,9 +198,9 @@ def test_a_declared_memory_enters_at_its_own_triggers(backend: Any, start: Any) 
     assert told["once"] == "memory note[0][0] on scope_close"
 
 
+@needs("reopen")
 def test_one_changed_rule_changes_the_window_and_explain_says_so(backend: Any, start: Any) -> None:
     # issue: "changing one rule visibly changes the window, shown by explain"
-    backend.needs("reopen")
     sure = [rule("note", filter="confidence > 0.5")]
     memory = backend.open(injection_rules=sure)
     task = begun(memory, start)
@@ -335,10 +338,10 @@ def test_windows_forget_what_a_declared_memory_said(file_backend: Any, start: An
         memory.replay(window.window_id)
 
 
+@pytest.mark.databases("all")
+@needs("reopen", "full text")
 def test_rules_bring_the_same_where_records_are_not_in_memory(backend: Any, start: Any) -> None:
     # design section 5: what a filter lets through is asked of the database
-    backend.needs("reopen")
-    backend.needs("full text")
     options: dict[str, Any] = {
         "memories": [DECISION],
         "injection_rules": [
@@ -378,10 +381,10 @@ def test_rules_bring_the_same_where_records_are_not_in_memory(backend: Any, star
     assert again.assemble_context(task, query="note 4 or 3").text == asked.text
 
 
+@pytest.mark.databases("all")
+@needs("sharing", "full text")
 def test_rules_rank_the_same_turns_where_records_are_not_in_memory(backend: Any, start: Any) -> None:
     # design section 5: also of other tasks, and never of another owner
-    backend.needs("sharing")
-    backend.needs("full text")
     ways: list[list[dict[str, Any]]] = [
         [rule("turn_buffer", mode={"kind": "top_k", "count": 3})],
         [
@@ -441,11 +444,11 @@ def test_records_of_a_declared_memory_are_taken_by_what_a_query_asks(backend: An
     assert [item.id for item in memory.assemble_context(task).sections[0].sources] == [newest.record_id]
 
 
+@needs("sharing")
 def test_of_two_handles_on_one_store_one_takes_it_once_the_other_has_heard(
     backend: Any, opened: Any, start: Any
 ) -> None:
     # K-065: several processes
-    backend.needs("sharing")
     first, second = opened(**LATE), opened(**LATE)
     task = begun(first, start)
     assert names(second.assemble_context(task, consistency="latest")) == ["once_note"]
@@ -465,11 +468,11 @@ KEPT_AT_ONCE = {**LATE, "write_behind__window_durability": "commit", "resident__
 """Windows are kept before the call returns; a handle hears of another when it looks."""
 
 
+@needs("sharing")
 def test_of_two_handles_that_have_not_heard_of_each_other_one_takes_it_where_windows_are_kept_at_once(
     backend: Any, opened: Any, start: Any
 ) -> None:
     # K-065, decision 0167: several processes
-    backend.needs("sharing")
     first, second = opened(**KEPT_AT_ONCE), opened(**KEPT_AT_ONCE)
     other = start(first).trajectory_id
     task = begun(first, start)
@@ -506,11 +509,11 @@ def test_a_deadline_bounds_also_keeping_the_window_and_what_it_took_goes_to_the_
     assert names(memory.assemble_context(task)) == ["once_note"]
 
 
+@needs("sharing")
 def test_of_two_handles_at_once_one_takes_it_where_windows_are_kept_at_once(
     backend: Any, opened: Any, start: Any
 ) -> None:
     # K-065, decision 0167: whoever loses the race makes its window again
-    backend.needs("sharing")
     both = [opened(**KEPT_AT_ONCE) for _ in range(2)]
     tasks = [begun(both[0], start) for _ in range(6)]
     at_once = threading.Barrier(2)

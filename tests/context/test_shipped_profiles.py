@@ -12,8 +12,8 @@ import pytest
 from support.cli_runs import caliber as run
 from support.cli_runs import caliber_json
 from support.configs import USER
+from support.drawn import NAMES, needs
 from support.evidence import scale
-from support.fixtures import NAMES
 
 from caliber import Caliber, ContextWindow
 from caliber.config import CaliberConfig, profiles
@@ -172,8 +172,8 @@ def test_what_was_said_first_is_in_every_window_that_asks_for_it(backend: Any, p
     assert missed == []
 
 
+@needs("reopen")
 def test_an_ingested_chat_is_recalled_by_the_latest_task(backend: Any, tmp_path: Path) -> None:
-    backend.needs("reopen")
     settings = shipped(backend, "reference")
     backend.create(settings)
     file = tmp_path / "caliber.json"
@@ -303,8 +303,8 @@ def test_a_long_artifact_enters_where_there_is_room(backend: Any, profile: str) 
 
 
 @pytest.mark.parametrize(("backend", "profile"), PROFILES, indirect=["backend"])
+@needs("reopen")
 def test_a_question_about_a_repository_uses_the_budget(backend: Any, profile: str, tmp_path: Path) -> None:
-    backend.needs("reopen")
     settings = shipped(backend, profile)
     backend.create(settings)
     file = tmp_path / "caliber.json"

@@ -19,6 +19,8 @@ from caliber.model.errors import BudgetTooSmall, InputError
 from caliber.model.time import from_us
 from caliber.model.trajectory import TTL, TTLKind
 
+pytestmark = pytest.mark.databases("one")
+
 ME = EntityRef(EntityType.USER, uuid.UUID(int=11))
 SMALLEST = 11
 """Tokens of the smallest window: a header, the cost of a message, and one token of it."""

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.configs import DIMENSIONS, USER, config
+from support.drawn import needs
 from support.providers import CountingEmbeddings, ScriptedSummarizer, outage
 from support.waits import until
 
@@ -520,8 +521,8 @@ def test_a_change_that_touches_no_content_keeps_the_vector(backend: Any, start: 
     assert memory.storage.embeddings.count() == 1
 
 
+@needs("reopen")
 def test_the_old_vector_goes_with_the_old_content_without_a_provider_too(backend: Any, start: Any) -> None:
-    backend.needs("reopen")
     memory = backend.open()
     agent = start(memory)
     artifact = agent.keep("alpha beta gamma")

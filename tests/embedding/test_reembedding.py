@@ -19,6 +19,7 @@ import apsw
 import numpy as np
 import pytest
 from support.configs import HASH_PROVIDER, USER, config
+from support.drawn import needs
 from support.providers import CountingEmbeddings, outage
 from support.waits import until
 
@@ -591,8 +592,8 @@ def test_a_previous_provider_alone_is_refused_and_faults_name_their_section() ->
 # --- on every database ------------------------------------------------------------------------------------
 
 
+@needs("reopen")
 def test_the_whole_cycle_on_every_database(backend: Any) -> None:
-    backend.needs("reopen")
     words = {"search.keyword.similar_words": "none", "embedding.batch_size": 4, **MANUAL}
     before = backend.config(**words)
     after = backend.config(

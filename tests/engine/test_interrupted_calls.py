@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from support.configs import USER
+from support.drawn import needs
 from support.interrupted import every_line, in_files
 from support.waits import until
 
@@ -39,8 +40,8 @@ def test_a_read_of_the_store_that_is_interrupted_leaves_no_transaction_open(back
         assert read() == 1
 
 
+@needs("reopen")
 def test_a_close_that_is_interrupted_goes_on_when_it_is_repeated(backend: Any) -> None:
-    backend.needs("reopen")
     files = in_files("/engine/", "/store.py", "postgres/connecting/pool.py")
     at = 0
     for at, lines in enumerate(every_line(files, step=7), 1):
@@ -56,14 +57,13 @@ def test_a_close_that_is_interrupted_goes_on_when_it_is_repeated(backend: Any) -
     assert at > 5
 
 
+@pytest.mark.parametrize("backend", ["postgres"], indirect=True)  # in SQLite no row is locked by itself
 def test_the_task_of_a_scope_is_locked_before_the_scope(backend: Any) -> None:
     """Appending locks them in this order: work that is done again must not wait in a circle with it."""
     memory = backend.open()
     task = memory.start_trajectory("goal", initiator=USER)
     scope = memory.current_scope(task.trajectory_id)
     plans = inspect(memory).store.plans
-    if plans[SCOPE.name].lock is None:
-        pytest.skip("rows are not locked one by one here")
     asked: list[Any] = []
 
     def work(uow: Any) -> None:

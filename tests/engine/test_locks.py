@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.configs import config
+from support.drawn import needs
 
 import caliber
 from caliber.model import FixedClock, LockMode, LockToken
@@ -149,8 +150,8 @@ def test_one_of_many_gets_the_lock(backend: Any, start: Any) -> None:
     assert sorted(won) == [f"h{at}" for at in range(6)]
 
 
+@needs("sharing")
 def test_two_handles_exclude_each_other(backend: Any) -> None:
-    backend.needs("sharing")
     first, second = backend.open(), backend.open()
     lock = first.agents.locks.acquire("r", holder="a", lease_ms=60_000)
     with pytest.raises(LockAcquisitionFailed):

@@ -27,6 +27,7 @@ import pytest
 from support.cli_runs import caliber as command
 from support.cli_runs import caliber_json as command_json
 from support.configs import USER, config, policy
+from support.drawn import needs
 from support.memories import FACT, STEP, record
 from support.tenancies import tenancy_config
 
@@ -434,9 +435,9 @@ def test_a_name_inside_longer_words_is_none(file_backend: Any, start: Any) -> No
     assert agent.memory.get(named.note_id).content == "[forgotten]'s towel; [forgotten]_2"
 
 
+@needs("sharing")
 def test_other_handles_forget_through_the_feed(agent: Any, backend: Any) -> None:
     # issue 5, item 8: mirrors of other processes
-    backend.needs("sharing")
     other = backend.open()
     agent.note("likes tea", entity="Trillian", entity_type="person")
     assert other.search("tea Trillian", consistency="latest").hits
@@ -506,8 +507,8 @@ def test_who_is_killed_after_it_is_followed_by_a_job(file_backend: Any, start: A
 
 
 @pytest.mark.soak
+@needs("reopen")
 def test_who_is_killed_after_it_is_continued_everywhere(agent: Any, backend: Any, tmp_path: Path) -> None:
-    backend.needs("reopen")
     continued(agent, backend, tmp_path)
 
 
@@ -588,9 +589,9 @@ def test_proving_finds_what_erasing_left(file_backend: Any, start: Any, monkeypa
         assert agent.memory.forget(texts=(name,)).proven
 
 
+@needs("reopen")
 def test_a_purged_store_leaves_nothing(agent: Any, backend: Any, tmp_path: Path) -> None:
     # issue 5, item 8: purge of a tenant
-    backend.needs("reopen")
     settings = backend.config(**({"storage__busy_timeout_ms": 50} if backend.adapter == "sqlite" else {}))
     if backend.adapter == "postgres":
         settings = backend.config(storage__schema_name=f"purged_{uuid.uuid4().hex[:12]}")
@@ -653,8 +654,8 @@ def test_the_command_line_forgets(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert command("db", "purge", code=2)
 
 
+@needs("reopen")
 def test_who_reads_an_older_state_is_waited_for_and_named(backend: Any, start: Any) -> None:
-    backend.needs("reopen")
     agent = start(backend.open(storage__busy_timeout_ms=50))
     agent.note("likes tea", entity="Trillian", entity_type="person")
     agent.memory.flush()

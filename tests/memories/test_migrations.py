@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from support.configs import USER
+from support.drawn import needs
 from support.memories import AT, FACT, STEP, record
 
 import caliber
@@ -53,8 +54,8 @@ def _without(memory: dict[str, Any], *names: str) -> dict[str, Any]:
     return {**memory, "fields": [item for item in memory["fields"] if item["name"] not in names]}
 
 
+@needs("sharing")
 def test_a_memory_whose_code_no_byte_holds(backend: Any, another: Any, tmp_path: Path) -> None:  # issue 14, item 5
-    backend.needs("sharing")
     store = backend.store()
     last = StoredMemory(255, "older", "", AT, AT, AT)
     plans = store.plans[MEMORY_TYPE.name]
@@ -79,8 +80,8 @@ def test_a_memory_whose_code_no_byte_holds(backend: Any, another: Any, tmp_path:
             assert memory.records("fact").get(kept.record_id).subject == "Ada"
 
 
+@needs("reopen")
 def test_steps_are_told_first_and_then_taken(backend: Any) -> None:  # C-130, C-132, issue 6
-    backend.needs("reopen")
     with backend.open(memories=[FACT]) as memory:
         fact = inspect(memory).store.catalog.memories["fact"].relation
         old = record(inspect(memory).store.catalog, "fact", subject="Ada", content="x", kind="claim")
@@ -103,8 +104,8 @@ def test_steps_are_told_first_and_then_taken(backend: Any) -> None:  # C-130, C-
         assert store.integrity() == []
 
 
+@needs("reopen")
 def test_nothing_is_removed_that_was_not_named(backend: Any) -> None:  # issue 6
-    backend.needs("reopen")
     backend.open(memories=[FACT, STEP]).close()
     settings = backend.config(memories=[_without(FACT, "score", "content_embedding")])
     plan = plan_migration(settings)
@@ -131,9 +132,9 @@ def test_nothing_is_removed_that_was_not_named(backend: Any) -> None:  # issue 6
         assert inspect(memory).store.catalog.memories["step"].relation.code == 66, "a number is never given again"
 
 
+@needs("reopen")
 def test_records_of_a_memory_that_is_gone_are_not_found_in_its_namesake(backend: Any) -> None:
     # design section 3: ordinals are never given out again, windows name records by them
-    backend.needs("reopen")
     settings = backend.config(memories=[{**STEP, "parent": None}])
 
     def one(uow: Any) -> Any:
@@ -164,8 +165,8 @@ def test_records_of_a_memory_that_is_gone_are_not_found_in_its_namesake(backend:
         ({"name": "needed", "type": "int"}, "make it optional"),
     ],
 )
+@needs("reopen")
 def test_what_records_cannot_become_is_refused(backend: Any, change: dict[str, Any], reason: str) -> None:
-    backend.needs("reopen")
     backend.open(memories=[FACT]).close()
     others = _without(FACT, change["name"])["fields"]
     settings = backend.config(memories=[{**FACT, "fields": [*others, change]}])
@@ -177,8 +178,8 @@ def test_what_records_cannot_become_is_refused(backend: Any, change: dict[str, A
         caliber.migrate(backend.config(memories=[{**_without(FACT, "subject"), "indexes": []}]))
 
 
+@needs("sharing")
 def test_who_has_the_store_open_goes_on_and_deletes_nothing_it_cannot_see(backend: Any, start: Any) -> None:
-    backend.needs("sharing")
     old = backend.open(memories=[FACT])
     agent = start(old)
     fact = inspect(old).store.catalog.memories["fact"].relation
@@ -207,8 +208,8 @@ def test_who_has_the_store_open_goes_on_and_deletes_nothing_it_cannot_see(backen
         handle.close()
 
 
+@needs("sharing")
 def test_a_memory_that_was_removed_is_told_of(backend: Any) -> None:
-    backend.needs("sharing")
     old = backend.open(memories=[FACT])
     fact = inspect(old).store.catalog.memories["fact"].relation
     made = record(inspect(old).store.catalog, "fact", subject="Ada", kind="claim")
@@ -234,8 +235,8 @@ IDEA = {
 }
 
 
+@needs("sharing")
 def test_a_memory_that_took_the_name_of_another_is_not_taken_for_it(backend: Any, start: Any) -> None:
-    backend.needs("sharing")
     settings = backend.config(memories=[IDEA])
     old = backend.open(settings)
     agent, ideas = start(old), old.records("idea")
@@ -264,8 +265,8 @@ def test_a_memory_that_took_the_name_of_another_is_not_taken_for_it(backend: Any
     assert new.admin.verify() == []
 
 
+@needs("sharing")
 def test_vectors_of_a_memory_that_came_later_are_passed_over(backend: Any, start: Any) -> None:
-    backend.needs("sharing")
     old = backend.open(backend.config())
     agent = start(old)
     settings = backend.config(memories=[IDEA])
@@ -280,8 +281,8 @@ def test_vectors_of_a_memory_that_came_later_are_passed_over(backend: Any, start
 
 
 @pytest.mark.parametrize("kind", ["text", "int", None])
+@needs("sharing")
 def test_a_field_that_took_the_place_of_another_is_not_taken_for_it(backend: Any, kind: str | None) -> None:
-    backend.needs("sharing")
     old = backend.open(backend.config(memories=[IDEA]))
     asking = backend.open(backend.config(memories=[IDEA], search__mode="backend"))
     ideas = old.records("idea")
@@ -314,8 +315,8 @@ def test_a_field_that_took_the_place_of_another_is_not_taken_for_it(backend: Any
         assert new.admin.verify() == []
 
 
+@needs("sharing")
 def test_two_migrators_do_each_step_once(backend: Any) -> None:
-    backend.needs("sharing")
     backend.open(memories=[FACT]).close()
     settings = backend.config(memories=[WIDER, STEP])
     with ThreadPoolExecutor(3) as pool:
@@ -362,9 +363,9 @@ schema.migrate(CaliberConfig.from_json(Path(sys.argv[1]).read_text()), clock_us=
 """
 
 
+@needs("reopen")
 def test_a_window_is_replayed_without_a_field_that_is_gone_if_it_was_empty(backend: Any) -> None:
     # a replay reads what is stored now of what was not changed since
-    backend.needs("reopen")
     text = {"type": "text", "optional": True}
     fields = [{"name": "body", "type": "text"}, {"name": "extra", **text}]
     whole = {"name": "one", "type": "episodic", "fields": fields, "retention": {"kind": "persistent"}, "indexes": []}

@@ -8,6 +8,7 @@ import pickle
 from typing import Any
 
 import pytest
+from support.drawn import needs
 from support.memories import AT, FACT, STEP, record
 
 import caliber
@@ -51,8 +52,8 @@ def test_a_declared_memory_is_a_relation_of_its_own(backend: Any) -> None:  # C-
         memory.get(made.record_id)
 
 
+@needs("reopen")
 def test_records_are_found_again_after_reopening(backend: Any) -> None:  # C-130
-    backend.needs("reopen")
     settings = backend.config(memories=[FACT, STEP])
     with backend.open(settings) as memory:
         store = inspect(memory).store
@@ -72,8 +73,8 @@ def test_records_are_found_again_after_reopening(backend: Any) -> None:  # C-130
     assert inspect(memory).resident.verify() == []
 
 
+@needs("reopen")
 def test_a_configuration_that_says_more_than_the_store_is_told_to_migrate(backend: Any) -> None:  # C-130, C-132
-    backend.needs("reopen")
     backend.open(memories=[FACT]).close()
     with pytest.raises(SchemaMismatch, match=r"no memory step, .* run `caliber db migrate"):
         caliber.open(backend.config(memories=[FACT, STEP]))

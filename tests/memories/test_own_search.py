@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from support.drawn import needs
 from support.memories import FACT, STEP
 from support.providers import CountingEmbeddings
 
@@ -99,8 +100,8 @@ def same(stored: Any, resident: Any, query: str, **options: Any) -> Any:
     return result
 
 
+@needs("sharing")
 def test_same_hits_scores_and_reasons_as_from_memory_whatever_is_changed(backend: Any, start: Any) -> None:  # C-138
-    backend.needs("sharing")
     agent = start(opened(backend, "backend"))
     fill(agent)
     stored, resident = agent.memory, opened(backend, "resident")
@@ -186,8 +187,8 @@ def sound(memory: Any) -> bool:
     return check_full_text(inspect(memory).store, memory.config) == []
 
 
+@needs("reopen")
 def test_migrations_take_the_index_along(backend: Any) -> None:  # C-130
-    backend.needs("reopen")
 
     def settings(*memories: Any) -> Any:
         return backend.config(
@@ -235,8 +236,8 @@ def test_migrations_take_the_index_along(backend: Any) -> None:  # C-130
         assert inspect(memory).store.full_text.state() is None
 
 
+@needs("sharing")
 def test_who_has_the_store_open_keeps_the_index_as_it_is_now(backend: Any) -> None:
-    backend.needs("sharing")
     plain = {**PLACE, "indexes": []}
     title_only = {**PLACE, "indexes": PLACE["indexes"][:1]}
     more = {**PLACE, "fields": [*PLACE["fields"], {"name": "more", "type": "text", "optional": True}]}
@@ -277,9 +278,9 @@ def test_who_has_the_store_open_keeps_the_index_as_it_is_now(backend: Any) -> No
     assert newer.search("seals", kinds=["note"]).hits == ()
 
 
+@needs("reopen")
 def test_rules_choose_by_relevance_where_records_are_not_in_memory(backend: Any, start: Any) -> None:
     # C-160, C-165: as resident mode chooses, also among what is not the newest
-    backend.needs("reopen")
     mode = {"kind": "top_k", "count": 2}
     rules = [
         {"memory": "place", "mode": mode, "priority": 50, "filter": "rank < 3"},
@@ -312,9 +313,8 @@ def test_rules_choose_by_relevance_where_records_are_not_in_memory(backend: Any,
 
 
 @pytest.mark.parametrize("backend", ["postgres"], indirect=True)  # where loading has a way of its own into the index
+@needs("bulk", "reopen")
 def test_words_and_vectors_come_back_from_a_backup_and_with_a_load(backend: Any, another: Any, tmp_path: Any) -> None:
-    backend.needs("bulk")
-    backend.needs("reopen")
     memory = opened(backend, "backend", vector__index_type="hnsw")
     memory.records("place").insert(title="walrus bay")
     memory.records("fact").insert(subject="walrus", kind="claim", content="tusks")
@@ -351,8 +351,8 @@ def test_every_statement_of_a_memory_keeps_its_contract(backend: Any) -> None:
             assert all(len(row) == len(plan.results) for row in session.run(plan, arguments))
 
 
+@needs("reopen")
 def test_check_finds_planted_faults(backend: Any) -> None:
-    backend.needs("reopen")
     memory = opened(backend, "backend", search__weights=WORDS)
     memory.records("place").insert(title="walrus bay")
     table = text_table(inspect(memory).store.catalog.memories["place"].relation)

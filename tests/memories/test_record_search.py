@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.configs import HASH_PROVIDER
+from support.drawn import needs
 from support.memories import FACT, STEP
 from support.providers import CountingEmbeddings
 
@@ -131,8 +132,8 @@ def test_records_have_vectors_when_the_configuration_says(backend: Any, mode: st
     assert memory.admin.check() == []
 
 
+@needs("reopen")
 def test_what_lacks_a_vector_gets_one_after_reopening(backend: Any) -> None:
-    backend.needs("reopen")
     with opened(backend, "off") as memory:
         made = memory.records("fact").insert(subject="Ada", kind="claim", content="the lakes")
         memory.flush()
@@ -183,8 +184,8 @@ def test_a_declared_memory_is_searched_as_artifacts_are(backend: Any, start: Any
     assert len(told("fact", "boats on the lake")[0]) == 9
 
 
+@needs("sharing")
 def test_others_find_what_was_written_here(backend: Any) -> None:
-    backend.needs("sharing")
     one, other = opened(backend), opened(backend)
     made = one.records("place").insert(title="quay", story="a quiet quay")
     assert [hit.id for hit in other.search("quay", consistency="latest").hits] == [made.record_id]
@@ -192,8 +193,8 @@ def test_others_find_what_was_written_here(backend: Any) -> None:
     assert other.search("quay", consistency="latest").hits == ()
 
 
+@needs("full text")
 def test_the_time_of_a_call_bounds_its_filter(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    backend.needs("full text")
     memory = opened(backend, search__mode="backend")
     memory.add_note(entity="x", entity_type="t", note_type="fact", content="lakes", confidence=0.5)
     assert len(memory.search("lakes", filter="confidence > 0.1", deadline_ms=60_000).hits) == 1
@@ -211,8 +212,8 @@ def test_the_time_of_a_call_bounds_its_filter(backend: Any, monkeypatch: pytest.
         memory.search("lakes", filter="confidence > 0.1", deadline_ms=60_000)
 
 
+@needs("reopen")
 def test_another_model_embeds_declared_memories_too(backend: Any) -> None:  # K-101
-    backend.needs("reopen")
     newer = {**HASH_PROVIDER, "model": "newer", "dimensions": 48}
 
     def settings(provider: Any, **more: Any) -> Any:

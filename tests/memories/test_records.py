@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from support.configs import USER, config
+from support.drawn import needs
 from support.memories import FACT, STEP
 
 import caliber
@@ -334,8 +335,8 @@ def test_filters_over_records(backend: Any) -> None:
         memory.close()
 
 
+@needs("sharing")
 def test_what_others_wrote_is_seen(backend: Any) -> None:
-    backend.needs("sharing")
     one, other = (backend.open(backend.config(memories=ALL)) for _ in range(2))
     made = one.records("fact").insert(subject="Ada", kind="claim")
     assert other.search("x", consistency="latest").hits == ()

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.drawn import needs
 from support.memories import FACT, STEP, record
 
 import caliber
@@ -96,8 +97,8 @@ def test_a_check_sees_what_is_wrong_with_memories(backend: Any) -> None:
     assert {relation for relation, _ in found} >= {"memory_fact", "memory_step"}
 
 
+@needs("bulk")
 def test_records_of_memories_are_loaded_and_read_in_bulk(backend: Any, another: Any) -> None:
-    backend.needs("bulk")
     memory = backend.open(memories=MEMORIES)
     kept = _filled(memory)
     table = memory.storage.bulk_read("memory_fact").read_all()
@@ -118,8 +119,8 @@ def test_records_of_memories_are_loaded_and_read_in_bulk(backend: Any, another: 
     assert target.admin.verify() == []
 
 
+@needs("reopen")
 def test_records_are_found_where_they_are_not_in_memory(backend: Any) -> None:
-    backend.needs("reopen")
     knobs: dict[str, Any] = {"search__mode": "backend", "search__keyword__similar_words": "none"}
     with backend.open(memories=MEMORIES, **knobs) as memory:
         kept = _filled(memory)

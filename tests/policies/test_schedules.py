@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.configs import config, scheduled
+from support.drawn import needs
 from support.processes import Child
 from support.weeks import MONDAY, SetClock
 
@@ -108,9 +109,9 @@ def test_a_week_runs_as_declared_on_every_database(backend: Any, start: Any) -> 
     assert memory.admin.verify() == []
 
 
+@needs("reopen")
 def test_what_came_due_while_nothing_ran_runs_once(backend: Any) -> None:
     # C-238
-    backend.needs("reopen")
     clock = SetClock()
     settings = {"policies": [scheduled("0 3 * * *", notify("night"))], **QUIET}
     memory = backend.open(clock=clock, **settings)
@@ -201,11 +202,11 @@ def us(when: datetime) -> int:
     return int(when.timestamp()) * 1_000_000
 
 
+@needs("sharing")
 def test_of_two_processes_one_runs_and_one_that_is_killed_is_followed(
     backend: Any, start: Any, request: pytest.FixtureRequest
 ) -> None:
     # C-238; issue, item 6: survives restarts, never half applied
-    backend.needs("sharing")
     runner: Child = request.getfixturevalue("runner")
     clock = SetClock()
     knobs = {"policies": [scheduled("0 * * * *", notify("first"), DOUBTFUL, notify("last"))], **QUIET}

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from support.configs import USER
 from support.databases import note
+from support.drawn import needs
 from support.waits import until
 
 import caliber
@@ -19,8 +20,8 @@ from caliber.testing.entities import plain
 
 
 @pytest.fixture
+@needs("sharing")
 def pair(backend: Any) -> tuple[caliber.Caliber, caliber.Caliber]:
-    backend.needs("sharing")
     return backend.open(), backend.open()
 
 
@@ -60,8 +61,8 @@ def test_latest_waits_for_news_that_another_thread_has_read_and_not_applied(pair
     assert [hit.id for hit in found] == [made.note_id]
 
 
+@needs("sharing")
 def test_local_sees_it_once_it_was_polled_or_something_was_written(backend: Any) -> None:
-    backend.needs("sharing")
     first = backend.open()
     silent = backend.open()
     polling = backend.open(resident__feed_poll_ms=20)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from support.configs import USER
+from support.drawn import needs
 from support.interrupted import every_line, in_files
 from support.providers import CountingEmbeddings
 
@@ -58,8 +59,8 @@ def test_a_load_that_is_interrupted_is_done_again(backend: Any) -> None:
         _assert_sound(memory, kept)
 
 
+@needs("sharing")
 def test_following_another_process_is_interrupted(backend: Any) -> None:
-    backend.needs("sharing")
     memory, _ = _open(backend)
     other = backend.open(inspect(memory).engine.config)
     kept: list[Any] = []

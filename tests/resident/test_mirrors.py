@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.drawn import needs
 
 from caliber.knowledge.notes import NewNote, add_note
 from caliber.model import FixedClock, Note, NoteType
@@ -26,8 +27,8 @@ def test_a_key_may_come_back_before_anybody_read(backend: Any, start: Any) -> No
     assert memory.admin.verify() == []
 
 
+@needs("sharing")
 def test_a_key_that_came_back_elsewhere_is_followed(backend: Any, start: Any) -> None:
-    backend.needs("sharing")
     here, there = backend.open(), backend.open()
     note = start(there).note("gone and back")
     assert here.search("", consistency="latest").hits
@@ -60,8 +61,8 @@ def test_what_only_mentions_a_record_stays_without_it(backend: Any, start: Any) 
     assert memory.admin.verify() == []
 
 
+@needs("sharing")
 def test_a_row_deleted_elsewhere_right_after_our_commit_stays_deleted(backend: Any) -> None:
-    backend.needs("sharing")
     here, there = backend.open(), backend.open()
     there.add_note(entity="e", entity_type="t", note_type="fact", content="makes a gap", confidence=0.5)
     made: list[Note] = []
@@ -81,8 +82,8 @@ def test_a_row_deleted_elsewhere_right_after_our_commit_stays_deleted(backend: A
     assert here.admin.verify() == []
 
 
+@needs("sharing")
 def test_a_failure_while_following_is_made_good(backend: Any) -> None:
-    backend.needs("sharing")
     here, there = backend.open(), backend.open()
     note = there.add_note(entity="e", entity_type="t", note_type="fact", content="seen late", confidence=0.5)
 
@@ -96,8 +97,8 @@ def test_a_failure_while_following_is_made_good(backend: Any) -> None:
     assert here.admin.verify() == []
 
 
+@needs("sharing")
 def test_records_of_relations_unknown_here_are_passed_over(backend: Any, start: Any) -> None:  # design 3: side by side
-    backend.needs("sharing")
     here, there = backend.open(), backend.open()
     newer = pack_changes([(250, UPSERT, 1, 1)])
     inspect(there).store.write(lambda uow: uow.select("change.insert", b"n" * 16, newer, uow.now_us))
@@ -107,8 +108,8 @@ def test_records_of_relations_unknown_here_are_passed_over(backend: Any, start: 
     assert here.admin.verify() == []
 
 
+@needs("sharing")
 def test_verifying_across_a_gap_reads_anew(backend: Any, start: Any) -> None:
-    backend.needs("sharing")
     here = backend.open()
     clock = FixedClock()
     there = backend.open(clock=clock, retention__changes_ms=1, retention__changes_keep_rows=0)

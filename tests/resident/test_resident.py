@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.configs import USER
-from support.fixtures import NAMES
+from support.drawn import NAMES, needs
 from support.waits import until
 
 import caliber
@@ -359,8 +359,8 @@ def test_evicted_texts_cost_one_statement_a_call(crowded: Any) -> None:
     assert len(wanted) == 6
 
 
+@needs("reopen")
 def test_windows_are_the_same_whether_texts_are_in_memory_or_not(crowded: Any, backend: Any) -> None:
-    backend.needs("reopen")
     until(lambda: crowded.memory.admin.stats()["behind"]["turn_summaries_waiting"] == 0)
     small = crowded.memory.assemble_context(crowded.trajectory_id, max_tokens=100_000)
     assert crowded.memory.replay(small.window_id).text == small.text
@@ -482,8 +482,8 @@ def test_reload_gives_the_same_memory(backend: Any, start: Any) -> None:
     assert agent.memory.admin.verify() == []
 
 
+@needs("reopen")
 def test_reopened_store_has_the_same_memory(backend: Any, start: Any) -> None:
-    backend.needs("reopen")
     agent = filled(backend, start)
     before = _content(memory_of(agent.memory).snapshot)
     agent.memory.close()

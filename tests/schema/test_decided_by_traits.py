@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from support.drawn import needs
 
 from caliber.model.errors import InvalidRow, InvalidValue
 from caliber.model.ids import TrajectoryId
@@ -49,8 +50,8 @@ def test_a_note_is_counted_to_a_task_whose_id_stands_across_two_others_too(backe
     assert tables.count_by_trajectory(task) == 1
 
 
+@needs("bulk")
 def test_a_load_makes_no_instant_that_a_declaration_asks_for(backend: Any) -> None:
-    backend.needs("bulk")
     memory = backend.open(memories=[SEEN])
     memory.records("seen").insert(what="a heron", opened_at=WHEN)
     table = memory.storage.bulk_read("memory_seen").read_all()
@@ -60,8 +61,8 @@ def test_a_load_makes_no_instant_that_a_declaration_asks_for(backend: Any) -> No
     assert memory.storage.seen.count() == 2
 
 
+@needs("bulk")
 def test_a_load_refuses_a_record_in_a_scope_of_another_task(backend: Any, start: Any) -> None:
-    backend.needs("bulk")
     memory = backend.open(memories=[SEEN])
     agent, other = start(memory), start(memory)
     memory.records("seen").insert(what="a heron", opened_at=WHEN, scope=agent.scope_id)

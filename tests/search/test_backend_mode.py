@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.configs import USER
+from support.drawn import needs
 from support.providers import CountingEmbeddings, outage
 
 from caliber.model import (
@@ -83,9 +84,9 @@ def fill(agent: Any) -> None:
 
 
 @pytest.fixture
+@needs("sharing")
 def pair(backend: Any, start: Any) -> Any:
     """Two handles on one store: one searches the database, the other memory."""
-    backend.needs("sharing")
     stored = start(words_only(backend, "backend"))
     fill(stored)
     return stored.memory, words_only(backend, "resident")
@@ -113,8 +114,8 @@ def test_same_hits_scores_and_reasons_as_from_memory(pair: Any) -> None:
         assert (result.status, result.reason) == (ResultStatus.DEGRADED, "not_resident")
 
 
+@needs("sharing")
 def test_the_floor_is_the_same_as_in_memory(backend: Any, start: Any) -> None:
-    backend.needs("sharing")
     floor = {
         "search__floor__words": 0.35,
         "search__floor__similarity": {"hash-1:test@32": 0.3},
@@ -239,8 +240,8 @@ def test_full_text_follows_every_change(backend: Any, start: Any) -> None:
     assert memory.admin.verify() == []
 
 
+@needs("sharing")
 def test_vectors_are_searched_exactly_and_an_outage_is_said(backend: Any, start: Any) -> None:
-    backend.needs("sharing")
     provider = CountingEmbeddings()
     options = {"search__keyword__similar_words": "none", "search__diversity": 0.3, "llm_retry_config__max_retries": 0}
     agent = start(backend.open(search__mode="backend", embedding_provider=provider, clock=FixedClock(), **options))
@@ -356,9 +357,9 @@ def test_get_reads_any_record_and_hides_what_may_not_be_seen(backend: Any, start
     assert memory.admin.stats()["records"]["note"] == 2
 
 
+@needs("sharing")
 def test_windows_hold_what_comes_into_question_and_say_so(backend: Any, start: Any) -> None:
     # design, section 5; docs/search.md
-    backend.needs("sharing")
     exact = {"search__keyword__similar_words": "none"}
     above = start(
         backend.open(search__mode="backend", embedding_provider=CountingEmbeddings(), clock=FixedClock(), **exact)

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.drawn import needs
 from support.filled import Filled
 from support.predicates import MOMENTS, VARIABLES, cases, memberships
 
@@ -121,11 +122,10 @@ class World(Filled):
             assert {hit.id for hit in hits} == counted, text
 
 
+@needs("full text")
 @pytest.mark.parametrize("mode", ["resident", "backend"])
 def test_a_filter_in_words_means_the_same_wherever_it_is_asked(backend: Any, mode: str) -> None:
     # C-161 to C-165: the meaning, columns in memory, and the SQL of both databases
-    if mode == "backend":
-        backend.needs("full text")
     world = World(backend, mode)
     handles = (world.memory, world.memory.acting_as(AGENT))
 
@@ -142,11 +142,10 @@ def test_a_filter_in_words_means_the_same_wherever_it_is_asked(backend: Any, mod
     world.check(world.memory, "note", Comparison("content", Operator.MATCHES, "(a|é).?b"), 'content ~ "(a|é).?b"')
 
 
+@needs("full text")
 @pytest.mark.parametrize("mode", ["resident", "backend"])
 def test_a_filter_by_values_means_the_same_wherever_it_is_asked(backend: Any, mode: str) -> None:
     # a predicate from the door on: columns in memory, and the parameters of prepared statements of both databases
-    if mode == "backend":
-        backend.needs("full text")
     world = World(backend, mode)
     kinds = st.sampled_from(sorted(KINDS))
 
@@ -172,10 +171,9 @@ def test_a_filter_by_values_means_the_same_wherever_it_is_asked(backend: Any, mo
 
 
 @pytest.fixture(params=["resident", "backend"])
+@needs("full text")
 def told(backend: Any, request: pytest.FixtureRequest, start: Any) -> Any:
     """An agent with notes about cities, read from memory or through the database."""
-    if request.param == "backend":
-        backend.needs("full text")
     options = {"embedding_provider": None, "search__mode": request.param}
     agent = start(backend.open(backend.config(**options), clock=FixedClock(to_us(NOW))))
     for at in range(12):

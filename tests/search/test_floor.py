@@ -19,6 +19,8 @@ from caliber.search.opening import SearchEngine
 from caliber.search.request import Pool, Request
 from caliber.testing import inspect
 
+pytestmark = pytest.mark.databases("one")
+
 MAY, JULY = (datetime(2023, month, 8, 12, tzinfo=UTC) for month in (5, 7))
 WORDS = {"vector": 0.0, "keyword": 0.9, "graph": 0.1, "importance": 0.0}
 SPACE = "hash-1:test@32"

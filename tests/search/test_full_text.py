@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from support.drawn import needs
 
 import caliber
 from caliber.admin.full_text import check_full_text, drop_full_text, rebuild_full_text
@@ -33,9 +34,9 @@ def settings_of(backend: Any, mode: str, **options: Any) -> Any:
 
 
 @pytest.fixture
+@needs("reopen")
 def filled(backend: Any, start: Any) -> Any:
     """A store that was made for search in memory: it has records and no full text."""
-    backend.needs("reopen")
     agent = start(backend.open(settings_of(backend, "resident")))
     agent.say("we sail the lakes", name="Ines")
     agent.note("the lake was cold")
@@ -100,11 +101,11 @@ def test_writers_of_either_mode_keep_the_index(filled: Any, start: Any) -> None:
         stored.search("zebra")
 
 
+@needs("gapless")
 def test_index_made_after_a_failed_commit_is_kept(filled: Any, start: Any, monkeypatch: Any) -> None:
     """The number of a change record that was rolled back is given again: a writer must not take it for its own."""
     from caliber.backends.sqlite.connecting.connection import SqliteConnection
 
-    filled.needs("gapless")
     agent = start(filled.open(settings_of(filled, "resident")))
     command = SqliteConnection.command
 
@@ -179,8 +180,8 @@ def test_build_during_which_a_text_was_left_out_is_not_called_complete(filled: A
     assert not state.complete
 
 
+@needs("sharing")
 def test_programs_that_open_an_empty_store_together_all_search_it(backend: Any) -> None:
-    backend.needs("sharing")
     settings = settings_of(backend, "backend")
     backend.create(settings)
     together = threading.Barrier(4)

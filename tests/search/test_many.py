@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from support.drawn import needs
 from support.providers import CountingEmbeddings, outage
 
 import caliber
 from caliber.llm.protocols import FloatMatrix
 from caliber.model import FixedClock
 from caliber.model.errors import InputError, Unavailable
+
+pytestmark = pytest.mark.databases("one")
 
 QUERIES = ["lakes and boats", "", "rivers", "a vault of backups"]
 
@@ -95,8 +98,8 @@ def test_bad_input_is_refused_before_anything_is_embedded(agent: Any, provider: 
         agent.memory.search_many(["lakes of old"] * 2, deadline_ms=0)
 
 
+@needs("reopen")
 def test_search_many_of_aio(backend: Any, provider: Batches) -> None:
-    backend.needs("reopen")
     config = backend.config()
 
     async def ask() -> list[Any]:

@@ -12,11 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.drawn import needs
 from support.providers import CountingEmbeddings, outage
 
 from caliber.model import Edge, EdgeRelation, EntityRef, EntityType, ResultStatus
 from caliber.model.errors import CaliberError, DTypeError, InputError, InvalidValue
 from caliber.testing import inspect
+
+pytestmark = pytest.mark.databases("one")
 
 MARCH, MAY, JULY = (datetime(2023, month, 8, 12, tzinfo=UTC) for month in (3, 5, 7))
 
@@ -129,9 +132,9 @@ def test_unknown_language_is_refused_and_says_which_there_are(backend: Any) -> N
         backend.config(search__keyword__language="klingon")
 
 
+@needs("reopen")
 def test_space_whose_model_is_not_available_is_degraded_and_words_still_find(backend: Any, start: Any) -> None:
     # issue, Bad input: the leg is degraded, and the result says so
-    backend.needs("reopen")
     agent = start(backend.open(embedding_provider=CountingEmbeddings()))
     agent.note("the backup moved")
     agent.memory.flush()
@@ -330,9 +333,9 @@ def test_search_follows_update_archive_and_compaction(words: Any) -> None:
     assert len(contents(memory, "walrus", limit=50)) == 11
 
 
+@needs("reopen")
 def test_search_after_reopening_gives_the_same_hits(backend: Any, start: Any) -> None:
     # issue, Done when: keyword and vector state rebuild to the same answers
-    backend.needs("reopen")
     agent = start(backend.open())
     for at in range(25):
         agent.note(f"note {at % 7} about lakes and {'boats' if at % 2 else 'rivers'} {at}")

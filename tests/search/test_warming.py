@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import pytest
+from support.drawn import needs
 from support.waits import until
 
 from caliber.model.errors import StorageError
@@ -15,6 +16,8 @@ from caliber.model.events import EventType
 from caliber.resident.keywords import Keywords
 from caliber.search.searcher import Searcher
 from caliber.testing import inspect
+
+pytestmark = pytest.mark.databases("one")
 
 NAME = "caliber-warming"
 
@@ -24,8 +27,8 @@ def warming() -> list[threading.Thread]:
 
 
 @pytest.fixture
+@needs("reopen")
 def filled(backend: Any, start: Any) -> Any:
-    backend.needs("reopen")
     agent = start(backend.open())
     for at in range(30):
         agent.note(f"note {at} about lakes")

@@ -15,6 +15,7 @@ from typing import Any
 import apsw
 import pytest
 from support.configs import USER, config
+from support.drawn import needs
 
 import caliber
 from caliber.api.opening import plan_migration
@@ -31,7 +32,6 @@ OLDER = f"schema version {BASELINE_VERSION - 1} is older than {BASELINE_VERSION}
 
 def spoiled(backend: Any, statement: str) -> Any:
     """Return the configuration of a store that a statement was run on, behind everybody's back."""
-    backend.needs("reopen")
     memory = backend.open()
     memory.start_trajectory("goal", initiator=USER)
     memory.flush()
@@ -50,6 +50,7 @@ def spoiled(backend: Any, statement: str) -> Any:
 # --- schemas of other versions ------------------------------------------------------------------------
 
 
+@needs("reopen")
 def test_store_of_a_newer_version_asks_for_an_upgrade(backend: Any) -> None:
     # issue, Bad input: schema of another version
     settings = spoiled(backend, f"UPDATE schema_migration SET schema_version = {NEXT}, min_writer_version = {NEXT}")
@@ -59,6 +60,7 @@ def test_store_of_a_newer_version_asks_for_an_upgrade(backend: Any) -> None:
         assert not caught.value.retryable
 
 
+@needs("reopen")
 def test_newer_store_that_still_lets_us_write_is_opened(backend: Any) -> None:
     settings = spoiled(backend, f"UPDATE schema_migration SET schema_version = {NEXT}")
     with caliber.open(settings) as memory:
@@ -67,6 +69,7 @@ def test_newer_store_that_still_lets_us_write_is_opened(backend: Any) -> None:
         assert memory.admin.verify() == []
 
 
+@needs("reopen")
 def test_store_of_an_older_version_says_how_to_migrate(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = spoiled(backend, f"UPDATE schema_migration SET schema_version = {BASELINE_VERSION}")
     monkeypatch.setattr(migrations, "SCHEMA_VERSION", NEXT)
@@ -75,6 +78,7 @@ def test_store_of_an_older_version_says_how_to_migrate(backend: Any, monkeypatch
     assert not caught.value.retryable
 
 
+@needs("reopen")
 def test_store_older_than_the_baseline_is_refused_by_its_version(backend: Any) -> None:
     # issue 12, First, item 4
     settings = spoiled(backend, f"UPDATE schema_migration SET schema_version = {BASELINE_VERSION - 1}")
@@ -85,9 +89,9 @@ def test_store_older_than_the_baseline_is_refused_by_its_version(backend: Any) -
         assert not caught.value.retryable
 
 
+@needs("reopen")
 def test_archive_older_than_the_baseline_is_refused_by_its_version(backend: Any, tmp_path: Path) -> None:
     # issue 12, First, item 4
-    backend.needs("reopen")
     memory = backend.open()
     memory.start_trajectory("goal", initiator=USER)
     made = memory.admin.backup(tmp_path / "all.zip").path
@@ -116,6 +120,7 @@ def test_copy_older_than_the_baseline_is_refused_by_its_version(tmp_path: Path) 
     caliber.open(settings).close()
 
 
+@needs("reopen")
 def test_unfinished_schema_is_refused(backend: Any) -> None:
     settings = spoiled(backend, "DELETE FROM schema_migration")
     for call in (caliber.open, caliber.migrate, plan_migration):
@@ -123,9 +128,9 @@ def test_unfinished_schema_is_refused(backend: Any) -> None:
             call(settings)
 
 
+@needs("reopen")
 def test_table_that_is_gone_is_said(backend: Any) -> None:
     """Not as a fault of the transaction: the schema is what is wrong."""
-    backend.needs("reopen")
     memory = backend.open()
     memory.start_trajectory("goal", initiator=USER)
     memory.flush()
@@ -221,9 +226,9 @@ def test_full_disk_says_what_is_free(file_backend: Any) -> None:
 # --- locks -------------------------------------------------------------------------------------------
 
 
+@needs("sharing")
 def test_lock_of_another_is_waited_for_no_longer_than_configured(backend: Any) -> None:
     # issue 5, item 1: lock timeouts
-    backend.needs("sharing")
     knobs = {"storage__lock_timeout_ms": 100} if backend.adapter == "postgres" else {"storage__busy_timeout_ms": 100}
     holder, waiter = backend.store(), backend.store(**knobs)
     trajectory = plain(TRAJECTORY)

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 from pyarrow.cffi import ffi
 from support.configs import DIMENSIONS, config
+from support.drawn import needs
 from support.waits import until
 
 import caliber
@@ -205,8 +206,8 @@ def test_a_change_record_holds_a_thousand_keys_and_others_follow_at_once(backend
     assert store.admin.verify() == []
 
 
+@needs("sharing")
 def test_another_handle_sees_a_load_whole(backend: Any) -> None:
-    backend.needs("sharing")
     writer, reader = (backend.open(backend.config(embedding_provider=None)) for _ in range(2))
     writer.storage.bulk_load("note", notes(NOTES), batch_rows=400)
     note = next(writer.storage.notes.all())
@@ -510,9 +511,8 @@ def test_loaded_records_get_their_vectors(backend: Any) -> None:
     assert memory.admin.verify() == []
 
 
+@needs("reopen", "full text")
 def test_full_text_is_kept_through_a_load(backend: Any) -> None:
-    backend.needs("reopen")
-    backend.needs("full text")
     settings = backend.config(embedding_provider=None)
     memory = backend.open(settings)
     rebuild_full_text(settings)

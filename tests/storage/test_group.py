@@ -265,10 +265,9 @@ def test_interrupt_as_the_commit_is_done_leaves_everybody_done(backend: Any) -> 
 
 
 @pytest.mark.usefixtures("leading")
+@pytest.mark.parametrize("backend", ["postgres"], indirect=True)
 def test_interrupt_while_the_outcome_of_a_commit_is_asked_for(backend: Any) -> None:
     """Nobody knows then whether the COMMIT stands: companions are told so, and do not write a second time."""
-    if backend.adapter != "postgres":
-        pytest.skip(f"{backend.name}: not a store whose server is asked for the outcome of a COMMIT")
     store = backend.store(storage__durability="group")
     exchange = PgConnection.exchange
 
@@ -292,10 +291,9 @@ def test_interrupt_while_the_outcome_of_a_commit_is_asked_for(backend: Any) -> N
 
 
 @pytest.mark.usefixtures("leading")
+@pytest.mark.parametrize("backend", ["postgres"], indirect=True)
 def test_interrupt_of_a_commit_whose_outcome_nobody_knows(backend: Any) -> None:
     """The interrupt is not swallowed: it is its thread's own, and only companions hear of the outcome instead."""
-    if backend.adapter != "postgres":
-        pytest.skip(f"{backend.name}: not a store whose server is asked for the outcome of a COMMIT")
     store = backend.store(storage__durability="group")
     exchange = PgConnection.exchange
 
@@ -316,10 +314,9 @@ def test_interrupt_of_a_commit_whose_outcome_nobody_knows(backend: Any) -> None:
 
 
 @pytest.mark.usefixtures("leading")
+@pytest.mark.parametrize("backend", ["postgres"], indirect=True)
 def test_interrupt_before_a_commit_is_sent(backend: Any) -> None:
     """The transaction ends with its connection and is known to have come to nothing: companions write again."""
-    if backend.adapter != "postgres":
-        pytest.skip(f"{backend.name}: not a store whose server is asked for the outcome of a COMMIT")
     store = backend.store(storage__durability="group")
     exchange = PgConnection.exchange
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from support.configs import USER
+from support.drawn import needs
 from support.processes import Child
 
 import caliber
@@ -41,8 +42,8 @@ def started(postgres: str) -> Iterator[list[Child]]:
 
 
 @pytest.fixture
+@needs("sharing")
 def newer(backend: Any, started: list[Child]) -> Iterator[list[Child]]:
-    backend.needs("sharing")
     backend.create(backend.config())
     table = f'"{backend.config().storage.schema_name}".note' if backend.adapter == "postgres" else "note"
     for process in started:

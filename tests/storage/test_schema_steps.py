@@ -14,6 +14,7 @@ from typing import Any
 import apsw
 import pytest
 from support.configs import USER
+from support.drawn import needs
 from support.evidence import scale, seed
 from support.processes import Child
 from support.schema_changes import DEFAULTS, possible, undone, widened
@@ -57,9 +58,9 @@ def versions(postgres: str) -> Iterator[list[Version]]:
 
 
 @pytest.fixture
+@needs("reopen")
 def store(backend: Any, versions: list[Version]) -> Iterator[Any]:
     """A store of this version, which planted ones are about to migrate."""
-    backend.needs("reopen")
     for process in versions[1:]:
         process.use(backend)
     yield backend

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from support.cli_runs import caliber as command
+from support.drawn import needs
 from support.memories import FACT
 
 import caliber
@@ -92,8 +93,8 @@ def check_jobs(settings: Any) -> None:
 
 
 @pytest.fixture
+@needs("reopen")
 def settings(backend: Any) -> Any:
-    backend.needs("reopen")
     return backend.config(memories=[FACT])
 
 

@@ -1,13 +1,10 @@
-"""The databases under test. Another database joins by adding itself to ``BACKENDS`` and to ``fixtures.NAMES``.
-
-A test that asks for a capability that a database lacks (``backend.needs("reopen")``) is skipped there, with the reason.
-"""
+"""The databases under test. Another database joins by adding itself to ``BACKENDS`` and to ``drawn.LACKS``."""
 
 from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,19 +22,8 @@ from caliber.storage.protocol import Store
 from caliber.testing import ContractTarget, inspect
 from support import tenancies
 from support.configs import USER, config
+from support.drawn import LACKS
 from support.folders import open_folder
-
-_IN_MEMORY = "it ends with its handle"
-LACKS: Mapping[str, Mapping[str, str]] = {
-    "postgres": {"gapless": "a rolled back transaction keeps its number; readers go by snapshots"},
-    "sqlite": {},
-    "sqlite-memory": {
-        "reopen": _IN_MEMORY,
-        "sharing": _IN_MEMORY,
-        "snapshots": "a reader keeps writers waiting in memory",
-    },
-}
-"""For each database under test, the capabilities that it lacks, with the reasons: see ``caliber.testing``."""
 
 DSN = "CALIBER_TEST_DSN"
 """Names the server of the suite; without it, tests start a private one."""
@@ -55,7 +41,6 @@ class Backend:
             name=name, module=backend_module(self.adapter), fresh=lambda _: self.config(), lacks=LACKS[name]
         )
         self.has = target.has
-        self.needs = target.needs
         self.created: set[str] = set()
         self.closing: list[Callable[[], None]] = []
 

@@ -5,55 +5,18 @@ Every run loads it; ``databases`` is imported when the first test asks for a dat
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
+
+from support.drawn import NAMES, needs
 
 if TYPE_CHECKING:
     import caliber
     from caliber.localserver.server import LocalServer
     from support.databases import Agent, Backend, PostgresBackend
-
-NAMES = ("postgres", "sqlite", "sqlite-memory")
-"""The databases under test: the keys of ``databases.BACKENDS``."""
-
-TESTS = Path(__file__).resolve().parents[1]
-ABOVE_STORAGE = ("access", "context", "knowledge", "memories", "schema", "search")
-"""Rooms of tests that run on SQLite in a file, and in memory only at full scale (``make soak``).
-
-In memory it is the same backend without what a file adds: the contract suite and the tests of storage, the engine and
-the handle prove it. Tests of units and properties, which open stores in memory, use these rooms too.
-"""
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if os.environ.get("CALIBER_SOAK"):
-        return
-    in_a_file = {_function_of(item) for item in items if _database_of(item) == "sqlite"}
-    twice = [
-        item
-        for item in items
-        if _database_of(item) == "sqlite-memory"
-        and item.path.relative_to(TESTS).parts[0] in ABOVE_STORAGE
-        and _function_of(item) in in_a_file
-    ]
-    if twice:
-        config.hook.pytest_deselected(items=twice)
-        left_out = set(twice)
-        items[:] = [item for item in items if item not in left_out]
-
-
-def _database_of(item: pytest.Item) -> Any:
-    """Return the database that a test runs on; None for one that has none of ``NAMES`` as a parameter."""
-    values = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-    return values.get("backend", values.get("module_backend"))
-
-
-def _function_of(item: pytest.Item) -> str:
-    return item.nodeid.partition("[")[0]
 
 
 @pytest.fixture(scope="session")
@@ -133,17 +96,15 @@ def pg(postgres: str) -> Iterator[PostgresBackend]:
 
 
 @pytest.fixture
-def bulk(request: pytest.FixtureRequest) -> None:
-    """Skip where whole relations cannot be loaded; for modules about it."""
-    if "backend" in request.fixturenames:
-        request.getfixturevalue("backend").needs("bulk")
+@needs("bulk")
+def bulk() -> None:
+    """Leave a module to the databases that load whole relations."""
 
 
 @pytest.fixture
-def full_text(request: pytest.FixtureRequest) -> None:
-    """Skip where the database finds no texts by words; for modules about it."""
-    if "backend" in request.fixturenames:
-        request.getfixturevalue("backend").needs("full text")
+@needs("full text")
+def full_text() -> None:
+    """Leave a module to the databases that find texts by words."""
 
 
 @pytest.fixture

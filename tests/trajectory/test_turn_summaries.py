@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from support.configs import policy
+from support.drawn import needs
 from support.evidence import scale
 from support.providers import CountingEmbeddings, ScriptedSummarizer, outage
 from support.waits import until
@@ -229,8 +230,8 @@ def test_only_the_turn_after_a_block_makes_the_worker_look(talk: Talk) -> None:
 
 
 @pytest.mark.parametrize("where", ["asked", "storing"])
+@needs("reopen")
 def test_a_process_that_is_killed_before_the_summary_leaves_a_missing_row(backend: Any, start: Any, where: str) -> None:
-    backend.needs("reopen")
     talk = Talk(backend, start)
     talk.memory.close()
     order = json.dumps([backend.path, {**backend.knobs, **LIGHT}, str(talk.scope_id), 2 * SIZE + 1, where])
@@ -255,9 +256,9 @@ def test_thousands_of_turns_without_a_change_of_scope(backend: Any, start: Any) 
     talk.sound()
 
 
+@needs("full text")
 def test_turns_and_summaries_in_the_database_alone(backend: Any, start: Any) -> None:
     """``search.mode = "backend"``: the worker asks the store, and a window's snapshot has the summaries."""
-    backend.needs("full text")
     talk = Talk(backend, start, search__mode="backend")
     talk.count(3 * SIZE + 1)
     talk.memory.flush()
@@ -500,10 +501,10 @@ def test_what_is_forgotten_while_it_is_summarized_does_not_come_back(talk: Talk,
 
 
 @pytest.mark.parametrize("change", ["deletes", "rewrites", "purges"])
+@needs("sharing")
 def test_who_changes_a_turn_while_its_summary_is_stored_comes_before_or_after(
     backend: Any, start: Any, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    backend.needs("sharing")
     talk = Talk(backend, start)
     second = talk.open(summaries__turns="off")
     changers: list[threading.Thread] = []
@@ -542,8 +543,8 @@ def test_who_changes_a_turn_while_its_summary_is_stored_comes_before_or_after(
     assert errors_of(talk.memory) == []
 
 
+@needs("snapshots")
 def test_two_who_delete_turns_of_one_block_both_succeed(backend: Any, start: Any) -> None:
-    backend.needs("snapshots")
     talk = Talk(backend, start)
     talk.count(SIZE + 1)
     talk.memory.flush()
@@ -573,8 +574,8 @@ def test_two_who_delete_turns_of_one_block_both_succeed(backend: Any, start: Any
 # --- others ----------------------------------------------------------------------------------------
 
 
+@needs("sharing")
 def test_two_handles_make_one_summary(backend: Any, start: Any) -> None:
-    backend.needs("sharing")
     talk = Talk(backend, start)
     provider = Echo()
     second = talk.open(provider)
@@ -604,10 +605,10 @@ def test_two_handles_make_one_summary(backend: Any, start: Any) -> None:
     assert snapshot.count() == 1
 
 
+@needs("sharing")
 def test_what_another_program_leaves_is_summarized_here(
     backend: Any, start: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backend.needs("sharing")
     monkeypatch.setattr("caliber.engine.pacing.FOREIGN_S", 0.02)
     talk = Talk(backend, start, resident__feed_poll_ms=10)
     without = talk.open(summaries__turns="off")
@@ -618,8 +619,8 @@ def test_what_another_program_leaves_is_summarized_here(
     talk.sound()
 
 
+@needs("reopen")
 def test_blocks_of_another_size_overlap_no_summary(backend: Any, start: Any) -> None:
-    backend.needs("reopen")
     talk = Talk(backend, start)
     talk.count(2 * SIZE + 1)
     talk.memory.flush()
@@ -806,9 +807,9 @@ def test_only_an_admin_reads_the_table(talk: Talk) -> None:
     assert TURN_SUMMARY.plural in list(talk.memory.storage)
 
 
+@needs("sharing")
 def test_summaries_are_right_whatever_is_written_beside_them(backend: Any, start: Any) -> None:
     """Turns are appended, changed and deleted and tasks purged while two workers summarize: no write fails."""
-    backend.needs("sharing")
     talk = Talk(backend, start, resident__feed_poll_ms=5)
     second = talk.open(Echo())
     failures: list[BaseException] = []

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from support.configs import USER
+from support.drawn import needs
 from support.evidence import scale
 from support.providers import CountingEmbeddings, outage
 
@@ -328,8 +329,8 @@ def test_a_turn_is_embedded_with_who_says_it(mode: str, backend: Any, start: Any
     assert memory.admin.verify() == []
 
 
+@needs("reopen")
 def test_what_was_left_without_a_vector_is_embedded_with_its_head(backend: Any, start: Any) -> None:
-    backend.needs("reopen")
     with backend.open(backend.config(embedding_provider=None)) as memory:
         agent = start(memory)
         agent.say("the tea is ready", name="Ines")
@@ -364,8 +365,8 @@ def test_embedding_behind_is_made_up_for(backend: Any, start: Any) -> None:
     assert memory.admin.verify() == []
 
 
+@needs("reopen")
 def test_pending_embeddings_are_found_after_reopening(backend: Any, start: Any) -> None:
-    backend.needs("reopen")
     provider = CountingEmbeddings()
     provider.failure = outage
     memory = backend.open(embedding_provider=provider, embedding__embed__turn="behind")

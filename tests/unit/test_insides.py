@@ -30,6 +30,7 @@ FOREIGN = frozenset(
         "_benchmarksession",  # pytest-benchmark
         "_current_frames",  # sys
         "_exit",  # os
+        "_fixtureinfo",  # pytest
         "_export_to_c",  # pyarrow
         "_import_from_c",  # pyarrow
         "_native",  # the extension module

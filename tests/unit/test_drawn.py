@@ -1,0 +1,158 @@
+"""Databases that tests run on: which the seed draws, and what keeps all of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.drawn import ALIKE, LACKS, NAMES, drawn
+
+TESTS = Path(__file__).resolve().parents[1]
+Collected = Callable[..., Counter[tuple[str, str]]]
+
+FIXTURES = """
+import pytest
+from support.drawn import NAMES, needs
+
+@pytest.fixture(params=NAMES)
+def backend(request):
+    return request.param
+
+@pytest.fixture(params=NAMES, scope="module")
+def module_backend(request):
+    return request.param
+
+@pytest.fixture
+@needs("reopen")
+def filled(backend):
+    return backend
+
+@pytest.fixture
+def more(filled):
+    return filled
+
+@pytest.mark.parametrize("value", range(40))
+def test_plain(value, backend):
+    pass
+"""
+
+OTHERS = """
+@pytest.mark.databases("all")
+def test_all(backend):
+    pass
+
+@pytest.mark.databases("one")
+@pytest.mark.parametrize("value", range(40))
+def test_one(backend, value):
+    pass
+
+@needs("sharing", "gapless")
+def test_needing(backend):
+    pass
+
+@pytest.mark.databases("all")
+def test_of_a_fixture_that_needs(more):
+    pass
+
+@pytest.mark.parametrize("backend", ["sqlite-memory"], indirect=True)
+def test_of_one(backend):
+    pass
+
+@pytest.mark.parametrize("value", range(20))
+def test_of_a_module(value, module_backend):
+    pass
+"""
+
+
+@pytest.fixture
+def collected(tmp_path: Path) -> Collected:
+    """Return a function that counts what pytest selects of planted modules, by test and database."""
+    (tmp_path / "storage").mkdir()
+    (tmp_path / "search").mkdir()
+    (tmp_path / "storage" / "test_planted.py").write_text(FIXTURES)
+    (tmp_path / "search" / "test_planted.py").write_text(FIXTURES + OTHERS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = databases\n")
+
+    def collected(path: str = "search", **environment: str) -> Counter[tuple[str, str]]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "CALIBER_"))}
+        environment = {"CALIBER_SEED": "5", **environment}
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-p", "support.drawn", "--collect-only", "-q", path],
+            cwd=tmp_path,
+            env={**kept, "PYTHONPATH": str(TESTS), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **environment},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout
+        lines = [line.partition("::")[2].partition("[") for line in done.stdout.splitlines() if "::" in line]
+        databases = sorted(NAMES, key=len, reverse=True)
+        return Counter(
+            (test, next(each for each in databases if f"-{each}-" in f"-{values[:-1]}-")) for test, _, values in lines
+        )
+
+    return collected
+
+
+def test_every_seed_draws_and_over_seeds_each_test_meets_each_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"tests/search/test_x.py::test_{at}" for at in range(200)]
+    met: dict[str, set[str]] = {name: set() for name in names}
+    for at in range(40):
+        monkeypatch.setenv("CALIBER_SEED", str(at))
+        chosen = [drawn(name, NAMES) for name in names]
+        assert chosen == [drawn(name, NAMES[::-1]) for name in names], "whatever the order"
+        assert all("postgres" in each and len(each) == len(NAMES) - 1 for each in chosen)
+        assert 60 < sum("sqlite" in each for each in chosen) < 140
+        for name, each in zip(names, chosen, strict=True):
+            met[name] |= each
+        share = Counter(next(iter(drawn(name, NAMES, one=True))) for name in names)
+        assert set(share) == set(NAMES)
+        assert min(share.values()) > 35
+    assert all(each == set(NAMES) for each in met.values())
+
+
+def test_what_is_not_alike_is_not_drawn() -> None:
+    assert set(ALIKE) < set(NAMES)
+    for databases in (("postgres",), ("postgres", "sqlite"), ("sqlite-memory",)):
+        assert drawn("a test", databases) == set(databases)
+    assert len(drawn("a test", ("postgres", "sqlite"), one=True)) == 1
+
+
+def test_a_run_takes_one_of_those_that_are_alike(collected: Collected) -> None:
+    found = collected()
+    files, memories = found[("test_plain", "sqlite")], found[("test_plain", "sqlite-memory")]
+    assert found[("test_plain", "postgres")] == files + memories == 40
+    assert min(files, memories) > 8
+    assert {found[("test_all", name)] for name in NAMES} == {1}
+    ones = [found[("test_one", name)] for name in NAMES]
+    assert sum(ones) == 40
+    assert min(ones) > 4
+    having = {name for name in NAMES if not {"sharing", "gapless"} & set(LACKS[name])}
+    assert {name for test, name in found if test == "test_needing"} == having == {"sqlite"}
+    assert {name for test, name in found if test == "test_of_a_fixture_that_needs"} == {"postgres", "sqlite"}
+    assert found[("test_of_one", "sqlite-memory")] == 1
+    assert found[("test_of_a_module", "postgres")] == 20
+    assert sorted(found[("test_of_a_module", name)] for name in ALIKE) == [0, 20], "a module makes one store"
+    assert collected() == found
+    assert collected(CALIBER_SEED="6") != found
+
+
+@pytest.mark.parametrize(
+    ("path", "environment"),
+    [("storage", {}), ("search", {"CALIBER_DATABASES": "all"}), ("search", {"CALIBER_SOAK": "1"})],
+    ids=["folder", "variable", "soak"],
+)
+def test_all_of_them_are_taken(collected: Collected, path: str, environment: dict[str, str]) -> None:
+    found = collected(path, **environment)
+    assert [found[("test_plain", name)] for name in NAMES] == [40, 40, 40]
+    if path == "search":
+        assert [found[("test_one", name)] for name in NAMES] == [40, 40, 40]
+        assert found[("test_needing", "postgres")] == 0, "it cannot pass there"
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_a_test_named_with_its_database_runs(collected: Collected, name: str) -> None:
+    assert collected(f"search/test_planted.py::test_plain[{name}-7]") == Counter({("test_plain", name): 1})
