@@ -158,7 +158,8 @@ class SpaceTable(Table, of=EMBEDDING_SPACE):
         self._engine.check_open()
         embedder = self._embedder()
         report = arguments.as_callback(progress, "progress") or unheard
-        return embedder.reembed(report, accept_refused=arguments.as_flag(accept_refused, "accept_refused"))
+        accepted = arguments.as_flag(accept_refused, "accept_refused")
+        return embedder.backfiller.reembed(report, accept_refused=accepted)
 
     def find(self, name: str) -> EmbeddingSpace:
         """Return a space by its name, its model if that has one space, its id, or how its id begins.

@@ -1,43 +1,55 @@
-"""Backfill of a new model's space beside the active one, and the switch once every record has a vector.
+"""Backfill of a new model's space beside the active one, as a job, and the switch once every record has a vector.
 
 Each pass ends with an attempt to switch. If a record written meanwhile would lose its vector, another pass follows.
-Source: docs/decisions/0078-a-new-space-beside-the-old.md.
+Source: docs/decisions/0078-a-new-space-beside-the-old.md; docs/jobs.md.
 """
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from caliber.config import CaliberConfig
 from caliber.embedding import reembedding
 from caliber.embedding.embedding_target import EmbeddingTarget, MissingVector
-from caliber.embedding.reembedding import FillStatus, Lease, MakeEvent, Reembedded, Walk
+from caliber.embedding.reembedding import FillStatus, MakeEvent, Reembedded, Walk, fill_kind
 from caliber.embedding.vector_index import complete_index
-from caliber.engine.leases import LockService
+from caliber.engine import pacing
+from caliber.jobs import fixed
+from caliber.jobs.claims import Claim, Superseded
+from caliber.jobs.handlers import IDLE, Handler
+from caliber.jobs.queue import JobQueue
+from caliber.llm.retry import is_outage
+from caliber.model.embedding import SpaceState
 from caliber.model.errors import CaliberError, Conflict, EmbeddingFailed
+from caliber.model.progress import Progress
 from caliber.resident.memory import ResidentMemory
-from caliber.resident.snapshot import ResidentSnapshot
 from caliber.storage.protocol import Store
 from caliber.storage.write.unit_of_work import UnitOfWork
 
-Embed = Callable[[EmbeddingTarget, Sequence[MissingVector]], int]
-
 
 class Backfill:
-    """The progress of one filling."""
+    """The progress of one filling. Units: records."""
 
-    def __init__(self, walk: Callable[[], Walk]) -> None:
+    def __init__(self, walk: Callable[[], Walk], count: Callable[[], tuple[int, int]]) -> None:
         self._new_walk = walk
+        self._count = count
         self.made = 0
-        self.passes = 0
         self.failed_switches = 0
         self.rescan()
 
     def rescan(self) -> None:
         """Begin the next pass."""
-        self.passes += 1
         self.walk = self._new_walk()
+        self.total, pending = self._count()
+        self._done_before = self.total - pending - self.made
+
+    @property
+    def done(self) -> int:
+        """The number of records that have a vector."""
+        return min(self.total, self._done_before + self.made)
 
 
 class Backfiller:
@@ -50,8 +62,11 @@ class Backfiller:
         config: CaliberConfig,
         target: EmbeddingTarget,
         kinds: Sequence[str],
+        jobs: JobQueue,
         *,
-        embed: Embed,
+        embed: Callable[[EmbeddingTarget, Sequence[MissingVector]], int],
+        embed_waiting: Callable[[], None],
+        give_way: Callable[[Callable[[], bool]], None],
         write: Callable[[Callable[[UnitOfWork], Any]], Any],
         event: MakeEvent,
         failed: Callable[[str, CaliberError], None],
@@ -62,23 +77,41 @@ class Backfiller:
         self._failed = failed
         self._target = target
         self._kinds = kinds
+        self._jobs = jobs
         self._batch = config.embedding.batch_size
+        self._pause_s = config.embedding.reembed_pause_ms / 1000
         self._embed = embed
+        self._embed_waiting = embed_waiting
+        self._give_way = give_way
         self._write = write
         self._event = event
-        locks = LockService(store, check=lambda: None, lease_ms=config.lock_timeout)
-        self.lease = Lease(locks, f"reembed:{target.space.space_id}", config.lock_timeout)
-        self.finished = False
-        """True when nothing is left to do, as far as is known."""
-
-    def fill(self, *, upwards: bool) -> Backfill:
-        """Return a new filling, from the newest record down, or from the oldest up."""
-        return Backfill(lambda: Walk(self._store, self._target.key, self._kinds, upwards=upwards))
+        self._fill: Backfill | None = None
+        self._filling_behind = threading.Lock()
+        self._callers = 0
+        self._counting = threading.Lock()
+        self._resting = threading.Event()
+        self._report_at_s = 0.0
+        manual = config.embedding.reembed == "manual"
+        jobs.register(
+            Handler(
+                fill_kind(target.space),
+                self.run,
+                priority=IDLE,
+                idle=lambda: manual or bool(self._callers),
+                outlasts=is_outage,
+            )
+        )
 
     @property
     def is_filling(self) -> bool:
         """True while the configured space has yet to become the one in use."""
         return self._memory.snapshot.space_in_use != self._target.space.space_id
+
+    @property
+    def _is_open(self) -> bool:
+        """False once another program retired or dropped the configured space."""
+        space = self._memory.snapshot.spaces.get(self._target.space.space_id)
+        return space is not None and space.state is not SpaceState.RETIRED
 
     def count(self) -> tuple[int, int]:
         """Return how many records are to have a vector, and how many lack it in the configured space."""
@@ -89,29 +122,106 @@ class Backfiller:
         total, pending = self.count()
         return FillStatus(self._target.space.name, total - pending, total, len(self._target.refused))
 
-    def step(self, fill: Backfill, *, accept_refused: bool) -> bool:
-        """Embed the next page; at the end of a pass, switch. Return whether there is more to do.
+    # --- in the background -----------------------------------------------------------------------
 
-        Raises: LlmError kinds of an outage; EmbeddingFailed when too much was refused to take over.
+    def run(self, claim: Claim) -> int:
+        """Fill the space from the newest record down, for a while; return how many vectors were made.
+
+        Raises: LlmError kinds of an outage; EmbeddingFailed when too much was refused to take over; Superseded.
         """
+        with self._filling_behind:
+            fill, self._fill = self._fill or self._new_fill(upwards=False), None
+            before, until = fill.made, time.monotonic() + pacing.SLICE_S
+            while self.is_filling and self._is_open:
+                if self._callers or claim.stopping or time.monotonic() > until:
+                    claim.interrupt()
+                    break
+                self._give_way(lambda: claim.stopping)
+                if not self._step(fill, claim, accept_refused=False):
+                    break
+                self._rest(claim)
+            self._fill = fill
+            return fill.made - before
+
+    def _rest(self, claim: Claim) -> None:
+        until = time.monotonic() + self._pause_s
+        while (left := until - time.monotonic()) > 0 and not claim.stopping:
+            self._resting.wait(min(left, pacing.REST_MAX_S))
+
+    # --- in the caller's thread ------------------------------------------------------------------
+
+    def reembed(self, progress: Progress, *, accept_refused: bool) -> Reembedded:
+        """Fill the space from the oldest record up, until nothing lacks a vector, and take it into use.
+
+        The caller has the job, or works beside another process that has it: the two meet, and do little twice.
+
+        Raises: as ``run``, and Unavailable when closed meanwhile; what is done stays done.
+        """
+        space = self._target.space
+        before = self._memory.snapshot
+        with self._counting:
+            self._callers += 1
+        try:
+            with self._filling_behind:
+                pass  # a step of ours in the background ends first, and its job is given back
+            self._target.refused.clear()
+            self._jobs.write(lambda uow: fixed.renew(self._jobs, uow, fill_kind(space), space.space_id))
+            with self._jobs.holding(space.space_id) as claim:
+                fill = self._new_fill(upwards=True)
+                more = True
+                while more:
+                    self._embed_waiting()
+                    try:
+                        more = self._step(fill, claim, accept_refused=accept_refused)
+                    except Superseded:
+                        claim = None  # another caller ended the job, or a person did; this caller still waits
+                    progress(space.name, fill.done, fill.total)
+        finally:
+            with self._counting:
+                self._callers -= 1
+        total, pending = self.count()
+        earlier = before.spaces.get(before.space_in_use) if before.space_in_use is not None else None
+        in_use = not self.is_filling
+        return Reembedded(
+            space=space.name,
+            made=fill.made,
+            done=total - pending,
+            total=total,
+            refused=len(self._target.refused),
+            in_use=in_use,
+            switched_from=earlier.name if in_use and earlier and earlier.space_id != space.space_id else None,
+        )
+
+    # --- steps -----------------------------------------------------------------------------------
+
+    def _new_fill(self, *, upwards: bool) -> Backfill:
+        return Backfill(lambda: Walk(self._store, self._target.key, self._kinds, upwards=upwards), self.count)
+
+    def _step(self, fill: Backfill, claim: Claim | None, *, accept_refused: bool) -> bool:
+        """Embed the next page; at the end of a pass, switch. Return whether there is more to do."""
         target = self._target
+        self._report(fill, claim, now=False)
         page = fill.walk.page(self._batch)
         if page is None:
-            return not self._switched(fill, accept_refused=accept_refused)
+            self._report(fill, claim, now=True)
+            return not self._switched(fill, claim, accept_refused=accept_refused)
         wanted = [item for item in page if item.owner not in target.refused]
         if wanted:
             fill.made += self._embed(target, wanted)
         return True
 
-    def _switched(self, fill: Backfill, *, accept_refused: bool) -> bool:
+    def _report(self, fill: Backfill, claim: Claim | None, *, now: bool) -> None:
+        if claim is not None and (now or time.monotonic() >= self._report_at_s):
+            self._report_at_s = time.monotonic() + pacing.REPORT_S
+            claim.report(fill.done, fill.total)
+
+    def _switched(self, fill: Backfill, claim: Claim | None, *, accept_refused: bool) -> bool:
         """Take the filled space into use; return whether nothing is left to do."""
         target = self._target
         if not self.is_filling:
-            self.finished = True
             return True
         total = self.count()[0] if target.refused and not accept_refused else 0
         if total and len(target.refused) > reembedding.REFUSED_SHARE * total:
-            self.finished = True
             raise EmbeddingFailed(
                 reason=f"{target.space.name} refused {len(target.refused):,} of {total:,} records and stays inactive; "
                 "fix the provider, or accept that with `caliber db reembed --accept-refused`"
@@ -119,28 +229,10 @@ class Backfiller:
         complete_index(self._store, self._config, target.space, self._memory.snapshot.space_in_use, self._failed)
         tolerated = self._batch if fill.failed_switches >= reembedding.STRICT_ATTEMPTS else 0
         try:
-            done, _ = reembedding.switch(self._write, self._event, target, self._kinds, tolerated)
+            done = reembedding.switch(self._write, self._event, target, self._kinds, tolerated, claim)
         except Conflict:
             done = False  # another program changes the same spaces
         if not done:
             fill.failed_switches += 1
             fill.rescan()
-            return False
-        self.finished = True
-        return True
-
-    def outcome(self, made: int, before: ResidentSnapshot) -> Reembedded:
-        """Return the outcome of a backfill that made ``made`` vectors."""
-        target = self._target
-        total, pending = self.count()
-        earlier = before.spaces.get(before.space_in_use) if before.space_in_use is not None else None
-        in_use = not self.is_filling
-        return Reembedded(
-            space=target.space.name,
-            made=made,
-            done=total - pending,
-            total=total,
-            refused=len(target.refused),
-            in_use=in_use,
-            switched_from=earlier.name if in_use and earlier and earlier.space_id != target.space.space_id else None,
-        )
+        return done

@@ -11,28 +11,22 @@ import contextlib
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from caliber.config import CaliberConfig
-from caliber.embedding.backfill import Backfill, Backfiller
+from caliber.embedding.backfill import Backfiller
 from caliber.embedding.embedded_kinds import EmbeddedKinds
 from caliber.embedding.embedding_target import EmbeddingTarget, MissingVector, Rows, Vector, Vectors, says_something
 from caliber.embedding.missing_vectors import MissingVectorScan
-from caliber.embedding.reembedding import MakeEvent, Reembedded
+from caliber.embedding.reembedding import MakeEvent
 from caliber.engine import pacing
+from caliber.jobs.queue import JobQueue
 from caliber.llm.embedding import Embedded
 from caliber.llm.protocols import EmbeddingProvider
+from caliber.llm.retry import is_outage
 from caliber.model.embedding import EmbeddingSpace, SpaceState
-from caliber.model.errors import (
-    AuthenticationFailed,
-    CaliberError,
-    ConfigError,
-    Conflict,
-    DimensionMismatch,
-    EmbeddingFailed,
-)
-from caliber.model.progress import Progress
+from caliber.model.errors import CaliberError, Conflict, EmbeddingFailed
 from caliber.resident.memory import ResidentMemory
 from caliber.schema.relations import EMBEDDING
 from caliber.storage.compile.codec import codec_of
@@ -51,9 +45,6 @@ _QUEUE_MAX = 65_536
 _FILL_EVERY = 8
 """While records keep coming, how many of their batches there are to one of a space that is being filled."""
 
-_NOT_OF_THE_TEXT = (AuthenticationFailed, ConfigError, DimensionMismatch)
-"""Errors that no text is at fault for: the text waits until somebody has mended them, as for an outage."""
-
 
 class Embedder:
     """Gives the records of a tenant their vectors.
@@ -69,6 +60,7 @@ class Embedder:
         config: CaliberConfig,
         configured: EmbeddingTarget,
         previous: EmbeddingTarget | None,
+        jobs: JobQueue,
         *,
         write: Callable[[Callable[[UnitOfWork], Any]], Any],
         event: MakeEvent,
@@ -85,16 +77,23 @@ class Embedder:
         self._batch = settings.batch_size
         self._idle_s = settings.worker_idle_ms / 1000
         self._longest_idle_s = max(self._idle_s, config.llm_retry_config.max_backoff / 1000)
-        self._fills_behind = settings.reembed == "behind"
-        self._pause_s = settings.reembed_pause_ms / 1000
         self._kinds = EmbeddedKinds(store.catalog, config)
         self.backfiller = Backfiller(
-            store, memory, config, configured, self.embedded, embed=self._embed, write=write, event=event, failed=failed
+            store,
+            memory,
+            config,
+            configured,
+            self.embedded,
+            jobs,
+            embed=self._embed_apart,
+            embed_waiting=self._embed_waiting,
+            give_way=self._serve_first,
+            write=write,
+            event=event,
+            failed=failed,
         )
         self._missing_scan = MissingVectorScan(store, self._kinds.wanted, self._targets)
-        self._fill: Backfill | None = None
-        self._in_front = 0
-        self._busy_steps = 0
+        self._batches = 0
         self._draining = threading.Lock()
         self._wake = Event()
         self._stopped = Event()
@@ -121,8 +120,8 @@ class Embedder:
 
     @property
     def has_work(self) -> bool:
-        """True when a worker is needed: records are to have vectors, or a space is to be filled."""
-        return bool(self.embedded) or self._is_filling(self.configured)
+        """True when a worker is needed: records are to have vectors."""
+        return bool(self.embedded)
 
     # --- which space -----------------------------------------------------------------------------
 
@@ -234,7 +233,6 @@ class Embedder:
             target.queue.append(item)
         else:
             self._missing_scan.rescan(target)
-            self.backfiller.finished = False
 
     def changed_elsewhere(self) -> None:
         """Take note that another program committed: what it leaves without a vector is looked for after a while."""
@@ -269,21 +267,24 @@ class Embedder:
                 # Interrupted, perhaps, with records that are in no queue: the store knows which lack a vector.
                 target.asking = 0
                 self._missing_scan.rescan(target)
-                self.backfiller.finished = False
             raise
+        self._batches += bool(batch)
         return len(batch)
 
-    def _embed(self, target: EmbeddingTarget, batch: Sequence[MissingVector]) -> int:
-        """Store the vectors of a batch; return how many records got one.
-
-        Raises: LlmError kinds of an outage; what it left without a vector is queued.
-        """
+    def _embed(self, target: EmbeddingTarget, batch: Sequence[MissingVector]) -> None:
+        """Store the vectors of a batch. Raises: LlmError kinds of an outage; what has no vector then is queued."""
         left: Sequence[MissingVector] = batch
         try:
-            made, left, outage = self._embedded(target, batch)
+            _, left, outage = self._embedded(target, batch)
         finally:
             target.queue.extendleft(reversed(left))
             target.asking = 0
+        if outage is not None:
+            raise outage
+
+    def _embed_apart(self, target: EmbeddingTarget, batch: Sequence[MissingVector]) -> int:
+        """Store the vectors of records that stand in no queue; return how many. Raises: LlmError kinds of an outage."""
+        made, _, outage = self._embedded(target, batch)
         if outage is not None:
             raise outage
         return made
@@ -299,7 +300,7 @@ class Embedder:
         for item, result in zip(batch, results, strict=True):
             if isinstance(result, Embedded):
                 ready.append((item, result.rows))
-            elif result is not None and (result.retryable or isinstance(result, _NOT_OF_THE_TEXT)):
+            elif result is not None and is_outage(result):
                 left.append(item)
                 outage = outage or result
             elif result is not None:
@@ -369,16 +370,13 @@ class Embedder:
                 self._wake.clear()
             elif self.waiting() < self._batch:
                 self._stopped.wait(pacing.rest_s(time.monotonic() - begun))
-        with contextlib.suppress(CaliberError):
-            self.backfiller.lease.release()
 
     def _step(self) -> float | None:
         """Do the next piece of work; return how long to wait then, None until woken. Units: seconds."""
         with self._draining:
             self._review()
             now = time.monotonic()
-            if self._missing_scan.due(now, self._targets):
-                self.backfiller.finished = False
+            self._missing_scan.due(now, self._targets)
             waits = [] if self._missing_scan.at_s is None else [self._missing_scan.at_s - now]
             busy = False
             for target in self._targets:
@@ -388,10 +386,6 @@ class Embedder:
                     busy = True
                 elif target.not_before_s > now:
                     waits.append(target.not_before_s - now)
-            self._busy_steps = self._busy_steps + 1 if busy else 0
-            if busy and self._busy_steps % _FILL_EVERY:
-                return 0.0
-            waits += self._fill_behind(now)
             if busy:
                 return 0.0
             return min(waits) if waits else None
@@ -423,65 +417,34 @@ class Embedder:
 
     # --- another model ---------------------------------------------------------------------------
 
-    def _fill_behind(self, now: float) -> list[float]:
-        """Give the space that is being filled its next vectors; return how long to wait then."""
-        target = self.configured
-        if not self._fills_behind or self.backfiller.finished or self._in_front or target not in self._targets:
-            return []
-        if not self._is_filling(target):
-            self._fill = None
-            return []
-        if target.not_before_s > now:
-            return [target.not_before_s - now]
-        if not self.backfiller.lease.held():
-            return [pacing.FOREIGN_S]
-        fill = self._fill = self._fill or self.backfiller.fill(upwards=False)
-        self._attempt(target, lambda _: self.backfiller.step(fill, accept_refused=False))
-        return [self._pause_s or 1e-6]
+    def _serve_first(self, cancelled: Callable[[], bool]) -> None:
+        """Wait while records of ours come first: a batch of a filling goes after some of theirs."""
+        until = self._batches + _FILL_EVERY
+        while not cancelled() and self._batches < until and self._has_queued():
+            self._stopped.wait(pacing.REST_MAX_S)
 
-    @contextlib.contextmanager
-    def _front(self) -> Iterator[None]:
-        """Keep the worker from filling what is filled in front; it goes on with what is written."""
-        self._in_front += 1
-        try:
-            yield
-        finally:
-            self._in_front -= 1
-            self._wake.set()
+    def _has_queued(self) -> bool:
+        now = time.monotonic()
+        return any(target.queue and target.not_before_s <= now for target in self._targets)
 
-    def reembed(self, progress: Progress, *, accept_refused: bool = False) -> Reembedded:
-        """Fill the configured space until nothing lacks a vector and take it into use; return what came of it.
+    def _embed_waiting(self) -> None:
+        """Embed a batch of what waits for each space.
 
-        Raises: LlmError kinds of an outage, Unavailable when closed meanwhile; what is done stays done.
+        Raises: LlmError kinds of an outage of the configured provider; Conflict when its space was retired; Unavailable
+            when closed.
         """
         target = self.configured
-        before = self._memory.snapshot
-        fill = self.backfiller.fill(upwards=True)
-        with self._front():
-            self.backfiller.finished = False
-            target.refused.clear()
-            passes, made, (total, pending) = fill.passes, 0, self.backfiller.count()
-            more = True
-            while more:
-                with self._draining:
-                    self._check_fillable(target)
-                    # The new space first: at the switch, nothing may have a vector in the old one alone.
-                    self._embed_queued(target)
-                    for other in self._targets:
-                        if other is not target and other.not_before_s <= time.monotonic():
-                            self._attempt(other, lambda each: self._embed_queued(each) > 0)
-                    more = self.backfiller.step(fill, accept_refused=accept_refused)
-                if passes != fill.passes:
-                    passes, made, (total, pending) = fill.passes, fill.made, self.backfiller.count()
-                progress(target.space.name, min(total, total - pending + fill.made - made), total)
-        return self.backfiller.outcome(fill.made, before)
-
-    def _check_fillable(self, target: EmbeddingTarget) -> None:
-        if self._stopped.is_set():
-            raise store_closed()
-        self._review()
-        if target not in self._targets:
-            raise _retired_elsewhere(target)
+        with self._draining:
+            if self._stopped.is_set():
+                raise store_closed()
+            self._review()
+            if target not in self._targets:
+                raise _retired_elsewhere(target)
+            # The new space first: at the switch, nothing may have a vector in the old one alone.
+            self._embed_queued(target)
+            for other in self._targets:
+                if other is not target and other.not_before_s <= time.monotonic():
+                    self._attempt(other, lambda each: self._embed_queued(each) > 0)
 
 
 def _retired_elsewhere(target: EmbeddingTarget) -> Conflict:

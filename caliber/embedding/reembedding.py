@@ -8,21 +8,20 @@ docs/decisions/0078-a-new-space-beside-the-old.md.
 from __future__ import annotations
 
 import dataclasses
-import time
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from caliber.embedding.embedding_target import EmbeddingTarget, MissingVector, embedded_text, says_something
-from caliber.engine.leases import LockService
+from caliber.jobs import fixed
+from caliber.jobs.claims import Claim
+from caliber.jobs.queue import JobQueue
 from caliber.kernels import uuid7
 from caliber.llm.protocols import EmbeddingProvider
-from caliber.model.agents import Lock, LockToken
 from caliber.model.embedding import DistanceMetric, EmbeddingSpace, SpaceState
-from caliber.model.errors import LockAcquisitionFailed
 from caliber.model.events import Event, EventFamily, EventType
 from caliber.model.ids import SpaceId
+from caliber.model.jobs import JobOutcome
 from caliber.model.references import EntityType
 from caliber.model.time import from_us
 from caliber.schema.relations import EMBEDDING_SPACE
@@ -74,16 +73,24 @@ def in_use_of(spaces: Sequence[EmbeddingSpace]) -> EmbeddingSpace | None:
     return active[-1] if active else None
 
 
+def fill_kind(space: EmbeddingSpace) -> str:
+    """Return the kind of the job that fills a space; its id is that of the space."""
+    return f"embedding.fill:{space.name}"
+
+
 def enter_space(
     store: Store,
-    write: Callable[[Callable[[UnitOfWork], Any]], Any],
+    jobs: JobQueue,
     event: MakeEvent,
     provider: EmbeddingProvider,
     metric: DistanceMetric,
+    *,
+    behind: bool,
 ) -> EmbeddingSpace:
     """Return the space of a provider's vectors: in use at once where nothing else is, else one that is to be filled.
 
-    Only one space is filled at a time: that of the configuration that was opened last.
+    Only one space is filled at a time: that of the configuration that was opened last. With ``behind`` a job fills it,
+    unless somebody cancelled that job.
     """
     wanted = (provider.model_id, provider.dimensions, metric)
 
@@ -96,6 +103,8 @@ def enter_space(
         spaces = [plans.codec.decode(row) for row in session.run(plans.lists["list_all"], ())]
     known = mine(spaces)
     if known is not None and known.state is not SpaceState.RETIRED and _alone(known, spaces):
+        if behind and known.state is SpaceState.BUILDING:
+            fixed.resume(jobs, fill_kind(known), known.space_id)
         return known
 
     def work(uow: UnitOfWork) -> EmbeddingSpace:
@@ -107,6 +116,7 @@ def enter_space(
         for space in spaces:
             if space != own and space.state is state:
                 uow.update(EMBEDDING_SPACE, dataclasses.replace(space, state=SpaceState.RETIRED))
+                fixed.end(uow, space.space_id, JobOutcome.CANCELLED)
         if own is None:
             own = EmbeddingSpace(SpaceId(uuid7()), *wanted, state, from_us(uow.now_us))
             if not uow.insert_new(EMBEDDING_SPACE, own):  # another program was quicker
@@ -116,10 +126,11 @@ def enter_space(
         if before is not None and before.space_id != own.space_id:
             kind = EventType.SPACE_FILL if state is SpaceState.BUILDING else EventType.SPACE_SWITCH
             event_log.audit(uow, space_event(event, kind, own, {"in_use": before.name}))
+        if behind and state is SpaceState.BUILDING:
+            fixed.renew(jobs, uow, fill_kind(own), own.space_id)
         return own
 
-    entered: EmbeddingSpace = write(work)
-    return entered
+    return jobs.write(work)
 
 
 def _alone(known: EmbeddingSpace, spaces: Sequence[EmbeddingSpace]) -> bool:
@@ -144,33 +155,40 @@ def switch(
     target: EmbeddingTarget,
     kinds: Sequence[str],
     tolerated: int,
-) -> tuple[bool, str | None]:
-    """Make a filled space the one in use, unless a record would lose its vector by that.
+    claim: Claim | None,
+) -> bool:
+    """Make a filled space the one in use, unless a record would lose its vector by that; return whether it is now.
 
-    Return whether it is in use now, and the name of the one it replaced. The check and the change are one transaction,
-    so each search before it sees the old space only, and each one after it the new one only.
+    The check, the change and the end of the job are one transaction, so each search before it sees the old space only,
+    and each one after it the new one only. Without a claim it ends the job of whoever else fills the space.
+
+    Raises: Superseded.
     """
 
-    def work(uow: UnitOfWork) -> tuple[bool, str | None]:
+    def work(uow: UnitOfWork) -> bool:
         spaces: list[EmbeddingSpace] = uow.select_path(EMBEDDING_SPACE, "list_all")
         own = next((space for space in spaces if space.space_id == target.space.space_id), None)
         if own is None or own.state is SpaceState.RETIRED:
-            return False, None
+            return False
         before = in_use_of(spaces)
         if before is not None and before.space_id == own.space_id:
-            return True, None
+            return True
         if before is not None:
             if _would_lose(uow, target, before, kinds, tolerated):
-                return False, None
+                return False
             uow.update(EMBEDDING_SPACE, dataclasses.replace(before, state=SpaceState.RETIRED))
         uow.update(EMBEDDING_SPACE, dataclasses.replace(own, state=SpaceState.ACTIVE))
         name = None if before is None else before.name
         event_log.audit(
             uow, space_event(event, EventType.SPACE_SWITCH, own, {"from": name, "refused": len(target.refused)})
         )
-        return True, name
+        if claim is not None:
+            claim.ack(uow)
+        else:
+            fixed.end(uow, own.space_id, JobOutcome.DONE)
+        return True
 
-    switched: tuple[bool, str | None] = write(work)
+    switched: bool = write(work)
     return switched
 
 
@@ -241,34 +259,3 @@ class Walk:
 def _missing_vector(kind: str, owner: bytes, head: str | None, raw: str | bytes) -> MissingVector:
     text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw
     return MissingVector(kind, owner, embedded_text(head, text))
-
-
-class Lease:
-    """The lease of the one program that fills a space behind: the others need not ask the provider."""
-
-    def __init__(self, locks: LockService, resource: str, lease_ms: int) -> None:
-        self._locks = locks
-        self._resource = resource
-        self._holder = f"reembed:{uuid.uuid4()}"
-        self._lease_s = lease_ms / 1_000
-        self._lock: Lock | None = None
-        self._renew_at_s = 0.0
-
-    def held(self) -> bool:
-        """Return whether it is ours, for the next half of its time at least."""
-        now = time.monotonic()
-        if self._lock is not None and now < self._renew_at_s:
-            return True
-        try:
-            self._lock = self._locks.acquire(self._resource, holder=self._holder)
-        except LockAcquisitionFailed:
-            self._lock = None
-            return False
-        self._renew_at_s = now + self._lease_s / 2
-        return True
-
-    def release(self) -> None:
-        """Give it back, if it is ours."""
-        lock, self._lock = self._lock, None
-        if lock is not None:
-            self._locks.release(LockToken(lock.resource, lock.token), holder=self._holder)

@@ -11,6 +11,7 @@ from caliber.embedding.reembedding import enter_space
 from caliber.embedding.vector_index import open_index
 from caliber.engine.engine import Engine
 from caliber.engine.refusals import long_text_rule
+from caliber.jobs.queue import JobQueue
 from caliber.llm.protocols import EmbeddingProvider
 from caliber.llm.retry import retrying
 from caliber.model.embedding import DistanceMetric, EmbeddingSpace
@@ -63,7 +64,8 @@ def _open_embedder(engine: Engine, provider: EmbeddingProvider, *, durable: bool
         engine.record_error(f"embedding {kind}", error)
 
     metric = config.vector.distance_metric if config.vector is not None else DistanceMetric.COSINE
-    space = enter_space(store, engine.write, engine.event, provider, metric)
+    jobs = engine.part(JobQueue)
+    space = enter_space(store, jobs, engine.event, provider, metric, behind=config.embedding.reembed == "behind")
     open_index(store, config, memory.snapshot.space_in_use, failed)
     target = _target(engine, provider, space, durable=durable)
     snapshot = memory.snapshot
@@ -74,6 +76,7 @@ def _open_embedder(engine: Engine, provider: EmbeddingProvider, *, durable: bool
         config,
         target,
         _earlier_target(engine, in_use, space),
+        jobs,
         write=engine.write,
         event=engine.event,
         failed=failed,

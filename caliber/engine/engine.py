@@ -31,7 +31,14 @@ from caliber.kernels.evaluator import open_evaluator
 from caliber.llm.protocols import EmbeddingProvider, SummarizationProvider
 from caliber.model import arguments
 from caliber.model.deadline import check, unbounded
-from caliber.model.errors import CaliberError, InvalidConfigValue, ProviderNotConfigured, StorageError, Unavailable
+from caliber.model.errors import (
+    CaliberError,
+    InvalidConfigValue,
+    ProviderNotConfigured,
+    StorageError,
+    Unavailable,
+    error_fields,
+)
 from caliber.model.events import Event, EventFamily, EventType
 from caliber.model.ids import EventId
 from caliber.model.references import EntityType
@@ -372,10 +379,8 @@ class Engine:
         """Log what went wrong where no caller is told, or is told in other words."""
         if self._state != "open":
             return
-        kind = error.kind if isinstance(error, CaliberError) else type(error).__name__
-        message = str(error)[:500].encode("utf-8", "backslashreplace").decode()  # it may quote what is no text
         try:
-            self.record(self.event(EventType.ERROR, payload={"where": where, "error": kind, "message": message}))
+            self.record(self.event(EventType.ERROR, payload={"where": where, **error_fields(error)}))
         except Exception:  # a clock that cannot be read ends neither the thread nor the call that failed
             self.unrecorded_errors += 1
 

@@ -20,6 +20,13 @@ REST_MAX_S: Final = 0.05
 """The longest rest, however slow a provider is."""
 
 
+SLICE_S: Final = 5.0
+"""The time after which a long job lets other jobs of its store go first."""
+
+REPORT_S: Final = 1.0
+"""The time between two reports of how far a long job is."""
+
+
 def foreign_wait_s(looked_s: float) -> float:
     """Return how long to wait before looking for what others left; ``looked_s`` is how long the last look took."""
     return max(FOREIGN_S, looked_s / LOOK_SHARE)

@@ -26,14 +26,14 @@ def in_progress() -> int:
     return len(_in_progress)
 
 
-def extend_all() -> float:
-    """Extend the leases whose first third is over of all that this process works on; return when the next is.
+def extend_all(jobs: Lessor) -> float:
+    """Extend the leases whose first third is over of what this process works on for a queue; return when the next is.
 
     Units: seconds from now; infinity while nothing is in progress.
     """
     waits = []
     for claim in list(_in_progress.values()):
-        if claim.settled:
+        if claim.settled or claim.lessor is not jobs:
             continue
         # Who lost the lease, or whose store is closed, finds out in the transaction of the work.
         with contextlib.suppress(Exception):
@@ -74,12 +74,12 @@ class Claim:
     """The right to do one job, for as long as its lease is extended."""
 
     def __init__(self, jobs: Lessor, job: Job) -> None:
-        self._jobs = jobs
+        self.lessor = jobs
         self.job = job
         self.settled = False
         """Whether a committed transaction of the work ended the job, or gave it another time."""
         self.interrupted = False
-        """Whether the work was told that the store is being closed."""
+        """Whether the work is to go on later: the store is being closed, or something else goes first."""
         self._extended_us = to_us(job.scheduled_at)
 
     @contextlib.contextmanager
@@ -94,8 +94,8 @@ class Claim:
     @property
     def stopping(self) -> bool:
         """True when the store is being closed: long work is to return, and goes on elsewhere or at the next open."""
-        self.interrupted = self._jobs.stopping
-        return self.interrupted
+        self.interrupted = self.interrupted or self.lessor.stopping
+        return self.lessor.stopping
 
     def ack(self, uow: UnitOfWork) -> int:
         """End the job as done, in the transaction of its work; return how often the store has erased something.
@@ -146,7 +146,7 @@ class Claim:
 
     def postpone(self, uow: UnitOfWork, payload: dict[str, Any], reason: str) -> None:
         """Let the job wait for its next attempt, in a transaction that records why. Raises: Superseded."""
-        self._changed(uow, dataclasses.replace(self._jobs.postponed(uow, self.current(uow), reason), payload=payload))
+        self._changed(uow, dataclasses.replace(self.lessor.postponed(uow, self.current(uow), reason), payload=payload))
         uow.on_commit.append(self.settle)
 
     def settle(self) -> None:
@@ -159,19 +159,23 @@ class Claim:
 
     def extend(self) -> None:
         """Let the lease begin again. Raises: Superseded."""
-        self._extended_us = self._jobs.extend(self.job)
+        self._extended_us = self.lessor.extend(self.job)
 
     @property
     def due_for_extension_us(self) -> int:
         """The time until a third of the lease is over. Units: µs."""
-        return self._extended_us + self._jobs.lease_us // 3 - self._jobs.now_us()
+        return self._extended_us + self.lessor.lease_us // 3 - self.lessor.now_us()
+
+    def interrupt(self) -> None:
+        """Have the job given back once its handler returns, to go on with it after more urgent ones that are due."""
+        self.interrupted = True
 
     def report(self, done: int, total: int | None) -> None:
-        """Show how far long work is. Raises: Superseded."""
+        """Show how far long work is; with progress, earlier failures do not count any more. Raises: Superseded."""
         job = self.job
 
         def work(uow: UnitOfWork) -> int:
             return uow.execute("job.report", job.job_id.bytes, job.version, done, total)
 
-        if not self._jobs.write(work):
+        if not self.lessor.write(work):
             raise Superseded

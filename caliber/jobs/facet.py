@@ -9,7 +9,7 @@ from typing import Any
 
 from caliber.engine.engine import Engine
 from caliber.jobs.queue import JobQueue
-from caliber.jobs.states import rescheduled
+from caliber.jobs.states import renewed, rescheduled
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.deadline import bounded
@@ -83,10 +83,7 @@ class Jobs:
         def again(job: Job, uow: UnitOfWork) -> Job:
             if job.outcome not in (JobOutcome.FAILED, JobOutcome.CANCELLED):
                 raise InvalidStateTransition(entity_type="job", from_state=job.state.value, to_state="waiting")
-            now = from_us(uow.now_us)
-            return dataclasses.replace(
-                job, ended_at=None, outcome=None, attempts=0, claimed_by=None, available_at=now, scheduled_at=now
-            )
+            return renewed(job, uow.now_us)
 
         return self._change("retry", job_id, again, deadline_ms)
 

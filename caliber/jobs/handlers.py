@@ -53,6 +53,8 @@ class Handler:
     """Returns the public view of a rule on a schedule, at a time."""
     idle: Callable[[], bool] = field(default=lambda: False)
     """Whether jobs of the kind are left to others for now."""
+    outlasts: Callable[[Exception], bool] | None = None
+    """Whether a failure is an outage that the job outlasts: it is tried again until it is done, and logged once."""
 
     def corrected(self, job: Job | None, now_us: int) -> Job | None:
         """Return the recurring job that is missing, or waits for a time of another configuration, as it is to be.

@@ -23,7 +23,7 @@ from caliber.jobs.handlers import Handler, Recurrence
 from caliber.jobs.states import SYSTEM, new_job, rescheduled
 from caliber.kernels import uuid7
 from caliber.model.access import Principal
-from caliber.model.errors import CaliberError, InternalError
+from caliber.model.errors import CaliberError, InternalError, error_fields, in_a_line
 from caliber.model.events import EventType
 from caliber.model.ids import ScopeId, TrajectoryId
 from caliber.model.jobs import Job, JobOutcome
@@ -35,7 +35,6 @@ from caliber.storage.write.unit_of_work import UnitOfWork
 T = TypeVar("T")
 
 _AHEAD_PAGE: Final = 500
-_MESSAGE_CHARS: Final = 500
 
 
 class JobQueue:
@@ -58,7 +57,9 @@ class JobQueue:
         """The time that a claim keeps others from a job, unless it is extended. Units: µs."""
         self.stopping = False
         """Whether the store is being closed."""
-        self.on_enqueued: Callable[[], None] = lambda: None
+        self.enqueued_at_open = False
+        """Whether a job was enqueued, or found to wait, before anything runs jobs in the background."""
+        self.on_enqueued: Callable[[], None] = lambda: setattr(self, "enqueued_at_open", True)
         """Called after each commit that enqueued a job that is not claimed yet."""
 
     # --- handlers ----------------------------------------------------------------------------------
@@ -277,7 +278,9 @@ class JobQueue:
         fit = []
         for job in jobs:
             handler = self._handlers[job.kind]
-            if handler.recurrence is None and job.attempts > self._config.attempts_max:
+            # After an outage, of which the job keeps the error, many attempts do not say that it kills its workers.
+            outlasts = handler.recurrence is not None or (handler.outlasts is not None and job.error is not None)
+            if not outlasts and job.attempts > self._config.attempts_max:
                 self._give_up(uow, job, f"it was claimed {job.attempts - 1} times, and never done")
             else:
                 fit.append(job)
@@ -328,7 +331,7 @@ class JobQueue:
     def run_due(self) -> int:
         """Run what is due by now; return how many actions were done. Raises: StorageError kinds."""
         done, now = 0, self.now_us()
-        extend_all()
+        extend_all(self)
         while claims := self.claim_due(now):
             done += self.run(claims)
         return done
@@ -357,9 +360,9 @@ class JobQueue:
 
     @contextlib.contextmanager
     def holding(self, job_id: uuid.UUID) -> Iterator[Claim | None]:
-        """Claim a recurring job for the block, due or not; None while another process works on it.
+        """Claim a job for the block, due or not; None while others work on it, or when it has ended.
 
-        After the block it waits for its next time; what the block raises is recorded, and raised.
+        After the block it has ended, or waits for its next time; what the block raises is recorded, and raised.
         """
         claim = self.claim_one(job_id)
         if claim is None:
@@ -368,7 +371,8 @@ class JobQueue:
         try:
             with claim.working():
                 yield claim
-            self._finish([claim])
+            if not claim.settled:
+                self._finish([claim])
         except CaliberError as error:
             self.fail(claim, error)
             raise
@@ -425,8 +429,9 @@ class JobQueue:
 
         Raises: StorageError kinds.
         """
-        kind = error.kind if isinstance(error, CaliberError) else type(error).__name__
-        reason = f"{kind}: {error}"[:_MESSAGE_CHARS].encode("utf-8", "backslashreplace").decode()
+        reason = in_a_line(error)
+        handler = self._handlers[claim.job.kind]
+        again, outage = handler.recurrence, handler.outlasts is not None and handler.outlasts(error)
         hopeless = isinstance(error, CaliberError) and not error.retryable
 
         def work(uow: UnitOfWork) -> None:
@@ -434,15 +439,16 @@ class JobQueue:
                 job = claim.current(uow)
             except Superseded:
                 return
-            again = self._handlers[job.kind].recurrence
-            if again is not None and (hopeless or job.attempts >= self._config.attempts_max):
+            last = not outage and (hopeless or job.attempts >= self._config.attempts_max)
+            if last and again is not None:
                 self._log(uow, job, "to run at its next time", reason)
                 later = rescheduled(job, uow.now_us, again.next_us(uow.now_us), job.payload)
                 uow.update(JOB, dataclasses.replace(later, error=reason))
-            elif hopeless or job.attempts >= self._config.attempts_max:
+            elif last:
                 self._give_up(uow, job, reason)
             else:
-                self._log(uow, job, kind, reason)
+                if not outage or job.error != reason:  # one report for each outage, not one for each attempt
+                    self._log(uow, job, error_fields(error)["error"], reason)
                 uow.update(JOB, self.postponed(uow, job, reason))
 
         self._engine.write(work)
@@ -472,7 +478,7 @@ class JobQueue:
         record(self._engine, uow, job, EventType.ERROR, payload)
 
     def _release(self, claim: Claim) -> None:
-        """Give back a job that closing the store cut short: whoever comes next need not wait for its lease."""
+        """Give back a job that was interrupted: whoever comes next need not wait for its lease."""
 
         def work(uow: UnitOfWork) -> None:
             job = claim.current(uow)

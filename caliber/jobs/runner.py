@@ -1,7 +1,8 @@
-"""The runner of jobs: one thread for all open tenants of a process claims what is due, and hands it to workers.
+"""The runner of jobs: for all open tenants of a process it claims what is due, and hands it to workers.
 
 It sleeps until the next job is due, a commit enqueues one, or another process commits. A job that was left behind by a
-process that died is found at the next look, ``jobs.poll_ms`` later at most.
+process that died is found at the next look, ``jobs.poll_ms`` later at most. A store that does not answer keeps nothing
+but its own look, and the leases of its own jobs.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from caliber.engine import pacing
 from caliber.engine.engine import Engine
 from caliber.jobs.claims import Claim, extend_all
 from caliber.jobs.queue import JobQueue
-from caliber.storage.waiting import Event, Worker
+from caliber.storage.waiting import Condition, Event, Worker
 
 _STOP_S: Final = 5.0
 """The longest wait for jobs under way when their store is closed; their leases end later."""
@@ -33,6 +34,7 @@ class Tenant:
         self._workers_max = engine.config.jobs.workers
         self._workers: set[Worker] = set()
         self._look_at = time.monotonic() + self._poll_s  # a program that only looks something up is gone by then
+        self._extend_at = time.monotonic() + self._extend_s
         self._failing = False
         self._not_looking = Event()
         self._not_looking.set()
@@ -70,21 +72,29 @@ class Tenant:
         _runner().wake()
 
     @property
-    def extend_s(self) -> float:
-        """The longest time until leases are to be extended: jobs may begin while the runner waits. Units: seconds."""
+    def _extend_s(self) -> float:
+        """The longest time between two looks at leases: jobs that callers do themselves begin without a word."""
         return self.jobs.lease_us / 1_000_000 / 3
 
-    def look(self) -> float:
-        """Hand what is due to workers; return when to look again, on the monotonic clock."""
+    @property
+    def due_s(self) -> float:
+        """The time of the next turn, on the monotonic clock; infinity during one."""
+        return min(self._look_at, self._extend_at) if self._not_looking.is_set() else math.inf
+
+    def begin(self) -> None:
+        """Let a turn begin, which a thread is about to take."""
         self._not_looking.clear()
+
+    def turn(self) -> None:
+        """Extend the leases of the tenant's jobs that are due for it, and hand due jobs to workers."""
         try:
-            return math.inf if self.jobs.stopping else self._look()
+            self._extend_at = time.monotonic() + min(extend_all(self.jobs), self._extend_s)
+            if not self.jobs.stopping and time.monotonic() >= self._look_at:
+                self._look()
         finally:
             self._not_looking.set()
 
-    def _look(self) -> float:
-        if time.monotonic() < self._look_at:
-            return self._look_at
+    def _look(self) -> None:
         self._look_at = time.monotonic() + self._poll_s
         try:
             while len(self._workers) < self._workers_max and (claims := self.jobs.claim_due()):
@@ -100,7 +110,6 @@ class Tenant:
             if not self._failing and not self.jobs.stopping:
                 self._engine.record_error("jobs", error)
             self._failing = True
-        return self._look_at
 
     def _begin(self, claims: list[Claim]) -> None:
         def run() -> None:
@@ -121,45 +130,79 @@ class Tenant:
 
 
 class Runner:
-    """The thread that looks for due jobs of all open tenants of this process."""
+    """The threads that look after all open tenants of this process, a turn of one tenant after the other.
+
+    One thread waits for the next turn. When it takes a turn, which a store that does not answer may make long, a second
+    one waits in its place; so there are two, and one more for each such store.
+    """
 
     def __init__(self) -> None:
         self._tenants: dict[int, Tenant] = {}
-        self._woken = Event()
-        self._lock = threading.Lock()
-        self._worker: Worker | None = None
+        self._condition = Condition()
+        self._threads = 0
+        self._waits = False
+        """Whether a thread waits for the next turn."""
+        self._spare = False
+        """Whether one more waits to take its place."""
 
     def add(self, tenant: Tenant) -> None:
         """Begin to run the jobs of a tenant."""
-        with self._lock:
+        with self._condition:
             self._tenants[id(tenant)] = tenant
-            if self._worker is None:
-                self._worker = Worker(self._run, "caliber-jobs")
-        self._worker.start()
-        self._woken.set()
+            self._condition.notify_all()
+            needed = not self._threads
+            self._threads += needed
+        if needed:
+            Worker(self._run, "caliber-jobs").start()
 
     def remove(self, tenant: Tenant) -> None:
         """Run no more jobs of a tenant."""
-        with self._lock:
+        with self._condition:
             self._tenants.pop(id(tenant), None)
-        self.wake()
+            self._condition.notify_all()
 
     def wake(self) -> None:
         """Look at the tenants now."""
-        self._woken.set()
+        with self._condition:
+            self._condition.notify_all()
 
     def _run(self) -> None:
-        while True:
-            self._woken.clear()
-            extension = time.monotonic() + extend_all()
-            tenants = list(self._tenants.values())
-            looks = [min(tenant.look(), time.monotonic() + tenant.extend_s) for tenant in tenants]
-            with self._lock:
-                if not self._tenants:
-                    self._worker = None
-                    return
-            next_look = min(extension, *looks)
-            self._woken.wait(max(0.0, min(next_look - time.monotonic(), threading.TIMEOUT_MAX)))
+        while (taken := self._take()) is not None:
+            tenant, needed = taken
+            if needed:
+                Worker(self._run, "caliber-jobs").start()
+            tenant.turn()
+            self.wake()  # its next turn may be the first one now
+
+    def _take(self) -> tuple[Tenant, bool] | None:
+        """Wait for the next turn; return its tenant, and whether another thread is needed to wait for the one after it.
+
+        None when the calling thread is not needed any more.
+        """
+        with self._condition:
+            if self._waits and not self._spare:
+                self._spare = True
+                self._condition.wait_for(lambda: not self._waits)
+                self._spare = False
+            if self._waits:
+                self._threads -= 1
+                return None
+            self._waits = True
+            try:
+                while self._tenants:
+                    tenant = min(self._tenants.values(), key=lambda each: each.due_s)
+                    wait_s = tenant.due_s - time.monotonic()
+                    if wait_s <= 0:
+                        tenant.begin()
+                        needed = not self._spare
+                        self._threads += needed
+                        return tenant, needed
+                    self._condition.wait(min(wait_s, threading.TIMEOUT_MAX))
+                self._threads -= 1
+                return None
+            finally:
+                self._waits = False
+                self._condition.notify_all()
 
 
 _of_process: list[Runner] = []
@@ -182,5 +225,7 @@ def start(engine: Engine) -> None:
         return
     tenant = Tenant(engine, jobs)
     jobs.on_enqueued = tenant.wake
+    if jobs.enqueued_at_open:
+        tenant.wake()
     engine.follow(tenant)
     _runner().add(tenant)

@@ -60,3 +60,11 @@ def rescheduled(job: Job, now_us: int, due_us: int, payload: dict[str, Any]) -> 
         done=0,
         total=None,
     )
+
+
+def renewed(job: Job, now_us: int) -> Job:
+    """Return an ended job that waits again, with all its attempts before it."""
+    now = from_us(now_us)
+    return dataclasses.replace(
+        job, ended_at=None, outcome=None, attempts=0, claimed_by=None, available_at=now, scheduled_at=now
+    )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 from caliber.llm.embedding import whole_batch
 from caliber.llm.protocols import BatchedEmbedding, EmbeddingProvider, FloatMatrix, FloatVector, SummarizationProvider
 from caliber.model.deadline import remaining_s
-from caliber.model.errors import CaliberError, LlmError
+from caliber.model.errors import AuthenticationFailed, CaliberError, ConfigError, DimensionMismatch, LlmError
 from caliber.model.providers import (
     ConsolidationDecision,
     ConsolidationMember,
@@ -44,6 +44,13 @@ class RetrySettings(Protocol):
     def jitter(self) -> float: ...
     @property
     def max_retry_after(self) -> int: ...
+
+
+def is_outage(error: Exception) -> bool:
+    """Return whether no text is at fault for a failure: the work waits until the provider, or its key, is mended."""
+    if isinstance(error, CaliberError):
+        return error.retryable or isinstance(error, AuthenticationFailed | ConfigError | DimensionMismatch)
+    return True
 
 
 def backoff_ms(settings: RetrySettings, attempt: int, error: LlmError, chance: float) -> float:

@@ -41,7 +41,10 @@ Source: C-058 to C-093, design sections 10 and 11.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
+
+_MESSAGE_CHARS: Final = 500
+"""The longest part of a message that is logged."""
 
 
 class CaliberError(Exception):
@@ -86,6 +89,17 @@ class CaliberError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), self.message, self.retryable, self.context, getattr(self, "__notes__", [])))
+
+
+def error_fields(error: BaseException) -> dict[str, str]:
+    """Return the kind of an error of any type, and how its message begins, as the payload of an event has them."""
+    kind = error.kind if isinstance(error, CaliberError) else type(error).__name__
+    return {"error": kind, "message": _printable(str(error)[:_MESSAGE_CHARS])}
+
+
+def in_a_line(error: BaseException) -> str:
+    """Return the kind and the beginning of the message of an error of any type, as a row has them."""
+    return ": ".join(error_fields(error).values())
 
 
 def _printable(text: str) -> str:

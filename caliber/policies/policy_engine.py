@@ -22,7 +22,7 @@ from caliber.jobs.claims import Claim
 from caliber.knowledge.drawing import NoteMaker, PreparedNote
 from caliber.knowledge.inheriting import trust_of_all, trust_of_extracted
 from caliber.model.access import Principal
-from caliber.model.errors import CaliberError, Conflict, LockExpired, Unavailable
+from caliber.model.errors import CaliberError, Conflict, LockExpired, Unavailable, error_fields
 from caliber.model.events import Event, EventType
 from caliber.model.ids import ScopeId, TrajectoryId
 from caliber.model.jobs import Job
@@ -396,7 +396,7 @@ class PolicyEngine:
         if prepared.claim is not None and prepared.claim.job.attempts:
             payload["attempt"] = prepared.claim.job.attempts + 1
         if step.error is not None:
-            payload |= {"error": step.error.kind, "message": str(step.error)[:500]}
+            payload |= error_fields(step.error)
             failed = {name: payload[name] for name in ("trigger", "error", "message")}
             uow.emit(self._event(EventType.ERROR, subject, None, {**failed, "action": declared.kind}))
         took_s = step.took_s + (0 if begun is None else time.monotonic() - begun)

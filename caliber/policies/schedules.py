@@ -24,7 +24,7 @@ from caliber.engine.stale_inputs import StaleInputs
 from caliber.jobs.claims import Claim
 from caliber.jobs.handlers import Handler, Recurrence
 from caliber.jobs.queue import JobQueue
-from caliber.model.errors import CaliberError, Unavailable
+from caliber.model.errors import CaliberError, Unavailable, error_fields, in_a_line
 from caliber.model.events import Event, EventType
 from caliber.model.jobs import Job
 from caliber.model.policies import Trigger
@@ -45,7 +45,6 @@ _RUN: Final = "run_us"
 """In the same: the due time of the run under way. Units: µs."""
 _STEP: Final = "step"
 _FAILED: Final = "failed"
-_MESSAGE_CHARS: Final = 500
 
 Actions = tuple[ActionConfig | Compression, ...]
 
@@ -259,7 +258,7 @@ class _Step:
             return
         state, due_us = entered
         failed = state.get(_FAILED, 0) + 1
-        self._claim.postpone(uow, {**state, _RUN: due_us, _FAILED: failed}, f"{error.kind}: {error}"[:_MESSAGE_CHARS])
+        self._claim.postpone(uow, {**state, _RUN: due_us, _FAILED: failed}, in_a_line(error))
         self._record(uow, {**self._payload(state, due_us), **_failure(error, failed), "outcome": "to_retry"})
 
     def fail(self, uow: UnitOfWork, error: CaliberError) -> None:
@@ -298,4 +297,4 @@ class _Step:
 
 
 def _failure(error: CaliberError, attempt: int) -> dict[str, Any]:
-    return {"attempt": attempt, "error": error.kind, "message": str(error)[:_MESSAGE_CHARS]}
+    return {"attempt": attempt, **error_fields(error)}

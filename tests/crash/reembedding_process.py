@@ -1,7 +1,8 @@
 """A process that fills the space of a new model, and is killed by whoever started it.
 
-Run as ``reembedding_process.py PATH [BATCHES]``. Prints a line of JSON for each batch, and ``done`` at the end; after
-so many batches it waits to be killed.
+Run as ``reembedding_process.py PATH MODE [BATCHES]``. With mode ``manual`` it calls ``reembed``, with ``behind`` its
+job runs in the background. Prints a line of JSON for each batch, and ``done`` at the end; after so many batches it
+waits to be killed.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from support.configs import HASH_PROVIDER, config
+from support.waits import until
 
 import caliber
 from caliber.llm.local.hashed import HashEmbeddingProvider
@@ -34,8 +36,10 @@ class Slow:
     model_id = "hash-1:newer"
     dimensions = 48
 
-    def __init__(self, batches: float) -> None:
+    def __init__(self, batches: float, *, prints: bool) -> None:
         self._batches = batches
+        self._prints = prints
+        self.asked = 0
         self._inner = HashEmbeddingProvider(48, "newer")
 
     def embed(self, text: str) -> FloatVector:
@@ -46,26 +50,39 @@ class Slow:
         self._batches -= 1
         if self._batches < 0:
             sys.stdin.read()
+        self.asked += len(texts)
+        if self._prints:
+            print(json.dumps(self.asked), flush=True)
         return np.stack([self._inner.embed(text) for text in texts])
 
 
 def main() -> None:
+    path, mode = sys.argv[1:3]
     settings = config(
-        sys.argv[1],
+        path,
         embedding_provider=NEW,
         previous_embedding_provider=OLD,
         **{
             "vector.dimensions": 48,
-            "embedding.reembed": "manual",
+            "embedding.reembed": mode,
+            "jobs.lease_ms": "300ms",
+            "jobs.poll_ms": "20ms",
+            "jobs.attempts_max": 1_000_000,  # whoever is killed often enough would end as failed
             "embedding.batch_size": BATCH,
             "search.keyword.similar_words": "none",
         },
     )
-    batches = float(sys.argv[2]) if len(sys.argv) > 2 else math.inf
-    with caliber.open(settings, embedding_provider=Slow(batches)) as memory:
+    batches = float(sys.argv[3]) if len(sys.argv) > 3 else math.inf
+    provider = Slow(batches, prints=mode == "behind")
+    with caliber.open(settings, embedding_provider=provider) as memory:
         print("ready", flush=True)
-        came = memory.storage.embedding_spaces.reembed(progress=lambda _, *done: print(json.dumps(done), flush=True))
-        print("done", came.made, flush=True)
+        if mode == "manual":
+            report = lambda _, *done: print(json.dumps(done), flush=True)  # noqa: E731
+            made = memory.storage.embedding_spaces.reembed(progress=report).made
+        else:
+            until(lambda: memory.storage.embedding_spaces.find("hash-1:newer@48").state == "active", seconds=120)
+            made = provider.asked
+        print("done", made, flush=True)
 
 
 if __name__ == "__main__":

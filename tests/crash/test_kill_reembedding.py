@@ -44,7 +44,8 @@ def rows_of(path: str, name: str) -> dict[tuple[bytes, int], int]:
 
 
 @pytest.mark.timeout(600)
-def test_what_was_filled_before_a_kill_stays_and_the_rest_follows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["manual", "behind"])
+def test_what_was_filled_before_a_kill_stays_and_the_rest_follows(tmp_path: Path, mode: str) -> None:
     path = str(tmp_path / "store.db")
     caliber.create(config(path, **PLAIN))
     with caliber.open(config(path, **PLAIN)) as memory:
@@ -57,10 +58,10 @@ def test_what_was_filled_before_a_kill_stays_and_the_rest_follows(tmp_path: Path
     print(f"seed {seed()}")
     known: dict[tuple[bytes, int], int] = {}
     for _ in range(KILLS):
-        batches = rng.randint(1, RECORDS // 8 // (KILLS + 2))
+        batches = rng.randint(2, RECORDS // 8 // (KILLS + 2))
         # It goes no further than one batch on, however late a busy machine lets us kill it.
         process = subprocess.Popen(
-            [sys.executable, str(CHILD), path, str(batches + 1)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, str(CHILD), path, mode, str(batches + 1)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
@@ -74,7 +75,9 @@ def test_what_was_filled_before_a_kill_stays_and_the_rest_follows(tmp_path: Path
         assert known.items() <= after.items(), "a vector that was there is gone, or was made again"
         assert len(known) < len(after) < RECORDS
         known = after
-    done = subprocess.run([sys.executable, str(CHILD), path], capture_output=True, text=True, timeout=300, check=True)
+    done = subprocess.run(
+        [sys.executable, str(CHILD), path, mode], capture_output=True, text=True, timeout=300, check=True
+    )
     assert done.stdout.splitlines()[-1] == f"done {RECORDS - len(known)}", "what has a vector is not made again"
     after = rows_of(path, "hash-1:newer@48")
     assert known.items() <= after.items()
@@ -84,3 +87,5 @@ def test_what_was_filled_before_a_kill_stays_and_the_rest_follows(tmp_path: Path
         assert states == {"hash-1:test@32": "retired", "hash-1:newer@48": "active"}
         found = memory.search("said 7")
         assert (found.status, "vector" in found.hits[0].breakdown) == ("ok", True)
+        (job,) = memory.jobs.list()
+        assert (job.state.value, job.done, job.total) == ("done", RECORDS, RECORDS)

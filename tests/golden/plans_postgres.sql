@@ -1018,7 +1018,7 @@ DELETE FROM "tenant_a"."job" WHERE ended_at IS NULL AND available_at < $1 AND ki
 
 -- job.report
 --   takes: job_id, version, done, total
-UPDATE "tenant_a"."job" SET done = $3, total = $4 WHERE job_id = $1 AND version = $2 AND ended_at IS NULL;
+UPDATE "tenant_a"."job" SET attempts = CASE WHEN done < $3 THEN 1 ELSE attempts END, error = CASE WHEN done < $3 THEN NULL ELSE error END, done = $3, total = $4 WHERE job_id = $1 AND version = $2 AND ended_at IS NULL;
 
 -- lock.delete_expired
 --   takes: now

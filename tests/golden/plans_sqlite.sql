@@ -887,7 +887,7 @@ DELETE FROM "job" WHERE ended_at IS NULL AND available_at < ?1 AND kind NOT IN (
 
 -- job.report
 --   takes: job_id, version, done, total
-UPDATE "job" SET done = ?3, total = ?4 WHERE job_id = ?1 AND version = ?2 AND ended_at IS NULL;
+UPDATE "job" SET attempts = CASE WHEN done < ?3 THEN 1 ELSE attempts END, error = CASE WHEN done < ?3 THEN NULL ELSE error END, done = ?3, total = ?4 WHERE job_id = ?1 AND version = ?2 AND ended_at IS NULL;
 
 -- lock.delete_expired
 --   takes: now

@@ -57,7 +57,7 @@ def test_leases_of_a_whole_batch_are_extended(backend: Backend) -> None:
 
     def work(_: object) -> int:
         clock.at += timedelta(minutes=4)
-        extend_all()
+        extend_all(queue)
         assert other.claim_due() == []
         done.append(clock.at)
         return 1

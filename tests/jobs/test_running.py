@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
-from support.configs import scheduled
+from support.configs import config, scheduled
 from support.waits import until
 from support.weeks import SetClock
 
@@ -18,6 +21,7 @@ from caliber.jobs.claims import Claim
 from caliber.jobs.handlers import Handler
 from caliber.jobs.queue import JobQueue
 from caliber.model.jobs import JobState
+from caliber.model.time import from_us
 from caliber.testing import inspect
 
 QUIET = {"embedding_provider": None, "retention__apply_every_ms": 0}
@@ -205,3 +209,54 @@ def test_closing_waits_for_a_job_that_the_runner_is_about_to_begin(
     memory = backend.open(**BY_HAND)
     (job,) = memory.jobs.list()
     assert (job.state, job.attempts) == (JobState.WAITING, 0), "given back, not left to its lease"
+
+
+def test_a_locked_store_costs_no_other_its_lease_or_its_jobs(tmp_path: Path) -> None:
+    """One thread looked after all stores of a process: while it waited for a file, the leases of the others ran out."""
+    paths = [str(tmp_path / f"{name}.db") for name in ("locked", "other")]
+    runs: list[str] = []
+    done = threading.Event()
+
+    def run(claim: Claim) -> int:
+        runs.append(claim.job.kind)
+        if claim.job.kind == "long":
+            done.wait(60)
+        return 1
+
+    with contextlib.ExitStack() as stack:
+        stores = []
+        for path in paths:
+            settings = config(path, jobs__poll_ms="20ms", jobs__lease_ms=900, **QUIET)
+            caliber.create(settings)
+            stores.append(stack.enter_context(caliber.open(settings)))
+            for kind in ("long", "short"):
+                handle(stores[-1], kind, run)
+        stack.callback(done.set)
+        locked, other = stores
+        add(other, "long")
+        until(lambda: runs == ["long"])
+        raw = stack.enter_context(contextlib.closing(apsw.Connection(paths[0])))
+        add(locked, "short", due_at=from_us(queue_of(locked).now_us() + 100_000))
+        raw.execute("BEGIN IMMEDIATE")
+        until(lambda: inspect(locked).leader is not None, "its claim waits for the file")
+        (begun,) = other.jobs.list(state="running")
+        add(other, "short")
+        until(lambda: runs == ["long", "short"], seconds=10)
+        (extended,) = until(
+            lambda: [job for job in other.jobs.list(state="running") if job.scheduled_at > begun.scheduled_at],
+            seconds=10,
+        )
+        assert extended.version == begun.version
+        assert inspect(locked).leader is not None, "it waits all this time"
+        raw.execute("COMMIT")
+        until(lambda: runs == ["long", "short", "short"])
+        until(lambda: [thread.name for thread in threading.enumerate()].count("caliber-jobs") == 2)
+
+
+def test_the_threads_of_the_runner_end_with_the_last_store(backend: Any) -> None:
+    memory = backend.open(jobs__poll_ms="1ms", **QUIET)
+    handle(memory, "work", once)
+    add(memory, "work")
+    until(lambda: memory.jobs.list(state="done"))
+    memory.close()
+    until(lambda: not any(thread.name == "caliber-jobs" for thread in threading.enumerate()))

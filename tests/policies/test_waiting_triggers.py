@@ -184,7 +184,7 @@ def test_what_is_in_hand_here_is_not_taken_up_and_a_slow_twin_elsewhere_loses(
         clock.at += 2 * BOUND
         counts.append(memory.jobs.run_due())
         with monkeypatch.context() as patch:  # as another process, which cannot know
-            patch.setattr(queue, "extend_all", lambda: 0)
+            patch.setattr(queue, "extend_all", lambda _: 0)
             clock.at += BOUND
             counts.append(memory.jobs.run_due())
 
@@ -228,7 +228,7 @@ def test_a_twin_that_fails_late_has_no_say(
     def fails(_: str) -> None:
         summarizer.before = lambda _: None
         clock.at += BOUND
-        monkeypatch.setattr(queue, "extend_all", lambda: 0)
+        monkeypatch.setattr(queue, "extend_all", lambda _: 0)
         assert memory.jobs.run_due() == 2
         summarizer.failing = {"extract_artifacts"}
 

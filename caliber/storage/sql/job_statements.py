@@ -45,7 +45,8 @@ def job_statements(dialect: Dialect) -> dict[str, str]:
             f" WHERE job_id = {one} AND version = {two} AND ended_at IS NULL"
         ),
         "job.report": (
-            f"UPDATE {job} SET done = {three}, total = {four}"
+            f"UPDATE {job} SET attempts = CASE WHEN done < {three} THEN 1 ELSE attempts END,"
+            f" error = CASE WHEN done < {three} THEN NULL ELSE error END, done = {three}, total = {four}"
             f" WHERE job_id = {one} AND version = {two} AND ended_at IS NULL"
         ),
         "job.end": (
