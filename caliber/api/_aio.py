@@ -161,15 +161,14 @@ class AsyncCaliber(AsyncHandle, AsyncTaskMethods, AsyncNoteMethods, AsyncRecordM
     async def explain(
         self, window_id: Id, *, exclusion: Id | None = None, deadline_ms: int | None = None
     ) -> dict[str, Any]:
-        """Return why everything in a window is there, and what was left out; with ``exclusion``, why one record is or
-        is not in it.
+        """Return why each record of a window was included or excluded; with ``exclusion``, the reason for one record.
 
         See ``Caliber.explain``.
         """
         return await self._run(self._sync.explain, window_id, exclusion=exclusion, deadline_ms=deadline_ms)
 
     async def replay(self, window_id: Id, *, deadline_ms: int | None = None) -> ContextWindow:
-        """Return a persisted window again, byte for byte, whatever became of its sources since.
+        """Return a persisted window byte for byte, even if its source records have changed since.
 
         See ``Caliber.replay``.
         """
@@ -216,7 +215,7 @@ class AsyncCaliber(AsyncHandle, AsyncTaskMethods, AsyncNoteMethods, AsyncRecordM
         scrub_log: bool = False,
         deadline_ms: int | None = None,
     ) -> ForgetReport:
-        """Erase a subject from everything that is kept: records, versions, windows, vectors, files, memory.
+        """Erase a subject from everything that is stored: records, versions, windows, vectors, files, memory.
 
         See ``Caliber.forget``.
         """
@@ -240,7 +239,7 @@ class AsyncCaliber(AsyncHandle, AsyncTaskMethods, AsyncNoteMethods, AsyncRecordM
 
 
 async def create(config: ConfigSource, *, tenant: str | None = None, exist_ok: bool = False) -> None:
-    """Create an empty store: the configured one, or that of a new tenant, which the directory then knows.
+    """Create an empty store: the configured one, or one for a new tenant, which is added to the directory.
 
     See ``caliber.create``.
     """
@@ -310,7 +309,8 @@ async def restore(
     replace: bool = False,
     progress: Progress | None = None,
 ) -> RestoreReport:
-    """Make the configured store what a backup says (``admin.backup``): ``*.zip``, or ``*.db`` of SQLite.
+    """Replace the configured store with the content of a backup (``admin.backup``): ``*.zip``, or ``*.db`` of
+    SQLite.
 
     See ``caliber.restore``.
     """

@@ -37,7 +37,7 @@ PAGE_ITEMS: Final = 256
 
 
 class AsyncFace:
-    """An object of the synchronous API with ``async`` methods; each means what its namesake there means."""
+    """An object of the synchronous API with ``async`` methods of the same names and meanings."""
 
     _sync: Any
     _faces: ClassVar[dict[type, type[AsyncFace]]] = {}
@@ -59,7 +59,7 @@ class AsyncFace:
     async def _stream(
         self, method: Callable[P, Iterator[T]], /, *args: P.args, **options: P.kwargs
     ) -> AsyncIterator[T]:
-        """Yield what a generator yields, a page a call on a thread; raise its error after the items before it."""
+        """Yield the items of a generator, one call on a thread per page; raise its error after the items before it."""
         source = await self._run(method, *args, **options)
         failed: Exception | None = None
         page: list[T] = []
@@ -88,7 +88,7 @@ class AsyncFace:
         return face(sync, self._calls)
 
     def _named(self, name: str) -> Any:
-        """Return a member of the synchronous object that only it knows. Raises: AttributeError."""
+        """Return an attribute of the synchronous object that this class does not wrap. Raises: AttributeError."""
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._sync, name)
@@ -127,8 +127,8 @@ class AsyncHandle(AsyncFace):
         return self._sync
 
     async def close(self) -> None:
-        """Drain what is queued and release everything. See ``Caliber.close``."""
-        # On a thread of its own: the pool may be full of calls that only closing will end.
+        """Drain the queues and release everything. See ``Caliber.close``."""
+        # On a separate thread: the pool may be full of calls that only closing will end.
         await asyncio.to_thread(self._sync.close)
         self._calls.shut()
 
@@ -176,7 +176,7 @@ class AsyncLocking(AsyncFace):
                     deadline_ms=rest,
                 )
             except LockAcquisitionFailed:
-                # A thread that waited would be missing where the lock is to be given back.
+                # A thread that waited here would be missing from the pool when the lock is released.
                 remaining = until - time.monotonic()
                 if remaining <= 0:
                     raise

@@ -28,6 +28,6 @@ class CallThreads:
             return await asyncio.get_running_loop().run_in_executor(self.executor, call)
 
     def shut(self) -> None:
-        """Take no more calls; those that a thread or the queue already has come to their end."""
+        """Accept no more calls; running and queued calls are finished."""
         self._shut = True
         self.executor.shutdown(wait=False)

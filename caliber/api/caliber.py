@@ -138,8 +138,7 @@ class Caliber(TaskMethods, NoteMethods, RecordMethods, Facets, AbstractContextMa
             )
 
     def explain(self, window_id: Id, *, exclusion: Id | None = None, deadline_ms: int | None = None) -> dict[str, Any]:
-        """Return why everything in a window is there, and what was left out; with ``exclusion``, why one record
-        is or is not in it.
+        """Return why each record of a window was included or excluded; with ``exclusion``, the reason for one record.
 
         Raises: NotFound for a window that was never persisted or has expired.
         """
@@ -148,7 +147,7 @@ class Caliber(TaskMethods, NoteMethods, RecordMethods, Facets, AbstractContextMa
             return self._reader.explain(arguments.as_uuid(window_id, "window_id"), record_id)
 
     def replay(self, window_id: Id, *, deadline_ms: int | None = None) -> ContextWindow:
-        """Return a persisted window again, byte for byte, whatever became of its sources since.
+        """Return a persisted window byte for byte, even if its source records have changed since.
 
         Raises: NotFound for the window, or for a source that was erased.
         """
@@ -203,11 +202,12 @@ class Caliber(TaskMethods, NoteMethods, RecordMethods, Facets, AbstractContextMa
         scrub_log: bool = False,
         deadline_ms: int | None = None,
     ) -> ForgetReport:
-        """Erase a subject from everything that is kept: records, versions, windows, vectors, files, memory.
+        """Erase a subject from everything that is stored: records, versions, windows, vectors, files, memory.
 
-        ``entity`` is a user, agent or record; ``texts`` are names and identifiers, as whole words. Its own records go,
-        others that name it are redacted; ``dry_run`` only counts them. ``scrub_log`` has the log of a PostgreSQL server
-        written over too. The report says what was read afterwards, and what is out of reach; docs/forgetting.md.
+        ``entity`` is a user, agent or record; ``texts`` are names and identifiers, matched as whole words. The
+        subject's records are deleted, mentions in other records redacted; ``dry_run`` only counts them. ``scrub_log``
+        also overwrites the log of a PostgreSQL server. The report lists what was searched afterwards, and what cannot
+        be reached; docs/forgetting.md.
 
         Raises: PermissionDenied unless the principal is an admin; AmbiguousSubject for texts that name others too,
             unless ``even_if_shared``; RequiredFieldMissing, DTypeError, Unavailable.
@@ -226,7 +226,7 @@ class Caliber(TaskMethods, NoteMethods, RecordMethods, Facets, AbstractContextMa
         self._engine.flush()
 
     def close(self) -> None:
-        """Drain what is queued and release everything; closing again changes nothing."""
+        """Drain the queues and release everything; closing twice is harmless."""
         self._engine.close()
 
     def __enter__(self) -> Caliber:

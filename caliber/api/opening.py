@@ -45,7 +45,7 @@ def _of_tenant(config: CaliberConfig, tenant: str | None) -> CaliberConfig:
 
 
 def create(config: ConfigSource, *, tenant: str | None = None, exist_ok: bool = False) -> None:
-    """Create an empty store: the configured one, or that of a new tenant, which the directory then knows.
+    """Create an empty store: the configured one, or one for a new tenant, which is added to the directory.
 
     A tenant's name is a lower-case letter and up to 39 of a to z, 0 to 9 and _.
 
@@ -68,8 +68,8 @@ def migrate(
 ) -> list[int]:
     """Bring a store up to this version's schema and the declared memories; return the schema versions applied.
 
-    ``drop`` names what goes: ``NAME`` of a memory, with its records, or ``NAME.FIELD``. Nothing else is removed.
-    ``progress`` is told how many texts are indexed, and of how many, where full text has to be made anew for it.
+    ``drop`` names memories (``NAME``, with its records) and fields (``NAME.FIELD``) to remove. Nothing else is removed.
+    ``progress`` is called with the number of texts indexed and the total, where full text is rebuilt.
 
     Raises: as ``create``; SchemaMismatch for a declaration that what is there cannot become; InvalidValue.
     """
@@ -102,11 +102,11 @@ def restore(
     replace: bool = False,
     progress: Progress | None = None,
 ) -> RestoreReport:
-    """Make the configured store what a backup says (``admin.backup``): ``*.zip``, or ``*.db`` of SQLite.
+    """Replace the configured store with the content of a backup (``admin.backup``): ``*.zip``, or ``*.db`` of SQLite.
 
-    All or nothing: whatever stops it leaves the old store. The archive is checked before, and what was restored is read
-    back before it counts. Programs that have the store open read everything anew; what they wrote after the backup is
-    gone. A store that is not there is created; a ``tenant`` the directory must know.
+    All or nothing: a failure leaves the old store. The archive is checked before, and the restored rows are read back
+    before the commit. Programs that have the store open reload everything; their writes after the backup are lost. A
+    missing store is created; a ``tenant`` must be in the directory.
 
     Raises: Conflict for a store that holds records, unless ``replace``; StorageError for a damaged backup;
         InvalidValue, SchemaMismatch, Unavailable, ExtraNotInstalled.

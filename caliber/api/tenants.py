@@ -33,7 +33,7 @@ from caliber.tenancy.move import Hooks, Move, MoveReport, abort, drop_old, drop_
 
 _SCRUB_S: Final = 10.0
 MISSING: Final = "missing"
-"""The reason of databases for what is not there."""
+"""The ``reason`` that databases give for a missing store."""
 
 
 class Tenants:
@@ -69,7 +69,7 @@ class Tenants:
     # --- asking ----------------------------------------------------------------------------------
 
     def all(self, *, dropped: bool = False) -> list[Tenant]:
-        """Return the tenants by name; those that were dropped too if asked."""
+        """Return the tenants by name, with dropped ones on request."""
         return [each for each in self._directory.all() if dropped or each.state is not TenantState.DROPPED]
 
     def get(self, name: str) -> Tenant:
@@ -87,7 +87,7 @@ class Tenants:
         return self._with(self._directory.storage(tenant, tenant.place))
 
     def _with(self, storage: Any) -> CaliberConfig:
-        # What other tenants there are is none of its business, nor of its windows', which name the configuration.
+        # A tenant's configuration must not name other tenants, nor must its windows, which record the configuration.
         return self._config.model_copy(update={"storage": storage, "tenancy": None})
 
     # --- changing --------------------------------------------------------------------------------
@@ -126,12 +126,12 @@ class Tenants:
         return applied
 
     def move(self, name: str, source: str, *, progress: Progress | None = None) -> MoveReport:
-        """Move a tenant to another data source while it is used; go on with a move that broke off.
+        """Move a tenant to another data source while it is used; resume a move that was interrupted.
 
-        Others read and write meanwhile. At the end writers hear ``Unavailable(moving)``, retryable, for the time it
-        takes to copy and prove the last rows, and from then on ``Unavailable(moved)``: they open the tenant again.
-        The old store stays until ``drop_old``. ``progress`` hears of each step as it begins, and
-        of the rows that are copied.
+        Other programs read and write meanwhile. At the end writers get ``Unavailable(moving)``, retryable, for the time
+        it takes to copy and verify the last rows, and from then on ``Unavailable(moved)``: they open the tenant again.
+        The old store stays until ``drop_old``. ``progress`` is called as each step begins, and with the number of rows
+        copied.
 
         Raises: Conflict, Unavailable, StorageError; then the tenant is where it was, open to writers
         """
@@ -149,9 +149,10 @@ class Tenants:
         backend(source.adapter).open_store(self._with(source), clock_us=self._clock_us).close()
 
     def _complete(self, source: Any, entered: Any, forgotten: bool) -> None:
-        """Make what a store keeps beside its rows: full text, where the old one had it or searches need it.
+        """Build the structures a store keeps besides its rows: full text, if the old store had it or searches need it.
 
-        What was forgotten during the move was in the copy first: its files are rid of it. Raises: Unavailable
+        Records that were erased during the move had been copied before: the new files are cleaned too. Raises:
+        Unavailable
         """
         config = self._with(entered)
         store = backend(entered.adapter).open_store(config, clock_us=self._clock_us)
@@ -181,7 +182,7 @@ class Tenants:
         return abort(self._directory, name, self._clock_us)
 
     def drop_old(self, name: str) -> Tenant:
-        """Remove what a tenant left behind when it moved. Raises: Conflict when there is nothing."""
+        """Remove the old store of a tenant that has moved. Raises: Conflict when there is none."""
         return drop_old(self._directory, name, self._clock_us)
 
     def drop(self, name: str) -> Tenant:
@@ -199,7 +200,7 @@ class Tenants:
             )
         if tenant.state is TenantState.DROPPED:
             return tenant
-        # Where its store could not be made, because something else is there, there is nothing to remove.
+        # Another object may occupy the place where its store could not be made; then there is nothing to remove.
         perhaps = suppress(Conflict) if tenant.state is TenantState.CREATING else nullcontext()
         tenant = self._directory.change(tenant, state=TenantState.DROPPING)
         for place in (tenant.old, tenant.place):

@@ -17,17 +17,17 @@ from caliber.model.windows import ContextWindow
 
 @dataclass(frozen=True)
 class Assembled:
-    """A window, and what is kept of it; the record is only packed when it is asked for."""
+    """A window and its record; the record is packed when it is first read."""
 
     window: ContextWindow
     pack: Callable[[], bytes] = field(repr=False)
     decided: Decided = field(repr=False)
     selections: Sequence[Selection] = field(default=(), repr=False)
-    """What each rule of injection took."""
+    """The selection of each injection rule."""
 
     @cached_property
     def record(self) -> bytes:
-        """The window as bytes, enough to explain and replay it; the same bytes whenever they are asked for."""
+        """The packed window, enough to explain and replay it; always the same bytes."""
         return self.pack()
 
     @cached_property

@@ -43,7 +43,7 @@ def assemble(inputs: AssemblyInputs, texts: TextSource, searcher: Searcher) -> A
     """Return the window of these inputs: the same inputs give the same bytes.
 
     Raises: NotFound for an unknown trajectory; InvalidValue for a wrong budget, mask or extra section; BudgetTooSmall
-    when nothing fits; InvalidVector for a query vector that is none.
+    when nothing fits; InvalidVector for an invalid query vector.
     """
     config = inputs.config
     check_budget(inputs.max_tokens, config.token_budget)
@@ -91,7 +91,7 @@ def _decide(
     reader: TurnReader,
     rendered: RenderedTexts,
 ) -> Decided:
-    """Fill the budget, and where lengths do not add up, count what came of it until nothing is exceeded."""
+    """Fill the budget; where lengths do not add up, count the result and refill until no limit is exceeded."""
     reserve = NO_RESERVE
     for attempt in count():
         filled = fill(ranked, codes, sizes, plan, max_tokens, reserve)
@@ -124,9 +124,9 @@ def check_budget(max_tokens: int, token_budget: int) -> None:
 
 
 def extra_texts(plan: AssemblyPlan, texts: Any) -> dict[str, str]:
-    """Return the texts a caller gave for persona and custom sections; empty ones are left out.
+    """Return the caller's texts for persona and custom sections, without empty ones.
 
-    Raises: InvalidValue for a section that is not configured, or a text that is none.
+    Raises: InvalidValue for a section that is not configured, or a value that is no text.
     """
     out: dict[str, str] = {}
     for name, text in texts.items():
@@ -222,7 +222,7 @@ def _render_turns(ranked: Candidates, codes: NDArray[np.uint8], reader: TurnRead
 
 
 def render_passages(ranked: Candidates, codes: NDArray[np.uint8], rendered: RenderedTexts) -> None:
-    """Add the lines of passages that entered, and who says each."""
+    """Add the lines of included passages, and the speaker of each."""
     if rendered.passages is None:
         return
     places = entered(codes)

@@ -20,12 +20,12 @@ SOURCE, SECTION, ORDINAL, VERSION, AGE_US, STORED_TOKENS, ROW, TURN_NUMBER, GROU
 MARK, VALUE, TWIN, PASSAGE_ID, READING, DAY, LEAD = range(11, 18)
 FIELDS: Final = 18
 DECIDED: Final = (MARK, VALUE, TWIN, PASSAGE_ID, READING, DAY, LEAD)
-"""What is decided before the budget is filled, and recorded as it was; see ``Candidates``."""
+"""Values that are decided before the budget is filled, and recorded; see ``Candidates``."""
 
 MUST, RECENT, PAST = 1, 2, 4
-"""Marks of turns: enters whatever else there is; of the newest exchanges; said before a pause or in a closed scope."""
+"""Marks of turns: always included; of the newest exchanges; before a pause or in a closed scope."""
 VALUES_IN_ONE: Final = 1_000_000
-"""Values are kept in millionths: exactly what the kernel ranks by."""
+"""Values are stored in millionths, exactly as the kernel ranks them."""
 # Plain numbers: NumPy takes five times as long to compare with a member of an enum.
 INCLUDED: Final = int(DecisionCode.INCLUDED)
 INCLUDED_TRUNCATED: Final = int(DecisionCode.INCLUDED_TRUNCATED)
@@ -45,18 +45,17 @@ _UNLIMITED: Final = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The candidates that the sources let through, as columns.
+    """The eligible candidates, as columns.
 
-    Shapes: numbers ``int64[FIELDS, n]``, relevance ``f32[n]``, tie and ids ``u64[n, 2]``, parts ``int32[p, n]``.
-    Units: ``parts`` are what each part of a search, by name, adds to a relevance, in ten-thousandths;
-    ``ids`` are UUIDs as two halves, zero for a text without one; ``ROW`` is the number in the mirror, -1 for a
-    text without one; ``GROUP`` is -1 for a candidate alone; ``LENGTH`` is that of its text (docs/decisions/0016), -1 if
-    not yet known.
-    ``MARK`` are the marks of a turn; ``VALUE`` is what the order of a shared budget goes by, in millionths: relevance,
-    with length counted against it; ``TWIN`` the ordinal of the better candidate that says the same, 0 for none;
-    ``PASSAGE_ID`` the lines of one passage have in common, one task on one day; ``READING`` their order in
-    time; ``DAY`` days since 1970; ``LEAD`` the length by which the first line of a passage is longer than the others.
-    ``TURN_NUMBER`` of a summary is that of the first turn that it covers.
+    Shapes: numbers ``int64[FIELDS, n]``, relevance ``f32[n]``, tie and ids ``u64[n, 2]``, parts ``int32[p, n]``. Units:
+    ``parts`` are what each part of a search, by name, adds to a relevance, in ten-thousandths; ``ids`` are UUIDs as two
+    halves, zero for a text without one; ``ROW`` is the number in the mirror, -1 for a text without one; ``GROUP`` is -1
+    for a candidate alone; ``LENGTH`` is that of its text (docs/decisions/0016), -1 if not yet known. ``MARK`` are the
+    marks of a turn; ``VALUE`` is what the order of a shared budget goes by, in millionths: relevance, with length
+    counted against it; ``TWIN`` the ordinal of the better candidate that says the same, 0 for none; ``PASSAGE_ID`` the
+    lines of one passage have in common, one task on one day; ``READING`` their order in time; ``DAY`` days since 1970;
+    ``LEAD`` the length by which the first line of a passage is longer than the others. ``TURN_NUMBER`` of a summary is
+    that of the first turn that it covers.
     """
 
     numbers: NDArray[np.int64]
@@ -82,7 +81,7 @@ class Candidates:
         return uuid.UUID(int=(high << 64) | low)
 
     def taken(self, order: NDArray[np.int64]) -> Candidates:
-        """Return the candidates in their canonical order, which says all that ties did."""
+        """Return the candidates in canonical order, which makes ties explicit."""
         numbers = np.empty_like(self.numbers)
         for column, ranked in zip(self.numbers, numbers, strict=True):  # a third of the time of take(axis=1)
             column.take(order, out=ranked, mode="clip")
@@ -96,13 +95,13 @@ class Candidates:
         )
 
     def breakdown(self, place: int) -> dict[str, float]:
-        """Return the parts of a search's relevance, without those that add nothing."""
+        """Return the parts of a search's relevance that are not zero everywhere."""
         parts = zip(self.part_names, self.parts[:, place].tolist(), strict=True)
         return {name: value / PARTS_IN_ONE for name, value in parts if value}
 
 
 def entered(codes: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Return the places of what is in the window."""
+    """Return the places of the candidates in the window."""
     return np.flatnonzero((codes == INCLUDED) | (codes == INCLUDED_TRUNCATED))
 
 
@@ -114,7 +113,7 @@ def positions_as_tie(count: int) -> NDArray[np.uint64]:
 
 
 def rank(candidates: Candidates, plan: AssemblyPlan) -> tuple[Candidates, NDArray[np.uint8]]:
-    """Return the candidates in canonical order, and what is decided before any budget: relevance, errors, dosage.
+    """Return the candidates in canonical order, with the decisions made before any budget: relevance, errors, dosage.
 
     Shapes: -> codes ``uint8[n]``, ``CONSIDERED`` or a ``DecisionCode``
     """
@@ -156,5 +155,5 @@ def rank(candidates: Candidates, plan: AssemblyPlan) -> tuple[Candidates, NDArra
 
 
 def clipped_i32(values: NDArray[np.int64]) -> NDArray[np.int32]:
-    """Return lengths as the kernels take them; what is longer than 2 GiB never fits anyway."""
+    """Return lengths as the kernels expect them, clipped: a text longer than 2 GiB never fits anyway."""
     return np.minimum(values, INT32_MAX).astype(np.int32)

@@ -56,7 +56,7 @@ def closed_scopes(scopes: RelationSnapshot, trajectory: bytes) -> NDArray[np.int
 
 
 def times_of(turns: RelationSnapshot, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return when each turn was said, or was written if nobody says. Shapes: ``int64[n]`` microseconds."""
+    """Return when each turn occurred, or was written if unknown. Shapes: ``int64[n]`` microseconds."""
     occurred = turns.column("occurred_at")[rows]
     out: NDArray[np.int64] = np.where(occurred == ALWAYS_US, turns.column("created_at")[rows], occurred)
     return out

@@ -16,7 +16,7 @@ from caliber.model.windows import CutOff, Position
 
 @dataclass(frozen=True, slots=True)
 class WindowFacts:
-    """The recorded inputs of an assembly, and what its sources reported.
+    """The recorded inputs of an assembly, and the reports of its candidate sources.
 
     Shapes: query_embedding ``f32[d]``. Units: microseconds since 1970; ``config_hash`` is hexadecimal.
     """

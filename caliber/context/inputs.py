@@ -28,7 +28,7 @@ class TextSource(Protocol):
     """Source of the texts of mirrored rows; ``ResidentMemory`` is one."""
 
     def texts(self, snapshot: RelationSnapshot, numbers: Sequence[int]) -> list[Any]:
-        """Return the texts of rows, reading back in one batch what has left memory."""
+        """Return the texts of rows; those that were evicted are read back in one batch."""
         ...
 
 
@@ -36,7 +36,7 @@ class ContentSource(Protocol):
     """Source of record contents for replay: as they were at the version in the window."""
 
     def content(self, relation: str, ordinal: int, version: int) -> Mapping[str, Any] | None:
-        """Return the content columns of a row as of a version, as drivers store them; None when they are gone."""
+        """Return the content columns of a row as of a version, as drivers store them; None if they are deleted."""
         ...
 
     def identity(self, relation: str, ordinal: int) -> uuid.UUID | None:
@@ -57,11 +57,11 @@ class Masked:
 
 @dataclass(frozen=True, slots=True)
 class AssemblyInputs:
-    """Everything that decides a window's bytes.
+    """Everything that determines a window's bytes.
 
     Shapes: masks by relation over the rows of ``snapshot[relation]``, what the principal may see, of relations of which
-    that is not everything; query_embedding ``f32[d]``.
-    Units: ``as_of_us`` is valid time, ``now_us`` the clock; ``config_hash`` is hexadecimal.
+    that is not everything; query_embedding ``f32[d]``. Units: ``as_of_us`` is valid time, ``now_us`` the clock;
+    ``config_hash`` is hexadecimal.
     """
 
     snapshot: ResidentSnapshot
@@ -77,7 +77,7 @@ class AssemblyInputs:
     query: str | None = None
     query_embedding: NDArray[np.float32] | None = None
     without_vector: str | None = None
-    """Why the query has no vector, if there is more to say than that it has none."""
+    """The reason why the query has no vector, if there is a specific one."""
     vector_expected: bool = True
     """Whether a query without a vector is to be called degraded: the last user turn may have none yet."""
     query_from: str = "caller"
@@ -89,7 +89,7 @@ class AssemblyInputs:
     stats: StoredStats | None = None
     """Counts over the whole store, where the snapshot holds only a part of it."""
     degraded: tuple[str, ...] = ()
-    """What the caller could not give it."""
+    """Inputs that the caller could not supply."""
     once: tuple[OneShot, ...] = ()
     """Rules for this window alone."""
 

@@ -43,7 +43,7 @@ NO_CLAIM: Final = Claim()
 
 
 class PendingInjections(Deferred):
-    """Decides which window takes what waits; one of a store that is open. Claims of windows kept behind are items."""
+    """Decides which window gets a pending injection; one per open store. Deferred writes pass claims as items."""
 
     rank = 1
 
@@ -57,9 +57,9 @@ class PendingInjections(Deferred):
         return self._claim(trajectory_id, take=False).rules
 
     def claim(self, trajectory_id: uuid.UUID, consumed: Set[tuple[bytes, int]] = frozenset()) -> Claim:
-        """Take what waits for the next window of a trajectory; nobody else in this process gets it.
+        """Claim the pending injections for the next window of a trajectory; no other window of this process gets them.
 
-        ``consumed`` are rows that another process took, whatever memory says.
+        ``consumed`` are rows that another process took, even if memory still has them.
         """
         if not self._memory.snapshot[_NAME].count():
             return NO_CLAIM
@@ -83,7 +83,7 @@ class PendingInjections(Deferred):
             return Claim(tuple(rows), tuple(rules[origin] for origin in sorted(rules))) if rows else NO_CLAIM
 
     def give_back(self, claim: Claim) -> None:
-        """Let the next window have what this one took: it did not come about."""
+        """Release a claim, as its window was not made: the next window gets the injections."""
         self._forget(claim)
 
     def write(self, uow: UnitOfWork, items: Iterable[Claim]) -> None:
@@ -95,7 +95,7 @@ class PendingInjections(Deferred):
             self.committed(claim)
 
     def committed(self, claim: Claim) -> None:
-        """Note that what was taken is gone from the store, and from memory."""
+        """Note that claimed rows were deleted from the store, and from memory."""
         self._forget(claim)
 
     def _forget(self, claim: Claim) -> None:
@@ -106,13 +106,13 @@ class PendingInjections(Deferred):
 
 
 def consume(uow: UnitOfWork, claim: Claim) -> None:
-    """Remove what a window took. What a trigger asked for again meanwhile waits on."""
+    """Delete the rows that a window consumed. A row that a trigger requested anew meanwhile stays."""
     for key, version in claim.rows:
         row: PendingInjection | None = uow.find(PENDING_INJECTION, key)
         if row is None or row.version != version:
             continue
         try:
-            # Of the version that was taken, or not at all: a deletion by itself does not look at versions.
+            # Delete exactly the claimed version: a deletion by itself does not compare versions.
             row = uow.update(PENDING_INJECTION, row)
         except Conflict:
             continue
@@ -120,20 +120,20 @@ def consume(uow: UnitOfWork, claim: Claim) -> None:
 
 
 def consume_all(uow: UnitOfWork, claim: Claim) -> bool:
-    """Remove what a window took, if all of it is as it was when it was taken; else nothing, and return False.
+    """Delete the rows that a window consumed, if all are unchanged since the claim; else delete none and return False.
 
-    Raises: Conflict when somebody else removes it at this moment; then the transaction must not stand
+    Raises: Conflict when another process deletes them at this moment; the transaction must then roll back
     """
     rows = [uow.find(PENDING_INJECTION, key) for key, _ in claim.rows]
     if any(row is None or row.version != version for row, (_, version) in zip(rows, claim.rows, strict=True)):
         return False
     for row in rows:
-        uow.delete(PENDING_INJECTION, uow.update(PENDING_INJECTION, row))  # a deletion does not look at versions
+        uow.delete(PENDING_INJECTION, uow.update(PENDING_INJECTION, row))  # a deletion does not compare versions
     return True
 
 
 def try_commit(claim: Claim, keep: Callable[[], bool]) -> bool:
-    """Return whether ``keep`` kept a window: not when others were quicker to take what it took."""
+    """Return whether ``keep`` stored a window: False if another process consumed its injections first."""
     try:
         return keep()
     except Conflict:
@@ -169,14 +169,14 @@ def ask_for(uow: UnitOfWork, trajectory_id: uuid.UUID, memory: str, mode: Inject
 
 
 def drop(uow: UnitOfWork, trajectory_id: uuid.UUID) -> None:
-    """Ask for nothing more: the trajectory is over, and what its end asks for comes after this."""
+    """Drop all requests: the trajectory is over, and requests made at its end come later."""
     for row in uow.select_path(PENDING_INJECTION, "list_by_trajectory", trajectory_id.bytes):
         with contextlib.suppress(NotFound):  # a window that took it is being kept at this moment
             uow.delete(PENDING_INJECTION, row)
 
 
 def _key_of(trajectory_id: uuid.UUID, origin: str) -> uuid.UUID:
-    """Return the id of what one rule of a policy asks for in one trajectory: a UUID of version 8."""
+    """Return the id of the injection of one policy rule in one trajectory: a UUID of version 8."""
     digest = bytearray(hashlib.blake2b(trajectory_id.bytes + origin.encode(), digest_size=16).digest())
     digest[6] = digest[6] & 0x0F | 0x80
     digest[8] = digest[8] & 0x3F | 0x80

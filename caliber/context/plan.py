@@ -31,7 +31,7 @@ INT32_MAX: Final = 2**31 - 1
 UNCAPPED: Final = -1
 
 SYSTEM, PERSONA, EXTRA = 0, 1, 6
-"""The numbers of texts that are no records. Numbers of sources stand in stored windows: none ever changes."""
+"""The numbers of sources that are texts, not records. Stored windows hold these numbers: none ever changes."""
 OWN: Final = 16
 """The source of the first declared memory of a configuration; the others follow in its order."""
 
@@ -39,7 +39,7 @@ RECORDS: Final[Mapping[int, Relation]] = {
     SPOKEN: BY_NAME[TURNS],
     **{relation.window.number: relation for relation in BY_NAME.values() if relation.window is not None},
 }
-"""The built-in relations that windows are made of, by source. A turn has two: in the conversation, and recalled."""
+"""The built-in relations that windows use, by source. A turn has two: in the conversation, and recalled."""
 _TEXTS: Final = {SYSTEM: SourceType.SYSTEM, PERSONA: SourceType.PERSONA, EXTRA: SourceType.EXTRA}
 SOURCES: Final = frozenset((*_TEXTS, *RECORDS))
 
@@ -68,7 +68,7 @@ _TITLES: Final = {
     SectionType.USER: "Conversation",
     SectionType.CURRENT: "Now",
 }
-"""Sections from what never changes to what changes with every turn; notes and artifacts follow the query."""
+"""Sections from constant text to text that changes with every turn; notes and artifacts follow the query."""
 _PLACES: Final = list(_TITLES)
 
 
@@ -108,7 +108,7 @@ class SectionPlan:
     """Share of the budget beyond which others come first; with strict priorities, beyond which nothing enters."""
 
     def holds(self, source: int) -> bool:
-        """Return whether records of a source may stand in it."""
+        """Return whether a section may hold records of a source."""
         if source == self.source:
             return True
         if self.type is SectionType.RECALL:
@@ -118,7 +118,7 @@ class SectionPlan:
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """An estimator's measurements of a configuration; kept with each window, so that replay measures nothing anew.
+    """An estimator's measurements of a configuration; stored with each window, so that replay need not measure.
 
     Units: ``separator`` and ``headers``, by section index, are lengths; a length is tokens by numerator / denominator.
     """
@@ -155,7 +155,7 @@ class AssemblyPlan:
     by_name: dict[str, SectionPlan] = field(repr=False)
     user: SectionPlan
     current: SectionPlan
-    """Where the last user message and what followed it stand: ``user`` where priorities are strict."""
+    """The section of the last user message and the turns after it: ``user`` where priorities are strict."""
     rule_sections: tuple[SectionPlan, ...] = ()
     """The sections of rules that bring records, in the order in which they take them."""
     governed: bool = False
@@ -163,11 +163,11 @@ class AssemblyPlan:
     turns_by_rules_only: bool = False
     """Whether older turns enter only as rules rank them."""
     records: Mapping[int, Relation] = field(default_factory=lambda: RECORDS)
-    """The relations that the window is made of, by source: declared ones too where there are rules or recall."""
+    """The relations that the window uses, by source: declared ones too where there are rules or recall."""
     reach: Reach = Reach.TRAJECTORY
     """Of which tasks records may be recalled."""
     most: tuple[tuple[tuple[int, ...], int], ...] = ()
-    """How many records of some sources may stand in it, together."""
+    """Limits on the number of records of several sources together."""
 
     @property
     def declared(self) -> dict[int, str]:
@@ -200,7 +200,7 @@ class AssemblyPlan:
 
     @cached_property
     def estimator(self) -> Estimator:
-        """The estimator itself. Raises: ExtraNotInstalled when it needs what is not here."""
+        """The estimator itself. Raises: ExtraNotInstalled when its package is missing."""
         return estimator_of(self.config)
 
     @property
@@ -229,7 +229,7 @@ class AssemblyPlan:
         return -(-length * self.measures.denominator // self.measures.numerator)
 
     def longest(self, tokens: int) -> int:
-        """Return the greatest length that is at most so many tokens."""
+        """Return the greatest length that is at most the given number of tokens."""
         return tokens * self.measures.numerator // self.measures.denominator
 
     def whole_tokens(self, room: int) -> int:
@@ -237,9 +237,9 @@ class AssemblyPlan:
         return max(0, room * self.measures.denominator // self.measures.numerator)
 
     def section_budget(self, max_tokens: int) -> NDArray[np.int32]:
-        """Return the greatest length of each section, -1 where it has none: strictly by its cap, else by its rule.
+        """Return the greatest length of each section, -1 if unlimited: strictly by its cap, else by its rule.
 
-        A cap pays for what a section's own token count may round up by.
+        A cap includes the rounding of the section's own token count.
         """
         out = []
         for section in self.sections:
@@ -250,12 +250,12 @@ class AssemblyPlan:
         return np.array(out, np.int32)
 
     def cap_of(self, section: SectionPlan, max_tokens: int) -> int | None:
-        """Return the most tokens that a section may hold whatever else there is, or None."""
+        """Return the hard limit of a section's tokens, or None."""
         length = int(self.section_budget(max_tokens)[section.index])
         return None if length == UNCAPPED else self.tokens(length - self.slack)
 
     def budget(self, max_tokens: int) -> int:
-        """Return the most tokens of a window that was asked for with a limit."""
+        """Return the hard limit of tokens for a window with the requested limit."""
         return min(max_tokens, self.config.pcp.dosage.max_context_tokens)
 
 
@@ -292,7 +292,7 @@ def _sections(config: CaliberConfig, rules: Sequence[RulePlan]) -> list[_Named]:
     if config.assembly.order != "stable_first":
         records = [item for item in standing if item.type is not SectionType.RECALL]
         return [*fixed, *custom, *records, *brought, conversation]
-    # What follows the query stands after the older turns and before the last user message.
+    # Records that follow the query stand after the older turns and before the last user message.
     lead = [item for item in (*standing, *brought) if item.source == SUMMARY]
     following = [item for item in (*standing, *brought) if item.source != SUMMARY]
     current = named(SectionType.CURRENT.value, SectionType.CURRENT, SPOKEN)
@@ -324,7 +324,7 @@ def _declared(config: CaliberConfig) -> dict[int, Relation]:
 
 
 def _most(config: CaliberConfig, records: Mapping[int, Relation]) -> tuple[tuple[tuple[int, ...], int], ...]:
-    """Return how many records of which sources may stand in one window: those of one knob share it."""
+    """Return the limits on records per group of sources in one window: sources of one knob share its limit."""
     shared: dict[str, list[int]] = {}
     for source, relation in records.items():
         if source != SPOKEN and relation.in_windows.most is not None:
@@ -344,9 +344,9 @@ def _rules(config: CaliberConfig, once: tuple[OneShot, ...]) -> tuple[RulePlan, 
 
 @lru_cache(maxsize=64)
 def plan_of(config: CaliberConfig, once: tuple[OneShot, ...] = ()) -> AssemblyPlan:
-    """Return the constants of a configuration, and of rules for one window, worked out at the first call.
+    """Return the constants of a configuration, and of rules for one window; computed at the first call.
 
-    Raises: ExtraNotInstalled when its estimator needs what is not here; MultipleErrors for a filter that does not
+    Raises: ExtraNotInstalled when its estimator's package is missing; MultipleErrors for a filter that does not
     compile.
     """
     estimator = estimator_of(config)
@@ -408,7 +408,7 @@ def plan_with(config: CaliberConfig, measures: Measures, once: tuple[OneShot, ..
         message_length=-(-assembly.message_overhead_tokens * measures.numerator // measures.denominator),
         slack=slack,
         section_of_source=of_source,
-        # Instructions are never crowded out, whatever their section's priority (docs/decisions/0016).
+        # Instructions always fit, whatever their section's priority (docs/decisions/0016).
         rank_priority=np.array([_rank(section, shared=stable_first) for section in sections], np.int32),
         section_overhead=np.array(overheads, np.int32),
         overheads=overheads,
@@ -435,7 +435,7 @@ def _share(config: CaliberConfig, item: _Named) -> tuple[float, float]:
 
 
 def _rank(section: SectionPlan, *, shared: bool) -> int:
-    """Return how early the candidates of a section are looked at; a shared budget ranks all records alike."""
+    """Return the rank at which a section is filled; a shared budget ranks all records alike."""
     if section.source == SYSTEM:
         return INT32_MAX
     if not shared or section.rule is not None:

@@ -49,7 +49,7 @@ class RuleOutcome:
 
 @dataclass(frozen=True, slots=True)
 class WindowPlan:
-    """A window that nobody keeps, and what each rule brought, best first. Units: ``left_tokens`` of its budget."""
+    """A window that is not stored, and each rule's outcome, best first. Units: ``left_tokens`` of its budget."""
 
     window: ContextWindow
     rules: tuple[RuleOutcome, ...]
@@ -74,7 +74,7 @@ def window_plan(assembled: Assembled, query: DefaultQuery) -> WindowPlan:
 
 
 def _of_conversation(cuts: list[CutOff], count: int) -> tuple[int, int]:
-    """Return how many turns there were, and how many a filter let through: what was cut off says so."""
+    """Return how many turns there were, and how many matched the filter; cut-offs record both."""
     for cut in cuts:
         if cut.filter == FILTER:
             return cut.considered, cut.kept or 0

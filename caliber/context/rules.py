@@ -22,7 +22,7 @@ from caliber.schema.relation import Relation
 
 @dataclass(frozen=True, slots=True)
 class OneShot:
-    """A rule for one window: what a trigger asked for. ``origin`` says who asked, for explanations."""
+    """A rule for one window, requested by a trigger. ``origin`` names the requester, for explanations."""
 
     memory: str
     kind: InjectionKind
@@ -33,7 +33,7 @@ class OneShot:
 
 @dataclass(frozen=True, slots=True)
 class RulePlan:
-    """One rule. ``section`` names its section; ``text`` is its filter as written, ``predicate`` what that says.
+    """One rule. ``section`` names its section; ``text`` is its filter as written, ``predicate`` its compiled form.
 
     ``origin`` is set for a rule of one window.
     """

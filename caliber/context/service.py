@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 _NO_QUERY = DefaultQuery(None, None, "caller")
 _MORE = 4
-"""By how much more events are read where some of them may not be heard of."""
+"""Factor by which more events are read where the principal may not see some of them."""
 _COUNTED = (SectionType.NOTES, SectionType.ARTIFACTS)
 
 
@@ -89,7 +89,7 @@ class Reader:
         extra_sections: Mapping[str, str | None] | None = None,
         consistency: ReadConsistency | str | None = None,
     ) -> ContextWindow:
-        """Assemble, persist as configured, and count what was used."""
+        """Assemble a window, persist it as configured, and count the records it used."""
         engine = self._engine
         engine.check_open()
         config = engine.config
@@ -98,7 +98,7 @@ class Reader:
         budget = config.token_budget if max_tokens is None else arguments.as_whole(max_tokens, "max_tokens", 1)
         if budget > config.token_budget:
             raise InvalidValue(field="max_tokens", reason=f"must be at most token_budget = {config.token_budget}")
-        # By vectors alone nothing goes on without one; a search has other legs, which need a part of the deadline.
+        # Ranking by vectors alone needs the query's vector; a search has other legs, which need a part of the deadline.
         alone = config.assembly.relevance == "vector"
 
         def ask(at: ResidentSnapshot) -> tuple[NDArray[np.float32] | None, str | None]:
@@ -121,7 +121,8 @@ class Reader:
                 check("the window was assembled")
                 if self._left_behind(assembled, trajectory_id, claim):
                     return assembled.window
-                engine.snapshot(ReadConsistency.LATEST)  # others took what it had: the next window is to know
+                # Another process consumed its injections: the next attempt must know.
+                engine.snapshot(ReadConsistency.LATEST)
             except BaseException:
                 self._pending.give_back(claim)
                 raise
@@ -129,7 +130,7 @@ class Reader:
             consumed |= frozenset(claim.rows)
 
     def assemble_only(self, trajectory_id: uuid.UUID, max_tokens: int) -> ContextWindow:
-        """Assemble without a query, leaving nothing behind: what a checkpoint keeps."""
+        """Assemble without a query and without side effects: the window that a checkpoint stores."""
         snapshot = self._engine.snapshot()
         budget = min(max_tokens, self._engine.config.token_budget)
         return self._assemble(snapshot, trajectory_id, budget, _NO_QUERY, None, None, None).window
@@ -145,7 +146,7 @@ class Reader:
         extra_sections: Mapping[str, str | None] | None,
         once: tuple[OneShot, ...] = (),
     ) -> Assembled:
-        """Assemble for a query; None stands for what the last user turn asks, or the goal."""
+        """Assemble for a query; None stands for the last user turn, or the goal."""
         engine = self._engine
         now = engine.clock.now_us()
         degraded: tuple[str, ...] = ()
@@ -208,7 +209,7 @@ class Reader:
         )
 
     def _left_behind(self, assembled: Assembled, trajectory_id: uuid.UUID, claim: Claim) -> bool:
-        """Keep a window and what it leaves behind; return whether it stands, as what it took was still there."""
+        """Store a window and its side effects; return False if its injections were consumed by another process."""
         engine = self._engine
         config = engine.config
         window = assembled.window
@@ -282,12 +283,12 @@ class Reader:
         return CaliberConfig.from_canonical(plans.codec.decode(rows[0]).body)
 
     def _own(self, window: StoredWindow) -> None:
-        """Windows hold what their principal saw: others do not get to read it."""
+        """Windows hold what their principal could see: other principals may not read them."""
         if not self._principal.admin and principal_of(window.record) != self._label:
             raise NotFound(entity_type="context_window", id=window.window_id)
 
     def replay(self, window_id: uuid.UUID) -> ContextWindow:
-        """Return a persisted window again, byte for byte, by running ranking and fill anew."""
+        """Return a persisted window byte for byte, by running ranking and fill again."""
         from caliber.context.explain.replayer import replay
 
         window = self.stored_window(window_id)
@@ -295,7 +296,7 @@ class Reader:
         return replay(window.record, self.config_of(window), StoredContents(self._engine))
 
     def explain(self, window_id: uuid.UUID, exclusion: uuid.UUID | None) -> dict[str, Any]:
-        """Return why everything in a window is there, and what is not; or why one record is or is not."""
+        """Return why each record of a window was included or excluded, or the reason for one record."""
         from caliber.context.explain.explainer import explain
 
         window = self.stored_window(window_id)
@@ -347,11 +348,11 @@ class Reader:
                 events = [shown for event in events if (shown := self.event_filter(event)) is not None]
             if len(events) >= count or len(rows) < asked:
                 return events[:count]
-            asked *= _MORE  # what may not be heard of takes no place
+            asked *= _MORE  # events that the principal may not see do not count
 
 
 def open_windows(engine: Engine) -> None:
-    """Add what the windows of all principals share."""
+    """Register the parts that the windows of all principals share."""
     engine.add(PendingInjections(engine.memory))
     engine.add(WindowLog())
 
@@ -366,7 +367,7 @@ def _owners_used(window: ContextWindow) -> Iterator[tuple[str, uuid.UUID]]:
 
 
 class _Stored:
-    """Builds what is kept of a window, once, when it is needed."""
+    """Builds the stored form of a window, once, on first use."""
 
     __slots__ = ("_assembled", "_config_hash", "_ttl_ms")
 

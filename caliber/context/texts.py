@@ -79,7 +79,7 @@ class TurnText:
     @property
     def speaker(self) -> str:
         """The speaker shown in a passage: the name, if there is one."""
-        # What heads a passage is one line between brackets, whatever somebody calls himself.
+        # The header of a passage is one line between brackets, whatever characters a speaker's name has.
         name = _UNNAMED.sub(" ", self.name or "").strip()
         if self.role == "tool":
             return f"tool {name}" if name else "tool"
@@ -128,9 +128,9 @@ class Speaking(Protocol):
 class RenderedTexts:
     """The texts of a window, by place in the canonical order.
 
-    ``texts`` holds at least what is included, as it enters; ``whole`` what was cut, as it was before; ``parts`` gives
-    turns in parts, for messages; ``cut_turns`` those turns that were cut; ``cuts`` where each text was cut;
-    ``shortened`` what entered in short because its rule says so, before any cut.
+    ``texts`` holds at least the included texts, as they enter; ``whole`` the cut ones before the cut; ``parts`` gives
+    turns in parts, for messages; ``cut_turns`` the turns that were cut; ``cuts`` the position of each cut;
+    ``shortened`` the texts that were abridged by their rule, before any cut.
     """
 
     texts: dict[int, str]
@@ -140,7 +140,7 @@ class RenderedTexts:
     cuts: dict[int, Cut] = field(default_factory=dict)
     shortened: dict[int, Cut] = field(default_factory=dict)
     speakers: dict[int, str] = field(default_factory=dict)
-    """Who says each line of a passage."""
+    """The speaker of each line of a passage."""
     passages: Speaking | None = None
     """Gives recalled turns in parts."""
 
@@ -195,7 +195,7 @@ def render_columns(relation: Relation, columns: Sequence[Sequence[Any]]) -> list
 
 
 def _listed(relation: Relation, values: Sequence[Any]) -> str:
-    """Return a record as an item of a list: what its fields say, one without a value left out."""
+    """Return a record as a list item: its fields with values."""
     rendered = [
         (column, _plain(column, value))
         for column, value in zip(map(relation.column, relation.in_windows.shown), values, strict=True)
@@ -225,12 +225,12 @@ def day_text(day: int) -> str:
 
 
 def passage_lead(line: str, speaker: str, day: int) -> str:
-    """Return the first line of a passage: who said it, and on which day."""
+    """Return the first line of a passage: its speaker and day."""
     return f"[{speaker}, {day_text(day)}] {line[len(speaker) + 2 :]}"
 
 
 def text_of_content(relation: Relation, content: Mapping[str, Any]) -> str:
-    """Return the text of a record from its content columns; a field that is gone by now says nothing."""
+    """Return the text of a record from its content columns; a field that no longer exists is left out."""
     return render_columns(relation, [[content.get(name)] for name in relation.in_windows.shown])[0]
 
 

@@ -47,7 +47,7 @@ def rule_id_of(code: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """All that was decided about one window's candidates, in canonical order.
+    """All decisions about one window's candidates, in canonical order.
 
     Shapes: sizes ``int64[n]`` lengths before any cut, -1 where no text was looked at; shown the same, after cuts.
     Units: ``counts`` the tokens of finished sections by index, where lengths do not add up; None where they do.

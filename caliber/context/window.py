@@ -43,7 +43,7 @@ from caliber.model.time import from_us
 from caliber.model.windows import ContextSection, ContextWindow, Message, SourceRef
 
 MEMORY: Final = "memory"
-"""The name of the message that holds what follows the query."""
+"""The name of the message that holds the records that follow the query."""
 IdOf = Callable[[int], uuid.UUID | None]
 _VERSION_8: Final = (0xF << 76, 0x8 << 76)
 _VARIANT: Final = (0x3 << 62, 0x2 << 62)
@@ -53,7 +53,7 @@ def build_window(facts: WindowFacts, decided: Decided, rendered: RenderedTexts, 
     """Return the window of these decisions and texts."""
     plan = decided.plan
     sections: list[ContextSection] = []
-    # What stands before the older turns, what follows them, and the turns of either part of the conversation.
+    # The sections before the older turns, those after them, and the turns of both parts of the conversation.
     bodies: tuple[list[str], list[str]] = ([], [])
     turns: tuple[list[int], list[int]] = ([], [])
     stable = length = 0
@@ -192,7 +192,7 @@ def filled_sections(decided: Decided) -> list[FilledSection]:
 
 
 def used_tokens(decided: Decided, sections: list[FilledSection]) -> int:
-    """Return the tokens of a window of these sections, what each message costs included."""
+    """Return the tokens of a window of these sections, including the cost of each message."""
     return sum(item.tokens for item in sections) + message_tokens(decided.plan, sections)
 
 
@@ -277,7 +277,7 @@ def _section(facts: WindowFacts, decided: Decided, item: FilledSection, content:
 
 
 def _messages(lead: str, older: list[TurnText], following: str, current: list[TurnText]) -> tuple[Message, ...]:
-    """Return a window as messages: what follows the query is one of its own, never part of the system message."""
+    """Return a window as messages: records that follow the query are a separate message, not in the system one."""
     return (
         *((Message("system", lead),) if lead else ()),
         *(turn.message() for turn in older),

@@ -13,7 +13,7 @@ from caliber.storage.waiting import Event, Worker
 
 
 class BackgroundThread:
-    """A thread of its own that waits first; ``stop`` ends the wait, or waits for a call under way."""
+    """A thread that waits before its first call; ``stop`` ends the wait, or waits for a running call."""
 
     def __init__(self, name: str, *, wait_ms: int, failed: Callable[[str, CaliberError], None]) -> None:
         self._name = name
@@ -60,9 +60,9 @@ class PeriodicTask(BackgroundThread):
 
 
 class DelayedTask(BackgroundThread):
-    """Calls ``task`` once, ``after_ms`` from now; 0 never does.
+    """Calls ``task`` once, ``after_ms`` from now; 0 means never.
 
-    ``task`` is told how to ask whether it is to end early.
+    ``task`` receives a function that returns whether it should end early.
     """
 
     def __init__(

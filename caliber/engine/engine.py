@@ -169,21 +169,21 @@ class Engine:
         _engines.add(self)
 
     def abandon(self) -> None:
-        """Release what an opening that failed had begun: threads too, whose owner nobody will ever hold."""
+        """Release what a failed opening had started, including its threads."""
         self._state = "closed"
         for task in self._background:
             task.stop()
         self._close_followers()
         behind: WriteBehind | None = getattr(self, "behind", None)
         if behind is not None:
-            with contextlib.suppress(CaliberError):  # what made the opening fail is what the caller hears
+            with contextlib.suppress(CaliberError):  # the caller gets the error that made the opening fail
                 behind.close(self.config.write_behind.shutdown_ms)
         self.store.close()
 
     # --- parts of the rooms above ------------------------------------------------------------------
 
     def add(self, part: object) -> None:
-        """Keep what a room has once a tenant; services find it by its type."""
+        """Register a subsystem's part; services find it by its type."""
         self._parts[type(part)] = part
 
     def part(self, kind: type[T]) -> T:
@@ -204,7 +204,7 @@ class Engine:
         self.summarization = self.providers.summarization()
 
     def _record_evaluator(self) -> None:
-        """Put into the event log what kept compiled code from being kept: opening is slower, and nothing else."""
+        """Log an error that kept compiled code out of the cache: only opening gets slower."""
         for problem in () if self.evaluator.code is None else self.evaluator.code.problems:
             error = InvalidConfigValue(field="cache_dir", value=self.config.cache_dir, reason=problem)
             self.record_error("evaluator", error)
@@ -323,7 +323,7 @@ class Engine:
         return result
 
     def publish(self, event: Event) -> None:
-        """Tell subscribers, and queue a trace event for the log; audit events are in the log already."""
+        """Notify subscribers, and queue a trace event for the log; audit events are in the log already."""
         if event.family is not EventFamily.AUDIT and self.config.write_behind.trace_enabled:
             self.behind.put((self.log, None, event))
         if not self.bus.idle:
@@ -369,14 +369,14 @@ class Engine:
             worker.committed(changes)
 
     def _missed(self) -> None:
-        """Have those look through the store who may not have heard of a commit of ours: somebody was interrupted."""
+        """Make the workers rescan the store: an interrupted thread may not have notified them of its commit."""
         for worker in self._followers:
             worker.loaded()
 
     # --- failures behind the caller's back: recorded, never silent --------------------------------
 
     def record_error(self, where: str, error: BaseException) -> None:
-        """Log what went wrong where no caller is told, or is told in other words."""
+        """Log an error that no caller receives, or receives in other words."""
         if self._state != "open":
             return
         try:
@@ -387,7 +387,7 @@ class Engine:
     def record(self, event: Event) -> None:
         """Queue an event for the log without ever waiting."""
         if not self.behind.offer((self.log, None, event)):
-            # The log itself is full or closed, which its own callers are told; here only the count can be kept.
+            # The log itself is full or closed, and its own callers get that error; here it can only be counted.
             self.unrecorded_errors += 1
 
     def _subscriber_failed(self, event: Event, error: Exception) -> None:
@@ -404,14 +404,14 @@ class Engine:
                 stack.callback(worker.drain)
 
     def close(self) -> None:
-        """Drain what is queued within ``shutdown_ms`` and release everything; closing twice changes nothing.
+        """Drain the queues within ``shutdown_ms`` and release everything; closing twice is harmless.
 
-        Interrupted (Ctrl-C, a time limit), it goes on where it was when it is called again.
+        If interrupted (Ctrl-C, a time limit), it continues when it is called again.
         """
         with self._closing, unbounded():
             if self._released or self._state == "forked":
                 return
-            # First of all: calls of other threads would keep what is drained from ever running dry.
+            # This comes first: calls of other threads would keep the queues from running dry.
             self._state = "closed"
             self._stopped.set()
             for task in self._background:
@@ -439,7 +439,7 @@ class Engine:
             raise failure
 
     def _close_behind(self) -> None:
-        """Drain what reads left behind; where the tenant has moved away, nobody takes it any more."""
+        """Drain the write-behind queue; where the tenant has moved away, nothing accepts the entries any more."""
         try:
             self.behind.close(0 if self._moved is not None else self.config.write_behind.shutdown_ms)
         except Unavailable as error:

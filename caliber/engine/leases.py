@@ -28,8 +28,8 @@ WAIT_STEP_S: Final = 0.005
 class LockService:
     """Acquires, renews and releases locks of one tenant, for a principal.
 
-    An admin names any holder. Everybody else holds locks as itself only, by its label (``agent:planner``); of others'
-    locks it is told nothing but that they are in the way.
+    An admin may name any holder. Any other principal holds locks as itself only, by its label (``agent:planner``); it
+    does not learn who holds a lock that blocks it.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class LockService:
         self._check = check
         self._lease_ms = lease_ms
         self._principal = principal
-        """None: the engine itself, which may do what an admin may."""
+        """None: the engine itself, with the rights of an admin."""
 
     def _is_own(self, holder: str) -> bool:
         who = self._principal
@@ -62,7 +62,7 @@ class LockService:
         wait_ms: int = 0,
         deadline_ms: int | None = None,
     ) -> Lock:
-        """Take a lock for ``lease_ms``, or for the configured ``lock_timeout``.
+        """Acquire a lock for ``lease_ms``, or for the configured ``lock_timeout``.
 
         The same holder asking again renews it under a new token.
 
@@ -121,7 +121,7 @@ class LockService:
                 lock = _held(uow, token, holder)
             except LockExpired:
                 return False
-            # The row stays as the newest token of its resource, so that tokens go on rising. It is over for good,
+            # The row stays as the newest token of its resource, so that tokens keep rising. The lease is over for good,
             # also when the clock is put back.
             uow.update(LOCK, dataclasses.replace(lock, expires_at=EPOCH))
             return True
@@ -155,7 +155,7 @@ class LockService:
 
 
 def locks_for(locks: LockService, principal: Principal) -> LockService:
-    """Return the locks as a principal acquires and sees them; no method, as callers may not choose who they are."""
+    """Return the lock service of a principal; it is not a public method, as callers may not choose who they are."""
     return LockService(locks._store, check=locks._check, lease_ms=locks._lease_ms, principal=principal)
 
 

@@ -11,9 +11,10 @@ LOOK_SHARE: Final = 0.01
 """Most of the time that such looks may take, in a large store that others write to all the time."""
 
 REST_PARTS: Final = 4.0
-"""The rest after a small piece of work, as a multiple of the time that the work took.
+"""The rest after a batch, as a multiple of the time that the batch took.
 
-Writers take turns, and the worker's turn is nobody's call: what others write meanwhile shares one transaction of it.
+Writers take turns. No caller waits for the worker's transaction, so the requests of other writers can gather for the
+next one.
 """
 
 REST_MAX_S: Final = 0.05
@@ -28,7 +29,9 @@ REPORT_S: Final = 1.0
 
 
 def foreign_wait_s(looked_s: float) -> float:
-    """Return how long to wait before looking for what others left; ``looked_s`` is how long the last look took."""
+    """Return how long to wait before the next scan for other processes' leftovers; ``looked_s`` is the last scan's
+    time.
+    """
     return max(FOREIGN_S, looked_s / LOOK_SHARE)
 
 

@@ -22,7 +22,7 @@ Provider = TypeVar("Provider")
 
 
 def check_provider(provider: object, field: str) -> None:
-    """Raise DTypeError for what is no embedding provider."""
+    """Raise DTypeError for an object that is no embedding provider."""
     if not isinstance(provider, EmbeddingProvider):
         raise DTypeError(field=field, expected="an EmbeddingProvider", got=type(provider).__name__)
 
@@ -58,7 +58,7 @@ class Providers:
         self._embedding: EmbeddingProvider | None = None
 
     def embedding(self) -> tuple[EmbeddingProvider | None, bool]:
-        """Return the embedding provider, if there is one, and whether its vectors are worth keeping in the store.
+        """Return the embedding provider, if there is one, and whether its vectors are worth caching in the store.
 
         Raises: DTypeError for what is none, MultipleErrors for one of other dimensions.
         """
@@ -74,7 +74,7 @@ class Providers:
         return given, durable
 
     def previous(self) -> tuple[EmbeddingProvider | None, bool]:
-        """As ``embedding``, of the provider before this one. Raises: DTypeError for what is none."""
+        """As ``embedding``, for the previous provider. Raises: DTypeError for an object that is no provider."""
         given, settings = self._given_previous, self._config.previous_embedding_provider
         durable = given is not None or (settings is not None and is_costly(settings))
         if given is None and settings is not None:
@@ -84,7 +84,7 @@ class Providers:
         return given, durable
 
     def summarization(self) -> SummarizationProvider | None:
-        """Return the summarization provider, if there is one; that of ``embedding`` compares sentences for it.
+        """Return the summarization provider, if there is one; it may use the embedding provider to compare sentences.
 
         Raises: DTypeError for what is none.
         """
@@ -106,6 +106,6 @@ class Providers:
         return provider
 
     def close(self) -> None:
-        """Release what was made here."""
+        """Close the providers that were built here."""
         for provider in self._owned:
             provider.close()

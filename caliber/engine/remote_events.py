@@ -36,7 +36,7 @@ class RemoteEvents:
             self.on_gap("memory could not be brought up to date", None)
 
     def on_event(self, event: Event) -> None:
-        # Access is decided from memory: while memory is behind, only subscribers who may see all get the event.
+        # Access is decided from memory: while memory lags, only subscribers who may see everything get the event.
         self._bus.publish_from_elsewhere(event, to_all=not self._is_blind)
 
     def on_gap(self, reason: str, last: Event | None) -> None:

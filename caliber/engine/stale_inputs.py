@@ -25,7 +25,7 @@ def erasures(engine: Engine) -> int:
 
 
 def check_erasures(uow: UnitOfWork, before: int | None, now: int | None = None) -> None:
-    """Refuse to write what was made of sources that were read before an erasure; ``now`` is how many there are.
+    """Refuse to write a result whose sources were read before an erasure; ``now`` is the number of erasures.
 
     Raises: StaleInputs.
     """

@@ -37,7 +37,7 @@ _BATCH = 512
 
 _OF_THE_STORE: Final = (Unavailable, SchemaMismatch, TransactionFailed)
 _OF_AN_ENTRY: Final = (StorageError, ValidationError, ValueError, TypeError, ArithmeticError)
-"""Errors of a value that is none, too large, or against a rule of the schema."""
+"""Errors of an invalid value: wrong type, too large, or against a rule of the schema."""
 
 
 class Deferred:
@@ -51,7 +51,7 @@ class Deferred:
         return new
 
     def make(self, items: dict[Hashable, Any]) -> None:
-        """Make in place what callers left to be made; called by the writing thread, before each attempt to write."""
+        """Build in place the rows that readers deferred; the writing thread calls it before each attempt to write."""
 
     def write(self, uow: UnitOfWork, items: Iterable[Any]) -> None:
         """Write items in a transaction that they share with other kinds."""
@@ -104,7 +104,7 @@ class _Batch:
 class WriteBehind:
     """A bounded queue and the thread that empties it.
 
-    ``failed`` hears of each entry that was set aside.
+    ``failed`` is called with each entry that was set aside.
     """
 
     def __init__(
@@ -167,15 +167,14 @@ class WriteBehind:
         return None
 
     def _make_room(self) -> int:
-        """Wait until there is room; return how many entries wait.
+        """Wait until there is room; return the number of queued entries.
 
-        What fails is tried again and kept meanwhile; only when there is no room left for more does the reader hear.
-        Raises: Unavailable, also when the deadline of the call passed.
+        A failed write is retried and its entries are kept; the reader gets the error only when the queue is full.
         """
         if self._stop:
             raise Unavailable("the handle is closed", reason="closed", retryable=False)
         while (size := self._queue.size) >= self._queue_max:
-            # The reader waits: losing what it leaves behind is worse than being slow.
+            # The reader waits: losing its entries would be worse than being slow.
             self._urgent = True
             self._condition.notify_all()
             left_s = remaining_s()
@@ -204,7 +203,7 @@ class WriteBehind:
     # --- writing out -----------------------------------------------------------------------------
 
     def flush(self, timeout_ms: int | None = None) -> None:
-        """Return once everything queued before this call is on disk, whatever others go on queueing.
+        """Return once everything queued before this call is on disk; later entries do not prolong the wait.
 
         Raises: Unavailable when writing failed, or when ``timeout_ms`` passed.
         """
@@ -231,7 +230,7 @@ class WriteBehind:
                     self._raise_failure()  # tried again since this call began, and failed again
 
     def close(self, timeout_ms: int) -> None:
-        """Write out what is queued, within ``timeout_ms``, and stop."""
+        """Write out the queue, within ``timeout_ms``, and stop."""
         try:
             self._drain(timeout_ms, to_the_end=True)
         finally:
@@ -284,9 +283,9 @@ class WriteBehind:
                     self._condition.wait(_RETRY_S)
 
     def _write(self, batch: _Batch) -> tuple[_Batch, CaliberError | None]:
-        """Write a batch; return what of it is still to be written, and why.
+        """Write a batch; return the entries still to be written, and the failure.
 
-        Where it is not the store that fails, each entry is written alone, and those that cannot be are set aside.
+        If the store itself did not fail, each entry is written alone, and the ones that fail are set aside.
         """
         failure = self._written(batch)
         if failure is None:
@@ -315,7 +314,7 @@ class WriteBehind:
             self._failed("write-behind: an entry was set aside", failure)
 
     def _written(self, batch: _Batch) -> CaliberError | None:
-        """Write a batch in one transaction; return what failed."""
+        """Write a batch in one transaction; return the failure."""
 
         def work(uow: UnitOfWork) -> None:
             # In one order: writers of other processes wait for the same rows.
@@ -330,7 +329,7 @@ class WriteBehind:
         except CaliberError as error:
             return error
         except Exception as error:
-            # Whatever it was, the thread goes on and who waits for it hears of it.
+            # Whatever the error is, the thread goes on, and the callers of ``flush`` get it.
             failure = InternalError(
                 f"write-behind failed: the writes after a read could not be made: {type(error).__name__}"
             )
@@ -343,7 +342,7 @@ class WriteBehind:
 
 def _of_the_store(failure: CaliberError) -> bool:
     """Return whether it may be that nothing can be written, rather than one entry; only then does trying again help."""
-    if failure.context.get("field") == "clock":  # the writing thread asked it, and may be told better the next time
+    if failure.context.get("field") == "clock":  # raised to the writing thread; a later attempt may report another one
         return True
     cause = failure.__cause__ if isinstance(failure, InternalError) else failure
     damaged = failure.context.get("reason") == "corrupt"

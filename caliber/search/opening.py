@@ -40,15 +40,15 @@ class SearchEngine:
         scopes: Iterable[uuid.UUID],
         things: Sequence[tuple[str, str]] = (),
     ) -> ResidentSnapshot:
-        """Return a snapshot that holds what a call about a trajectory needs: the given one, while memory holds all."""
+        """Return a snapshot with the records for a call about a trajectory: the given one if memory holds all."""
         return snapshot if self.records is None else self.records.around(snapshot, trajectory_id, scopes, things)
 
     def warm(self, stopped: Callable[[], bool]) -> None:
-        """Make what the first search would have to make: it need not wait for it then."""
+        """Build the structures that the first search needs, so that it does not wait for them."""
         self.searcher.warm(self._engine.memory.snapshot, stopped)
 
     def forget_words(self) -> None:
-        """Empty what was made of texts: words, their stems, and filters."""
+        """Clear the caches of words, stems and filters."""
         self.filters.clear()
         self.searcher = self._fresh()
         if self.stored is not None:

@@ -18,7 +18,7 @@ from caliber.text.lexicon import Lexicon
 from caliber.text.words import Analyzer
 
 _QUOTES: Final = {'"': '"', "“": "”", "«": "»", "„": "“”"}
-"""Signs that open a quotation, and those that close it."""
+"""Opening and closing quotation marks."""
 
 _OPENING = re.compile(f"[{''.join(_QUOTES)}]")
 _POSSESSIVE = re.compile(r"(?<=\w)['’]s?\Z")
@@ -26,7 +26,7 @@ _REMEMBERED = 1_024
 _REMEMBERED_CHARS = 1_024
 """Queries that are remembered, and how long they may be."""
 CHARS_A_WORD = 64
-"""Of a query, as many times these characters are looked at as words are read: a pasted log must not take seconds."""
+"""Limit on the characters scanned, as a multiple of the words read: a pasted log must not take seconds."""
 _STARRED = re.compile(r"(?<![\w.-])[\w.-]+\*")
 _PREFIX = re.compile(r"(?<![\w*])\w[\w.-]+")
 
@@ -69,7 +69,7 @@ class QueryReader:
 
     def read(self, text: str, clock: Callable[[], date]) -> Query:
         """Return the parsed query; "last week" is relative to the day of ``clock``."""
-        # An agent asks the same at every step of its work: what depends on no clock is understood once.
+        # An agent repeats a query at every step of its work: a parse that does not depend on the clock is cached.
         short = len(text) <= _REMEMBERED_CHARS
         known = self._remembered.get(text) if short else None
         if known is not None:
@@ -95,7 +95,7 @@ class QueryReader:
         return read
 
     def _analyzed(self, text: str, when: Interval | None) -> Query:
-        # The days are a leg of their own: as words they would find every text that names the month.
+        # The days are a separate leg: as words they would match every text that names the month.
         rest = text if when is None else f"{text[: when.start]} {text[when.end :]}"
         raw = [word.decode("utf-8") for word in words_of(rest.encode("utf-8", "replace"))]
         terms: dict[str, bool] = {}
@@ -104,7 +104,7 @@ class QueryReader:
         phrases: dict[tuple[str, ...], None] = {}
         for word in raw[: self._max_words]:
             analysis = self._analyzer.cached(word)
-            # Whose it is names somebody too; stems are cut already.
+            # A possessive names somebody too; stems have no ending.
             parts.extend(_POSSESSIVE.sub("", part) if "'" in part or "’" in part else part for part in analysis.parts)
             alone = analysis.parts[0] if len(analysis.parts) == 1 else None
             is_stop_word = alone in self._lexicon.stop_words
@@ -122,7 +122,7 @@ class QueryReader:
         prefixes = list(islice(_prefixes(rest), self._max_words + 1))
         cut = max(len(raw), len(quotations), len(prefixes)) > self._max_words
         kept = tuple(term for term, is_stop_word in terms.items() if not is_stop_word)
-        # Words that say nothing are looked for only where nothing else is asked: beside days ("in May") there is.
+        # Stop words are searched only where the query has nothing else: with days ("in May") it has.
         enough = bool(kept) or when is not None
         return Query(
             text=text,
@@ -142,7 +142,7 @@ class QueryReader:
         )
 
     def name(self, parts: tuple[str, ...]) -> tuple[str, ...]:
-        """Return a name as a query would name it; empty for one that says nothing."""
+        """Return a name as a query would spell it; empty if only stop words remain."""
         return () if all(part in self._lexicon.stop_words for part in parts) else parts
 
     def _parts_of(self, text: str) -> tuple[str, ...]:
@@ -154,12 +154,12 @@ class QueryReader:
         return self._daylike.search(text.casefold()) is not None
 
 
-# Each looks at a text once, whatever signs it is made of: a query may be a megabyte of opening quotes.
+# Each scans a text once, whatever signs it consists of: a query may be a megabyte of opening quotes.
 
 
 def _quotations(text: str) -> Iterator[str]:
-    """Yield what stands in quotes; an opening sign without its closing one quotes nothing."""
-    closing: dict[str, int] = {}  # where the next sign of a sort is; the end of the text where there is none
+    """Yield the quoted parts; an opening sign without its closing one quotes nothing."""
+    closing: dict[str, int] = {}  # position of the next sign of each sort; the end of the text if there is none
 
     def close(sign: str, at: int) -> int:
         if closing.get(sign, -1) <= at:
@@ -179,7 +179,7 @@ def _quotations(text: str) -> Iterator[str]:
 
 
 def _prefixes(text: str) -> Iterator[str]:
-    """Yield what stands before each ``*`` of the form ``back*``."""
+    """Yield the text before each ``*`` of the form ``back*``."""
     for run in _STARRED.finditer(text) if "*" in text else ():
         found = _PREFIX.search(text, run.start(), run.end() - 1)
         if found is not None:

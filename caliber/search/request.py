@@ -41,9 +41,9 @@ class Request:
     """The text as it was understood, where it was read already."""
     where: Where | None = None
     texts: Texts = held_texts
-    """Reads what a filter compares of texts."""
+    """Reads the texts that a filter compares."""
     floor: bool = True
-    """Whether only what reaches the floor is found."""
+    """Whether only records above the relevance floor are found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +63,14 @@ class Asked:
     """Called between statements; raises when the time of the call is up."""
     where: Where | None = None
     floor: bool = True
-    """Whether only what reaches the floor is found."""
+    """Whether only records above the relevance floor are found."""
     reach: Mapping[str, Sequence[Predicate | None]] = field(default_factory=dict)
     """Conditions by kind, of which a record has to meet one besides, and meets none but that; of other kinds none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The hits, how the query was understood, and what each leg counted for."""
+    """The hits, the parsed query, and the weight of each leg."""
 
     found: list[Found]
     query: Query | None
@@ -104,8 +104,8 @@ class Pool:
 class Relevance:
     """The relevance of rows of one kind, and the share of each part; 0 for a row that is not found.
 
-    A row is found if a leg found it and it reaches the floor. ``strength`` in [0, 1] says how good the best evidence of
-    any row scored with these is: scores compare within one search, their products with its strength between searches.
+    A row is found if a leg found it and it reaches the floor. ``strength`` in [0, 1] measures the best evidence of any
+    row scored with these: scores compare within one search, their products with its strength between searches.
 
     Shapes: rows ``int64[n]``, scores ``f32[n]`` in [0, 1], parts ``f64[n]`` by name.
     """

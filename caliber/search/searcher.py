@@ -77,7 +77,7 @@ class Searcher:
         return self._reader.read(text, clock)
 
     def _spelt(self, names: Sequence[str]) -> list[tuple[str, ...]]:
-        """Return names as queries would name them. Their words stand in the texts, so they are known already."""
+        """Return names as queries would spell them. Their words occur in the texts, so they are indexed already."""
         spelling = self.keywords.dictionary.spellings([name.encode("utf-8", "replace") for name in names])
         return [self._reader.name(parts) for parts in spelling]
 
@@ -90,7 +90,7 @@ class Searcher:
         return self._visible_cache.of(owners, readers, as_of_us, now_us)
 
     def warm(self, snapshot: ResidentSnapshot, stopped: Callable[[], bool]) -> None:
-        """Make what the first search would have to make: words of texts, vectors of words; a batch after another."""
+        """Build the structures that the first search needs, batch by batch: words of texts, vectors of words."""
         for kind in self.kinds:
             while not stopped() and not self.keywords.advance(snapshot[kind]):
                 pass
@@ -136,7 +136,7 @@ class Searcher:
     def relevance(
         self, request: Request, pools: Sequence[Pool], *, together: bool = False
     ) -> tuple[list[Relevance], str | None]:
-        """Return how relevant the records of each pool are, and what to say of a leg that is missing.
+        """Return the relevance of the records of each pool, and a note on a missing leg.
 
         Each pool is searched by itself, so that a score compares within its pool, and is what a search of that kind
         alone gives; so is the floor. ``together`` searches all pools at once, each of another kind: then scores compare
@@ -167,7 +167,7 @@ class Searcher:
         return out, degraded
 
     def found(self, pools: Sequence[Pool], request: Request, limit: int) -> tuple[list[Relevance], str | None]:
-        """Return the ``limit`` best records of all pools together, by pool, and what to say of a missing leg.
+        """Return the ``limit`` best records of all pools together, by pool, and a note on a missing leg.
 
         Unlike ``relevance``, scores compare across pools: they are those of one search of all their kinds.
         """
@@ -206,7 +206,7 @@ class Searcher:
     def _scored(
         self, searched: Sequence[Searched], query: Query, request: Request, *, whole: bool = False, beyond: bool = True
     ) -> _Scored:
-        """Score the candidates; ``whole`` asks for what is below the floor of all of them, not only of the best."""
+        """Score the candidates; ``whole`` evaluates the floor for all of them, not only for the best."""
         links = self._link_graph(request, searched)
         weights, degraded = self._weights(request, links)
         nearest = self._nearest(searched, request, weights, beyond=beyond)
@@ -226,7 +226,7 @@ class Searcher:
         return _Scored(floored, reached, weights, degraded, names, before)
 
     def _most(self, request: Request) -> int:
-        """Return how many of the best of a kind are looked at."""
+        """Return how many of the best of a kind are evaluated."""
         return max(request.limit, _DIVERSE_POOL) if self._settings.diversity else request.limit
 
     def _link_graph(self, request: Request, searched: Sequence[Searched]) -> LinkGraph | None:
@@ -238,7 +238,7 @@ class Searcher:
         return fusion.effective_weights(self._settings.weights, missing), degraded
 
     def _missing(self, request: Request, links: LinkGraph | None) -> tuple[list[str], str | None]:
-        """Return the legs that are not to be had, and what to say of it if the configuration counts on them."""
+        """Return the legs that are unavailable, and a note if the configuration counts on them."""
         counts = self._settings.weights.graph > 0
         linked = counts and (
             self._graph.has_links(links)
@@ -254,7 +254,9 @@ class Searcher:
     def _nearest(
         self, searched: Sequence[Searched], request: Request, weights: Mapping[str, float], *, beyond: bool
     ) -> Nearest:
-        """Return the candidates of the vector leg, as many whatever the limit is, and what is near beyond them."""
+        """Return the candidates of the vector leg, whose number does not depend on the limit, and near rows beyond
+        them.
+        """
         settings = self._settings
         if request.vector is None or request.space_id is None or not weights["vector"]:
             return Nearest([np.zeros(0, np.float32) for _ in searched], compared=False)
@@ -291,7 +293,7 @@ class Searcher:
         if settings.fusion == "rrf":
             legs = fusion.ranked_legs(searched, legs, settings)
         boosts = self._boosts(searched, query, names, request.now_us)
-        # No leg left, and nothing that moves up: what counts against a hit counts in full.
+        # No leg is left, and no boost applies: penalties count in full.
         total = (sum(weights.values()) + sum(max(weight, 0.0) for _, weight, _ in boosts)) or 1.0
         most = self._most(request)
         out = []
@@ -320,7 +322,7 @@ class Searcher:
         request: Request,
         links: LinkGraph | None,
     ) -> tuple[fusion.Legs, Reached]:
-        """Follow links from the best of words and vectors, and make candidates of what they lead to."""
+        """Follow links from the best hits by words and vectors, and make candidates of the records they lead to."""
         own, neighbours, vector = (fusion.dense_legs(searched, parts) for parts in legs[:3])
         graph = [np.zeros(len(scores)) for scores in own]
         reached = self._graph.reach(
@@ -332,7 +334,7 @@ class Searcher:
                 count = len(item.rows)
                 own[place], neighbours[place] = padded(own[place], count), padded(neighbours[place], count)
                 vector[place], graph[place] = padded(vector[place], count), np.zeros(count)
-                # A seed that the filters leave out may say more than any hit: what it brings is 1 at the most.
+                # A seed that the filters exclude may score higher than any hit: its contribution is at most 1.
                 graph[place][places] = np.minimum(scores, 1.0)
         return fusion.Legs(*(list(map(fusion.values, scores)) for scores in (own, neighbours, vector, graph))), reached
 
@@ -425,7 +427,7 @@ def _found(searched: Sequence[Searched], joined: Sequence[fusion.Joined], best: 
 def _filled_up(searched: Sequence[Searched], scored: _Scored, most: int) -> list[tuple[int, int, float]]:
     """Return the nearest records beyond the candidates that fill up a limit.
 
-    Its scores lie below those of all that was found, and are the same whatever the limit is.
+    Their scores lie below those of all found records, and do not depend on the limit.
     """
     out: list[tuple[int, int, float]] = []
     if not scored.beyond or most <= 0:
@@ -448,10 +450,10 @@ def _relevance(
     rows: Ints,
     rest: Sequence[tuple[int, int, float]] = (),
 ) -> Relevance:
-    """Return how relevant ``rows`` are, and after them what fills up their limit."""
+    """Return the relevance of ``rows``, and after them the records that fill up their limit."""
     places = item.places_of(rows)
     score = _at(joined.score, places).astype(np.float32)
-    places[score <= 0] = -1  # what is no hit has nothing of any part
+    places[score <= 0] = -1  # a row that is no hit has zero in every part
     none = np.zeros(len(rest))
     near = np.array([value for _, _, value in rest], np.float64)
     given = contributions(joined.parts, item.rows, item.owners.length, places)
@@ -467,7 +469,7 @@ def _relevance(
 
 
 def _at(scores: Floats, places: Ints) -> Floats:
-    """Return the scores at some places among candidates, 0 for a place of -1: what no leg found is none."""
+    """Return the scores at some places among candidates, 0 for a place of -1, which no leg found."""
     out = np.zeros(len(places))
     known = places >= 0
     out[known] = scores[places[known]]

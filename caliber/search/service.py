@@ -68,9 +68,10 @@ Embedded = tuple[NDArray[np.float32] | None, str | None]
 def in_one_space(
     engine: Engine, consistency: ReadConsistency | str | None, ask: Callable[[ResidentSnapshot], T]
 ) -> tuple[ResidentSnapshot, T]:
-    """Return a snapshot to read from, and what ``ask`` got for the embedding space that this very snapshot searches.
+    """Return a snapshot to read from, and the result of ``ask`` for the embedding space that this very snapshot
+    searches.
 
-    Embedding a query takes a while; when another space comes into use meanwhile, it is asked again.
+    Embedding a query takes a while; if the active space changes meanwhile, the query is embedded again.
     """
     before = engine.memory.snapshot
     while True:
@@ -105,7 +106,7 @@ Search = Callable[[Asked], tuple[Outcome, Position]]
 
 
 def _not_ours(snapshot: ResidentSnapshot, configured: EmbeddingSpace) -> str:
-    """Return why nobody here can embed a question for the space that is searched."""
+    """Return why no provider here can embed a query for the space that is searched."""
     own = snapshot.spaces.get(configured.space_id)
     if own is not None and own.state is SpaceState.BUILDING:
         return f"{NO_SPACE}: {own.name}"
@@ -136,7 +137,7 @@ class Searching:
         consistency: ReadConsistency | str | None,
         floor: bool = True,
     ) -> list[SearchResult]:
-        """Search for each query; an empty one asks for what is recent and important.
+        """Search for each query; an empty one returns recent and important records.
 
         All are embedded together, read from one snapshot, and seen from one instant. Without ``floor`` all that a leg
         finds is a hit.
@@ -228,7 +229,7 @@ class Searching:
         return self.embedded_many((query,), snapshot)[0]
 
     def embedded_many(self, queries: Sequence[str], snapshot: ResidentSnapshot) -> list[Embedded]:
-        """Return the vector of each query, or why it has none; all are asked for at once."""
+        """Return the vector of each query, or why it has none; all are embedded in one request."""
         embedder = self._embeddings.embedder
         if embedder is None:
             return [(None, NO_PROVIDER)] * len(queries)
@@ -339,7 +340,7 @@ class Searching:
         return float(scores[0]) if present[0] else None
 
     def sees(self, relation: Relation, record_id: uuid.UUID) -> bool:
-        """Return whether a record of a relation is there and may be read."""
+        """Return whether a record of a relation exists and may be read."""
         found = self._engine.memory.snapshot.locate(record_id.bytes)
         return found is not None and found[0].relation.name == relation.name and self.readers.allows(*found)
 

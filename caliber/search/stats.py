@@ -41,9 +41,9 @@ class TermCounts(Protocol):
 
 @dataclass(slots=True)
 class StoredStats:
-    """CorpusStats of some kinds. ``linked``: whether any two visible records are.
+    """CorpusStats of some kinds. ``linked``: whether any two visible records are linked.
 
-    ``ask`` counts in the database; without it what has not been counted is nowhere.
+    ``ask`` counts in the database; without it, an uncounted term occurs nowhere.
     """
 
     kinds: Mapping[str, KindStats]
@@ -52,7 +52,7 @@ class StoredStats:
     known: dict[str | Interval, Mapping[str, int]] = field(default_factory=dict)
 
     def of(self, kinds: Iterable[str]) -> StoredStats:
-        """Return the figures of some of the kinds; what is counted is known to both."""
+        """Return the statistics of some of the kinds; both share the counts made so far."""
         return replace(self, kinds={kind: self.kinds[kind] for kind in kinds if kind in self.kinds})
 
     def detached(self) -> StoredStats:
@@ -65,7 +65,7 @@ class StoredStats:
         return sum(stats.texts for stats in self.kinds.values())
 
     def today(self, now_us: int) -> date:
-        """Return the day of the newest record in sight, or today if that is earlier."""
+        """Return the day of the newest visible record, or today if that is earlier."""
         known = [stats.newest_us for stats in self.kinds.values() if stats.newest_us is not None]
         return from_us(min(now_us, max(known)) if known else now_us).date()
 
@@ -95,6 +95,6 @@ class StoredStats:
         return stats.terms / stats.texts if stats.texts else 0.0
 
     def rarity(self, term: str) -> float:
-        """Return how rare a term is: what candidates are chosen by."""
+        """Return the rarity of a term, by which candidates are chosen."""
         count = self.count(term)
         return math.log(1 + (self.texts - count + 0.5) / (count + 0.5))

@@ -14,14 +14,14 @@ from caliber.storage.compile.kept_content import pack_content, unpack_content
 
 
 class StoredContents:
-    """Reads contents from the store: kept versions first, then what is there now."""
+    """Reads contents from the store: kept versions first, then the present ones."""
 
     def __init__(self, engine: Engine, principal: Principal | None = None) -> None:
         self._engine = engine
         self._readers = None if principal is None else Readers(principal)
 
     def content(self, relation: str, ordinal: int, version: int) -> Mapping[str, Any] | None:
-        """Return the content columns of a row as of a version; None when they are gone."""
+        """Return the content columns of a row as of a version; None if they are deleted."""
         name, known = relation, self._engine.store.catalog.by_name.get(relation)
         with self._engine.store.read() as session:
             kept = session.run(self._engine.store.statements["content.at"], (name, ordinal, version))
@@ -31,7 +31,7 @@ class StoredContents:
         return None if row is None or known is None else unpack_content(pack_content(known, row))
 
     def identity(self, relation: str, ordinal: int) -> uuid.UUID | None:
-        """Return the id of a row, also of one that is gone but whose content is kept; else None."""
+        """Return the id of a row, also of a deleted one whose content is kept; else None."""
         name, known = relation, self._engine.store.catalog.by_name.get(relation)
         with self._engine.store.read() as session:
             row = None if known is None else self._row(session, name, ordinal)
@@ -57,12 +57,12 @@ class StoredContents:
         return None if hidden else entity
 
     def relation(self, record_id: uuid.UUID) -> str | None:
-        """Return the relation that a record is in; None for one that is gone."""
+        """Return the relation of a record; None for a deleted one."""
         found = self._engine.memory.snapshot.locate(record_id.bytes)
         return None if found is None else found[0].relation.name
 
     def ordinal(self, record_id: uuid.UUID) -> int | None:
-        """Return the ordinal of a record, also of one that is gone but whose content is kept; None for neither."""
+        """Return the ordinal of a record, also of a deleted one whose content is kept; None for neither."""
         found = self._engine.memory.snapshot.locate(record_id.bytes)
         if found is not None:
             if self.entity(record_id) is None:

@@ -52,11 +52,11 @@ class Follower(Protocol):
 
     @property
     def sequence(self) -> int:
-        """The last commit that the follower knows."""
+        """The last commit that the follower has applied."""
         ...
 
     def follow(self, session: StatementSession) -> None:
-        """Apply what other processes committed up to the session's boundary."""
+        """Apply the commits of other processes up to the session's boundary."""
         ...
 
     def lost(self, error: BaseException) -> None:
@@ -68,9 +68,9 @@ class Follower(Protocol):
         ...
 
     def committed(self, sequence: int, changes: Sequence[RowChange]) -> None:
-        """Called after each commit of ours, in the order of commits, before the writer is released.
+        """Called after each commit of this process, in commit order, before the writer is released.
 
-        What other processes committed before it has been followed by then.
+        Earlier commits of other processes have been applied by then.
         """
         ...
 
@@ -108,7 +108,7 @@ class Store(BulkStore, Protocol):
     capabilities: frozenset[str]
     """The capabilities that a store may lack, and has: by their names in ``caliber.testing.CAPABILITIES``."""
     full_text: FullText | None
-    """None for a database that has no full text of its own; it is searched in memory only."""
+    """None for a database without full text of its own; it is searched in memory only."""
     vector_index: VectorIndexes | None
     """None for a database that compares every vector."""
     eraser: Eraser
@@ -129,7 +129,7 @@ class Store(BulkStore, Protocol):
         ...
 
     def filter(self, predicate: Predicate, relation: Relation) -> StoredFilter:
-        """Return a predicate over a relation that has ordinals as the database is asked for it. Raises: InvalidValue"""
+        """Return a predicate compiled for this database, over a relation that has ordinals. Raises: InvalidValue"""
         ...
 
     def listing(
@@ -148,7 +148,7 @@ class Store(BulkStore, Protocol):
         ...
 
     def follow(self, follower: Follower | None) -> None:
-        """Set who is told of commits."""
+        """Set the follower that is notified of commits."""
         ...
 
     def changed_elsewhere(self) -> bool:
@@ -156,7 +156,7 @@ class Store(BulkStore, Protocol):
         ...
 
     def catch_up(self) -> None:
-        """Let the follower apply what other processes committed, now."""
+        """Let the follower apply the commits of other processes, now."""
         ...
 
     def require_remote_events(self) -> None:
@@ -199,7 +199,7 @@ class BackendModule(Protocol):
         clock_us: Callable[[], int],
         progress: Progress,
     ) -> str:
-        """Make the store what a backup says, a file of the database's own or an archive; return its new epoch."""
+        """Replace the store with a backup, a file of the database's own or an archive; return its new epoch."""
         ...
 
     def create(self, config: CaliberConfig, *, exist_ok: bool, clock_us: Callable[[], int]) -> None: ...

@@ -17,7 +17,7 @@ from caliber.storage.write.catalog_guard import check_present
 
 @contextmanager
 def reading(store: Store, relation: Relation) -> Iterator[StatementSession]:
-    """Read records of one relation in a session of the store. Raises: SchemaMismatch for a memory that is gone."""
+    """Open a read session on one relation of the store. Raises: SchemaMismatch for a dropped memory."""
     with store.read() as session:
         if is_declared(relation):
             check_present(session, relation, store.plans, store.statements, store.catalog)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def declared_in(config: CaliberConfig) -> tuple[MemoryType, ...]:
     """Return the memories of a configuration that become relations of their own."""
-    if not config.memories:  # as most have none, what makes relations of them is loaded where it is needed
+    if not config.memories:  # most configurations have none, so the module is loaded on demand
         return ()
     from caliber.schema.declared_memories import is_own
 
@@ -69,7 +69,7 @@ def parents_first(declared: Sequence[MemoryType]) -> Iterator[MemoryType]:
 
 
 def check_declared(store: str, catalog: Catalog, declared: Iterable[MemoryType]) -> None:
-    """Refuse a store that lacks what a configuration declares; what it has beside that is no fault.
+    """Refuse a store that lacks declared memories or fields; additional ones are allowed.
 
     Raises: SchemaMismatch.
     """
@@ -86,7 +86,7 @@ def check_declared(store: str, catalog: Catalog, declared: Iterable[MemoryType])
 
 
 def _lacking(held: MemoryType, wanted: MemoryType) -> Iterator[str]:
-    """Yield what a store's memory has not, or has otherwise, of what a configuration says of its records."""
+    """Yield the differences between a store's memory and its declaration."""
     from caliber.schema.memory_types import FieldType
 
     of = f"memory {wanted.name}"

@@ -33,7 +33,7 @@ def may_be_interrupted() -> bool:
 
 
 def is_of_handler(error: BaseException) -> bool:
-    """Return whether a signal's handler raised an error, which is nobody's then but the caller's."""
+    """Return whether a signal's handler raised an error, which belongs to the caller alone."""
     if isinstance(error, KeyboardInterrupt | SystemExit):
         return True
     if not may_be_interrupted():
@@ -58,8 +58,8 @@ def _code_of(handler: Any) -> Any:
 def apart(work: Callable[[], T]) -> T:
     """Return the result of ``work``, or raise its error; for the main thread another thread runs it.
 
-    For what an exception of a handler must not cut short: interrupted, an import leaves Python's own import lock taken,
-    and no thread ever imports again. Who is interrupted here leaves ``work`` to its end.
+    For work that an exception of a signal handler must not cut short: an interrupted import leaves Python's import lock
+    taken, and no thread ever imports again. If the caller is interrupted here, ``work`` still completes.
     """
     if not may_be_interrupted():
         return work()
@@ -84,14 +84,14 @@ def apart(work: Callable[[], T]) -> T:
 
 
 class Condition(_thread.RLock):  # type: ignore[misc]
-    """As ``threading.Condition`` with a lock of its own, for waits that are not nested."""
+    """As ``threading.Condition`` with its own lock, for waits that are not nested."""
 
     def __init__(self) -> None:
         super().__init__()
         self._gates: list[_thread.LockType] = []
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until told, or until ``timeout`` seconds passed; return whether it was told."""
+        """Wait for a notification, or until ``timeout`` seconds passed; return whether it was notified."""
         gate = threading.Lock()
         gate.acquire()
         self._gates.append(gate)
@@ -122,7 +122,7 @@ class Condition(_thread.RLock):  # type: ignore[misc]
         return True
 
     def notify_all(self) -> None:
-        """Wake all who wait; again does no harm."""
+        """Wake all waiting threads; repeating it is harmless."""
         for gate in self._gates:
             if gate.locked():
                 gate.release()
@@ -140,7 +140,7 @@ class Event:
         return self._flag
 
     def set(self) -> None:
-        """Let it have happened, and wake who waits for it."""
+        """Set the event, and wake the waiting threads."""
         self._flag = True
         with self._condition:
             self._condition.notify_all()
@@ -156,7 +156,7 @@ class Event:
 
 
 class Places:
-    """So many places, each taken under the name of who holds it: a semaphore that loses none to an interrupt."""
+    """A semaphore whose places are taken under the name of their holder: an interrupt loses none."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -178,7 +178,7 @@ class Places:
             return True
 
     def close(self) -> None:
-        """Let nobody wait any more: whoever takes a place from now on looks whether it is of use."""
+        """Wake all waiting threads for good: a thread that takes a place from now on checks whether it is of use."""
         with self._condition:
             self._closed = True
             self._condition.notify_all()
@@ -191,7 +191,7 @@ class Places:
 
 
 class Worker:
-    """A thread that begins when it is first needed: once, and whole, whatever interrupts those who ask for it."""
+    """A thread that starts when it is first needed: once, and completely, whatever interrupts its callers."""
 
     def __init__(self, run: Callable[[], None], name: str) -> None:
         self._run = run
@@ -258,7 +258,7 @@ class _Managed(contextlib._GeneratorContextManager[T]):
 
 
 def managed(function: Callable[P, Iterator[T]]) -> Callable[P, AbstractContextManager[T]]:
-    """As ``contextlib.contextmanager``: what the function holds at its ``yield`` is let go at once when interrupted."""
+    """As ``contextlib.contextmanager``: resources held at the ``yield`` are released at once when interrupted."""
 
     @functools.wraps(function)
     def managing(*args: P.args, **kwargs: P.kwargs) -> AbstractContextManager[T]:

@@ -25,7 +25,7 @@ from caliber.schema.traits import Enters
 from caliber.schema.validity import asked_us, why_not
 
 _OF_SEARCH: Final = ("relevance_limit", "not_found")
-"""What keeps back where a search says what is relevant."""
+"""Limits that exclude records where a search decides on relevance."""
 
 
 Above = Set[uuid.UUID]
@@ -50,10 +50,11 @@ def why_absent(
     above: Above = frozenset(),
     unreached: str | None = None,
 ) -> Absence:
-    """Return why a record that exists was no candidate; ``score`` is what the query makes of it now, if known.
+    """Return why an existing record was no candidate; ``score`` computes its present relevance to the query, if
+    possible.
 
-    ``above`` are the trajectories above the window's, whose records can enter too; ``unreached`` says why a window of
-    this task recalls nothing of the record's, if it does not.
+    ``above`` are the parent tasks of the window's task, whose records can enter too; ``unreached`` is the reason why a
+    window of this task cannot recall the record, if it cannot.
     """
     now, kind, relation = from_us(facts.now_us), source_type_of(source), plan.records[source]
     if _made(entity) > now:
@@ -400,7 +401,7 @@ def _scope_ended(scope: Scope, now: datetime) -> Absence | None:
 
 
 def _cut(value: datetime | int, cuts: list[CutOff]) -> Absence | None:
-    """Return whether a limit on the newest kept out what has this age."""
+    """Return whether a limit to the newest records excluded a record of this age."""
     for cut in cuts:
         if cut.filter != "newest":
             continue

@@ -31,7 +31,7 @@ from caliber.model.windows import AssemblyDecision, CutOff
 from caliber.schema.traits import Enters
 
 ScoreNow = Callable[[uuid.UUID, WindowFacts], "CurrentScore | None"]
-"""What a window's query makes of a record as it is now, or None when nothing can be said of it."""
+"""The present relevance of a record to a window's query, or None if it cannot be computed."""
 
 
 class ExplainSource(ContentSource, Protocol):
@@ -42,11 +42,11 @@ class ExplainSource(ContentSource, Protocol):
         ...
 
     def relation(self, record_id: uuid.UUID) -> str | None:
-        """Return the relation that a record is in; None for one that is gone."""
+        """Return the relation of a record; None for a deleted one."""
         ...
 
     def ordinal(self, record_id: uuid.UUID) -> int | None:
-        """Return a record's ordinal, also of one that is gone but whose content is kept; None for neither."""
+        """Return a record's ordinal, also of a deleted one whose content is kept; None for neither."""
         ...
 
 
@@ -60,7 +60,7 @@ class _Explained:
         return identity_of(self.record, self.source, place)
 
     def trust_of(self, record_id: uuid.UUID | None) -> str | None:
-        """Return a record's label; None for text of the configuration and for what is gone."""
+        """Return a record's trust label; None for text of the configuration and for a deleted record."""
         entity = None if record_id is None else self.source.entity(record_id)
         trust = getattr(entity, "trust", None)
         return None if trust is None else str(trust)
@@ -150,7 +150,7 @@ def _cut_off(item: CutOff) -> dict[str, Any]:
 
 
 def _rules(explained: _Explained, sections: list[FilledSection]) -> list[dict[str, Any]]:
-    """Return the rules of a window, best first, with what each brought and what that takes."""
+    """Return the rules of a window, best first, with the number of records and tokens of each."""
     decided = explained.decided
     plan, brought = decided.plan, {item.section.index: item for item in sections}
     out = []
@@ -262,7 +262,7 @@ def _unreached(explained: _Explained, entity: Any, source: int) -> str | None:
 
 
 def _shares(reach: Reach, here: Any, there: Any) -> bool:
-    """Return whether one task recalls what belongs to another: see ``tasks_in_reach``."""
+    """Return whether one task recalls the records of another: see ``tasks_in_reach``."""
     if reach is Reach.TRAJECTORY or here is None or there is None:
         return False
     if there.initiator.entity_type is EntityType.SYSTEM:
@@ -287,7 +287,7 @@ def _place_of(explained: _Explained, record_id: uuid.UUID, entity: Any | None) -
         relation = record.facts.relation_of(int(record.ranked[SOURCE][place]))
         if relation is None:
             continue
-        # Of a record that is gone, which kind it was is known by who had this ordinal.
+        # For a deleted record the relation is unknown; the ordinal identifies it.
         same = explained.source.identity(relation, ordinal) == record_id if entity is None else relation == wanted_in
         if same:
             return int(place)
@@ -305,6 +305,6 @@ def _candidate(explained: _Explained, record_id: uuid.UUID, place: int) -> dict[
     out["candidates"] = len(decided.ranked)
     out["min_relevance"] = decided.plan.config.min_relevance_threshold
     if decision.rule_id == "budget_limit":
-        # Of what was left out for another reason nobody asked whether there was room.
+        # For records excluded for another reason, the room was not examined.
         out["tokens_left"] = decided.plan.whole_tokens(decided.filled.room(place)[1])
     return out

@@ -85,7 +85,7 @@ def plan_for(record: Record, config: CaliberConfig) -> AssemblyPlan:
 
 
 def _measured(facts: WindowFacts, config: CaliberConfig) -> AssemblyPlan:
-    """Return the constants of a configuration as they were measured then, whatever counts tokens here and now."""
+    """Return the constants of a configuration as measured at that time, whatever estimator is installed now."""
     measures = facts.measures
     if len(measures.headers) != section_count(config, facts.once):
         raise StorageError("a window's record has other sections than its configuration")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CurrentScore:
-    """The relevance of a record as it is now, and what each part of a search adds to it."""
+    """The present relevance of a record, and the share of each part of the search."""
 
     score: float
     breakdown: Mapping[str, float] = field(default_factory=dict)
@@ -62,7 +62,7 @@ def rebuild_inputs(
 def score_now(
     inputs: AssemblyInputs, owners: RelationSnapshot, row: int, searcher: Searcher, texts: TextSource
 ) -> CurrentScore | None:
-    """Return the relevance of one row, or None when nothing can be said of it: it may not enter, or has no vector."""
+    """Return the relevance of one row, or None: it is not eligible, or has no vector."""
     plan = plan_of(inputs.config, inputs.once)
     kind = owners.relation.name
     rows = np.array([row], np.int64)

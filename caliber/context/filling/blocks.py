@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Turns in chronological order, and what the newest of them cost together.
+    """Consecutive turns, and the length of the newest of them together.
 
     Shapes: ``int64[n]``. Units: ``begins`` is the number of the first turn of each turn's group; ``total[i]`` is the
     length of all turns whose group does not begin before that of turn ``i``.

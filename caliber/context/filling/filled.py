@@ -51,4 +51,4 @@ class Filled:
     closed_sections: frozenset[int]
     room: Callable[[int], tuple[int, int]]
     spare: int = 0
-    """What is kept free for the turns to come, a length."""
+    """The length reserved for the next turns."""

@@ -63,7 +63,7 @@ class _Filling:
         return self.total - self.used
 
     def cap(self, section: int) -> int | None:
-        """Return the tokens that a section may still take, or None when it has no limit of its own."""
+        """Return the tokens that remain for a section, or None when it has no limit of its own."""
         budget = int(self.budgets[section])
         return None if budget == UNCAPPED else budget - self.used_in[section]
 
@@ -139,7 +139,7 @@ def fill_by_priority(
         group=group,
         turn_number=turn_number,
         is_turn=is_turn,
-        # What heads a recalled turn is paid with it: strictly by priority each is a passage of its own.
+        # A recalled turn includes the header of its passage: strictly by priority each is a passage by itself.
         cost=sizes[considered] + plan.message_length * is_turn + ranked[LEAD].take(considered),
         lead=ranked[LEAD].take(considered),
         codes=np.zeros(len(considered), np.uint8),
@@ -254,7 +254,7 @@ def _close_late_sections(state: _Filling, threshold: float) -> frozenset[int]:
 
 
 def _truncate_best(state: _Filling, closed: frozenset[int]) -> None:
-    """Cut the best-ranked candidate that did not fit to what is left, if that is enough (C-223)."""
+    """Cut the best-ranked candidate that did not fit to the remaining room, if that is enough (C-223)."""
     plan = state.plan
     least = plan.config.assembly.truncate_min_tokens
     if plan.whole_tokens(state.room) < least:
@@ -303,13 +303,13 @@ def _smallest(state: _Filling) -> int:
     return min(least)
 
 
-# --- what the next turn would change --------------------------------------------------------------
+# --- the effect of the next turn ------------------------------------------------------------------
 
 
 def _stable_sections(state: _Filling) -> frozenset[int]:
-    """Return the sections that stay as they are when a turn like the largest here is appended.
+    """Return the sections that stay unchanged when a turn like the largest here is appended.
 
-    Derived from this filling alone: would what the longer section of turns takes from the others have been left over?
+    It follows from this filling alone: the growth of the section of turns must fit into unused room.
     """
     plan = state.plan
     user = plan.user

@@ -91,7 +91,7 @@ def fill_shared(
     ordinals = ranked[ORDINAL].take(considered)
     _mark_shown(state, conversation, ordinals)
     waiting = [place for place in range(len(considered)) if state.codes[place] == CONSIDERED]
-    # What stands before the conversation must not change with the query; rules share strictly by priority.
+    # Text before the conversation must not change with the query; rules share strictly by priority.
     ruled = [section.rule is not None or section.index > plan.user.index for section in plan.sections]
     following = [place for place in waiting if ruled[state.section[place]]]
     spare = conversation.spare()
@@ -131,11 +131,11 @@ def fill_shared(
     )
 
 
-# --- what enters whatever else there is ----------------------------------------------------------
+# --- always included ------------------------------------------------------------------------------
 
 
 def _fill_fixed(state: Filling, conversation: ShownTurns) -> None:
-    """Let instructions, persona, texts of the caller and what the conversation must show enter."""
+    """Include instructions, persona, texts of the caller and the mandatory turns of the conversation."""
     plan = state.plan
     kept = min(conversation.must_length(), state.total // 2)
     for place, source in enumerate(state.source):
@@ -150,11 +150,11 @@ def _fill_fixed(state: Filling, conversation: ShownTurns) -> None:
     state.take(place for place, source in enumerate(state.source) if source in (PERSONA, EXTRA))
 
 
-# --- what is not the conversation ----------------------------------------------------------------
+# --- everything besides the conversation ----------------------------------------------------------
 
 
 def _fill_history(state: Filling, conversation: ShownTurns, covered: NDArray[np.int64]) -> None:
-    """Let summaries enter of what the conversation does not show, newest first, up to the cap of their section."""
+    """Include summaries of turns that the conversation does not show, newest first, up to their section's cap."""
     plan = state.plan
     floors = state.share(sum(item.floor for item in following_sections(plan)))
     for section in summary_sections(plan):
@@ -174,7 +174,7 @@ def _mark_shown(state: Filling, conversation: ShownTurns, ordinals: NDArray[np.i
 
 
 def _fill_following(state: Filling, places: list[int]) -> None:
-    """Fill the floor of each section, then all up to their caps by value, then whatever fits."""
+    """Fill the floor of each section, then all up to their caps by value, then everything that fits."""
     plan = state.plan
     by_section: dict[int, list[int]] = {}
     for place in places:
@@ -197,7 +197,7 @@ def _fill_following(state: Filling, places: list[int]) -> None:
 
 
 def _use_spare(state: Filling, places: list[int]) -> None:
-    """Let more enter where more than the spare share is empty: what is left over beside it is too little for most."""
+    """Include more where more than the spare share is unused: the rest would be too small for most records."""
     most = state.share(state.plan.config.assembly.spare_share)
     for place in places:
         if state.room <= most:
@@ -215,7 +215,7 @@ def _take_floor(state: Filling, places: Iterable[int], floor: int) -> None:
 
 
 def _cut_best(state: Filling, places: list[int]) -> None:
-    """Cut the best candidate that did not fit to what is left, if the policy is to and that is enough (C-223)."""
+    """Cut the best candidate that did not fit to the remaining room, if configured and large enough (C-223)."""
     plan = state.plan
     assembly = plan.config.assembly
     least = assembly.truncate_min_tokens
@@ -223,7 +223,7 @@ def _cut_best(state: Filling, places: list[int]) -> None:
         return
     for place in places:
         section = state.section[place]
-        # The beginning of a turn that was found somewhere is hardly what it was found for.
+        # The relevant part of a recalled turn is rarely its beginning.
         if (
             state.codes[place] != CONSIDERED
             or state.source[place] == PASSAGE
@@ -241,7 +241,7 @@ def _cut_best(state: Filling, places: list[int]) -> None:
 
 
 def _close(state: Filling, conversation: ShownTurns) -> None:
-    """Say of everything left why it is not there."""
+    """Record for every remaining candidate why it was excluded."""
     for place, code in enumerate(state.codes):
         if code != CONSIDERED:
             continue
@@ -259,10 +259,10 @@ def _lacking(state: Filling, parts: NDArray[np.int32]) -> list[int]:
 
 
 def _smallest(state: Filling, lacking: list[int]) -> int:
-    """Return the tokens of the smallest window that could hold any of what is lacking."""
+    """Return the tokens of the smallest window that could hold any of the missing mandatory records."""
     plan = state.plan
     assembly = plan.config.assembly
-    # What the messages beside the turns cost is kept free, whether or not anything of them enters.
+    # The tokens of messages beside the turns are reserved, whether or not they have content.
     texts = plan.tokens(state.messages)
     least = []
     for place in lacking:

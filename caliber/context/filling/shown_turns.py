@@ -31,7 +31,7 @@ from caliber.context.filling.state import Filling, following_sections, summary_s
 from caliber.context.plan import EXTRA, PERSONA, SYSTEM, UNCAPPED
 
 _AIMED = 0.8
-"""Part of the spare share that is aimed at: what does not fit exactly leaves the rest."""
+"""Part of the spare share that is aimed at: turns that do not fit exactly leave the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class ShownTurns:
         self._block_turns = assembly.evict_block_turns
         self._floor, self._cap = state.share(plan.user.floor), state.share(plan.user.cap)
         self._limit = self._cap
-        """What its two sections may take together, the floors of the others kept free."""
+        """The maximum of its two sections together, with the floors of the others reserved."""
         self._others = state.share(sum(item.floor for item in (*following_sections(plan), *summary_sections(plan))))
         self._most = int(assembly.evict_share * self._cap)
         must = (turns.marks & MUST) != 0
@@ -65,15 +65,15 @@ class ShownTurns:
         separator = plan.separator_length
         self._run = Run.of(turns.numbers[self._rest], turns.groups[self._rest], turns.cost[self._rest] + separator)
         self.start: int | None = None
-        """The number of the first turn shown besides those that must be; None: no other is."""
+        """The number of the first optional turn that is shown; None: no optional turn is."""
         self.evicted = False
         self.full = False
-        """Whether turns of the conversation at hand left: it fills its share."""
+        """Whether turns of the present conversation were left out, as it fills its share."""
 
     # --- the last user message, and calls without an answer --------------------------------------
 
     def _musts(self) -> list[list[int]]:
-        """Return the places of the turns that must enter, what belongs together at once.
+        """Return the places of the mandatory turns; a call and its results count as one.
 
         The last user message comes first, then calls with the answers they have, newest first.
         """
@@ -118,7 +118,7 @@ class ShownTurns:
                     state.cut(first, room, room + overhead + plan.message_length)
 
     def _enter_cut(self, call: int, results: list[int]) -> bool:
-        """Let a call enter with its results, the longest of them cut; return whether what is left of it is enough."""
+        """Include a call with its results, the longest of them cut; return whether enough of it remains."""
         state, plan = self._state, self._state.plan
         if not results:
             return False
@@ -165,7 +165,7 @@ class ShownTurns:
         self.full = present_from is not None and (self.start is None or self.start > present_from)
 
     def extend(self, ordinals: NDArray[np.int64], covered: NDArray[np.int64]) -> None:
-        """Let older turns fill what nothing else does; what was recalled or summed up of them leaves."""
+        """Fill unused room with older turns; recalled copies and summaries of them are removed."""
         state, run, before = self._state, self._run, self.start
         room = min(state.room, self._left_by_rule()) - self._opening()
         capacity = (0 if before is None else run.cost_from(before)) + room
@@ -187,7 +187,7 @@ class ShownTurns:
         state.recount()
 
     def spare(self) -> int:
-        """Return the tokens kept free for the turns to come, once the conversation fills its share.
+        """Return the tokens reserved for the next turns, once the conversation fills its share.
 
         What follows the query then holds what the conversation's cap leaves it, so that it does not change with each
         turn, and older turns that left with a block do not have to make room again.
@@ -214,7 +214,7 @@ class ShownTurns:
         return sum(plan.overheads[index] - plan.separator_length for index in unopened)
 
     def _show(self) -> None:
-        """Let the turns from the start on enter; say of the others that they left."""
+        """Include the turns from the start on; mark the others as left out."""
         state, turns = self._state, self._turns
         self.evicted = False
         numbers, begins = self._run.numbers.tolist(), self._run.begins.tolist()
@@ -245,9 +245,10 @@ class ShownTurns:
         ]
 
     def stable_sections(self) -> frozenset[int]:
-        """Return the sections that stay as they are when a turn like the largest here is appended.
+        """Return the sections that stay unchanged when a turn like the largest here is appended.
 
-        Before the conversation all do while no block leaves; what follows the query never counts on.
+        Sections before the conversation stay unchanged until a block of turns is dropped; sections that follow the
+        query do not count.
         """
         state, plan, turns = self._state, self._state.plan, self._turns
         stable = {section.index for section in plan.sections if section.source in (SYSTEM, PERSONA, EXTRA)}

@@ -31,14 +31,14 @@ class Filling:
     least: int = 0
     """The shortest candidate: where less is left, nothing fits."""
     messages: int = 0
-    """What is kept free for messages that are no turns."""
+    """The length reserved for messages that are no turns."""
     used: int = 0
     used_in: list[int] = field(default_factory=list)
     passages: set[tuple[int, int]] = field(default_factory=set)
     """The section and number of each passage that has entered: two sections may each have some of one."""
     truncations: list[Truncation] = field(default_factory=list)
     together: dict[int, int] = field(default_factory=dict)
-    """What a call and its answers take, by the place that says why they did not enter."""
+    """The length of a call and its results, by the place that reports why they did not enter."""
 
     @property
     def room(self) -> int:
@@ -87,7 +87,7 @@ class Filling:
         return True
 
     def _count(self, place: int, price: int) -> None:
-        """Charge a candidate that enters, and note the passage that it is of."""
+        """Charge an included candidate, and note its passage."""
         section = self.section[place]
         self.used += price
         self.used_in[section] += price
@@ -101,12 +101,12 @@ class Filling:
         self._count(place, price)
 
     def drop(self, place: int, code: int) -> None:
-        """Take a candidate out again, whole or cut; what the window takes is to be counted anew."""
+        """Remove an included candidate, whole or cut; the used length must then be recomputed."""
         self.codes[place] = code
         self.truncations = [item for item in self.truncations if item.place != place]
 
     def recount(self) -> None:
-        """Work out again what the window takes, after something has left it."""
+        """Recompute the used length after a removal."""
         cuts = {item.place: item.room for item in self.truncations}
         entered = [place for place, code in enumerate(self.codes) if code in (INCLUDED, INCLUDED_TRUNCATED)]
         self.used, self.used_in, self.passages = 0, [0] * len(self.used_in), set()

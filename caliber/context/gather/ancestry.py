@@ -42,7 +42,7 @@ def keep_of_ancestors(
 ) -> NDArray[np.int64]:
     """Return the places in ``rows`` that the strategy keeps.
 
-    Lru keeps what was used last, Relevance what scores best, Hybrid the lowest product of both ranks; equals go by
+    Lru keeps the most recently used, Relevance the best scores, Hybrid the lowest product of both ranks; ties go by
     nearness, then age, then id.
     """
     if room <= 0:

@@ -29,7 +29,7 @@ class DefaultQuery:
 
 
 NO_QUERY: Final = DefaultQuery(None, None, "none")
-"""Nothing is asked, and nothing stands in for it."""
+"""There is no query, and no default for one."""
 
 
 def stated_query(config: CaliberConfig, query: str | None, vector: NDArray[np.float32] | None) -> DefaultQuery | None:
@@ -45,9 +45,9 @@ def stated_query(config: CaliberConfig, query: str | None, vector: NDArray[np.fl
 def default_query(
     snapshot: ResidentSnapshot, texts: TextSource, trajectory_id: uuid.UUID, space_id: uuid.UUID | None
 ) -> DefaultQuery:
-    """Return the question of the last user turn of a task, or the task's goal before the first turn.
+    """Return the text of the last user turn of a task, or the task's goal before the first turn.
 
-    No provider is called: a turn that has no vector yet is asked by its words.
+    No provider is called: a turn without a vector is used by its words.
     """
     key = trajectory_id.bytes
     turns, row = snapshot[TURNS], last_said(snapshot, key)

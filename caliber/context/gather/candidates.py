@@ -68,14 +68,14 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Gathered:
-    """The candidates of one assembly, unranked, and what was kept from becoming one."""
+    """The candidates of one assembly, unranked, and what limits excluded."""
 
     candidates: Candidates
     scope_id: ScopeId | None
     cut_offs: list[CutOff] = field(default_factory=list)
     degraded: list[str] = field(default_factory=list)
     selections: list[Selection] = field(default_factory=list)
-    """What each rule took."""
+    """The selection of each rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Part:
     stored_tokens: NDArray[np.int64]
     scored: Scored
     columns: Mapping[int, NDArray[np.int64]] = field(default_factory=dict)
-    """What else is decided of them, by column."""
+    """Further columns that are decided at this stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class Members:
 def begun(
     inputs: AssemblyInputs, plan: AssemblyPlan, searcher: Searcher, texts: TextSource
 ) -> tuple[ScopeId | None, bytes | None, Members, RuleSelector]:
-    """Return the newest open scope and its key, what belongs to the task, and what rules take.
+    """Return the newest open scope and its key, the records of the task, and the selections of rules.
 
     Raises: NotFound for an unknown trajectory; InvalidValue for a wrong mask.
     """
@@ -245,7 +245,7 @@ def pool_of_rules(
 def task_records(
     inputs: AssemblyInputs, plan: AssemblyPlan, scorer: Scorer, members: Members, cut_offs: list[CutOff]
 ) -> list[Part]:
-    """Return the records of the task, of those above it too, as many as a window considers of each kind."""
+    """Return the records of the task and its ancestors, up to the limit of each kind."""
     sources = [(source, item) for source, item in members.of_task.items() if plan.stands(source)]
     return [_of_task(inputs, plan, scorer, source, item, cut_offs) for source, item in sources]
 
@@ -350,7 +350,7 @@ def _newest(age: NDArray[np.int64], tie: NDArray[np.uint64], limit: int) -> NDAr
     """Return the places of the ``limit`` newest, newest first; equal instants in order of id."""
     places: NDArray[np.int64] = np.arange(len(age))
     if len(age) > limit:
-        # Only what is at least as new as the last one wanted has to be sorted.
+        # Only rows at least as new as the last one selected have to be sorted.
         least = np.partition(age, len(age) - limit)[len(age) - limit]
         places = np.flatnonzero(age >= least)
     return places[np.lexsort((tie[places, 1], tie[places, 0], -age[places]))[:limit]]

@@ -20,7 +20,7 @@ from caliber.model.trajectory import TurnRole
 from caliber.resident.mirror import RelationSnapshot
 
 _EARLIER: int = 64
-"""Turns of closed scopes that are looked at besides what fills the floor: enough for the newest exchanges."""
+"""Turns of closed scopes that are examined besides those of the floor: enough for the newest exchanges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +37,14 @@ class Conversation:
     through: int
 
     def at_hand(self) -> Conversation:
-        """Return the last user message and what followed it, as if there were no other turns."""
+        """Return the last user message and the turns after it, as if there were no others."""
         kept = since(self.turns, self.current)
         current = int(np.searchsorted(kept, self.current))
         return Conversation(self.turns.at(kept), self.marks[kept], current, len(kept), len(kept))
 
 
 def place_of_current(reader: TurnReader, turns: TurnFacts) -> int:
-    """Return the place of the last user message among turns, or of the last turn where there is none."""
+    """Return the place of the last user message, or of the last turn if there is none."""
     roles = reader.turns.column("role")[turns.rows]
     users = np.flatnonzero(roles == reader.turns.enum_code("role", TurnRole.USER.value))
     return int(users[-1]) if len(users) else max(0, len(turns) - 1)
@@ -59,9 +59,9 @@ def since(turns: TurnFacts, place: int) -> NDArray[np.int64]:
 
 
 class Earlier:
-    """Counts turns of closed scopes, newest scope first, until there are enough of them to look at.
+    """Counts turns of closed scopes, newest scope first, until there are enough.
 
-    ``here`` turns of the open scope are looked at besides, ``limit`` in all.
+    ``here`` turns of the open scope are examined besides, ``limit`` in all.
     """
 
     def __init__(self, plan: AssemblyPlan, max_tokens: int, limit: int, here: int) -> None:
@@ -71,7 +71,7 @@ class Earlier:
 
     @property
     def enough(self) -> bool:
-        """True if no further scope is looked at."""
+        """True if no further scope needs to be examined."""
         return self._count >= self._left or (self._count >= _EARLIER and self._length >= self._wanted)
 
     def add(self, lengths: NDArray[np.int64]) -> None:
@@ -88,10 +88,9 @@ def conversation_of(
     limit: int,
     keep: Keep | None,
 ) -> Conversation:
-    """Return the conversation of a task: of its newest open scope, and the last turns before that.
+    """Return the conversation of a task: turns of its newest open scope, and the last turns before those.
 
-    ``keep`` says which turns may be shown; the last user message, and calls since then that wait for an answer, always
-    may.
+    ``keep`` selects the turns that may be shown; the last user message, and later calls without a result, always may.
     """
     scopes = inputs.snapshot[SCOPES]
     rows, earlier = _rows(inputs, plan, reader, scopes, open_scope, limit)
@@ -112,11 +111,11 @@ def conversation_of(
     if len(users) or turns.groups[current] < 0:
         marks[current] |= MUST
     if (turns.groups >= 0).any():
-        # A call from before the last user message is a matter of the past, and so is what answers it now.
+        # A call from before the last user message is in the past, and so are its results.
         past = turns.groups[:current]
         is_open = ~np.isin(turns.groups, past[past >= 0])
         marks[reader.waiting(turns) & is_open] |= MUST
-        # The newest results are what the agent waits for: cut, if they must be, but never missing.
+        # The agent waits for the newest results: they may be cut, but never omitted.
         late = np.flatnonzero(is_open & (turns.groups >= 0) & (np.arange(len(turns)) > current))
         if len(late):
             marks[turns.groups == turns.groups[late[-1]]] |= MUST
@@ -209,7 +208,7 @@ def _rows(
 def _past(
     inputs: AssemblyInputs, plan: AssemblyPlan, reader: TurnReader, turns: TurnFacts, earlier: NDArray[np.int64]
 ) -> int:
-    """Return how many turns were said before a pause, or in scopes that are closed."""
+    """Return the number of turns before a pause, or in closed scopes."""
     times = times_of(reader.turns, turns.rows)
     pause = plan.config.assembly.pause_ms * 1_000
     after = np.append(times[1:], inputs.now_us)

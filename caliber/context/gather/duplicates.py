@@ -34,7 +34,7 @@ _ALIKE: Final = "alike"
 
 @dataclass(slots=True)
 class Recalled:
-    """The records of one source. Shapes: rows, twins ``int64[n]``; a twin is the ordinal of what says the same or 0."""
+    """The records of one source. Shapes: rows, twins ``int64[n]``; a twin is the ordinal of an equal record, or 0."""
 
     source: int
     owners: RelationSnapshot
@@ -46,7 +46,7 @@ class Recalled:
         return int(self.owners.column("ordinal")[self.rows[place]])
 
     def made(self, place: int) -> tuple[int, int]:
-        """Return the sort key of a record's age: when it was said or made, then its ordinal."""
+        """Return the sort key of a record's age: its time, then its ordinal."""
         row = self.rows[place : place + 1]
         made = self.owners.relation.dates.entered
         times = times_of(self.owners, row) if self.source == PASSAGE else self.owners.column(made)[row]
@@ -62,7 +62,7 @@ class _Ranked:
 
 
 def find_twins(inputs: AssemblyInputs, plan: AssemblyPlan, found: Mapping[int, Recalled], texts: TextSource) -> None:
-    """Mark what a more relevant record says already, and weigh records that are almost alike."""
+    """Mark records that repeat a more relevant one, and reweigh records that are almost alike."""
     parts = list(found.values())
     if not parts:
         return
@@ -105,7 +105,7 @@ def _equal_texts(parts: Sequence[Recalled], ranked: _Ranked, texts: TextSource) 
         for place, text in zip(several, texts.texts(item.owners, item.rows[several].tolist()), strict=True):
             content = _text(text).strip()
             first = first_of.setdefault(_wording(item, place, content), place)
-            if first != place and content:  # calls of tools have no content of their own
+            if first != place and content:  # tool calls have no content of their own
                 item.twins[place] = item.ordinal(first)
 
 
@@ -120,7 +120,7 @@ def _text(content: Any) -> str:
 
 
 def _words(text: str) -> str:
-    """Return a text without what no reader takes for a difference: case, and how much space stands between words."""
+    """Return a text without differences that readers ignore: case and amount of white space."""
     if text.isascii():
         return " ".join(text.lower().split())
     return " ".join(normalized("NFC", word).casefold() for word in text.split())
@@ -144,7 +144,7 @@ class _Alike:
         self._texts = texts
 
     def settle(self) -> None:
-        """Mark in each group what has the words of a more relevant record, and weigh the rest."""
+        """Mark in each group the records with the words of a more relevant one, and reweigh the rest."""
         changed: dict[int, np.float32] = {}
         for first, followers in self._groups():
             first_of: dict[str, int] = {}
@@ -199,7 +199,7 @@ class _Alike:
         tokens = np.concatenate([column[item.rows] for column, item in zip(counted, parts, strict=True)])
         sums = np.cumsum(tokens[self._at_once(slice(None))])
         budget = self._inputs.max_tokens
-        # Further down nothing enters: half as much again as the budget has been passed by then.
+        # Candidates further down never enter: one and a half budgets are used up before them.
         best = slice(0, min(_COMPARED, 1 + int(np.searchsorted(sums, budget + budget // 2))))
         chosen_part, chosen_place = ranked.part[best], ranked.place[best]
         owner: list[int] = []
@@ -220,8 +220,8 @@ class _Alike:
     def _weighed(self, first: int, others: Sequence[int]) -> dict[int, np.float32]:
         """Return the new relevance of records that are almost like a more relevant one, by rank.
 
-        Nobody knows whether a word in which they differ is a correction or another fact. The newest may be the
-        correction, so it counts as much as the most relevant; of the rest a share counts.
+        A differing word may be a correction or another fact. The newest record may be the correction, so it counts as
+        much as the most relevant one; the others count for a share.
         """
 
         def made(rank: int) -> tuple[int, int]:

@@ -116,7 +116,7 @@ def recallable(
     return masks[0] if len(masks) == 1 else masks[0] | masks[1]
 
 
-# --- what is found -------------------------------------------------------------------------------
+# --- searching ----------------------------------------------------------------------------------------
 
 
 def request_of(inputs: AssemblyInputs, plan: AssemblyPlan) -> Request:
@@ -140,9 +140,9 @@ def request_of(inputs: AssemblyInputs, plan: AssemblyPlan) -> Request:
 def pools_of_recall(
     inputs: AssemblyInputs, plan: AssemblyPlan, searcher: Searcher, hidden: Rows
 ) -> tuple[list[tuple[int, Pool]], dict[int, int]]:
-    """Return the pools that a window may recall, by source, and the number of records of each.
+    """Return the pools of records that a window may recall, by source, and the number of records of each.
 
-    ``hidden`` are turns that are not looked for: the last user message and what followed it.
+    ``hidden`` are excluded turns: the last user message and the turns after it.
     """
     config, snapshot = plan.config, inputs.snapshot
     limit = config.recall.limit
@@ -151,7 +151,7 @@ def pools_of_recall(
     pools, counts = [], {}
     for kind in searcher.kinds:
         source = sources.get(kind)
-        # What another process removed cannot be recalled; calls that name it say so.
+        # A relation that another process dropped cannot be recalled; calls that name it raise an error.
         if source is None or not limit or kind in snapshot.gone:
             continue
         allowed = recallable(inputs, plan, searcher, kind, tasks)
@@ -173,9 +173,9 @@ def pools_of_recall(
 def recall(
     inputs: AssemblyInputs, plan: AssemblyPlan, searcher: Searcher, hidden: Rows, texts: TextSource
 ) -> tuple[Recall, str | None]:
-    """Return the hits for the query in all that a window may recall, and the note on a missing leg.
+    """Return the hits for the query among all that a window may recall, and the note on a missing leg.
 
-    ``hidden`` are turns that are not looked for. Raises: InvalidVector.
+    ``hidden`` are turns excluded from the search. Raises: InvalidVector.
     """
     config, snapshot, request = plan.config, inputs.snapshot, request_of(inputs, plan)
     limit = config.recall.limit

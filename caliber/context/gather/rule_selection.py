@@ -40,9 +40,9 @@ _Limit = tuple[str, int, float | None]
 _Owners = dict[int, NDArray[np.int32]]
 
 FILTER: Final = "filter"
-"""What a cut-off by a rule's own filter is called; ``condition`` says which."""
+"""Name of a cut-off by a rule's own filter; ``condition`` holds the filter."""
 TAKEN: Final = "taken_by:"
-"""What a cut-off in favour of a better rule begins with."""
+"""Prefix of the name of a cut-off in favour of a better rule."""
 _NOTHING: Final = Scored(np.empty(0, np.float32))
 _ONE: Final = np.float32(1)
 _LEAST: Final = -1.0
@@ -63,7 +63,7 @@ class Selection:
     cut_offs: list[CutOff] = field(default_factory=list)
 
     def cut(self, name: str, limit: int | None, score: float | None, considered: int, kept: int) -> None:
-        """Record what was kept back, once for all of it."""
+        """Record excluded records, one entry for all of them."""
         kind = source_type_of(self.section.source)
         text = self.rule.text if name == FILTER else None
         self.cut_offs.append(CutOff(kind, name, limit, score, considered, self.rule.name, kept, text))
@@ -71,7 +71,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Input:
-    """A rule, and the rows that its filter lets through."""
+    """A rule, and the rows that match its filter."""
 
     section: SectionPlan
     rule: RulePlan
@@ -99,17 +99,17 @@ class RuleSelector:
         self._eligible = eligible
         self.degraded: Sequence[str] = ()
         self.hidden: Rows = np.empty(0, np.int64)
-        """Turns that no rule may take: the last user message, and what followed it."""
+        """Turns that no rule may select: the last user message and the turns after it."""
 
     def filtered(self, rule: RulePlan, source: int, owners: RelationSnapshot, among: Bools) -> Bools:
-        """Return the rows that a rule's filter lets through."""
+        """Return the rows that match a rule's filter."""
         if rule.predicate is None:
             return among
         inputs = self._inputs
         at = asked_us(owners.relation, inputs.as_of_us, inputs.now_us)
         variables = variables_of(inputs.trajectory_id, self._scope_id, inputs.principal, at)
-        # What any window may have is asked of whole, so that what is known of it pays; of what belongs to a task only
-        # the rows of that task are.
+        # A filter that does not depend on the task is evaluated over all rows, so that its mask can be cached; a filter
+        # on the task is evaluated over the rows of that task only.
         anyones = source == PASSAGE or owners.relation.in_windows.enters in (Enters.KNOWLEDGE, Enters.FOUND)
         ask = let_through if anyones else mask
         return ask(rule.predicate, owners, variables, self._texts.texts, among)
@@ -139,7 +139,7 @@ class RuleSelector:
     def _judged(
         self, asked: Sequence[_Input], searcher: Searcher
     ) -> Iterator[tuple[Flat | BySimilarity, Relevance | None]]:
-        """Yield for each rule what scores its records, and what a search found of them if one judges."""
+        """Yield for each rule the scorer of its records, and the search hits if a search ranks them."""
         asking = [item for item in asked if item.rule.asks]
         flat = Flat(_ONE)
         if not asking:
@@ -160,7 +160,7 @@ class RuleSelector:
             if item.rule.asks and (item in inputs or isinstance(scorer, BySimilarity)):
                 yield scorer, by_item.get(id(item), nothing)
             else:
-                yield flat, None  # of what no search can judge, too, the newest is taken
+                yield flat, None  # records that the search cannot score are selected newest first
 
     def _pool(self, item: _Input) -> Pool:
         excluded = self.hidden if item.section.source == PASSAGE else None
@@ -211,7 +211,7 @@ class RuleSelector:
         self._keep(chosen, item, picked.rows, picked.scored, (picked.filter, limit, picked.worst))
 
     def _newest(self, chosen: Selection, item: _Input, scorer: Flat | BySimilarity) -> None:
-        """Take the newest: where a rule takes all, and where nothing says what is relevant."""
+        """Select the newest rows: where a rule selects all, or nothing can rank them."""
         assembly, mode = self._plan.config.assembly, item.rule.mode
         if item.rule.kind is InjectionKind.TOP_K:
             limit = mode.count or 0

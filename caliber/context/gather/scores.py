@@ -33,7 +33,7 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Relevance in [0, 1] of some rows, which of them could not be compared, and what a search made it of.
+    """Relevance in [0, 1] of some rows, those that could not be compared, and the parts of a search's score.
 
     Shapes: all ``[n]``
     """
@@ -50,7 +50,7 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Picked:
-    """The notes that a query picks, best first. ``filter`` names what kept others back, down to ``worst``."""
+    """The notes that a query picks, best first. ``filter`` names the limit that excluded others, down to ``worst``."""
 
     rows: Rows
     scored: Scored
@@ -59,9 +59,9 @@ class Picked:
 
 
 class Scorer(Protocol):
-    """Scores rows against one query; ``degraded`` names what it could not do.
+    """Scores rows against one query; ``degraded`` names the parts that failed.
 
-    ``ranks`` says that a limit keeps the most relevant, not the newest.
+    ``ranks`` is true if a limit keeps the most relevant rows, not the newest.
     """
 
     degraded: Sequence[str]
@@ -159,7 +159,7 @@ def _has_vectors(inputs: AssemblyInputs, pools: Sequence[Pool]) -> bool:
 
 
 class Flat:
-    """Everything counts the same: nothing is asked, or nothing can be said of what is."""
+    """Equal scores for all rows: there is no query, or nothing to compare with it."""
 
     __slots__ = ("_relevance", "degraded", "ranks")
 
@@ -196,7 +196,7 @@ class BySearch:
     def pick(self, notes: RelationSnapshot, allowed: NDArray[np.bool_]) -> Picked | None:  # noqa: ARG002
         """Return the notes that were found, best first."""
         found = self._found.get(notes.relation.name)
-        if found is None:  # none is wanted, or there is none
+        if found is None:  # no vector is needed, or there is none
             nothing = np.empty(0, np.int64)
             return Picked(nothing, Scored(np.empty(0, np.float32)), "relevance_limit", None)
         full = len(found.rows) == self._pools[notes.relation.name].limit

@@ -117,7 +117,7 @@ def _conversation(
     return found
 
 
-# --- what follows the query ----------------------------------------------------------------------
+# --- records that follow the query --------------------------------------------------------------------
 
 
 def _unruled(
@@ -145,7 +145,7 @@ def _unruled(
     for source, reachable in found.allowed.items():
         item = found.parts.get(source)
         count = 0 if item is None else len(item.rows)
-        # What belongs to the task itself enters whether it is found or not.
+        # Records of the task itself enter whether the search finds them or not.
         allowed = reachable - len(unfound[source].rows) if source in unfound else reachable
         if count < allowed:
             full = found.worst is not None
@@ -254,11 +254,11 @@ def _taken(inputs: AssemblyInputs, plan: AssemblyPlan, texts: TextSource, chosen
     return as_passages(inputs, plan, texts, part) if chosen.section.source == PASSAGE else part
 
 
-# --- what left the conversation ------------------------------------------------------------------
+# --- summaries of dropped turns -----------------------------------------------------------------------
 
 
 def _history(inputs: AssemblyInputs, plan: AssemblyPlan, members: Members, cut_offs: list[CutOff]) -> Part:
-    """Return the summaries of the task's closed scopes, the newest first whatever the query."""
+    """Return the summaries of the task's closed scopes, newest first, independent of the query."""
     scopes, rows = inputs.snapshot[SCOPES], members.summaries
     age, limit = scopes.column("sequence_number"), plan.config.assembly.summary_limit
     rows = rows[kept_by_limit(SUMMARY, age, scopes, rows, None, limit, cut_offs)]
@@ -269,7 +269,7 @@ def _history(inputs: AssemblyInputs, plan: AssemblyPlan, members: Members, cut_o
 
 
 def _blocks(inputs: AssemblyInputs, plan: AssemblyPlan) -> list[Part]:
-    """Return the summaries of blocks of turns in scopes that have none of their own."""
+    """Return the summaries of blocks of turns in scopes without a summary."""
     summaries = inputs.snapshot.relations.get(BLOCKS)
     if summaries is None:
         return []

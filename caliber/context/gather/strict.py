@@ -64,7 +64,7 @@ def gather_strict(
         degraded = scorer.degraded
     selections: list[Selection] = []
     if plan.rule_sections:
-        rules.hidden = turns.rows  # the conversation has them, and no section is looked at twice
+        rules.hidden = turns.rows  # the conversation includes them, and no section is filled twice
         selections = rules.select(searcher, marked(inputs, plan, parts))
         parts += [_taken(inputs, plan, texts, chosen) for chosen in selections]
         cut_offs += [cut for chosen in selections for cut in chosen.cut_offs]
@@ -108,5 +108,5 @@ def _summaries(
 
 def _taken(inputs: AssemblyInputs, plan: AssemblyPlan, texts: TextSource, chosen: Selection) -> Part:
     part = made_part(chosen.section.source, chosen.section.index, chosen.owners, chosen.rows, chosen.scored)
-    # Candidates are looked at one by one: each recalled turn is a passage of its own.
+    # Candidates are considered one by one: each recalled turn is a passage by itself.
     return as_passages(inputs, plan, texts, part, apart=True) if chosen.section.source == PASSAGE else part

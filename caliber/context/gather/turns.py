@@ -28,9 +28,9 @@ _LENGTH_MASK: Final = _PARTS_BIT - 1
 _FIRST_ENTRIES: Final = 1_024
 Rows = NDArray[np.int64]
 Keep = Callable[[NDArray[np.bool_]], NDArray[np.bool_]]
-"""Says of some rows which are kept. Shapes: ``bool[length of the mirror]``"""
+"""Selects among rows those to keep. Shapes: ``bool[length of the mirror]``"""
 ROLE_LABELS: Final = tuple(f"{role.value}: " for role in TurnRole)
-"""What stands before a turn that is nothing but its role and content, by the code of the role's column."""
+"""The prefix of a turn that has only role and content, by the code of the role's column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +85,10 @@ class TurnReader:
         return turn.text
 
     def gather(self, scope: bytes, limit: int, keep: Keep | None = None) -> tuple[TurnFacts, int, int]:
-        """Return the newest ``limit`` turns of a scope, how many it has, and how many of them ``keep`` lets through.
+        """Return the newest ``limit`` turns of a scope, its number of turns, and how many of them match ``keep``.
 
-        A result whose call the limit cut off is cut off too; a call and its results are kept together or not at all. A
-        call that was made in an earlier scope comes with what answers it here, and so do its other results.
+        If the limit cuts off a call, its results are cut off too; a call and its results are kept together or not at
+        all. A call from an earlier scope is included with its results here, and so are its other results.
         """
         return self.of_rows(self.turns.group("scope_id", scope), limit, keep)
 
@@ -129,10 +129,10 @@ class TurnReader:
         return TurnFacts(rows, numbers, groups, lengths), considered, through
 
     def _calls_elsewhere(self, chosen: Rows, results: Rows, keep: Keep | None) -> Rows:
-        """Return the rows of calls that some results answer, where these are of another scope, with what answers them.
+        """Return the rows of calls in other scopes that some results answer, with all their results.
 
-        ``chosen`` are the turns that were chosen from. A group of which ``keep`` leaves out one turn is left out.
-        Of an id that was called several times the newest call counts that is older than the results.
+        ``chosen`` are the turns that were chosen from. A group of which ``keep`` leaves out one turn is left out. Of an
+        id that was called several times the newest call counts that is older than the results.
         """
         open_calls = {self.turns.packed(row)[self._answer_at] for row in results.tolist()}
         open_calls -= {call for row in chosen[self._measure(chosen)[1]].tolist() for call in self._called(row)}
@@ -223,7 +223,7 @@ class TurnReader:
         ordinals = self.turns.column("ordinal")[rows]
         versions = self.turns.column("version")[rows]
         entries = self._table.lookup(ordinals)
-        # No turn reads as nothing: a 0 is unknown, also where a damaged store says version 0.
+        # No turn renders as an empty text: 0 means unknown, also where a damaged store has version 0.
         unknown = np.flatnonzero(((entries >> _VERSION_SHIFT) != versions) | (entries == 0))
         if len(unknown):
             fresh = self._entries(rows[unknown].tolist())

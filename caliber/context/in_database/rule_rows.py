@@ -29,7 +29,7 @@ from caliber.storage.protocol import Store
 
 
 class RuleRows:
-    """The rules of one window, and for whom it is made. Units: ``as_of_us`` is valid time, ``now_us`` the clock."""
+    """The rules of one window, and its principal. Units: ``as_of_us`` is valid time, ``now_us`` the clock."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class RuleRows:
         self._readers = Readers(principal)
 
     def newest(self, store: Store, session: StatementSession, section: SectionPlan) -> list[Row]:
-        """Return the newest notes, or records of a declared memory, that a rule's filter lets through."""
+        """Return the newest notes, or records of a declared memory, that match a rule's filter."""
         rule, source = section.rule, section.source
         assert rule is not None
         relation = store.catalog.by_name[self._plan.records[source].name]
@@ -68,7 +68,7 @@ class RuleRows:
         return replace(base, kinds=(kind,), limit=max(1, most), where=where)
 
     def limit(self, rule: RulePlan) -> int:
-        """Return how many records a rule takes where nothing says what is relevant: the newest."""
+        """Return how many of the newest records a rule selects where nothing ranks them."""
         assembly = self._plan.config.assembly
         if rule.kind is InjectionKind.TOP_K:
             return rule.mode.count or 0

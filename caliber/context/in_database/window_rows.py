@@ -58,7 +58,7 @@ class WindowAsked:
 
 @dataclass(frozen=True, slots=True)
 class WindowRead:
-    """A snapshot for a window, its query, and what the store knows besides; see ``AssemblyInputs``."""
+    """A snapshot for a window, its query, and the store's statistics; see ``AssemblyInputs``."""
 
     snapshot: ResidentSnapshot
     query: DefaultQuery
@@ -74,7 +74,7 @@ def read_window(
     resident: ResidentSnapshot,
     asked: WindowAsked,
 ) -> WindowRead:
-    """Return a snapshot for a window, and what the store knows besides.
+    """Return a snapshot for a window, and the store's statistics.
 
     Raises: SchemaMismatch when the full text cannot be trusted
     """
@@ -126,7 +126,7 @@ class WindowRows:
     # --- reading ---------------------------------------------------------------------------------
 
     def read(self, rows: dict[str, Sequence[Row]], resident: ResidentSnapshot) -> None:
-        """Add what a window needs to the rows of its task, which have the turns of the open scope."""
+        """Add the other rows that a window needs to those of its task, which include the turns of the open scope."""
         if not rows[TASKS]:
             return
         for kind in (*self._search.kinds, *self._plan.declared.values()):
@@ -174,7 +174,7 @@ class WindowRows:
     # --- the conversation ------------------------------------------------------------------------
 
     def _earlier(self, rows: Mapping[str, Sequence[Row]], resident: ResidentSnapshot) -> list[Row]:
-        """Return the newest turns of closed scopes, as many as the conversation looks at."""
+        """Return the newest turns of closed scopes, as many as the conversation examines."""
         limit = self._plan.config.assembly.max_turns
         if not self._plan.stable_first:
             return []
@@ -196,7 +196,7 @@ class WindowRows:
         return out
 
     def _resolve(self, rows: dict[str, Sequence[Row]], resident: ResidentSnapshot) -> None:
-        """Find out what the last user turn asks, or the goal."""
+        """Determine the default query: the last user turn, or the goal."""
         last_turns = self._session.run(self._store.statements["turn.last_said"], (self._key,))
         part = {TASKS: rows[TASKS], SCOPES: rows[SCOPES], TURNS: last_turns}
         snapshot = self._partial(resident, part)
@@ -282,7 +282,7 @@ class WindowRows:
         return {kind: conditions_of(relations[kind], tasks, own_task, trust) for kind in self._search.kinds}
 
     def _owners(self, found: Iterable[Rows]) -> list[Row]:
-        """Return the tasks in reach that records belong to: what they may be recalled by."""
+        """Return the tasks whose records are within reach of recall."""
         if self._tasks is None:
             return []
         ordinals = set()

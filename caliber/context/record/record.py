@@ -119,7 +119,7 @@ class Record:
 
 
 def content_hash(text: str) -> bytes:
-    """Return the digest by which replay knows a text again."""
+    """Return the digest by which replay recognises a text."""
     return sha256(text.encode("utf-8")).digest()[:HASH_BYTES]
 
 
@@ -235,7 +235,7 @@ def _meta(facts: WindowFacts, decided: Decided, rendered: RenderedTexts) -> dict
         ],
         "cut_offs": [packed_cut_off(item) for item in facts.cut_offs],
     }
-    # What rules of injection add is there where there are such rules.
+    # Fields for injection rules are present only where there are such rules.
     if facts.once:
         out["once"] = [packed_one_shot(shot) for shot in facts.once]
     if facts.declared:

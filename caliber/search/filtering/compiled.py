@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _KEPT: Final = 256
 _KEPT_CHARS: Final = 4_096
-"""Longer texts are compiled each time: what is kept stays small."""
+"""Longer texts are compiled each time, so that the cache stays small."""
 
 
 class Filters:
@@ -36,14 +36,14 @@ class Filters:
         self.kept: dict[tuple[str, tuple[str, ...], bool], dict[str, Predicate]] = {}
 
     def clear(self) -> None:
-        """Forget every text: one may name who was forgotten."""
+        """Clear the cache: a filter text may name an erased subject."""
         with self._lock:
             self.kept.clear()
 
     def of(self, text: str, kinds: Sequence[str], *, named: bool) -> Mapping[str, Predicate]:
-        """Return the condition of a text for each kind that it fits.
+        """Return the condition of a filter text for each kind that it fits.
 
-        ``named`` kinds, those that the caller asked for by name, are never left out.
+        ``named`` kinds, those that the caller listed, are never left out.
 
         Raises: InvalidValue, with all that is wrong in the text.
         """
@@ -79,7 +79,7 @@ class Filters:
             raise InvalidValue(field="filter", reason=f"{what}; search only {', '.join(fitting)}, or name no kinds")
         out: dict[str, Predicate] = {}
         faults: list[ConfigError] = []
-        # What fits none is compiled for the nearest, which says what is wrong.
+        # A filter that fits no kind is compiled for the nearest one, whose error explains the fault.
         for kind in fitting or [min(kinds, key=lambda kind: len(lacking[kind]))]:
             predicate, found, _ = compile_condition(source, condition, self._memory_of(kind))
             faults += found

@@ -53,7 +53,7 @@ class Found(NamedTuple):
 
 
 def check_kinds(kinds: Sequence[str] | None, known: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the kinds to search, by what callers may call them. Raises: InvalidValue, DTypeError."""
+    """Return the kinds to search, by their public names. Raises: InvalidValue, DTypeError."""
     if kinds is None:
         return tuple(dict.fromkeys(known.values()))
     if isinstance(kinds, str):
@@ -98,7 +98,7 @@ def check_vector(value: Any, field: str, dimensions: int | None) -> NDArray[np.f
     Raises: DTypeError, InvalidValue, DimensionMismatch.
     """
     try:
-        with np.errstate(over="ignore"):  # what becomes infinite is refused below
+        with np.errstate(over="ignore"):  # values that become infinite are refused below
             vector = np.ascontiguousarray(value, np.float32)
     except (TypeError, ValueError, OverflowError, RecursionError):
         raise DTypeError(field=field, expected="numbers", got=type(value).__name__) from None

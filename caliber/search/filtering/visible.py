@@ -29,7 +29,7 @@ from caliber.search.filtering.where import Where
 Bools = NDArray[np.bool_]
 
 _KEPT = 16
-"""VisibleCache of one kind of record: so many principals, or instants, take turns without waiting for each other's."""
+"""Cache entries per kind of record: this many principals, or instants, can alternate without eviction."""
 
 _SPELT = 4_096
 """Beginnings of words whose spelling is remembered."""
@@ -39,7 +39,7 @@ _FILTERS = 16
 
 
 class VisibleRows:
-    """The rows in sight. ``visible`` is read-only. Shapes: ``bool[length of the mirror]``"""
+    """The visible rows. ``visible`` is read-only. Shapes: ``bool[length of the mirror]``"""
 
     __slots__ = (
         "_grown",
@@ -59,10 +59,10 @@ class VisibleRows:
     def __init__(self, visible: Bools) -> None:
         self.visible = visible
         self.count = int(np.count_nonzero(visible))
-        self.newest_us: int | None = None  # set by whoever first asks
+        self.newest_us: int | None = None  # set on first use
         self.spellings: dict[tuple[int, tuple[int, ...]], bool] = {}
         self.filtered: dict[object, Bools] = {}
-        # What it is true for.
+        # The conditions under which the entry is valid.
         self.live: Bools | None = None
         self.dead = 0
         self.verdicts: Bools | None = None
@@ -99,7 +99,7 @@ class VisibleRows:
         return known
 
     def lengths(self, words: KeywordSnapshot) -> int:
-        """Return how many terms the texts in sight hold: whole numbers, so the sum is exact in any order."""
+        """Return the number of terms in visible texts: whole numbers, so the sum is exact in any order."""
         if self._lengths is None:
             lengths = words.lengths[: len(self.visible)]
             if self._grown is None:
@@ -111,18 +111,18 @@ class VisibleRows:
         return self._lengths
 
     def mean_length(self, words: KeywordSnapshot) -> float:
-        """Return how many terms a text in sight has in the mean; 0 without any."""
+        """Return the mean number of terms in a visible text; 0 without any."""
         return self.lengths(words) / self.count if self.count else 0.0
 
     def knows_spelling(self, key: tuple[int, tuple[int, ...]], answer: bool) -> bool:
-        """Remember whether a term is spelt in one of some ways in sight; return the answer."""
+        """Remember whether a term occurs in one of some spellings among visible texts; return the answer."""
         if len(self.spellings) >= _SPELT:
             self.spellings.clear()
         self.spellings[key] = answer
         return answer
 
     def grown(self, visible: Bools) -> VisibleRows:
-        """Return the sight of a later boundary: ``visible`` says for the rows of this one which are left."""
+        """Return the entry for a later boundary: ``visible`` tells which rows of this one remain."""
         later = VisibleRows(visible)
         start = len(self.visible)
         if self._lengths is not None:
@@ -169,7 +169,7 @@ class VisibleCache:
 
 
 def _agree(one: Bools | None, other: Bools | None) -> bool:
-    """Return whether verdicts are the same as far as the shorter goes: lists of who may see are only ever added."""
+    """Return whether two lists of verdicts agree up to the shorter length: lists of readers are only ever appended."""
     if one is None or other is None or one is other:
         return one is other
     shared = min(len(one), len(other))
@@ -190,7 +190,7 @@ def _grown(before: VisibleRows, owners: RelationSnapshot, seen: Allowed | None, 
 
 
 def _marked(sight: VisibleRows, owners: RelationSnapshot, seen: Allowed | None, at: int, start: int) -> VisibleRows:
-    """Note what a sight is true for: this boundary, these verdicts, and until when."""
+    """Record the conditions of an entry: this boundary, these verdicts, and an expiry instant."""
     sight.visible.flags.writeable = False
     sight.live, sight.dead = owners.live_mask, owners.dead
     sight.verdicts = None if seen is None else seen.verdicts

@@ -14,7 +14,7 @@ from caliber.schema.predicate import Predicate, Variable, variables_in
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """A filter as it was compiled for each kind that is searched, and what its variables stand for."""
+    """A filter compiled for each searched kind, and the values of its variables."""
 
     predicates: Mapping[str, Predicate]
     variables: Mapping[Variable, Any]

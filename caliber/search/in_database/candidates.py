@@ -36,16 +36,16 @@ from caliber.storage.sql.vector_index import Near, VectorIndexes
 
 _PAGE_VECTORS: Final = 4_096
 _TOKENS_MAX: Final = 1_024
-"""Spellings looked at for one beginning of words, a kind."""
+"""The most spellings that a prefix of a query is expanded to, per kind."""
 
 _LAST: Final = "\U0010ffff"
 
 
 class VisibleSet:
-    """The records that one principal sees in one session, and the statements to ask for them.
+    """The records that one principal sees in one session, and the statements that read them.
 
-    ``among`` are the ordinals of the records that a filter lets through, by kind, where no parameters can say it;
-    ``relations`` are those of the store. ``stats`` of the kinds are counted, unless they are given.
+    ``among`` are the ordinals of the records that match a filter, by kind, where parameters cannot express it;
+    ``relations`` are those of the store. ``stats`` of the kinds are counted, unless they are passed in.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class VisibleSet:
         reach = asked.reach.get(kind, (None,))
         found = [parameters(self.relations[kind], all_of(where, each), among) for each in reach]
         known = [filters for filters in found if filters is not None]
-        assert len(known) == len(found)  # reach says no more than which values columns have
+        assert len(known) == len(found)  # reach consists of values of columns only
         return known
 
     def ask(self, statement: str, *parameters: Any) -> list[Row]:
@@ -92,7 +92,7 @@ class VisibleSet:
     def nearest(
         self, kind: str, filters: Filters, space: EmbeddingSpace, query: NDArray[np.float32], records: int
     ) -> list[Row] | None:
-        """Return the vectors that an index finds for so many records of a kind; None where all have to be read."""
+        """Return the vectors that an index finds for a number of records of a kind; None where all have to be read."""
         if self._indexes is None:
             return None
         if self._check is not None:
@@ -105,7 +105,7 @@ class VisibleSet:
         return self._seen, asked_us(self.relations[kind], self._as_of_us, self.now_us)
 
     def _readers(self, asked: Asked) -> str:
-        """Return the lists of readers, of whatever relation, that let the principal see a record, as JSON."""
+        """Return the lists of readers, of any relation, that let the principal see a record, as JSON."""
         hiding = [relation.name for relation in self.relations.values() if relation.readers is not None]
         lists = {row[0] for name in hiding for row in self.ask(f"search.readers_{name}")}
         return dump_json([json.loads(text) for text in asked.readers.among(sorted(lists))])
@@ -119,11 +119,11 @@ class VisibleSet:
         return unfiltered(self.relations[kind])
 
     def filtered(self, kind: str) -> bool:
-        """Return whether a record of a kind that is in sight may be no hit."""
+        """Return whether some visible record of a kind may not be a hit."""
         return self.filters(kind) != [self.every(kind)]
 
     def matching(self, kind: str) -> int:
-        """Return how many records of a kind in sight meet the filters."""
+        """Return how many visible records of a kind meet the filters."""
         name, of = f"search.matching_{kind}", self.of(kind)
         return sum(int(self.ask(name, *of, *filters)[0][0]) for filters in self.filters(kind))
 
@@ -143,9 +143,9 @@ class VisibleSet:
         return bool(self.ask("search.linked", self._seen, self._as_of_us, self.now_us)[0][0])
 
     def beginning(self, beginning: str) -> list[str]:
-        """Return the spellings in sight that begin with a text, in the order of their letters.
+        """Return the visible spellings that begin with a text, in alphabetical order.
 
-        Hidden ones are not counted before they are cut off: they push nobody out.
+        Hidden spellings do not count towards the limit.
         """
         found: set[str] = set()
         for kind in self.kinds:
@@ -165,7 +165,7 @@ class VisibleSet:
 
 @dataclass(slots=True)
 class Candidates:
-    """Ordinals of the records to look at, by kind."""
+    """Ordinals of the candidate records, by kind."""
 
     most: int
     rows: dict[str, set[int]] = field(default_factory=dict)
@@ -176,10 +176,10 @@ class Candidates:
 
 
 def by_words(visibility: VisibleSet, terms: Mapping[str, float], settings: SearchConfig, out: Candidates) -> None:
-    """Add the best by words. ``terms`` has each token that is looked for, with its rarity.
+    """Add the best rows by words. ``terms`` has each token of the query with its rarity.
 
-    Where a filter leaves some out, the best without it are looked at too: they lend, and say who is named; links lead
-    on from them.
+    Where a filter excludes some rows, the best without the filter are read too: they boost neighbours, hold names, and
+    are starting points of links.
     """
     best: dict[tuple[str, int], float] = {}
     others: dict[tuple[str, int], float] = {}
@@ -229,10 +229,10 @@ def by_vector(
     least: float | None = None,
     besides: int = 0,
 ) -> None:
-    """Add the records nearest to a query, scored exactly: those an index finds, or of every vector in sight.
+    """Add the records nearest to a query, scored exactly: those an index finds, or of all visible vectors.
 
-    Without an index each is read once, a page at a time. As many more are added as there are records ``besides``,
-    which may be near and are no hits.
+    Without an index each is read once, a page at a time. As many more are added as there are records ``besides``, which
+    may be near and are no hits.
 
     Units: least is a similarity; None for ``search.min_similarity``
     """
@@ -251,7 +251,7 @@ def by_vector(
 
 
 def _pages(visibility: VisibleSet, kind: str, filters: Filters, space: EmbeddingSpace) -> Iterator[list[Row]]:
-    """Yield every vector of a kind in sight that meets the filters, a page at a time."""
+    """Yield every vector of a visible record of a kind that meets the filters, a page at a time."""
     last = -1
     while True:
         rows = visibility.ask(
@@ -300,7 +300,7 @@ def beside(visibility: VisibleSet, settings: SearchConfig, out: Candidates) -> N
 
 
 def recent(visibility: VisibleSet, settings: SearchConfig, limit: int, out: Candidates) -> None:
-    """Add what an empty query asks for: what is recent and important."""
+    """Add the candidates of an empty query: recent and important records."""
     half_us = settings.boosts.recency_half_life_ms * 1_000
     # Scores are compared in f32 and then by id: a few more, so that a tie at the end is broken as in memory.
     count = limit + max(limit, 64)
@@ -326,7 +326,7 @@ def newest(visibility: VisibleSet, kind: str, limit: int, out: Candidates) -> No
 
 
 def of_days(visibility: VisibleSet, first_us: int, last_us: int, out: Candidates) -> None:
-    """Add what is of the days that a query of nothing else names."""
+    """Add the records of the days that a query names, if it names nothing else."""
     for kind in visibility.kinds:
         for filters in visibility.filters(kind):
             rows = visibility.ask(f"search.of_days_{kind}", first_us, *visibility.of(kind), last_us, out.most, *filters)

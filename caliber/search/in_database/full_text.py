@@ -19,10 +19,10 @@ from caliber.storage.sql.full_text import PART_MARK, TextEntry
 from caliber.text.words import Analyzer, languages
 
 RULES: Final = 1
-"""Raised with every change to what words stand for: an index made by other rules has to be made anew."""
+"""Version of the term rules; increase it with every change: an index made by other rules must be rebuilt."""
 
 _WORDS_KEPT: Final = 200_000
-"""Distinct words whose terms are remembered; then they are worked out anew."""
+"""Size of the cache of words and their terms."""
 
 
 def indexer_name(language: str) -> str:
@@ -53,7 +53,7 @@ class WordIndexer:
         self._tokens: list[tuple[str, int, tuple[str, ...]]] = []  # a word: its terms, how many, its other parts
 
     def digest(self, relation: Relation, row: Row) -> bytes | None:
-        """Return the digest of what a row says; None for a scope without a summary."""
+        """Return the digest of a row's text; None for a scope without a summary."""
         said = said_by(relation, row)
         return None if said is None else hashlib.blake2b(said, digest_size=8).digest()
 

@@ -15,7 +15,7 @@ from caliber.storage.sql.full_text import FullText, FullTextState, texts_of
 
 _OTHERS_S: Final = 5.0
 _AGAIN_S: Final = 0.02
-"""The time that another program has to make the index of an empty store, and the interval of looks at it."""
+"""The time that another program has to build the index of an empty store, and the polling interval."""
 
 
 def open_stored_search(store: Store, memory: ResidentMemory, config: CaliberConfig) -> StoredSearch | None:
@@ -32,7 +32,7 @@ def open_stored_search(store: Store, memory: ResidentMemory, config: CaliberConf
         return None
     full_text = full_text_of(store)
     state = full_text.state()
-    # Begun by another program but not done: of an empty store, that is a matter of a moment.
+    # Another program may be building it; for an empty store that takes a moment.
     if (state is None or not state.complete) and _is_empty(store):
         full_text.rebuild(WordIndexer(config.search.keyword.language), unless_there=True)
         state = _finished(full_text)

@@ -52,7 +52,7 @@ def open_scope(codec: Codec, scopes: Iterable[Row]) -> bytes | None:
 
 
 class StoredRecords:
-    """Reads what a call about one trajectory needs."""
+    """Reads the records that a call about one trajectory needs."""
 
     def __init__(self, store: Store, search: StoredSearch, config: CaliberConfig) -> None:
         self._store = store
@@ -102,7 +102,7 @@ class StoredRecords:
         rows: dict[str, Sequence[Row]],
         ranked: Ranked | None = None,
     ) -> ResidentSnapshot:
-        """Return a snapshot of rows; with the vectors, links and usage counts of those that are to be ranked."""
+        """Return a snapshot of rows, with vectors, links and usage counts of those that are to be ranked."""
         vectors: dict[tuple[str, uuid.UUID], VectorSnapshot] = {}
         spaces = dict(resident.spaces)
         space = None if ranked is None else ranked.space
@@ -125,7 +125,7 @@ class StoredRecords:
         return ResidentSnapshot(position, relations, vectors, spaces, resident.evaluator, resident.space_in_use)
 
     def position(self, session: StatementSession) -> Position:
-        """Return the position of what a session reads."""
+        """Return the change-feed position of a session."""
         sequence = session.run(self._store.statements["change.bounds"], ())[0][1]
         return Position(self._store.epoch, sequence)
 

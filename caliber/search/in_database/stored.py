@@ -53,9 +53,10 @@ _SEEDS: Final = 64
 
 
 def check_state(state: FullTextState | None, settings: SearchConfig, store: str, texts: Iterable[Relation]) -> None:
-    """Refuse to search a full text that is missing, incomplete, made by other rules, or without some of ``texts``.
+    """Refuse to search a full-text index that is missing, incomplete, made by other rules, or without some of
+    ``texts``.
 
-    Raises: SchemaMismatch, saying what to run
+    Raises: SchemaMismatch, which names the command to run
     """
     wanted = indexer_name(settings.keyword.language)
     if state is None:
@@ -75,7 +76,7 @@ def check_state(state: FullTextState | None, settings: SearchConfig, store: str,
 class StoredSearch:
     """Searches of one store that is not in memory. Safe to share between threads.
 
-    Similar words are not looked for: their vectors would have to be in memory.
+    There is no expansion by similar words: their vectors would have to be in memory.
     """
 
     def __init__(
@@ -95,15 +96,15 @@ class StoredSearch:
         self._searcher = self._fresh()
         read = (each.name for each in store.catalog.mirrored if each.mirror is Mirror.ROWS and not each.framed)
         self.blank = {name: self._mirrors.mirror(name, ()) for name in (*self.kinds, *read)}
-        """Snapshots of no rows: what filters are checked by."""
+        """Empty snapshots, against which filters are checked."""
 
     def forget_words(self) -> None:
-        """Empty what is known of words: some may stand in no text any more."""
+        """Clear the caches of words: some may no longer occur in any text."""
         self._searcher = self._fresh()
 
     @contextmanager
     def at_one_boundary(self) -> Iterator[Callable[[Asked], tuple[Outcome, Position]]]:
-        """Give what searches the store as it is at one commit: it returns the best hits, and that position.
+        """Yield a search of the store at one commit: it returns the best hits, and that position.
 
         Raises: SchemaMismatch; each search InvalidValue
         """
@@ -114,7 +115,9 @@ class StoredSearch:
             yield lambda asked: (self._search(session, state, asked, position), position)
 
     def check(self, state: FullTextState | None, asked: Asked) -> None:
-        """Refuse an index that does not hold what is searched. One that others removed a memory from holds the rest."""
+        """Refuse an index that lacks searched texts. An index from which another process removed a memory holds the
+        rest.
+        """
         relations = self._store.catalog.by_name
         check_state(state, self.settings, self._name, [relations[kind] for kind in asked.kinds])
 
@@ -159,7 +162,7 @@ class StoredSearch:
         return searcher.search(request)
 
     def stats(self, visibility: VisibleSet) -> StoredStats:
-        """Return the figures of all that is in sight."""
+        """Return the statistics of all visible records."""
         return StoredStats(visibility.stats, bool(self.settings.weights.graph) and visibility.linked(), visibility)
 
     def collect(
@@ -199,9 +202,9 @@ class StoredSearch:
         return edges
 
     def _let_through(self, session: StatementSession, asked: Asked) -> dict[str, list[int]]:
-        """Return the ordinals of the records that a filter lets through, by kind, where no parameters can say it.
+        """Return the ordinals of the records that match a filter, by kind, where parameters cannot express it.
 
-        All of them: what is left open after a limit would be records too few.
+        All of them: a limit here would leave out matching records.
         """
         where, relations = asked.where, self._store.catalog.by_name
         if where is None:
@@ -214,7 +217,7 @@ class StoredSearch:
             if parameters(relations[kind], where.predicates[kind]) is None
         }
 
-    # --- a mirror of what was found --------------------------------------------------------------
+    # --- a mirror of the candidates --------------------------------------------------------------
 
     def rows(self, session: StatementSession, kind: str, ordinals: Iterable[int]) -> list[Row]:
         """Return the records of a kind with these ordinals."""

@@ -56,7 +56,7 @@ class WindowSearch:
         return {kind: visibility.matching(kind) for kind in visibility.kinds}
 
     def found(self, asked: Asked, *, besides: int = 0) -> Rows:
-        """Return the records that a search looks at; ``besides`` as for ``StoredSearch.collect``."""
+        """Return the candidates of a search; ``besides`` as for ``StoredSearch.collect``."""
         search, found = self._search, Candidates(self._search.settings.candidates_max)
         visibility = search.visibility(self._session, asked, self.stats.kinds)
         stats = self.stats.of(visibility.kinds)

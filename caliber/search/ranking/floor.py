@@ -29,7 +29,7 @@ from caliber.search.ranking.legs import Bools, CorpusStats, Coverage, Floats, In
 from caliber.text.dates import Interval
 
 _HELD = KeywordRule(k1=0.0, b=0.0, mean_length=1.0, saturate=0.0)
-"""A word counts once, whatever the length of the text."""
+"""Each word counts once, whatever the length of the text."""
 
 _CUT = re.compile(r"/\d+(?=@)")
 

@@ -24,7 +24,7 @@ from caliber.text.dates import Interval
 
 LEGS = ("vector", "keyword", "graph", "importance")
 LEAST = 1e-6
-"""Score of what a leg found and nothing speaks for: it comes last, and is there."""
+"""Score of a candidate without evidence: it ranks last, but is returned."""
 
 _TOP_IMPORTANCE = 10.0
 _BEFORE = 3.0
@@ -33,7 +33,7 @@ _BEFORE = 3.0
 
 @dataclass(slots=True)
 class Joined:
-    """The scores of one kind's candidates, the best of them, and the parts that scores are made of.
+    """The scores of one kind's candidates, the best of them, and their parts.
 
     Shapes: score ``f64[m]``
     """
@@ -43,12 +43,12 @@ class Joined:
     parts: list[tuple[float, Part]]
     best: Best
     finders: tuple[int, Floats, Floats | None]
-    """What each leg found: so many of the first by vector, by word and by link what has a score above 0."""
+    """The number of candidates of each leg with a score above 0: by vector, by word and by link."""
 
     def explained(self) -> list[tuple[dict[str, float], tuple[str, ...]]]:
         """Return the share of each part in the best scores, and the legs that found them.
 
-        Parts that add nothing are left out; legs are named whatever they count for.
+        Parts that are zero are left out; legs are named even if their weight is zero.
         """
         at = self.best.places
         near, by_word, by_link = self.finders
@@ -89,9 +89,9 @@ def effective_weights(weights: SearchWeights, missing: Sequence[str]) -> dict[st
 
 
 def keyword_parts(searched: Sequence[Searched], settings: SearchConfig) -> list[tuple[Part | None, Part | None]]:
-    """Return, for each kind, scores by words between 0 and 1: a text's own, and what its neighbours lent it.
+    """Return, for each kind, keyword scores between 0 and 1: a text's own, and the boost by its neighbours.
 
-    None is said of none.
+    A kind without scores has None.
     """
     if settings.normalisation == "saturation":
         out: list[tuple[Part | None, Part | None]] = []
@@ -129,7 +129,9 @@ def _rise(scores: Floats) -> Floats:
 
 
 def vector_parts(searched: Sequence[Searched], nearest: Nearest, settings: SearchConfig) -> list[Part | None]:
-    """Return, for each kind, scores by vector between 0 and 1; None is said of none, 0 of what is not the nearest."""
+    """Return, for each kind, vector scores between 0 and 1; None for a kind without scores, 0 for rows not among the
+    nearest.
+    """
     if nearest.best is None:
         return [None] * len(searched)
     best, floor = nearest.best, nearest.least
@@ -212,7 +214,7 @@ _EVERY = slice(None)
 
 
 def times_us(owners: RelationSnapshot, rows: Ints | slice = _EVERY) -> Ints:
-    """Return when each record happened, or was written if nobody says. Shapes: ``int64[n]`` of those rows."""
+    """Return when each record happened, or was written if unknown. Shapes: ``int64[n]`` of those rows."""
     times: Ints
     *others, times = [owners.column(name)[rows] for name in owners.relation.dates.happened]
     for said in reversed(others):
@@ -221,14 +223,14 @@ def times_us(owners: RelationSnapshot, rows: Ints | slice = _EVERY) -> Ints:
 
 
 def add_those_of(searched: Sequence[Searched], when: Interval) -> None:
-    """Make candidates of what is of some days: what a query of nothing else finds."""
+    """Make candidates of the records of some days, for a query that names nothing else."""
     for item in searched:
         times = times_us(item.owners)
         item.add(np.flatnonzero(item.allowed & (times >= when.first_us) & (times <= when.last_us)))
 
 
 def today(searched: Sequence[Searched], now_us: int) -> date:
-    """Return the day of the newest record in sight: what "last week" is meant from."""
+    """Return the day of the newest visible record: "last week" is relative to it."""
     newest = [at for at in (_newest_us(item) for item in searched) if at is not None]
     return from_us(min(now_us, max(newest)) if newest else now_us).date()
 
@@ -241,7 +243,7 @@ def _newest_us(item: Searched) -> int | None:
 
 
 def date_scores(times: NDArray[np.int64], when: Interval, slack_ms: int) -> Floats:
-    """Return 1 for what is of the days, falling to 0 ``slack_ms`` after them, and three times as fast before."""
+    """Return 1 for records of the days, falling to 0 ``slack_ms`` after them, and three times as fast before."""
     first, last, slack = when.first_us, when.last_us, slack_ms * 1_000
     early, late = (first - times).astype(np.float64) * _BEFORE, (times - last).astype(np.float64)
     gap = np.where(times < first, early, np.maximum(late, 0.0))
@@ -278,7 +280,7 @@ def joined(
 ) -> Joined:
     """Return weighted parts, as shares of ``total``, the most that any row could have, their sum, and the best of it.
 
-    The score of what may be no hit is 0.
+    The score of a row that may not be a hit is 0.
     """
     spoken = [(name, weight / total, part) for name, weight, part in weighted if weight and part is not None]
     parts = [(share, part) for _, share, part in spoken]

@@ -33,7 +33,7 @@ class LinkGraph:
     rows: dict[str, Ints]
     visible: Bools
     any: bool
-    """Whether any link is: one between hidden records is none."""
+    """Whether any visible link exists; one between hidden records does not count."""
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class Reached:
     walked: Walk | None = None
 
     def edges_to(self, kind: str, row: int) -> list[int]:
-        """Return the rows of the edges on the way to a row of a kind; none for what no edge led to."""
+        """Return the rows of the edges on the way to a row of a kind; empty if no edge led to it."""
         if self.links is None or self.walked is None or kind not in self.links.rows:
             return []
         found = np.flatnonzero(self.links.rows[kind] == row)
@@ -66,11 +66,11 @@ class GraphLeg:
         self._visible_cache = visibilities
         self._links = Links()
         self._places = Places()
-        # What the newest web was made of, and the web: used again while nothing of it has changed.
+        # The latest graph and the inputs it was built from: reused while none of them has changed.
         self._newest: tuple[tuple[object, ...], LinkGraph] | None = None
 
     def links(self, request: Request, searched: Sequence[Searched]) -> LinkGraph | None:
-        """Return the visible links, or None where somebody has made none."""
+        """Return the visible links, or None if there are none."""
         snapshot = request.snapshot
         if not snapshot["edge"].count():
             return None
@@ -109,9 +109,9 @@ class GraphLeg:
         weight: float,
         links: LinkGraph | None,
     ) -> Reached:
-        """Return, for each kind, the rows that a path from a seed leads to, and the best that any brings.
+        """Return, for each kind, the rows that a path from a seed leads to, and the best score that any path brings.
 
-        Seeds are the best of ``base``, whatever the filters say; what may not be seen is neither reached nor passed.
+        Seeds are the best of ``base``, whatever the filters; hidden records are neither reached nor passed.
         """
         if not weight:
             return Reached([(_NO_ROWS, _NO_SCORES) for _ in searched])
@@ -151,7 +151,7 @@ class GraphLeg:
         brought: Sequence[_Brought],
         links: LinkGraph,
     ) -> Walk | None:
-        """Walk the edges that somebody made, through records of every kind that may be seen."""
+        """Walk the edges through visible records of every kind."""
         linked = links.linked
         starts: dict[int, float] = {}
         for seed in seeds:

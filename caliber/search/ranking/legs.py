@@ -32,7 +32,7 @@ Ints = NDArray[np.int64]
 
 _NO_ROWS, _NO_SCORES = np.zeros(0, np.int64), np.zeros(0, np.float32)
 _READ_AT_ONCE = 256
-"""Texts whose words are read before it is asked whether that was enough."""
+"""Texts whose words are read before checking whether that was enough."""
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class Searched:
         return self.allowed.take(self.rows) if self.mixed else None
 
     def places_of(self, rows: Ints) -> Ints:
-        """Return the place of each row among the candidates, -1 where it is none."""
+        """Return the place of each row among the candidates, -1 for a row that is no candidate."""
         place = np.full(self.owners.length, -1, np.int64)
         place[self.rows] = np.arange(len(self.rows))
         return place[rows]
@@ -135,7 +135,7 @@ class Coverage(NamedTuple):
     texts: int
 
     def weight(self, count: int) -> float:
-        """Return the weight of a word that so many texts contain."""
+        """Return the weight of a word that the given number of texts contain."""
         return _idf(count, self.texts)
 
 
@@ -255,7 +255,7 @@ def _weighed(
         strengths: list[float] = []
         shares: list[float] = []
         for term, near, count in zip(group.terms, group.near, counts, strict=True):
-            # Cut off by nearness among what is visible, so that hidden words push nobody out.
+            # The cut-off is by nearness among visible words, so that hidden words displace none.
             if count and len(terms) < most:
                 rare = rarity(count)
                 terms.append(term)
@@ -303,7 +303,7 @@ def _score(
         words, searchable, rule, boost, kept=kept, given=item.rows
     )
     if boost is None:
-        item.keyword = item.own_scores  # the same bits: nobody adds anything
+        item.keyword = item.own_scores  # the same array: there is no boost
 
 
 def _neighbour_boost(item: Searched, settings: KeywordConfig) -> NeighbourBoost | None:
@@ -377,7 +377,7 @@ def vector_leg(
 ) -> Nearest:
     """Make candidates of the ``candidates`` allowed rows whose vectors are nearest to the query's; ties by id.
 
-    Looks at ``most`` rows, if those are more: what is near beyond the candidates.
+    ``most`` rows are scored, if that is more: further near rows beyond the candidates.
     """
     found: list[NDArray[np.float32]] = []
     most = max(candidates, most)
@@ -401,7 +401,7 @@ def vector_leg(
 def _cut_off(
     searched: Sequence[Searched], found: Sequence[NDArray[np.float32]], candidates: int, most: int
 ) -> list[tuple[int, int, float]]:
-    """Leave of each kind's rows, best first, those among the nearest of all kinds; return what comes after them."""
+    """Keep of each kind's rows, best first, those among the nearest of all kinds; return the rows after them."""
     rows = np.concatenate([item.rows for item in searched])
     tie = np.concatenate([item.owners.ties().take(item.rows, axis=0) for item in searched])
     kinds = np.repeat(np.arange(len(searched)), [len(scores) for scores in found])

@@ -36,9 +36,9 @@ class Names:
         self._known: weakref.WeakKeyDictionary[Generation, _Known] = weakref.WeakKeyDictionary()
 
     def named(self, searched: Sequence[Searched], parts: Sequence[str]) -> list[tuple[str, ...]]:
-        """Return the names that a query holds and that a visible record goes by.
+        """Return the names in a query that a visible record has.
 
-        A name that only hidden records have is no name: it would show in what the query finds.
+        A name that only hidden records have is not recognised: results would reveal it.
         """
         known = [(item, self._of(item.owners)) for item in searched if _name_of(item.owners) is not None]
         # Most words begin no name: one look each.
@@ -46,7 +46,7 @@ class Names:
             return []
 
         def in_sight(name: tuple[str, ...]) -> bool:
-            # Asked before the longest is taken: a longer hidden name must not stand in for a shorter one.
+            # Checked before the longest is chosen: a longer hidden name must not replace a shorter visible one.
             return any(name in names.codes and self.marked(item, name, item.visible).any() for item, names in known)
 
         return names_in(parts, in_sight, _LONGEST)

@@ -14,7 +14,7 @@ from caliber.kernels import VectorMatrix, Vocabulary
 from caliber.llm.local.word_vectors import DIMENSIONS, WordVectors
 
 _ONE_BY_ONE = 1_024
-"""So many terms that came since are scored each for itself: a search would look at where all the others are."""
+"""New terms up to this number are scored one by one: a search would scan the others too."""
 
 _KEPT = 4_096
 """Words of recent queries whose similar words are remembered."""
@@ -22,7 +22,7 @@ _KEPT = 4_096
 
 @dataclass(slots=True)
 class _Found:
-    """Terms similar to a word and how near they are, nearest first, and how many terms had been looked at."""
+    """Terms similar to a word with their nearness, nearest first, and the number of terms that were compared."""
 
     terms: NDArray[np.int64]
     near: NDArray[np.float64]
@@ -44,9 +44,9 @@ class SimilarTerms:
         self._recent: OrderedDict[str, _Found] = OrderedDict()
 
     def of(self, terms: Sequence[str]) -> list[tuple[NDArray[np.int64], NDArray[np.float64]]]:
-        """Return, for each of ``terms``, those like it, nearest first, and how near: 0 at the least cosine, 1 at 1.
+        """Return, for each of ``terms``, the similar ones, nearest first, with nearness: 0 at the least cosine, 1 at 1.
 
-        Words that say nothing are like no other; the term itself is left out.
+        Stop words have no similar terms; the term itself is left out.
 
         Shapes:  int64[m], f64[m] each
         """
@@ -74,7 +74,7 @@ class SimilarTerms:
         known, count = self._matrix.size, len(terms)
         if known < count:
             fresh = self._vocabulary.term_texts(known, count)
-            # What is no word (numbers, paths) has no vector: a row of zeros, which is like nothing.
+            # Terms that are no words (numbers, paths) have no vector: a row of zeros, similar to nothing.
             spoken = [at for at, text in enumerate(fresh) if text.isalpha() and text not in self._stop_terms]
             rows = np.zeros((len(fresh), DIMENSIONS), np.float32)
             if spoken:
@@ -110,7 +110,7 @@ class SimilarTerms:
             order = np.lexsort((terms, -near))
             terms, near = terms[order], near[order]
         if (near[1:] == near[:-1]).any():
-            # By their letters: numbers depend on what came first, which another index of the same texts may not know.
+            # Ties by spelling: term numbers depend on insertion order, which differs between indexes of the same texts.
             texts = [self._vocabulary.term_texts(term, term + 1)[0] for term in terms.tolist()]
             order = np.array(sorted(range(len(texts)), key=lambda at: (-near[at], texts[at])), np.int64)
             terms, near = terms[order], near[order]

@@ -98,7 +98,7 @@ def default_column(column: Column, rows: int) -> CopyColumn:
     return _buffers(default_array(column, rows), field_of(column))
 
 
-# --- from what callers have ---------------------------------------------------------------------
+# --- from the caller's data ----------------------------------------------------------------------
 
 
 class Source:
@@ -130,7 +130,7 @@ def source_of(data: Any, batch_rows: int) -> Source:
 
 
 def _sound(data: Any) -> Any:
-    """Return a table or record batch whose columns are as long as it says. Raises: InvalidValue."""
+    """Return a table or record batch whose columns have the declared length. Raises: InvalidValue."""
     try:
         data.validate()
     except load_pyarrow().ArrowException as error:
@@ -140,7 +140,7 @@ def _sound(data: Any) -> Any:
 
 def _pieces(reader: Iterable[Any], names: Sequence[str], batch_rows: int) -> Iterator[Any]:
     for batch in reader:
-        if sorted(_sound(batch).schema.names) != sorted(names):  # no stream checks what it is made of
+        if sorted(_sound(batch).schema.names) != sorted(names):  # a stream does not validate its batches
             raise InvalidValue(field="columns", reason="a record batch has other columns than the stream's schema")
         for start in range(0, batch.num_rows, batch_rows):
             yield batch.slice(start, batch_rows)
@@ -154,7 +154,7 @@ def column_from(batch: Any, column: Column, *, first_row: int) -> CopyColumn:
     array = batch.column(batch.schema.get_field_index(column.name))
     if isinstance(array, load_pyarrow().ExtensionArray):
         array = array.storage
-    _check_whole(array, column.name, first_row)  # before it is converted, which follows what it says unasked
+    _check_whole(array, column.name, first_row)  # before the conversion, which follows offsets without checking them
     field = field_of(column)
     return _buffers(_conformed(array, field, first_row), field)
 
@@ -234,7 +234,7 @@ def _is_read(type_: Any, kind: CopyKind) -> bool:
 
 
 def _is_convertible(type_: Any, kind: CopyKind) -> bool:
-    """Return whether a conversion says the same in another way."""
+    """Return whether a conversion preserves the meaning."""
     types = load_pyarrow().types
     if kind is CopyKind.INT8:
         return bool(types.is_integer(type_))
@@ -267,7 +267,7 @@ def _u8(buffer: Any) -> U8s:
 
 
 def _edges(array: Any, *, wide: bool) -> npt.NDArray[Any]:
-    """Return the offsets of an array's rows, as many as it has and one."""
+    """Return the offsets of an array's rows: one more than there are rows."""
     dtype = np.dtype(np.int64 if wide else np.int32)
     buffer = array.buffers()[1]
     if buffer is None or buffer.size == 0:
@@ -328,7 +328,7 @@ def batch_from_columns(relation: Relation, columns: Sequence[CopyColumn], rows: 
 
 
 def _narrow(offsets: npt.NDArray[Any] | None) -> npt.NDArray[np.int32]:
-    """Return offsets as the types of a schema have them; what was decoded at once is below 2 GiB."""
+    """Return offsets in the type of the schema; a batch that was decoded at once is below 2 GiB."""
     assert offsets is not None
     return np.ascontiguousarray(offsets, np.int32)
 
@@ -409,7 +409,7 @@ def keys_of(relation: Relation, batch: Any) -> list[tuple[Any, ...]]:
 
 
 class RowsHash:
-    """A hash of rows in their order, whatever batches they come in and whatever database they come from."""
+    """A hash of rows in their order, independent of batch sizes and of the database they come from."""
 
     def __init__(self) -> None:
         self._columns: dict[str, list[Any]] = {}
@@ -426,7 +426,7 @@ class RowsHash:
                 parts[at].update(data)
 
     def hex(self) -> str:
-        """Return the hash of what was added; of no rows it is that of nothing."""
+        """Return the hash of the added rows; without rows, the hash of no bytes."""
         whole = hashlib.sha256()
         for name, parts in sorted(self._columns.items()):
             whole.update(name.encode())

@@ -19,7 +19,7 @@ from caliber.schema.rules import NotBefore
 from caliber.storage.bulk.columns import Columns, edges, is_one_of, numbers, present, uuids_of
 
 _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
-"""The years 1 to 9999: what Python can date."""
+"""The years 1 to 9999: the range of Python's dates."""
 
 
 def _fail(row: int, first_row: int, name: str, reason: str) -> NoReturn:
@@ -29,7 +29,7 @@ def _fail(row: int, first_row: int, name: str, reason: str) -> NoReturn:
 def _refuse(
     bad: npt.NDArray[np.bool_], there: npt.NDArray[np.bool_] | None, first_row: int, name: str, reason: str
 ) -> None:
-    """Raise InvalidRow for the first row that is bad, of those that have a value."""
+    """Raise InvalidRow for the first bad row among those that have a value."""
     if there is not None:
         bad = bad & there
     if bad.any():
@@ -37,7 +37,7 @@ def _refuse(
 
 
 def check_batch(relation: Relation, columns: Columns, rows: int, first_row: int) -> None:
-    """Raise InvalidRow for the first value that breaks a rule of its column. Columns made of others come later."""
+    """Raise InvalidRow for the first value that breaks a rule of its column. Derived columns are checked later."""
     if rows == 0:
         return
     for declared in relation.columns:
@@ -133,7 +133,7 @@ def _check_across(relation: Relation, columns: Columns, rows: int, first_row: in
 
 
 def check_owners(columns: Columns, rows: int, first_row: int, owners: Sequence[str]) -> None:
-    """Raise InvalidRow for a vector of what has none."""
+    """Raise InvalidRow for a vector of a kind that is not embedded."""
     known = is_one_of(columns["owner_type"], rows, [name.encode() for name in owners])
     _refuse(~known, None, first_row, "owner_type", "has no vectors")
 

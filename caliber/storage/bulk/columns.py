@@ -218,9 +218,9 @@ def rows_of(relation: Relation, columns: Columns, rows: int) -> Iterator[Row]:
 
 
 def canonical_json(column: CopyColumn, declared: Column, rows: int, first_row: int) -> CopyColumn:
-    """Return a column of JSON with each value as this program writes it, after reading it once.
+    """Return a JSON column with each value rewritten in canonical form.
 
-    Raises: InvalidRow for what is no JSON, or not of the form that the column has
+    Raises: InvalidRow for a value that is no JSON, or not of the column's form
     """
     assert declared.json_decode is not None
     assert declared.json_encode is not None

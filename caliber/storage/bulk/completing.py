@@ -33,7 +33,7 @@ from caliber.storage.bulk.columns import (
 from caliber.storage.compile.derived import HASH_BYTES, derive_column, reason_of
 
 _TRUSTED_LEAST = list(TrustLabel)[-1].value.encode()
-"""The label of rows that come without one: nothing says where they came from."""
+"""The label of rows without one: their origin is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def _is_label(relation: Relation, name: str) -> bool:
 
 
 def add_plain(relation: Relation, columns: Columns, rows: int, maker: Maker) -> None:
-    """Add the columns that were not given and say nothing of the others."""
+    """Add the omitted plain columns; derived ones follow later."""
     for declared in relation.columns:
         later = declared.name in relation.rule_of or isinstance(declared.initial, Like)
         if declared.name not in columns and not later:
@@ -145,7 +145,7 @@ def _made(relation: Relation, declared: Column, columns: Columns, rows: int, mak
 
 
 def verify(relation: Relation, columns: Columns, given: Sequence[str], rows: int, first_row: int, maker: Maker) -> None:
-    """Raise InvalidRow where a given hash is not that of its content: what is found by it would not be found again."""
+    """Raise InvalidRow if a given hash does not match its content: a lookup by the content would miss the record."""
     for rule in relation.derived or ():
         if not rule.exact or rule.column not in given:
             continue

@@ -16,7 +16,7 @@ _COUNTERS = "load its {} with the counters it will have, or append turns one by 
 
 
 class Question(NamedTuple):
-    """A statement, and what is wrong with the row it gives."""
+    """A statement, and the fault of the row that it returns."""
 
     sql: str
     field: str
@@ -42,7 +42,7 @@ def other_owner(key: ForeignKey) -> str:
 def questions(relation: Relation, table: Callable[[str], str], mark: str, *, references: bool = True) -> list[Question]:
     """Return the checks to run after loading a relation; ``mark`` is the placeholder of the only parameter.
 
-    ``references``: also whether what a row refers to is there, for a database that has not said so already.
+    ``references``: also whether referenced rows exist, for a database that has not checked it already.
     """
     out = []
     for key in relation.foreign_keys if references else ():

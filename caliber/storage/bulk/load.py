@@ -30,7 +30,7 @@ KEYS_A_RECORD = 1_000
 def batches_of(
     relation: Relation, source: Source, maker: Maker, spaces: Mapping[bytes, int], owners: Sequence[str]
 ) -> Iterator[Batch]:
-    """Yield what a source holds, completed and checked; ``spaces`` are the dimensions of embedding spaces.
+    """Yield the batches of a source, completed and checked; ``spaces`` are the dimensions of embedding spaces.
 
     ``owners`` are the relations whose records have vectors.
 
@@ -76,7 +76,7 @@ def ahead(items: Iterable[T]) -> Generator[T, None, None]:
 
 
 class ChangeRecords:
-    """Collects rows that were written and hands over what each record holds once it is full."""
+    """Collects written rows and passes on a change record each time one is full."""
 
     __slots__ = ("_changes", "_write", "count")
 
@@ -92,7 +92,7 @@ class ChangeRecords:
             self._hand_over(KEYS_A_RECORD)
 
     def finish(self) -> None:
-        """Hand over what is left."""
+        """Pass on the rest."""
         if self._changes:
             self._hand_over(len(self._changes))
 
@@ -103,7 +103,7 @@ class ChangeRecords:
 
 
 class Tally:
-    """Counts what a load does, batch by batch."""
+    """Counts the rows of a load, batch by batch."""
 
     __slots__ = ("_name", "_progress", "_skipped", "loaded", "rows")
 
@@ -115,7 +115,7 @@ class Tally:
         self.loaded = 0
 
     def add(self, batch: Batch, written: Sequence[int]) -> None:
-        """Take note of a batch and of the places in it that were written; tell how far it is."""
+        """Count a batch and the places in it that were written; report progress."""
         skipped = np.setdiff1d(np.arange(batch.rows, dtype=np.int64), np.asarray(written, np.int64))
         if skipped.size:
             self._skipped.append(skipped + batch.first_row)

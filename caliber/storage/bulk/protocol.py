@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from caliber.storage.bulk.columns import Columns
 
 BATCH_ROWS = 4_096
-"""Rows of a record batch, unless the caller says otherwise."""
+"""Default number of rows of a record batch."""
 
 
 class OnExisting(StrEnum):

@@ -86,9 +86,9 @@ def _encode_expression(column: Column, value: str, scope: dict[str, Any]) -> str
 
 @functools.cache
 def decoder_of(column: Column) -> Callable[[Any], Any] | None:
-    """Return the function from a column's stored value, NULL excepted, to the entity's; None where they are the same.
+    """Return the function from a column's stored value, not NULL, to the entity's; None where they are the same.
 
-    It raises StorageError for a value that is none of the column's.
+    It raises StorageError for a value outside the column's type.
     """
     decode = raw_decoder_of(column)
     if decode is None:
@@ -104,7 +104,7 @@ def decoder_of(column: Column) -> Callable[[Any], Any] | None:
 
 
 def _damage(relation: Relation, row: Row, failed: Exception) -> Exception:
-    """Return the error that names what is damaged in a row; of a sound one, the error as it is, which is ours."""
+    """Return an error that names the damaged column of a row; for a sound row the error unchanged, our bug."""
     found: StorageError | None = damaged_row(relation, row)
     return failed if found is None else found
 
@@ -146,7 +146,7 @@ def codec_of(relation: Relation) -> Codec:
         inner = ", ".join(f"{attribute}={decoded.pop(name)}" for attribute, name in composite.parts)
         arguments.append(f"{composite.field}=_composite_{composite.field}({inner})")
     arguments += [f"{name}={expression}" for name, expression in decoded.items()]
-    # Entering a try costs nothing; only a row that fails is looked at column by column.
+    # Entering a try costs nothing; only a row that fails is examined column by column.
     decode_source = (
         f"def decode(r):\n    try:\n        return _cls({', '.join(arguments)})\n"
         "    except _UNREADABLE as error:\n        failed = error\n    raise _damage(r, failed) from None\n"

@@ -39,7 +39,7 @@ _BEFORE_ALL: Final = -(2**63)
 
 @dataclass(frozen=True, slots=True)
 class StoredFilter:
-    """A predicate in the words of one database. ``exact``: the statement alone says what it means."""
+    """A predicate in the SQL of one database. ``exact``: the statement alone decides it."""
 
     relation: Relation
     predicate: Predicate
@@ -81,7 +81,7 @@ def meets(predicate: Predicate, relation: Relation, row: Row, variables: Mapping
 
 
 class _Record(dict[str, Any]):
-    """A row's values by column, decoded when they are asked for."""
+    """A row's values by column, decoded on first use."""
 
     def __init__(self, relation: Relation, row: Row) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ def digest_of(sql: str) -> str:
 
 
 class FilterWriter(ConditionWriter):
-    """Writes the condition of a filter; ``values`` are what it binds, in order, each with a column of its type."""
+    """Writes the condition of a filter; ``values`` are its bound values, in order, each with a column of its type."""
 
     def __init__(self, relation: Relation, dialect: Dialect) -> None:
         super().__init__(relation)

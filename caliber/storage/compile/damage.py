@@ -33,7 +33,7 @@ UNREADABLE: Final = (
 """Errors of Python, NumPy and Arrow for values that are none of their type."""
 
 DAMAGES: Final = frozenset(("damaged", "corrupt"))
-"""The ``reason`` of an error that says what in a store cannot be read: as we found it, and as its database did."""
+"""The ``reason`` of an error about unreadable data: found by us, and found by the database."""
 
 ADVICE: Final = (
     "the other records are not touched by that: `caliber db check` lists all that is damaged; restore a backup, or"
@@ -169,7 +169,7 @@ def damaged_column(column: Column) -> StorageError:
 
 @contextmanager
 def blaming(relation: Relation, rows: Iterable[Row] | Callable[[], Iterable[Row]]) -> Iterator[None]:
-    """Raise StorageError for what fails because one of these rows is damaged; all else as it is."""
+    """Raise StorageError for an error caused by damage in one of these rows; pass on all others."""
     try:
         yield
     except UNREADABLE:

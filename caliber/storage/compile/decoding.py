@@ -18,7 +18,7 @@ def _split_uuids(raw: bytes) -> tuple[uuid.UUID, ...]:
 
 
 def decode_expression(column: Column, value: str, scope: dict[str, Any]) -> str:
-    """Return the expression that decodes ``value``; what it names beside DECODING is put into ``scope``."""
+    """Return the expression that decodes ``value``; names it needs beside DECODING are added to ``scope``."""
     kind = column.type
     if kind is ColumnType.UUID:
         return f"_uuid({value})"

@@ -53,7 +53,7 @@ def derived_value(relation: Relation, column: str, estimator: Estimator | None, 
 
 
 def completed(relation: Relation, record: Any, estimator: Estimator | None, changed: Set[str] | None = None) -> Any:
-    """Return a record with its derived columns; with ``changed`` only those that follow from changed columns."""
+    """Return a record with its derived columns; with ``changed`` only those that depend on changed columns."""
     rules = relation.derived or ()
     if changed is not None:
         rules = tuple(rule for rule in rules if not changed.isdisjoint(rule.sources))
@@ -63,7 +63,7 @@ def completed(relation: Relation, record: Any, estimator: Estimator | None, chan
 
 
 def wrong_hash(relation: Relation, stored: Mapping[str, Any], kind: type[Derived] = Derived) -> Derived | None:
-    """Return the rule, of a kind, of the first hash that is not that of what it follows from; None if all are right."""
+    """Return the first rule whose hash does not match its source; None if all match."""
     rules = [rule for rule in relation.derived or () if rule.exact and isinstance(rule, kind)]
     right = derive(relation, stored, None, rules)
     return next((rule for rule in rules if stored[rule.column] != right.get(rule.column, stored[rule.column])), None)
@@ -144,7 +144,7 @@ Values = Callable[[str], Sequence[Any]]
 
 
 def derive_column(rule: Derived, rows: int, spans: Spans, values: Values, estimator: Estimator) -> npt.NDArray[Any]:
-    """Return a derived column, of missing sources what is derived from no bytes.
+    """Return a derived column; a missing source counts as no bytes.
 
     Shapes: hashes uint8[rows, 32], tokens int64[rows]
     """

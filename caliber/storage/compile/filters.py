@@ -38,7 +38,7 @@ def filterable(relation: Relation) -> tuple[str, ...]:
 
 
 def filter_names(relation: Relation) -> tuple[str, ...]:
-    """Return the names of the parameters: a column each, and the ordinals that a filter let through."""
+    """Return the names of the parameters: one per column, and the ordinals that match a filter."""
     return tuple(f"filter_{name}" for name in (*filterable(relation), _ORDINAL))
 
 
@@ -61,7 +61,7 @@ def unfiltered(relation: Relation) -> Filters:
 
 
 def parameters(relation: Relation, predicate: Predicate | None, among: Sequence[int] | None = None) -> Filters | None:
-    """Return a filter as parameters, or None where a statement of its own has to answer it; ``among`` are ordinals."""
+    """Return a filter as parameters, or None where it needs a statement of its own; ``among`` are ordinals."""
     listed: dict[str, tuple[Any, ...]] = {}
     for part in _parts(predicate):
         match part:

@@ -22,7 +22,7 @@ from caliber.storage.compile.session import StatementSession
 from caliber.storage.compile.spelling import quote, quote_all
 
 ORDERED: Final = (ColumnType.INT, ColumnType.FLOAT, ColumnType.INSTANT)
-"""Types that records can be put in order by: those that the language compares by ``<``."""
+"""Types by which records can be sorted: those that the language compares by ``<``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Listing:
             behind = Behind(last[key_at], None if order_at is None else last[order_at])
 
     def _page(self, behind: Behind | None) -> tuple[Plan, tuple[Any, ...]]:
-        """Return the statement of one page, and what it binds besides the values of the condition."""
+        """Return the statement of one page, and its parameters besides the values of the condition."""
         key = quote(self._relation.key[0])
         beyond = "<" if self._turned else ">"
         first = len(self._values) + 1
@@ -119,7 +119,7 @@ class Listing:
         return plan, tuple(value for _, value in binds)
 
     def count(self, session: StatementSession, variables: Mapping[Variable, Any]) -> int | None:
-        """Return how many rows there are; None where the statement alone cannot say."""
+        """Return the number of rows; None where the statement alone cannot decide."""
         if not self._exact:
             return None
         known = [bound_value(variables[item] if isinstance(item, Variable) else item) for _, item in self._values]

@@ -32,9 +32,9 @@ class Dialect(Protocol):
     ordinal_value: str
     """The ordinal that an insert writes: ``{mark}``, or the next one of ``{relation}`` where that is NULL."""
     row_lock: str
-    """The end of a SELECT that keeps others from writing its rows; empty where nobody else can."""
+    """The end of a SELECT that locks its rows against other writers; empty where there are none."""
     update_lock: str
-    """As ``row_lock``, for rows that keep their keys: writers of what refers to them do not wait."""
+    """As ``row_lock``, for rows whose keys stay: writers of rows that refer to them do not wait."""
     own_columns: Mapping[str, tuple[str, ...]]
     """Definitions of columns that only this database has, by relation."""
 
@@ -137,17 +137,17 @@ class RelationPlans:
     unique: dict[tuple[str, ...], Plan] = field(default_factory=dict)
     """For the columns of each rule of uniqueness, the row with given values under it."""
     drawn_from: Plan | None = None
-    """Records that were drawn from a trajectory, among others; where a column lists what each was drawn from."""
+    """Records derived from a trajectory, among others; where a column lists the sources of each."""
     lapsed: Plan | None = None
-    """Records in use whose time is over for good by an instant; where such are archived."""
+    """Active records whose validity ended before an instant; where such records are archived."""
     expired: Plan | None = None
     """Keys of records that were made up to a time, the first ones; where retention reaches them, as the next three."""
     stale: Plan | None = None
     """Records that were made up to a time, and are less sure than so much."""
     surplus: Plan | None = None
-    """Keys of records that are not among the newest so many of the store."""
+    """Keys of records that are not among the newest N of the store."""
     surplus_by_trajectory: Plan | None = None
-    """Keys of records that are not among the newest so many of their trajectory."""
+    """Keys of records that are not among the newest N of their trajectory."""
 
 
 def index_names(plans: RelationPlans) -> list[str]:
@@ -320,7 +320,7 @@ def _lapsed_plan(relation: Relation, codec: Codec, dialect: Dialect) -> Plan | N
 
 
 def _reached(relation: Relation) -> str:
-    """Return the condition under which retention reaches a record: what is archived is taken once, all else always."""
+    """Return the condition under which retention reaches a record: archiving happens once, other ends always."""
     archives = relation.ends is not None and relation.ends.pruned is Pruned.ARCHIVED
     return trait_condition(active(relation), relation) if archives else "TRUE"
 
@@ -340,7 +340,7 @@ def _expired_plan(relation: Relation, dialect: Dialect) -> Plan | None:
 def _stale_plan(relation: Relation, codec: Codec, dialect: Dialect) -> Plan | None:
     if relation.ends is None:
         return None
-    # What says nothing of its confidence is not doubted.
+    # A record without a confidence is not doubted.
     confidence = "1" if relation.ends.doubted is None else f"coalesce({quote(relation.ends.doubted)}, 1)"
     selected = quote_all(codec.names)
     sql = (
@@ -474,7 +474,7 @@ def _compiled(relation: Relation, dialect: Any) -> RelationPlans:
 
 
 def plans_of(catalog: Catalog, built_in: dict[str, RelationPlans], dialect: Dialect) -> dict[str, RelationPlans]:
-    """Return the statements of every relation of a store; those of what every store has are given."""
+    """Return the statements of every relation of a store; those of built-in relations are compiled once."""
     if not catalog.memories:
         return built_in
     words: Any = dialect

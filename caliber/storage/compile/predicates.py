@@ -20,10 +20,10 @@ _SIGNS: Final = {Operator.UNEQUAL: "<>"}
 
 
 class ConditionWriter:
-    """Writes the condition of one predicate, which knows no value but the instant that ``now`` stands for.
+    """Writes the condition of one predicate, whose only parameter is the instant of ``now``.
 
-    ``row`` is the alias of the table, or empty. ``exact`` becomes False where the condition alone does not say what the
-    predicate means.
+    ``row`` is the alias of the table, or empty. ``exact`` becomes False where the condition alone does not decide the
+    predicate.
     """
 
     def __init__(self, relation: Relation, row: str = "", now: str = "") -> None:

@@ -25,7 +25,7 @@ class StatementSession(Protocol):
     def insert(self, plan: Plan, row: Row) -> list[Row]:
         """Run a plan that inserts one row and return the row's ordinal, where it has one.
 
-        A session may send it later, with what comes next: a broken rule is then an error of that, or of the commit.
+        A session may send it later, with the next statement: an error then appears there, or at the commit.
         """
         ...
 

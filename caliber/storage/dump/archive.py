@@ -51,7 +51,7 @@ _NO_ARCHIVE: Final = (zipfile.BadZipFile, zipfile.LargeZipFile, EOFError, Runtim
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One relation: ``sha256`` is of its file, ``rows_sha256`` of its rows, whatever database they are in."""
+    """One relation: ``sha256`` is of its file, ``rows_sha256`` of its rows, independent of the database."""
 
     relation: str
     file: str
@@ -79,7 +79,7 @@ class Manifest:
 
 
 class _Sink(io.RawIOBase):
-    """Counts and hashes what passes through."""
+    """Counts and hashes the bytes that pass through."""
 
     def __init__(self, into: IO[bytes]) -> None:
         self._into = into
@@ -101,7 +101,7 @@ class _Sink(io.RawIOBase):
 
 
 def check_target(path: Path, *, replace: bool) -> None:
-    """Raise Conflict for a file that is there and may not be replaced, Unavailable where no file can be.
+    """Raise Conflict for an existing file that may not be replaced, Unavailable where no file can be written.
 
     That is in a folder that is not there, and in the place of a folder, a device or a pipe.
     """
@@ -119,9 +119,9 @@ def check_target(path: Path, *, replace: bool) -> None:
 
 
 def refuse_log_beside(path: Path) -> None:
-    """Raise Conflict where a SQLite log has the name of the file's own: it would be read as a part of what is written.
+    """Raise Conflict if a SQLite log beside the file exists: SQLite would read it as a part of the new file.
 
-    It is there while somebody has the file open as a store, and after a process that had it open was killed.
+    It exists while a process has the file open as a store, and after such a process was killed.
     """
     for place in dict.fromkeys((path, Path(os.path.realpath(path)))):
         for ending in _LOGS:
@@ -133,7 +133,7 @@ def refuse_log_beside(path: Path) -> None:
 
 @contextmanager
 def only_one(path: Path) -> Iterator[None]:
-    """Keep others from making the same file meanwhile. Raises: Conflict when somebody is, Unavailable."""
+    """Prevent concurrent writes of the same file. Raises: Conflict when another process writes it, Unavailable."""
     lock = path.with_name(f".{path.name}.lock")
     while True:
         try:
@@ -150,7 +150,7 @@ def only_one(path: Path) -> Iterator[None]:
         with suppress(FileNotFoundError):
             if os.fstat(handle).st_ino == lock.stat().st_ino:
                 break
-        os.close(handle)  # whoever had it has removed it
+        os.close(handle)  # its owner has removed it
     try:
         yield
     finally:
@@ -159,7 +159,7 @@ def only_one(path: Path) -> Iterator[None]:
 
 
 def unfinished_of(path: Path) -> Path:
-    """Return under which name a file is written until it is whole; what an interrupted run left there goes."""
+    """Return the temporary name of a file until it is complete; remove what an interrupted run left there."""
     unfinished = path.with_name(f".{path.name}.part")
     unfinished.unlink(missing_ok=True)
     return unfinished
@@ -169,7 +169,7 @@ def finish(unfinished: Path, path: Path) -> None:
     """Give a file that is whole its name, and have both on disk."""
     for place, what in ((unfinished, os.O_RDONLY), (None, 0)):
         if place is None:
-            refuse_log_beside(path)  # somebody may have opened it meanwhile
+            refuse_log_beside(path)  # another process may have opened it meanwhile
             unfinished.replace(path)
         handle = os.open(place or path.parent, what)
         try:
@@ -181,13 +181,13 @@ def finish(unfinished: Path, path: Path) -> None:
 def write_archive(
     path: Path, store: StoreSnapshot, *, adapter: str, schema_version: int, taken_at_us: int, progress: Progress
 ) -> Manifest:
-    """Write everything of one boundary to a file that is not there yet, or is replaced.
+    """Write everything of one boundary to a file, new or replaced.
 
-    Raises: Unavailable when the disk is full or says no; ExtraNotInstalled; then the file is as it was
+    Raises: Unavailable when the disk is full or refuses; ExtraNotInstalled; the old file then stays
     """
     unfinished = unfinished_of(path)
     try:
-        # Memories are nobody else's business, whatever the folder allows.
+        # Only the owner may read the memories, whatever the folder allows.
         handle = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "w+b") as raw, zipfile.ZipFile(raw, "w", zipfile.ZIP_STORED) as file:
             relations = dump_relations(store.catalog)
@@ -210,7 +210,7 @@ def write_archive(
             f"{path} cannot be written: {reason}; nothing is left of it", reason="cannot write", retryable=False
         ) from error
     finally:
-        with suppress(OSError):  # whole, it is there no more
+        with suppress(OSError):  # a complete file has been renamed
             unfinished.unlink()
     return manifest
 
@@ -250,7 +250,7 @@ def _write_member(
 
 
 def _check_types(*said: Manifest | Member) -> None:
-    """Raise ValueError unless all are what they are declared to be: whoever made the file may have meant harm."""
+    """Raise ValueError unless all values have their declared types: the file may come from an attacker."""
     for each in said:
         for declared in fields(each):
             value = getattr(each, declared.name)
@@ -295,12 +295,12 @@ def _unread(path: Path, error: OSError) -> Unavailable:
 
 
 class Archive:
-    """An archive to restore from. Raises: InvalidValue for a file that is none, Unavailable."""
+    """An archive to restore from. Raises: InvalidValue for a file that is no archive, Unavailable."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            if path.exists() and not path.is_file():  # a pipe would wait for somebody who writes
+            if path.exists() and not path.is_file():  # opening a pipe would wait for a writer
                 raise InvalidValue(field=str(path), reason="is not a file, but a folder, a pipe or the like")
             self._file = path.open("rb")
         except OSError as error:
@@ -310,13 +310,13 @@ class Archive:
                 self._places = {info.filename: info for info in zipped.infolist()}
                 self.manifest = self._manifest(zipped)
             self.catalog = self._catalog()
-            """The relations of the store that it was made of."""
+            """The relations of the store that was archived."""
         except _NO_ARCHIVE as error:
             self._file.close()
             raise self._none() from error
         except OSError as error:
             self._file.close()
-            # A place that no file has is what the archive says, and no fault of the disk's.
+            # A position outside the file comes from the archive's own content, not from the disk.
             raise (self._none() if error.errno == errno.EINVAL else _unread(path, error)) from error
         except BaseException:
             self._file.close()
@@ -348,7 +348,7 @@ class Archive:
         return manifest
 
     def _catalog(self) -> Catalog:
-        """Return the catalog that the archive tells of. Raises: InvalidValue, StorageError."""
+        """Return the catalog that the archive declares. Raises: InvalidValue, StorageError."""
         member = self.member(MEMORY_TYPE)
         rows: list[StoredMemory] = []
         if member is not None and member.rows:
@@ -431,7 +431,7 @@ class Archive:
                     yield batch_from_rows(relation, [encode(record) for record in records])
 
     def check_rows(self, relation: Relation, digest: RowsDigest) -> None:
-        """Raise StorageError unless rows that were read back are those that were written."""
+        """Raise StorageError unless the rows read back equal those that were written."""
         member = self.member(relation)
         rows, right = (0, None) if member is None else (member.rows, member.rows_sha256)
         if member is None:

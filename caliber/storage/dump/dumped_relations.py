@@ -53,7 +53,7 @@ def record_relations(catalog: Catalog) -> tuple[Relation, ...]:
 
 
 DUMP_RELATIONS: Final[tuple[Relation, ...]] = dump_relations(BUILT_IN)
-"""The statements that make a store without memories of its own."""
+"""The statements that create a store without declared memories."""
 
 
 def columns_of(declared: Iterable[Column], batch: Any, first_row: int) -> Columns:
@@ -62,7 +62,7 @@ def columns_of(declared: Iterable[Column], batch: Any, first_row: int) -> Column
 
 
 def _plain(column: CopyColumn, declared: Column, rows: int) -> CopyColumn:
-    """Return a column that COPY takes whatever its texts hold, zero characters among them."""
+    """Return a column that COPY accepts whatever its texts hold, zero characters included."""
     kind = column.field.kind
     if kind in (CopyKind.TEXT, CopyKind.JSONB):
         return dataclasses.replace(column, field=dataclasses.replace(column.field, kind=CopyKind.BYTES))
@@ -76,9 +76,9 @@ def _escaped(text: bytes) -> bytes:
 
 
 class RowsDigest:
-    """SHA-256 of rows, whatever database they are in and however they are cut into batches.
+    """SHA-256 of rows, independent of the database and of batch sizes.
 
-    ``columns`` are those that count, where these are not all.
+    ``columns`` are the hashed ones, where these are not all.
     """
 
     def __init__(self, relation: Relation, columns: Sequence[Column] | None = None) -> None:
@@ -98,5 +98,5 @@ class RowsDigest:
         self.add(columns_of(self._columns, batch, self.rows), batch.num_rows)
 
     def hex(self) -> str:
-        """Return the digest of what was taken in."""
+        """Return the digest of the rows added so far."""
         return self._hash.hexdigest()

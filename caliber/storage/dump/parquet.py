@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ParquetFile(NamedTuple):
-    """An open Parquet file: a ``pyarrow.RecordBatchReader``, how many rows, and of which relation it says it is."""
+    """An open Parquet file: a ``pyarrow.RecordBatchReader``, the number of rows, and the relation that it names."""
 
     reader: Any
     rows: int
@@ -32,12 +32,12 @@ def open_parquet(path: Path, *, batch_rows: int) -> Iterator[ParquetFile]:
     pa = load_pyarrow()
     import pyarrow.parquet as parquet
 
-    if path.exists() and not path.is_file():  # a pipe would wait for somebody who writes
+    if path.exists() and not path.is_file():  # opening a pipe would wait for a writer
         raise InvalidValue(field=str(path), reason="is not a file, but a folder, a pipe or the like")
     try:
         file = parquet.ParquetFile(path)
     except OSError as error:
-        if error.errno is None:  # not the disk's, but what Parquet says of its contents
+        if error.errno is None:  # an error about the content, not about the disk
             raise InvalidValue(field=str(path), reason="not a Parquet file") from error
         reason = "it is not there" if isinstance(error, FileNotFoundError) else error.strerror or "the disk said no"
         raise Unavailable(f"{path} cannot be read: {reason}", reason="cannot open", retryable=False) from error
@@ -53,9 +53,9 @@ def open_parquet(path: Path, *, batch_rows: int) -> Iterator[ParquetFile]:
 
 
 def write_parquet(path: Path, reader: Any, progress: Progress) -> int:
-    """Write what a reader gives to a Parquet file, batch by batch; return how many rows.
+    """Write the batches of a reader to a Parquet file; return the number of rows.
 
-    The file appears once it is whole; ``progress`` is told how many rows are written.
+    The file appears once it is complete; ``progress`` is called with the number of rows written.
 
     Raises: ExtraNotInstalled, Unavailable
     """
@@ -75,13 +75,13 @@ def write_parquet(path: Path, reader: Any, progress: Progress) -> int:
             reason = error.strerror or "the disk said no"
             raise Unavailable(f"{path} cannot be written: {reason}", reason="cannot write", retryable=False) from error
     finally:
-        with suppress(OSError):  # whole, it is there no more
+        with suppress(OSError):  # a complete file has been renamed
             unfinished.unlink()
     return rows
 
 
 def parquet_writer(sink: Any, relation: Relation) -> Any:
-    """Return a writer of a relation's record batches to a file object, each as a row group of its own."""
+    """Return a writer of a relation's record batches to a file object, one row group per batch."""
     load_pyarrow()
     import pyarrow.parquet as parquet
 
@@ -89,7 +89,7 @@ def parquet_writer(sink: Any, relation: Relation) -> Any:
 
 
 def _decoded(batches: Iterator[Any], field: str) -> Iterator[Any]:
-    """Yield what can be read of a Parquet file. Raises: InvalidValue for what cannot."""
+    """Yield a file's content. Raises: InvalidValue for a file that is no Parquet."""
     pa = load_pyarrow()
     while True:
         try:
@@ -115,9 +115,9 @@ def parquet_names(source: Any) -> set[str]:
 
 
 def parquet_batches(source: Any, relation: Relation, batch_rows: int) -> Iterator[Any]:
-    """Yield the rows of a Parquet file object, one row group in memory at a time; lacking columns hold their defaults.
+    """Yield the rows of a Parquet file object, one row group in memory at a time; missing columns get their defaults.
 
-    Raises: InvalidValue for what is not Parquet, or has other columns than the relation
+    Raises: InvalidValue for a file that is no Parquet, or has other columns than the relation
     """
     pa = load_pyarrow()
     import pyarrow.parquet as parquet

@@ -32,16 +32,16 @@ class Eraser(Protocol):
     """Keeps every other writer out until the transaction ends; None where a transaction is alone anyway."""
 
     def scrub(self, wait_s: float) -> list[str]:
-        """Rewrite what may hold deleted bytes, waiting ``wait_s`` for whoever is in the way.
+        """Rewrite everything that may hold deleted bytes, waiting ``wait_s`` for other users.
 
-        Returns what could not be done, each in a sentence; empty when nothing deleted is left in files of the store.
+        Returns what could not be done, each in a sentence; empty when no deleted bytes remain in files of the store.
         """
         ...
 
     def scrub_log(self, wait_s: float) -> list[str]:
-        """Rid the log of a server, which is not the store's alone, of what was written so far; after ``scrub``.
+        """Remove earlier writes from the log of a server, which the store shares with others; call it after ``scrub``.
 
-        Returns what stands in the way, each in a sentence; when it is empty, ``places`` yields the log as files.
+        Returns the obstacles, each in a sentence; when it is empty, ``places`` yields the log as files.
         """
         ...
 
@@ -50,15 +50,16 @@ class Eraser(Protocol):
         ...
 
     def destroy(self, wait_s: float) -> list[str]:
-        """Remove the whole store, so that nothing of it is left in files; afterwards it can only be closed.
+        """Remove the whole store, so that no file holds any of it; afterwards it can only be closed.
 
         Returns what could not be done; nothing was removed then.
+
         Raises: Unavailable when others use it.
         """
         ...
 
     def leftovers(self) -> Iterator[Place]:
-        """Yield what is left of a store that was destroyed; a place for each kind of thing, empty when it is gone."""
+        """Yield the remains of a destroyed store: one place per kind of object, empty when it is removed."""
         ...
 
     def out_of_reach(self) -> list[str]:

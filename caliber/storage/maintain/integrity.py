@@ -146,7 +146,7 @@ def _counters(table: Callable[[str], str], catalog: Catalog) -> Iterator[Questio
 
 
 def _labels(table: Callable[[str], str], catalog: Catalog) -> Iterator[Question]:
-    """Yield what asks for records that are trusted more than one in them."""
+    """Yield the checks for records that are more trusted than one of their parts."""
     for relation in catalog.relations:
         if relation.trust is not None and relation.trust.least_of is not None:
             least, key = relation.trust.least_of, quote(relation.key[0])
@@ -161,7 +161,7 @@ def _labels(table: Callable[[str], str], catalog: Catalog) -> Iterator[Question]
 
 
 def _summaries(spelling: Spelling) -> Iterator[Question]:
-    """Yield what asks for summaries of turns that are not of all their turns, and only of these."""
+    """Yield the checks for summaries of turns that do not cover exactly their turns."""
     sources = f"t.{quote('source_turns')}"
     source = spelling.contains(sources, f"o.{quote('turn_id')}")
     same = f"o.{quote('scope_id')} = t.{quote('scope_id')}"

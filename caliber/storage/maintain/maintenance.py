@@ -52,8 +52,8 @@ class FollowerStatus:
 class StoreStatus:
     """The state of one store. Units: bytes on disk, seconds.
 
-    ``free_bytes`` are within the file and used by what comes; ``sequence`` is the last commit's number, and
-    ``changes`` how many change records are kept for mirrors that follow.
+    ``free_bytes`` are unused bytes within the file; ``sequence`` is the last commit's number, and ``changes`` the
+    number of change records kept for followers.
     """
 
     adapter: str
@@ -112,10 +112,10 @@ class Maintenance(Protocol):
     """Maintenance of one open store."""
 
     copies_files: bool
-    """True where ``copy_to`` can be asked for."""
+    """True where ``copy_to`` is supported."""
 
     def create_views(self, limit: int) -> list[str]:
-        """Make the views for people anew, all or none; return their names. ``limit``: ``debug.view_limit``.
+        """Recreate the views for people, all or none; return their names. ``limit``: ``debug.view_limit``.
 
         Raises: Conflict
         """
@@ -137,7 +137,7 @@ class Maintenance(Protocol):
         ...
 
     def snapshot(self) -> AbstractContextManager[StoreSnapshot]:
-        """Return everything at one boundary; others may go on writing."""
+        """Yield a snapshot of everything at one boundary; others may go on writing."""
         ...
 
     def copy_to(self, path: Path, progress: Progress) -> tuple[str, int]:

@@ -12,7 +12,7 @@ MOVED: Final = ("moved", False, "the tenant has moved to another place: open it 
 
 
 class FenceState(StrEnum):
-    """Advice to writers at a fenced store: wait, or open the tenant anew."""
+    """State of a fenced store: moving (writers wait), or moved (open the tenant again)."""
 
     MOVING = "moving"
     MOVED = "moved"

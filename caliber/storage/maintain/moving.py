@@ -30,7 +30,7 @@ from caliber.storage.write.changes import RELOAD_RECORD, unpack_changes
 def copied_of(catalog: Catalog) -> tuple[Relation, ...]:
     """Return the relations that a move copies.
 
-    Changes are a feed's, which begins anew; a schema's versions belong to the store.
+    Change records belong to a feed, which starts afresh; schema versions belong to the store.
     """
     return tuple(each for each in catalog.relations if each.place is not Place.DATABASE)
 
@@ -57,7 +57,7 @@ class Reading(Protocol):
         ...
 
     def some(self, relation: Relation, ordinals: list[int]) -> Any:
-        """Return the rows of those ordinals that are there, as one record batch."""
+        """Return the existing rows of those ordinals, as one record batch."""
         ...
 
     def changes_since(self, mark: Any) -> list[bytes] | None:
@@ -98,9 +98,10 @@ class Replica(Protocol):
     # --- where it goes ---------------------------------------------------------------------------
 
     def prepare(self, epoch: str, token: str, catalog: Catalog) -> bool:
-        """Make an empty copy, or take over the one that an earlier attempt left; return whether it is empty.
+        """Create an empty copy, or take over the one of an earlier attempt; return whether it is empty.
 
-        ``catalog`` says of which relations; memories that an earlier attempt copied are copied anew.
+        ``catalog`` lists its relations; memories that an earlier attempt copied are copied again. From now on other
+        tokens are refused. Raises: Conflict when something else is there
 
         From now on other tokens are refused. Raises: Conflict when something else is there
         """
@@ -111,11 +112,11 @@ class Replica(Protocol):
         ...
 
     def finish(self, epoch: str, token: str, numbers: Mapping[str, int], catalog: Catalog) -> None:
-        """Make a store of the copy: rules, indexes, the numbers to go on from, the epoch."""
+        """Turn the copy into a store: rules, indexes, sequences, the epoch."""
         ...
 
     def discard(self, epoch: str) -> None:
-        """Remove what was made for ``epoch``, finished or not; nothing else, and nothing if there is nothing."""
+        """Remove the copy made for ``epoch``, finished or not; do nothing if there is none."""
         ...
 
     # --- where it leaves -------------------------------------------------------------------------
@@ -136,7 +137,7 @@ class Replica(Protocol):
         ...
 
     def drop(self) -> None:
-        """Remove the store with all that is in it; nothing if it is gone. Raises: Conflict for what is no store."""
+        """Remove the store with its content; do nothing if it is gone. Raises: Conflict if the place holds no store."""
         ...
 
     def close(self) -> None:
@@ -239,7 +240,7 @@ def _counted(relation: Relation, batches: Iterator[Any], progress: Progress) -> 
 
 
 def make_equal(source: Reading, copy: Replica, token: str, relations: Iterable[Relation], batch_rows: int) -> int:
-    """Compare whole relations and replace what differs; return how many stretches did."""
+    """Compare whole relations and replace differing stretches; return the number of those."""
     different = 0
     for relation in relations:
         with copy.reading() as known, copy.writing(token) as writing:

@@ -10,7 +10,7 @@ from caliber.schema.views import Shown, View
 from caliber.storage.compile.spelling import quote
 
 MARK: Final = "For people only: no code reads this view."
-"""The beginning of the comment of every view of ours; a view that lacks it is somebody else's."""
+"""Prefix of the comment of every view that CALIBER creates; a view without it belongs to somebody else."""
 
 _ORDINAL: Final = Column("ordinal", ColumnType.INT)
 

@@ -21,7 +21,7 @@ _COLUMNS: Final = (
     " available_at, scheduled_at, trajectory_id, scope_id, begun_at, attempts, done, version"
 )
 _SWEEP: Final = "56f64f4d78459aab9c70e7d1a3c6601f"
-"""A row of ``policy_run`` that was no rule: the sweep of retention, which begins anew."""
+"""The key of a row of ``policy_run`` that is no rule: the retention sweep, which starts afresh."""
 
 
 def convert_jobs(dialect: Dialect) -> tuple[str, ...]:
@@ -93,7 +93,7 @@ def job_of_trigger(row: Mapping[str, Any]) -> Job:
 
 
 def job_of_run(row: Mapping[str, Any]) -> Job | None:
-    """Return the job of a row of ``policy_run`` in an archive; None for the sweep, which begins anew."""
+    """Return the job for a row of ``policy_run`` in an archive; None for the sweep, which starts afresh."""
     rule = uuid.UUID(bytes=row["rule_id"])
     if rule.hex == _SWEEP:
         return None
@@ -116,7 +116,7 @@ def job_of_run(row: Mapping[str, Any]) -> Job | None:
 
 
 def converted_to(relation: Relation) -> dict[Relation, Callable[[Mapping[str, Any]], Any]]:
-    """Return the relations of earlier archives whose rows are of a relation now, and what makes one of the other."""
+    """Return the relations of earlier archives that were converted, with the conversion of their rows."""
     return {PENDING_TRIGGER: job_of_trigger, POLICY_RUN: job_of_run} if relation.entity is Job else {}
 
 

@@ -27,20 +27,20 @@ from caliber.storage.write.changes import RELOAD_RECORD, UPSERT, pack_changes
 
 @dataclass(frozen=True, slots=True)
 class MemoryStep:
-    """One change of a store's memories. ``line`` says it in words; ``row`` is what the store says of it afterwards."""
+    """One change of a store's memories. ``line`` describes it; ``row`` is the ``memory_type`` row afterwards."""
 
     line: str
     statements: tuple[str, ...]
     row: StoredMemory
     relation: Relation | None
-    """The memory's relation afterwards; None when it is gone."""
+    """The memory's relation afterwards; None if it is dropped."""
     is_new: bool = False
     removes: bool = False
-    """True when something goes that others may hold in memory: they read everything anew."""
+    """True when data is removed that other processes may hold in memory: they reload everything."""
 
     @property
     def record(self) -> bytes:
-        """The change record by which other processes hear of it."""
+        """The change record that notifies other processes."""
         if self.removes:
             return RELOAD_RECORD
         return pack_changes([(MEMORY_TYPE.code, UPSERT, self.row.code, self.row.version)])
@@ -78,7 +78,7 @@ def memory_steps(
 def next_step(
     store: str, rows: Sequence[StoredMemory], wanted: Wanted, dialect: Dialect, at: datetime
 ) -> MemoryStep | None:
-    """Return the first step from what a store has to what is wanted, or None when it has all of it.
+    """Return the first step from a store's memories to the target's, or None when they are equal.
 
     Raises: SchemaMismatch for what no step leads to, or only one that removes what was not named; InvalidValue for a
         declaration that no relation can be made of, or a name to drop that is none
@@ -98,7 +98,7 @@ def next_step(
         step = _changed(live[memory.name], held[memory.name], memory, wanted, dialect, at)
         if step is not None:
             return step
-    for name, memory in held.items():  # fields of what is not declared any more can be dropped too
+    for name, memory in held.items():  # fields that are no longer declared can be dropped too
         step = (
             None
             if name in {item.name for item in wanted.declared}
@@ -110,7 +110,7 @@ def next_step(
 
 
 def left_alone(rows: Sequence[StoredMemory], wanted: Wanted) -> Iterator[str]:
-    """Yield, in words, what a store has that the configuration does not declare, and that stays."""
+    """Yield a sentence for each memory or field that a store has beyond the configuration, and that stays."""
     declared = {memory.name: memory for memory in wanted.declared}
     for row in rows:
         if row.retired_at is not None or row.name in wanted.drop:
@@ -124,7 +124,7 @@ def left_alone(rows: Sequence[StoredMemory], wanted: Wanted) -> Iterator[str]:
                 yield f"field {row.name}.{item.name} is not declared here and stays; --drop {row.name}.{item.name}"
 
 
-# --- what is refused ------------------------------------------------------------------------------
+# --- refusals ---------------------------------------------------------------------------------------
 
 
 def _check_drops(rows: Sequence[StoredMemory], held: Mapping[str, MemoryType], wanted: Wanted) -> None:
@@ -135,7 +135,7 @@ def _check_drops(rows: Sequence[StoredMemory], held: Mapping[str, MemoryType], w
         memory = held.get(name)
         if memory is None:
             if name in ever:
-                continue  # it is gone already
+                continue  # it is dropped already
             raise InvalidValue(field="drop", reason=f"the store has no memory {name}")
         said = declared.get(name)
         if said is not None and (not field or field in {known.name for known in said.fields}):
@@ -184,7 +184,7 @@ def _refusals(held: MemoryType | None, memory: MemoryType, wanted: Wanted) -> It
 
 
 def _refused_together(held: MemoryType, memory: MemoryType) -> Iterator[str]:
-    """Yield why what is declared cannot stand beside what stays, or the vectors that there are, beside their text."""
+    """Yield why a declaration conflicts with kept memories, or existing vectors with a changed text field."""
     embedded = embedded_field(held)
     vector = next((item.name for item in held.fields if item.type is FieldType.EMBEDDING), "")
     try:
@@ -227,7 +227,7 @@ def _added(store: str, rows: Sequence[StoredMemory], memory: MemoryType, dialect
     statements = compile_relation(relation, dialect).create
     before = sum(other.name == memory.name for other in rows)
     if before:
-        # Windows name records by memory and ordinal: those of one that is gone are not to be found in this one.
+        # Windows name records by memory and ordinal: a later memory must not reuse those of a dropped one.
         statements = (*statements, dialect.number_from(relation.name, (before << NAMESAKE_BITS) + 1))
     return MemoryStep(line, statements, row, relation, is_new=True)
 
@@ -238,7 +238,7 @@ def _removed(row: StoredMemory, dialect: Dialect, at: datetime) -> MemoryStep:
         f"DELETE FROM {dialect.table(name)} WHERE owner_type = '{relation.name}'"
         for name in (each.name for each in RELATIONS if each.has("owner_type"))
     ]
-    # What it was made of nobody needs any more, and its words may be somebody's.
+    # Nothing needs its definition any more, and the definition may quote personal words.
     gone = replace(row, definition="", retired_at=at, updated_at=at, version=row.version + 1)
     line = f"remove memory {row.name} and all its records"
     return MemoryStep(line, (*owned, f"DROP TABLE {dialect.table(relation.name)}"), gone, None, removes=True)
@@ -247,7 +247,7 @@ def _removed(row: StoredMemory, dialect: Dialect, at: datetime) -> MemoryStep:
 def _changed(
     row: StoredMemory, held: MemoryType, memory: MemoryType, wanted: Wanted, dialect: Dialect, at: datetime
 ) -> MemoryStep | None:
-    """Return the first step from a memory that is there to the declared one."""
+    """Return the first step from an existing memory to the declared one."""
     for line, after, removes in _towards(held, memory, wanted):
         before, then = bind_declared(held, row.code), bind_declared(after, row.code)
         statements = statements_between(before.relation, then.relation, dialect)
@@ -260,9 +260,9 @@ def _changed(
 
 
 def _towards(held: MemoryType, memory: MemoryType, wanted: Wanted) -> Iterator[tuple[str, MemoryType, bool]]:
-    """Yield single changes that lead from a memory that is there towards the declared one, in words and as it is then.
+    """Yield single changes from an existing memory towards the declared one: description and intermediate state.
 
-    What is declared no more stays, unless it is dropped.
+    Fields that are no longer declared stay, unless they are dropped.
     """
     name = memory.name
     declared = {item.name: item for item in memory.fields}

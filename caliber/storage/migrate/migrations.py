@@ -150,7 +150,7 @@ def epoch_of(session: StatementSession, plans: Mapping[str, RelationPlans]) -> s
 
 
 def check_needed(store: str, needed: int) -> None:
-    """Refuse to go on with a store that was migrated while it was open, beyond what this version may use.
+    """Refuse to continue with a store that was migrated while it was open, beyond this version's range.
 
     Raises: SchemaMismatch.
     """
@@ -176,7 +176,7 @@ def check_migratable(store: str, applied: Sequence[Migration]) -> None:
 
 
 def before_baseline(version: int) -> str:
-    """Return why a store or a backup of a schema older than the baseline is refused, and what to do."""
+    """Return why a store or backup with a schema older than the baseline is refused, and the remedy."""
     return (
         f"schema version {version} is older than {BASELINE_VERSION}, the oldest that this version of CALIBER can"
         " migrate; create another store, or open it with the version of CALIBER that made it"

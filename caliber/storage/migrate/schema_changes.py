@@ -111,7 +111,7 @@ class AddEnumMember:
 
 @dataclass(frozen=True, slots=True)
 class LoosenUniques:
-    """Other rules of what is unique, which every row keeps that kept those ``before``."""
+    """Looser uniqueness rules: every row that satisfied ``before`` satisfies them."""
 
     relation: str
     before: tuple[Unique, ...]
@@ -165,7 +165,7 @@ def statements_between(before: Relation | None, after: Relation, dialect: Dialec
         return new
     old = create_statements(before, dialect)
     table = dialect.table(after.name)
-    # The statements after CREATE TABLE are mostly indexes, each of them a statement of its own.
+    # The statements after CREATE TABLE are mostly indexes, one statement each.
     dropped = indexes_made_by(line for line in old[1:] if line not in new[1:])
     statements = [f"DROP INDEX {dialect.table(name)}" for name in dropped]
     statements += [

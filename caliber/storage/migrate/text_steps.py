@@ -46,7 +46,7 @@ class TextSteps:
         self._words = words
 
     def with_texts(self, step: MemoryStep) -> MemoryStep:
-        """Return a step with what it does to full text."""
+        """Return a step extended by its full-text statements."""
         found = self._follow(step)
         if found is None:
             return step

@@ -21,7 +21,7 @@ from caliber.storage.compile.statements import of_embedded
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """A kind of record that is embedded: where its text stands, and when it is in use."""
+    """A kind of record that is embedded: the column of its text, and the condition that it is active."""
 
     key: str
     content: str
@@ -105,7 +105,7 @@ def _of_kind(kind: str, how: Embedded, dialect: Dialect) -> Iterator[tuple[str, 
     vector = f"SELECT 1 FROM {embedding} WHERE space_id = {{}} AND owner_id = owner.{how.key}"
     lacking = f"{how.wanted} AND NOT EXISTS ({vector.format(one)})"
     rows = f"SELECT ordinal, {how.key}, {how.head}, {how.content} FROM {owners} AS owner WHERE {lacking}"
-    # What is out of use is left without a vector when it is new, and needs none when it is old.
+    # An inactive record gets no vector when it is new, and needs none when it is old.
     no_more = f"owner.{how.key} IS NULL" + (f" OR NOT ({how.active})" if how.active != "TRUE" else "")
     yield f"embedding.pending_{kind}", f"{rows} AND ordinal < {two} ORDER BY ordinal DESC LIMIT {three}"
     yield f"embedding.pending_up_{kind}", f"{rows} AND ordinal > {two} ORDER BY ordinal LIMIT {three}"

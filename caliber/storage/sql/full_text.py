@@ -31,20 +31,20 @@ from caliber.storage.compile.statements import Irregular
 TEXTS: Final[tuple[Relation, ...]] = tuple(
     sorted((relation for relation in RELATIONS if relation.text is not None), key=lambda relation: -relation.code)
 )
-"""The relations whose texts are indexed in every store: knowledge before what it is drawn from."""
+"""The relations whose texts are indexed in every store: knowledge before its sources."""
 
 PART_MARK: Final = "^"
-"""Stands before a token that is a part of a word as it is spelt, and no term: what beginnings of words find."""
+"""Prefix of a token that is a part of a spelt word, not a term: prefixes of words match these."""
 
 Memories = Mapping[int, tuple[str, ...]]
 """Declared memories that are indexed, by their codes: the fields whose words are."""
 
 
 class TextEntry(NamedTuple):
-    """The index entry of one text: tokens with a space between two, the number of terms among them, and its digest.
+    """The index entry of one text: tokens separated by spaces, the number of terms among them, and its digest.
 
-    Terms stand as often as in the text; behind them each part that is spelt otherwise, once, after ``PART_MARK``. No
-    token holds a space. ``digest`` (8 bytes) says whether a text has changed.
+    Terms occur as often as in the text; after them each part with another spelling, once, after ``PART_MARK``. No token
+    contains a space. ``digest`` (8 bytes) changes with the text.
     """
 
     tokens: str
@@ -58,7 +58,7 @@ class TextIndexer(Protocol):
     name: str
 
     def digest(self, relation: Relation, row: Row) -> bytes | None:
-        """Return the digest of what a row says; None for a row that is not indexed."""
+        """Return the digest of a row's text; None for a row that is not indexed."""
         ...
 
     def entries(self, relation: Relation, rows: Sequence[Row]) -> list[TextEntry | None]:
@@ -88,17 +88,17 @@ class FullText(Protocol):
         ...
 
     def keep(self, indexer_of: IndexerOf) -> None:
-        """Say who makes entries for the writes of this handle.
+        """Set the indexer that makes entries for the writes of this handle.
 
-        A write whose entries nobody can make marks the index as incomplete, in its own transaction.
+        A write whose entries cannot be made marks the index as incomplete, in its own transaction.
         """
         ...
 
     def rebuild(self, indexer: TextIndexer, progress: Progress | None = None, *, unless_there: bool = False) -> int:
-        """Make the index anew, in short transactions that others write between; return how many texts it holds.
+        """Rebuild the index in short transactions, between which others write; return the number of texts.
 
-        Cut short, or overtaken by another build, it leaves an index that is marked as incomplete. ``unless_there``
-        leaves an index alone that somebody made or began.
+        A build that is interrupted, or overtaken by another one, leaves an index that is marked as incomplete.
+        ``unless_there`` keeps an index that exists or is being built.
         """
         ...
 
@@ -107,11 +107,11 @@ class FullText(Protocol):
         ...
 
     def check(self, indexer: TextIndexer) -> list[str]:
-        """Return in what index and texts disagree, and what the database finds wrong with it; empty when sound."""
+        """Return the differences between index and texts, and the database's own findings; empty when sound."""
         ...
 
 
-# --- what is indexed ------------------------------------------------------------------------------
+# --- indexed relations ------------------------------------------------------------------------------
 
 
 def texts_of(catalog: Catalog) -> tuple[Relation, ...]:
@@ -145,7 +145,7 @@ def unpacked_memories(kept: str) -> dict[int, tuple[str, ...]]:
 
 
 def holds(memories: Memories, relations: Iterable[Relation]) -> bool:
-    """Return whether an index of these memories holds what relations are searched by."""
+    """Return whether an index of these memories covers the fields that relations are searched by."""
     return all(memories.get(code) == fields for code, fields in memories_of(relations).items())
 
 
@@ -155,9 +155,9 @@ def may_be_indexed(catalog: Catalog) -> tuple[Relation, ...]:
 
 
 def to_index(memories: Memories, relations: Iterable[Relation]) -> list[Relation] | None:
-    """Return relations as an index of ``memories`` holds them, without those of which it holds nothing.
+    """Return the relations as an index of ``memories`` covers them, without those that it does not cover.
 
-    None where one is indexed by what is not known here: a field that others declared since.
+    None if one is indexed by a field that this process does not know: another process declared it since.
     """
     out = []
     for relation in relations:
@@ -260,7 +260,7 @@ def _of(relation: Relation) -> dict[str, Irregular]:
 
 
 def happened(relation: Relation) -> str:
-    """Return when what record ``o`` says happened, in words that both databases share."""
+    """Return the time of record ``o``, in SQL that both databases share."""
     names = [f"o.{quote(name)}" for name in relation.dates.happened]
     return names[0] if len(names) == 1 else f"coalesce({', '.join(names)})"
 
@@ -285,7 +285,7 @@ FULL_TEXT: dict[str, Irregular] = {
 
 
 def contracts_of(texts: Sequence[Relation]) -> dict[str, Irregular]:
-    """Return the statements that search a store, by name: ``FULL_TEXT``, and those of its own memories."""
+    """Return the statements that search a store, by name: ``FULL_TEXT``, and those of its declared memories."""
     return FULL_TEXT | {
         name: each for relation in texts if is_declared(relation) for name, each in _of(relation).items()
     }

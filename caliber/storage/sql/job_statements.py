@@ -23,7 +23,7 @@ def job_statements(dialect: Dialect) -> dict[str, str]:
     available = f"SELECT job_id FROM {job} WHERE kind = {one} AND ended_at IS NULL AND available_at <= {two}"
     skip = f"{dialect.row_lock} SKIP LOCKED" if dialect.row_lock else ""
     first = f"{available} ORDER BY available_at LIMIT {five}{skip}"
-    # The task is locked first: whoever deletes it does so too, and then waits for its jobs.
+    # The task is locked first: a deletion of the task locks it too, and then its jobs.
     task = f"SELECT trajectory_id FROM {trajectory} WHERE trajectory_id = {five}"
     task = f"WITH task AS MATERIALIZED ({task} FOR KEY SHARE) SELECT trajectory_id FROM task" if skip else task
     return {

@@ -32,7 +32,7 @@ def trust_statements(dialect: Dialect) -> dict[str, str]:
 
 
 def _of(owner: Relation, label: str, parts: Relation, dialect: Dialect) -> Iterator[tuple[str, str]]:
-    assert parts.trust is not None  # the least of their labels is asked for
+    assert parts.trust is not None  # the least of their labels
     refers = next(key for key in parts.foreign_keys if key.relation == owner.name)
     one, two = dialect.placeholder(1), dialect.placeholder(2)
     table, trust, key = dialect.table(owner.name), quote(label), quote(refers.target)

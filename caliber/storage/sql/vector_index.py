@@ -33,7 +33,7 @@ class Near(NamedTuple):
 
 
 class SpaceIndex(NamedTuple):
-    """The index of one space: what it is, whether it can be used, and what is being done to it."""
+    """The index of one space: its definition, whether it is usable, and the progress of its build."""
 
     method: str
     usable: bool
@@ -50,8 +50,8 @@ class VectorIndexes(Protocol):
     def build(self, space: EmbeddingSpace, progress: Progress | None = None) -> bool:
         """Index a space that holds vectors, while others write; return whether it has an index now.
 
-        One that is as configured stays; one that is not, or was never finished, is made anew. None is made where the
-        configuration or the dimensions want exact comparison, or there are too few vectors for it to be good.
+        An index as configured stays; one that differs, or was never finished, is rebuilt. None is built where the
+        configuration or the dimensions require exact comparison, or there are too few vectors.
         """
         ...
 

@@ -17,7 +17,7 @@ from caliber.storage.stored_memories import catalog_of
 
 
 def stale_catalog() -> SchemaMismatch:
-    """Return the error of what needs to know every memory, in a process that does not."""
+    """Return the error for work that needs all memories, in a process that does not know them all."""
     return SchemaMismatch(
         store="the store",
         reason="its memories were changed since this process opened it; open it again with the present configuration",
@@ -43,9 +43,9 @@ def dropped_memories(session: StatementSession, plans: Mapping[str, RelationPlan
 def indexed_now(
     session: StatementSession, plans: Mapping[str, RelationPlans], texts: Sequence[Relation]
 ) -> tuple[Memories, list[Relation]]:
-    """Return the memories that an index of this store is to hold, and the relations among ``texts`` as they still are.
+    """Return the memories that an index of this store must cover, and the present state of the relations in ``texts``.
 
-    Others may have added memories, changed what they are searched by, or taken a field from them.
+    Other processes may have added memories, changed their searched fields, or removed a field.
     """
     present = catalog_of(session, plans)
     known = []
@@ -57,7 +57,7 @@ def indexed_now(
 
 
 def check_indexed(session: StatementSession, plans: Mapping[str, RelationPlans], texts: Sequence[Relation]) -> None:
-    """Refuse to make an index that would not hold what others declared. Raises: SchemaMismatch."""
+    """Refuse to build an index that would lack another process's declarations. Raises: SchemaMismatch."""
     memories, known = indexed_now(session, plans, texts)
     if len(known) < len(texts) or memories != memories_of(texts):
         raise stale_catalog()
@@ -74,7 +74,7 @@ def check_present(
     statements: Mapping[str, Plan],
     catalog: Catalog,
 ) -> None:
-    """Refuse to touch records of a memory that is gone: what its table has may be another one's.
+    """Refuse to touch records of a dropped memory: its table may belong to another memory by now.
 
     Raises: SchemaMismatch.
     """
@@ -84,6 +84,6 @@ def check_present(
 
 
 def check_current(session: StatementSession, statements: Mapping[str, Plan], catalog: Catalog) -> None:
-    """Refuse to go on with memories that others have changed. Raises: SchemaMismatch."""
+    """Refuse to continue with memories that other processes have changed. Raises: SchemaMismatch."""
     if tuple(session.run(statements["memory.revision"], ())[0]) != catalog.revision:
         raise stale_catalog()

@@ -16,7 +16,7 @@ from caliber.model.errors import StorageError
 UPSERT = 1
 DELETE = 2
 RELOAD = 3
-"""Everything is another: the store was restored. Whoever follows reads all of it anew."""
+"""The whole store was replaced by a restore: followers reload everything."""
 
 _HEAD = struct.Struct("<BBI")
 _OPERATION_BITS = 2

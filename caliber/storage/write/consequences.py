@@ -41,7 +41,7 @@ class Writing(Protocol):
         ...
 
     def insert_row(self, relation: Relation, row: Row) -> None:
-        """Insert a row unless it is there."""
+        """Insert a row unless it exists."""
         ...
 
     def change(self, relation: Relation, statement: str, *parameters: Any) -> list[Row]:
@@ -133,7 +133,7 @@ def lower_owner_trust(uow: Writing, relation: Relation, old: Row, new: Row) -> N
         return
     label = TrustLabel(new[floor.owner_trust])
     if label.distrust < TrustLabel(old[floor.owner_trust]).distrust:
-        # Who raises an owner's label and who lowers that of a part would not see each other.
+        # A transaction that raises an owner's label and one that lowers a part's label would not see each other.
         uow.lock(floor.owner, new[floor.owner_id])
         for part in uow.referring(floor.parts, floor.key, new[floor.owner_id]):
             if TrustLabel(part[floor.part_trust]).distrust > label.distrust:
@@ -151,7 +151,7 @@ for _relation in RELATIONS:
 
 
 def _drop_summaries(uow: Writing, relation: Relation, old: Row, new: Row | None) -> None:
-    """Delete the summaries of blocks that no longer say what a changed or deleted row says, keeping them for replay."""
+    """Delete the summaries of blocks that a changed or deleted row invalidates, keeping them for replay."""
     for summaries, block in _BLOCKS.get(relation.name, ()):
         label = () if relation.trust is None else (relation.trust.column,)
         if not _differ(relation, (*relation.content_columns, *label, *_owners(relation), block.number), old, new):
@@ -159,7 +159,7 @@ def _drop_summaries(uow: Writing, relation: Relation, old: Row, new: Row | None)
         by, number = (codec_of(relation).index(name) for name in (block.by, block.number))
         for owner, at in dict.fromkeys((row[by], row[number]) for row in (old, new) if row is not None):
             for summary in uow.select_entities(summaries, f"{summaries.name}.overlapping", owner, at, at):
-                with contextlib.suppress(NotFound):  # who deleted another record of the block did it
+                with contextlib.suppress(NotFound):  # a transaction that deleted another record of the block did it
                     uow.delete(summaries, summary)
 
 
@@ -171,7 +171,7 @@ def _owners(relation: Relation) -> list[str]:
 
 
 def changed(uow: Writing, plans: RelationPlans, old: Row, new: Row | None) -> None:
-    """Do what follows from a row that was changed, or deleted: ``new`` None."""
+    """Apply the consequences of a changed row, or of a deleted one: ``new`` None."""
     relation = plans.relation
     if not relation.content_columns and relation.name not in _BLOCKS:
         return

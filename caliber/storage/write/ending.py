@@ -30,9 +30,9 @@ def archive(uow: UnitOfWork, relation: Relation, record: Any) -> Any:
 
 
 def prune(uow: UnitOfWork, relation: Relation, records: Iterable[Any]) -> int:
-    """Do what retention does with records of a relation; return with how many.
+    """Archive or delete records of a relation, as its retention declares; return the number of them.
 
-    What is deleted keeps its content for replay; somebody else may have deleted some by now.
+    Deleted records keep their content for replay; another process may have deleted some already.
     """
     if relation.ends is None:
         raise InternalError(f"retention does not reach records of {relation.name}")

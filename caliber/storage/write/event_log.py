@@ -16,7 +16,7 @@ def audit(uow: UnitOfWork, event: Event) -> None:
 
 
 def log(uow: UnitOfWork, event: Event, publish: Callable[[Event], None]) -> None:
-    """Write an event in this transaction whatever its family, and ``publish`` it after the commit."""
+    """Write an event of any family in this transaction, and ``publish`` it after the commit."""
     uow.insert(EVENT, event)
     uow.logged.append(event)
     uow.on_commit.append(lambda: publish(event))

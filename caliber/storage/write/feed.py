@@ -25,7 +25,7 @@ class Feed(Protocol):
     """The change records of one store, as its one follower reads them."""
 
     def bound(self, session: StatementSession) -> int:
-        """Return the position of what ``session`` sees; from now on only what came after it is news."""
+        """Return the position of ``session``; changes after it are new."""
         ...
 
     def since(self, session: StatementSession, sequence: int) -> ChangeBatch | None:
@@ -33,7 +33,7 @@ class Feed(Protocol):
         ...
 
     def covers(self, sequence: int) -> bool:
-        """Return whether a commit of ours was already within what was followed."""
+        """Return whether a commit of this process was already covered by the followed position."""
         ...
 
 

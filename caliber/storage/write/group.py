@@ -32,12 +32,13 @@ T = TypeVar("T")
 
 _LEAST_BATCH: Final = 2
 _COMPANION_S: Final = 1.25 * GRACE_S
-"""The wait after its deadline of one that shares a transaction, for its end: the leader, if it has the same deadline,
-gives up just before, and knows more."""
+"""Extra wait after its deadline of a request in a shared transaction, for the end of that transaction: the leader, if
+it has the same deadline, gives up just before, and knows more.
+"""
 
 
 class Request:
-    """One piece of work in line, and what became of it."""
+    """One request in line, and its outcome."""
 
     __slots__ = (
         "alone",
@@ -63,17 +64,17 @@ class Request:
         self.cut: Any = None
         """The way for its thread to find out its outcome, where the leader had no time left to do so."""
         self.exclusive = exclusive
-        """True when it shares with nobody."""
+        """True when it shares its transaction with no other."""
         self.unit: UnitOfWork | None = None
         self.result: Any = None
         self.error: BaseException | None = None
         self.done = False
         self.alone = False
-        """True when it is to run in a transaction of its own, on its own thread."""
+        """True when it must run in a separate transaction, on its own thread."""
         self.cancelled = False
         """True when its thread waits only to learn its outcome, or not even that."""
         self.skipped = False
-        """True when it was given up, and nothing came of it."""
+        """True when it was cancelled without effect."""
         self.wakeup = threading.Lock()
         self.wakeup.acquire()
 
@@ -88,7 +89,7 @@ class Request:
         return self.done or self.alone or self.skipped
 
     def wake(self) -> None:
-        """Let its thread look what became of it; again, or for nothing, does no harm."""
+        """Wake its thread to check the outcome; repeated or needless calls are harmless."""
         if self.wakeup.locked():
             self.wakeup.release()
 
@@ -110,7 +111,7 @@ class Batch:
         self.cut: Any = None
         """The way to find out later the outcome of a transaction, where it is unknown."""
         self.silent = False
-        """True when the transaction ended because nobody answered."""
+        """True when the transaction ended because the server did not answer."""
         self.left = False
         """True once the line has been left, and nothing of it remains to be done."""
 
@@ -138,7 +139,7 @@ class GroupWriter:
     def _transaction(self, batch: Batch, own: Request, deadline: float | None) -> None:
         """Run a batch in one transaction and mark its requests done or alone; ``own`` is the calling thread's.
 
-        What it leaves unmarked goes back in line, except ``own``. Raises: what is the calling thread's alone.
+        Unmarked requests go back in line, except ``own``. Raises: errors that concern the calling thread alone.
         """
         raise NotImplementedError
 
@@ -147,7 +148,7 @@ class GroupWriter:
         raise NotImplementedError
 
     def _made_ready(self) -> None:
-        """Undo what the leader before may have left half done."""
+        """Undo what the previous leader may have left half done."""
 
     def write(self, work: Callable[[UnitOfWork], T]) -> T:
         deadline = earliest(None)
@@ -160,15 +161,15 @@ class GroupWriter:
         return result_of(request)  # type: ignore[no-any-return]
 
     def _look_up(self, request: Request) -> None:
-        """Find out what became of a request that was ``cut``."""
+        """Determine the outcome of a request that was ``cut``."""
 
     def write_alone(self, request: Request, deadline: float | None) -> None:
-        """Run a request that shares with nobody."""
+        """Run a request in its own transaction."""
         request.exclusive, request.alone = True, False
         self._in_line(request, deadline)
 
     def _in_line(self, request: Request, deadline: float | None) -> None:
-        """Return when a request is done, or is to go alone. Raises: what came of it to this thread alone."""
+        """Return when a request is done, or must run alone. Raises: an error for this thread alone."""
         batch = Batch(request)
         try:
             self._enter(request, deadline)
@@ -234,17 +235,17 @@ class GroupWriter:
                     raise _unanswered()
             elif not request.wakeup.acquire(timeout=_patience_s(deadline)) and self._withdraw(request):
                 raise _too_late()
-            # Else somebody took it into a transaction meanwhile: it is too late to give up, its end decides.
+            # Otherwise another thread has taken it into a transaction: too late to cancel, that transaction decides.
         if request.done or request.alone:
             return
         if request.skipped:
             raise _too_late()
         with self._mutex:
-            if request in self._waiting:  # who handed it the lead was interrupted before taking it out
+            if request in self._waiting:  # the thread that handed over the lead was interrupted before removing it
                 self._waiting.remove(request)
 
     def _withdraw(self, request: Request) -> bool:
-        """Give a request up; return whether nobody works on it."""
+        """Cancel a request; return whether no thread works on it."""
         with self._mutex:
             if self._leader is request:
                 return True  # and hands that on
@@ -255,13 +256,13 @@ class GroupWriter:
         return False
 
     def _share(self, batch: Batch, request: Request, deadline: float | None) -> None:
-        """Take those that wait into a batch, or have this request taken into that of another thread."""
+        """Take the waiting requests into a batch, or let another thread take this one into its batch."""
         if self._group_wait_s and len(self._waiting) < self._group_max_batch - 1:
             time.sleep(self._group_wait_s)
         self._wait_for_batch()
         if not may_be_interrupted():
             with self._mutex:
-                # Who is in the line and in the batch when this is interrupted stays in the line.
+                # If this is interrupted, requests that are both in the line and in the batch stay in the line.
                 while self._waiting and not self._waiting[0].exclusive and len(batch.requests) < self._group_max_batch:
                     batch.requests.append(self._waiting[0])
                     self._waiting.popleft()
@@ -281,9 +282,9 @@ class GroupWriter:
         return True
 
     def _wait_for_batch(self) -> None:
-        """Wait until as many stand in line as came together last, for half as long as their transaction took at most.
+        """Wait until as many requests are in line as shared the last transaction, for at most half of its duration.
 
-        Those who were woken a moment ago are on their way back: whoever is first would else commit alone each time.
+        Threads that were just woken are about to return: otherwise the first one would commit alone each time.
         """
         if len(self._waiting) + 1 >= self._expected_writers:
             return
@@ -297,9 +298,9 @@ class GroupWriter:
         self._full = None
 
     def _leave(self, own: Request, batch: Batch) -> None:
-        """Leave the line, as the leader or not: wake whose fate is known, put others back, hand on the lead.
+        """Leave the line, as the leader or not: wake finished requests, put others back, hand on the lead.
 
-        Any line of it may be interrupted; it is then begun again.
+        It may be interrupted at any line, and is then run again.
         """
         with self._mutex:
             if batch.committed:
@@ -328,7 +329,7 @@ class GroupWriter:
 
 
 def _nothing(uow: UnitOfWork) -> None:
-    """Stand in line for something else than writing."""
+    """Wait in line for other work than writing."""
 
 
 def _patience_s(deadline: float) -> float:

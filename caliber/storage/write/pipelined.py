@@ -21,7 +21,7 @@ Pipelined = Generator[tuple[Query, ...], list[list[Row]], T]
 
 
 def pipelined(work: Callable[[UnitOfWork], Pipelined[T]]) -> Callable[[UnitOfWork], T]:
-    """Return work as stores take it: whoever runs it goes through its steps and gives its result."""
+    """Type a generator as a plain unit of work; the writer drives it to its result."""
     return cast("Callable[[UnitOfWork], T]", work)
 
 

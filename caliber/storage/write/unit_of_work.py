@@ -42,7 +42,7 @@ class Query(NamedTuple):
     statement: str
     parameters: tuple[Any, ...]
     key: bytes
-    """The key of the row: those who share a transaction lock rows in the order of their keys."""
+    """The key of the row: transactions of several requests lock rows in the order of their keys."""
 
 
 class UnitOfWork:
@@ -93,12 +93,12 @@ class UnitOfWork:
         self.changes: list[RowChange] = []
         self.events: list[Event] = []
         self.logged: list[Event] = []
-        """Events that are in the log already, and of which whoever wrote them tells this process."""
+        """Events that are in the log already; their writer notifies this process."""
         self.on_commit: list[Callable[[], None]] = []
 
     @property
     def catalog(self) -> Catalog:
-        """The relations of the store, as this process knows them."""
+        """The relations of the store that this process knows."""
         return self._catalog
 
     # --- reading ---------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ class UnitOfWork:
         return self._hold(plans, rows[0])
 
     def _hold_owners(self, plans: RelationPlans, key: tuple[Any, ...]) -> None:
-        """Lock what is locked before a row elsewhere too: nobody waits in a circle."""
+        """Lock the row first, as other transactions do, so that no deadlock occurs."""
         first = [each for each in plans.relation.foreign_keys if each.locked_first]
         for row in self._session.run(plans.get, key) if first else ():
             for each in first:
@@ -154,11 +154,11 @@ class UnitOfWork:
     def drawn_from(self, relation: Relation, trajectory: bytes) -> list[Any]:
         """Return the records of a relation that were drawn from a trajectory, the oldest first."""
         plans = self._plans[relation.name]
-        assert plans.drawn_from is not None  # asked of relations that list what they were drawn from
+        assert plans.drawn_from is not None  # only relations that list their sources are queried
         return [self._hold(plans, row) for row in self._session.run(plans.drawn_from, (trajectory,))]
 
     def lapsed(self, relation: Relation) -> list[Any]:
-        """Return the records in use whose time is over for good; none of a relation that has no such."""
+        """Return the active records whose validity has ended; empty for a relation without validity."""
         plans = self._plans[relation.name]
         rows = [] if plans.lapsed is None else self._session.run(plans.lapsed, (self.now_us,))
         return [self._hold(plans, row) for row in rows]
@@ -192,7 +192,7 @@ class UnitOfWork:
         return self._held.get((relation.name, self._plans[relation.name].codec.key_of(row)), row)
 
     def track(self, relation: Relation, row: Row) -> None:
-        """Take a row that was read by page for one that may be changed; rows that are only looked at are not kept."""
+        """Track a row that was read by page, because it may be changed; by default such rows are not tracked."""
         self._held.setdefault((relation.name, self._plans[relation.name].codec.key_of(row)), row)
 
     # --- writing ---------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ class UnitOfWork:
     def insert(self, relation: Relation, entity: Any, *, trust_handled: bool = False) -> int | None:
         """Insert an entity and return its ordinal.
 
-        ``trust_handled``: the caller lowers the label of its owner itself, with what it asks for anyway.
+        ``trust_handled``: the caller lowers the label of its owner itself, within a statement that it runs anyway.
 
         Raises: InsertFailed or Conflict when a key or a uniqueness rule is broken; on some databases only with the
             next statement, or the commit.
@@ -214,7 +214,7 @@ class UnitOfWork:
         return ordinal
 
     def insert_new(self, relation: Relation, entity: Any) -> bool:
-        """Insert an entity unless a uniqueness rule says it is already there; return whether it was inserted."""
+        """Insert an entity unless a uniqueness rule refuses it; return whether it was inserted."""
         plans = self._plans[relation.name]
         row = plans.codec.encode(entity)
         if relation.ordinal:
@@ -235,11 +235,12 @@ class UnitOfWork:
         lower(self, relation, row)
 
     def insert_row(self, relation: Relation, row: Row) -> None:
-        """Insert a row of a relation without ordinals as the driver takes it, unless it is there."""
+        """Insert a row, in the driver's form, of a relation without ordinals, unless it exists."""
         self._session.run(self._plans[relation.name].insert_or_ignore, row)
 
     def update(self, relation: Relation, entity: Any) -> Any:
-        """Write an entity that was read in this unit of work, if nobody changed it; return it as stored.
+        """Update an entity that was read in this unit of work, unless another transaction changed it; return it as
+        stored.
 
         The version is raised here. When content columns change, their old value is kept for replay.
 
@@ -268,10 +269,10 @@ class UnitOfWork:
         return plans.codec.decode(new)
 
     def delete(self, relation: Relation, entity: Any) -> None:
-        """Delete an entity that was read in this unit of work, and what is owned by it, keeping content for replay."""
+        """Delete an entity that was read in this unit of work, and the records it owns, keeping content for replay."""
         plans = self._plans[relation.name]
         key = plans.codec.key_of(plans.codec.encode(entity))
-        # Nobody may begin to refer to it between looking for referrers and deleting it.
+        # No new reference may appear between looking for referrers and deleting the entity.
         self.lock(relation, *key)
         self._release_referrers(plans, self._old_row(plans, key))
         old = self._old_row(plans, key)
@@ -279,7 +280,7 @@ class UnitOfWork:
         if self._session.changed(plans.delete, key) != 1:
             raise NotFound(entity_type=relation.name, id=_show_key(key))
         if relation.mirrored:
-            # Only now: who adds a memory whose records may belong to this one waits for us, or was first.
+            # Only now: a process that adds a memory whose records may refer to this one waits for us, or came first.
             self.check_catalog()
             self.changes.append(RowChange(relation, DELETE, old))
         changed(self, plans, old, None)
@@ -298,7 +299,7 @@ class UnitOfWork:
         return [self.change(ask.relation, ask.statement, *ask.parameters) for ask in asked]
 
     def record_results(self, ask: Query, rows: list[Row]) -> None:
-        """Take note of what a statement changed that somebody else ran for this unit of work."""
+        """Record the rows that a statement, run outside this method, changed in this unit of work."""
         self.changes.extend(RowChange(ask.relation, UPSERT, row) for row in rows)
 
     def remove(self, relation: Relation, statement: str, *parameters: Any) -> int:
@@ -315,12 +316,13 @@ class UnitOfWork:
     # --- around ----------------------------------------------------------------------------------
 
     def discard_history(self) -> None:
-        """From now on, do not keep what replaced content said: it is to be gone. Raises: as ``check_catalog``."""
+        """From now on, do not keep replaced content: it is being erased. Raises: as ``check_catalog``."""
         self.check_catalog()
         self.keeps_content = False
 
     def check_catalog(self) -> None:
-        """Refuse to go on with memories that others have changed: records that we do not know may have to go too.
+        """Refuse to continue with memories that others have changed: records unknown to this process may have to go
+        too.
 
         Raises: SchemaMismatch.
         """
@@ -329,10 +331,10 @@ class UnitOfWork:
         self._knows_all = True
 
     def _check_live(self, relation: Relation) -> None:
-        """Refuse what was read or written in the table of a memory that others removed, or took a field from.
+        """Refuse reads and writes in the table of a memory that others dropped, or removed a field from.
 
-        Its name, and that of a field, may be another one's by now. Only now: as long as this transaction is under way,
-        nobody else can do it. Raises: SchemaMismatch.
+        Its name, and that of a field, may belong to another one by now. The check comes last: while this transaction
+        runs, no other can drop it. Raises: SchemaMismatch.
         """
         name = relation.name
         if name in self._catalog.declared and name not in self._live:
@@ -382,14 +384,14 @@ class UnitOfWork:
             self._session.run(lock, key)
 
     def serialize(self, resource: str) -> None:
-        """Let nobody else who serializes on ``resource`` go on until this transaction has ended.
+        """Block other transactions that serialize on ``resource`` until this one has ended.
 
         For rules over rows that do not exist yet, which no row's own version protects.
         """
         self.select("lock.serialize", resource)
 
     def record_change(self, relation: Relation, entity: Any, ordinal: int | None) -> None:
-        """Name a row in the change record that followers do not hold: what they make of it is up to them."""
+        """Name a row in the change record that followers do not hold: its use is up to them."""
         plans = self._plans[relation.name]
         if ordinal is None:
             ordinal = self._old_row(plans, plans.codec.key_of(plans.codec.encode(entity)))[0]
@@ -429,9 +431,9 @@ class UnitOfWork:
         return held
 
     def _release_referrers(self, plans: RelationPlans, old: Row) -> None:
-        """Do what the foreign keys say with mirrored rows that refer to a row about to go.
+        """Apply the foreign keys to mirrored rows that refer to a row about to be deleted.
 
-        The database would do it too, but tell nobody: mirrors would keep the rows, and their content would be lost.
+        The database would do it too, but unnoticed: mirrors would keep the rows, and their content would be lost.
         """
         for relation, key in self._catalog.referrers.get(plans.relation.name, ()):
             referrer = self._plans[relation.name]
@@ -444,7 +446,7 @@ class UnitOfWork:
                     self.update(relation, self._released(relation, row, entity, key.column))
 
     def _released(self, relation: Relation, row: Row, entity: Any, column: str) -> Any:
-        """Return a record without its reference to a row that goes; archived if it would say what another says."""
+        """Return a record without its reference to a deleted row; archived if it would duplicate another record."""
         out, ends = dataclasses.replace(entity, **{column: None}), relation.ends
         if ends is None or ends.archive is None or ends.supersede != column:
             return out
