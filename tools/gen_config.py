@@ -21,6 +21,7 @@ from wrapping import item, wrapped
 from caliber.config import CaliberConfig, profiles
 from caliber.config.manual import explaining
 from caliber.config.manual.render import about, limits_of
+from caliber.config.nested import value_at
 from caliber.config.policies import OWN_TARGETS, TARGETS, PolicyAction
 from caliber.config.profiles import services
 from caliber.config.profiles.agents import AGENT_PROFILES
@@ -116,16 +117,13 @@ def _section(
             continue
         seen.add(one.path)
         facts = about(one.field)
+        if facts["reserved"]:
+            continue
         name = one.path.rpartition(".")[2]
         kinds = {other.section.__name__ for other in knobs if other.path == one.path}
         stores = {other.section.__name__ for other in knobs}
         only = f" ({'SQLite' if kinds <= {'StorageConfig', 'SqliteSource', 'SqliteDirectory'} else 'PostgreSQL'})"
-        seed = (
-            f", has {explaining.shown(facts['source_value'], facts['unit'])}"
-            if facts["source_value"] is not None
-            else ""
-        )
-        value = profiles.value_at(base, one.path)
+        value = value_at(base, one.path)
         modules = ", ".join(module.removeprefix("caliber.") for module in found.get(one.path, ()))
         shown = value is not None and name != "policies"
         yield from _knob(
@@ -133,9 +131,8 @@ def _section(
             one.field,
             [
                 _accepts(one.field),
-                f"Asked for by {facts['source']}{seed}.",
                 f"Reference: `{explaining.shown(value, facts['unit'])}`." if shown else "",
-                f"Acts in {modules}." if not facts["reserved"] else "*Nothing reads it yet.*",
+                f"Acts in {modules}.",
             ],
         )
 
@@ -152,7 +149,7 @@ def _definition(above: str, section: type[BaseModel]) -> Iterator[str]:
         inner = list(explaining.sections_in(field.annotation))
         several = "[]" if inner and "tuple" in str(field.annotation) else ""
         limits = "" if inner else _accepts(field)
-        yield from _knob(f"`{above}{name}{several}`", field, [limits, f"Asked for by {about(field)['source']}."])
+        yield from _knob(f"`{above}{name}{several}`", field, [limits])
         for one in inner:
             yield from _definition(f"{above}{name}{several}.", one)
 

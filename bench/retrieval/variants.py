@@ -12,7 +12,7 @@ from pathlib import Path
 
 from caliber.cli.evaluating.windows import TASKS, Asked
 from caliber.config import CaliberConfig
-from caliber.config.profiles import value_at
+from caliber.config.nested import value_at
 from retrieval.ablation import Overrides
 
 RECALL_OFF: Overrides = {"recall.limit": 0}

@@ -260,6 +260,7 @@ async def open(
     config: ConfigSource,
     *,
     tenant: str | None = None,
+    create: bool = False,
     principal: Principal | None = None,
     embedding_provider: EmbeddingProvider | None = None,
     previous_embedding_provider: EmbeddingProvider | None = None,
@@ -267,13 +268,14 @@ async def open(
     clock: Clock | None = None,
     connection_pool: ConnectionPool | None = None,
 ) -> AsyncCaliber:
-    """Open an existing store; what is None comes from the configuration. See ``caliber.open``."""
+    """Open a store; what is None comes from the configuration. See ``caliber.open``."""
     return await opened(
         AsyncCaliber,
         functools.partial(
             opening.open,
             config,
             tenant=tenant,
+            create=create,
             principal=principal,
             embedding_provider=embedding_provider,
             previous_embedding_provider=previous_embedding_provider,

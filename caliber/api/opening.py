@@ -17,6 +17,7 @@ from caliber.api.caliber import Caliber
 from caliber.api.subsystems import add_parts
 from caliber.backends import backend
 from caliber.config import CaliberConfig
+from caliber.config.storage import MEMORY
 from caliber.dsl.loading import ConfigSource, config_of
 from caliber.engine.engine import Engine
 from caliber.erasure.finishing import open_erasures
@@ -53,7 +54,10 @@ def create(config: ConfigSource, *, tenant: str | None = None, exist_ok: bool = 
         MissingRequired for a tenant without the section tenancy.
     """
     settings = config_of(config)
-    arguments.as_flag(exist_ok, "exist_ok")
+    _create(settings, tenant, exist_ok=arguments.as_flag(exist_ok, "exist_ok"))
+
+
+def _create(settings: CaliberConfig, tenant: str | None, *, exist_ok: bool) -> None:
     if tenant is not None:
         from caliber.api.tenants import Tenants
 
@@ -182,6 +186,7 @@ def open(  # noqa: A001  (the pinned name)
     config: ConfigSource,
     *,
     tenant: str | None = None,
+    create: bool = False,
     principal: Principal | None = None,
     embedding_provider: EmbeddingProvider | None = None,
     previous_embedding_provider: EmbeddingProvider | None = None,
@@ -189,7 +194,7 @@ def open(  # noqa: A001  (the pinned name)
     clock: Clock | None = None,
     connection_pool: ConnectionPool | None = None,
 ) -> Caliber:
-    """Open an existing store; what is None comes from the configuration.
+    """Open a store; what is None comes from the configuration. ``create`` creates a store that is not there.
 
     ``tenant`` opens the store of a tenant, wherever the directory of ``tenancy`` says it is; without it ``storage`` is
     opened.
@@ -200,7 +205,10 @@ def open(  # noqa: A001  (the pinned name)
     Raises: Unavailable (missing, locked, read-only, a tenant that is moving or was dropped), NotFound (no such tenant),
         SchemaMismatch (not a store, another version: it says what to run), MultipleErrors, ExtraNotInstalled.
     """
-    settings = _of_tenant(config_of(config), tenant)
+    stated = config_of(config)
+    if arguments.as_flag(create, "create") and (tenant is not None or stated.storage.shown != MEMORY):
+        _create(stated, tenant, exist_ok=True)
+    settings = _of_tenant(stated, tenant)
     who = settings.principal.to_principal() if principal is None else arguments.as_principal(principal)
     time = arguments.as_clock(clock)
     for method in () if connection_pool is None else ("getconn", "putconn"):

@@ -17,6 +17,7 @@ from caliber.cli.settings import DEFAULT_CONFIG, DEFAULT_STORE, Settings, with_s
 
 if TYPE_CHECKING:
     from caliber.config import CaliberConfig
+    from caliber.config.manual.short import Short
     from caliber.config.warnings import ConfigWarning
 
 PROFILES = ("reference", "coding-agent", "chat-companion", "ops-agent", "sources")
@@ -44,19 +45,38 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def render(config: CaliberConfig, path: Path, reasons: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return the text of a configuration file, by its suffix. Raises: UsageError."""
+    """Return the text of a configuration file that states every knob, by its suffix. Raises: UsageError."""
     from caliber.config.manual.render import render_json, render_toml
 
-    suffix = path.suffix.lower()
+    suffix = _suffix(path)
     if suffix == ".json":
         return render_json(config)
     if suffix == ".toml":
         return render_toml(config, reasons)
-    if suffix == ".caliber":
-        from caliber.dsl.writing import render_caliber
+    from caliber.dsl.writing import render_caliber
 
-        return render_caliber(config, reasons)
-    raise UsageError(f"{path.name}: a configuration ends in .caliber, .toml or .json", "choose another --path")
+    return render_caliber(config, reasons)
+
+
+def render_short(short: Short, path: Path) -> str:
+    """Return the text of a configuration file based on a profile, by its suffix. Raises: UsageError."""
+    from caliber.config.manual.short import short_json, short_toml
+
+    suffix = _suffix(path)
+    if suffix == ".json":
+        return short_json(short)
+    if suffix == ".toml":
+        return short_toml(short)
+    from caliber.dsl.writing import short_caliber
+
+    return short_caliber(short)
+
+
+def _suffix(path: Path) -> str:
+    suffix = path.suffix.lower()
+    if suffix not in (".json", ".toml", ".caliber"):
+        raise UsageError(f"{path.name}: a configuration ends in .caliber, .toml or .json", "choose another --path")
+    return suffix
 
 
 def in_command(path: Path) -> str:
@@ -81,8 +101,9 @@ def in_command(path: Path) -> str:
     "part",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Complete this file: missing knobs come from the profile.",
+    help="Write this file out in full: missing knobs come from its base, else from the profile.",
 )
+@click.option("--full", is_flag=True, help="Write every knob, with its meaning and range.")
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 @with_settings
 def init(
@@ -93,16 +114,18 @@ def init(
     embedding: str | None,
     summaries: str,
     part: Path | None,
+    full: bool,
     force: bool,
 ) -> None:
-    """Write a complete, commented configuration.
+    """Write a short, commented configuration.
 
-    Every knob is stated with its meaning and range. Nothing is created yet but the file. What --embedding and
-    --summaries fill in for a service (model, limits, the variable that holds its key) is a start: look it over.
+    The file names a profile as its base and states the knobs that people change first; the profile supplies the
+    others. With --full every knob is written. Nothing but the file is created.
 
-    With --from, FILE says where the store is and who embeds and summarizes; what it leaves out comes from the profile.
+    With --from, the knobs of FILE and of its base are written out in full.
     """
     from caliber.config import StorageConfig, profiles
+    from caliber.config.manual.short import Short
     from caliber.config.profiles import services
 
     target = path or settings.config or Path(DEFAULT_CONFIG)
@@ -113,11 +136,16 @@ def init(
     if not target.absolute().parent.is_dir():
         raise UsageError(f"the folder {target.absolute().parent} does not exist", "create it first")
     if part is not None:
-        config = _completed(part, profile)
+        config, profile = _completed(part, profile)
         store = config.storage.path if isinstance(config.storage, StorageConfig) else config.storage.shown
     else:
         config = profiles.PROFILES[profile](store, **services.chosen(embedding, summaries))
-    write_whole(target, render(config, target, profiles.reasons(profile, config)))
+    if full or part is not None:
+        text = render(config, target, profiles.reasons(profile, config))
+    else:
+        embedder = embedding or ("static" if config.embedding_provider is not None else "none")
+        text = render_short(Short(profile, store, embedder, summaries, config), target)
+    write_whole(target, text)
     embeds = config.embedding_provider is not None
     option = in_command(target)
     both = (config.embedding_provider, config.summarization_provider)
@@ -147,17 +175,28 @@ def init(
     settings.out.result(document, human)
 
 
-def _completed(part: Path, profile: str) -> CaliberConfig:
-    """Return the configuration of a file upon a profile. Raises: UsageError for an option that the file decides."""
+def _completed(part: Path, profile: str) -> tuple[CaliberConfig, str]:
+    """Return the configuration of a file on its base, else on a profile, and the name of that profile.
+
+    Raises: UsageError for an option that the file decides.
+    """
     from click.core import ParameterSource
 
-    from caliber.dsl.loading import load_config
+    from caliber.dsl.loading import check as check_file
+    from caliber.model.errors import MultipleErrors, lacks_a_base
 
     context = click.get_current_context()
     for name in ("store", "embedding", "summaries"):
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise UsageError(f"--{name} does not go with --from: {part.name} decides it", f"say it in {part.name}")
-    return load_config(part, base=profile)
+    chosen = context.get_parameter_source("profile") is ParameterSource.COMMANDLINE
+    try:
+        checked = check_file(part, base=profile if chosen else None)
+    except MultipleErrors as error:
+        if chosen or not any(map(lacks_a_base, error.errors)):
+            raise
+        checked = check_file(part, base=profile)
+    return checked.config, profile if checked.origin is None else checked.origin.base
 
 
 @click.command()
@@ -186,7 +225,7 @@ def check(settings: Settings, file: Path | None, key: str | None, base: str | No
             f"{path}: there is no such file", "write one with `caliber init`, or name another with --config"
         )
     try:
-        config, warnings = settings.check(base)
+        config, warnings, origin = settings.check(base)
     except MultipleErrors as error:
         faults = [
             {"kind": fault.kind, "message": str(fault), "field": fault.context.get("field")}
@@ -202,7 +241,11 @@ def check(settings: Settings, file: Path | None, key: str | None, base: str | No
         document = {"path": str(path), "ok": False, "faults": refused, "warnings": doubtful}
         settings.out.result(document, lambda: _print_faults(settings, path, refused, warnings))
         return PROBLEM
-    summary = sum_up(config)
+    summary = {
+        **sum_up(config),
+        "base": None if origin is None else origin.base,
+        "stated": [] if origin is None else list(origin.stated),
+    }
     settings.out.result(
         {"path": str(path), "ok": True, "faults": [], "warnings": doubtful, **summary},
         lambda: _print_summary(settings, path, summary, warnings),
@@ -283,6 +326,8 @@ def _print_summary(
     say(f"  policies       {', '.join(summary['policies']) or 'none'}")
     say(f"  memories       {', '.join(summary['memories']) or 'the built-in ones'}")
     say(f"  injection      {', '.join(summary['injection_rules']) or 'as assembly says'}")
+    if summary["base"] is not None:
+        say(f"  base           {summary['base']}; this file sets {', '.join(summary['stated']) or 'nothing'}")
     say(f"  hash           {summary['config_hash'][:16]}")
 
 

@@ -47,10 +47,11 @@ def knob(
 
     ``source`` is the requirement that asks for it, or ``design`` or ``ours``; ``source_value`` is the value in the
     source documents, if any. Only an ``optional`` knob may be left out; then it is None, or empty. A knob
-    that is ``reserved`` is checked, but nothing reads it yet: its subsystem is still to come.
+    that is ``reserved`` is checked where a file sets it, but nothing reads it yet: its subsystem is still to come, and
+    neither profiles nor generated files and pages have it.
     """
     about = {"source": source, "unit": unit, "source_value": source_value, "reserved": reserved}
-    if optional:
+    if optional or reserved:
         limits.setdefault("default", None)
     return Field(description=text, json_schema_extra=about, **limits)
 

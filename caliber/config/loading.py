@@ -6,53 +6,40 @@ Source: C-123, design section 8.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from caliber.config.bases import Completed, complete
 from caliber.config.faults import wrong
 from caliber.config.parsing import MAX_BYTES, fail, parse_json, parse_toml
 from caliber.config.secret import PREFIX
 from caliber.config.storage import MEMORY
-from caliber.config.tree import CaliberConfig
+from caliber.config.tree import CaliberConfig, values_of
 from caliber.model.errors import InvalidConfigValue
 
 PROGRAM_SUFFIX: Final = ".caliber"
 
 
-Base = Callable[[Mapping[str, Any]], Mapping[str, Any]]
-"""What a file leaves out, given what it says."""
-
-
-def load_config_file(path: str | os.PathLike[str], *, base: Base | None = None) -> CaliberConfig:
-    """Return the configuration in a ``.toml`` or ``.json`` file; ``base`` says what it leaves out.
+def load_config_file(path: str | os.PathLike[str], *, base: CaliberConfig | str | None = None) -> CaliberConfig:
+    """Return the configuration in a ``.toml`` or ``.json`` file; its base, or ``base``, supplies what it omits.
 
     Relative paths in it lead from the file's own folder, wherever the program was started.
     Raises: MultipleErrors with every fault.
     """
-    file = Path(path)
+    return CaliberConfig.from_mapping(complete_file(Path(path), base=base).data)
+
+
+def complete_file(file: Path, *, base: CaliberConfig | str | None = None) -> Completed:
+    """Return the data of a ``.toml`` or ``.json`` file with what its base, or ``base``, supplies.
+
+    Raises: MultipleErrors for a file that cannot be read or parsed, or whose base is no profile.
+    """
     parsers = {".toml": parse_toml, ".json": parse_json}
     suffix = file.suffix.lower()
     if suffix not in parsers:
         fail(wrong("path", file.name, "a configuration ends in .caliber, .toml or .json"))
-    data = parsers[suffix](read_file(file))
-    return CaliberConfig.from_mapping(anchor(merged({} if base is None else base(data), data), file.absolute().parent))
-
-
-def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested data with ``over`` put over ``base``; lists, and stores of another adapter, are replaced whole."""
-    out = dict(base)
-    for key, value in over.items():
-        before = out.get(key)
-        if isinstance(before, Mapping) and isinstance(value, Mapping) and _same_kind(before, value):
-            out[key] = merged(before, value)
-        else:
-            out[key] = value
-    return out
-
-
-def _same_kind(before: Mapping[str, Any], value: Mapping[str, Any]) -> bool:
-    return all(key not in value or before.get(key) == value[key] for key in ("adapter", "provider_type"))
+    completed = complete(parsers[suffix](read_file(file)), values_of(base))
+    return completed._replace(data=anchor(completed.data, file.absolute().parent))
 
 
 def anchor(data: dict[str, Any], folder: Path) -> dict[str, Any]:

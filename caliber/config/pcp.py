@@ -96,5 +96,5 @@ class PCPConfig(Section):
     context_dag: ContextDagConfig = knob("Trajectories that contain trajectories.", "C-250")
     recovery_points: RecoveryConfig = knob("Checkpoints.", "C-252")
     dosage: DosageConfig = knob("How much may enter one window.", "C-254")
-    anti_sprawl: AntiSprawlConfig = knob("What is refused or reported on the way in.", "C-255")
-    grounding: GroundingConfig = knob("What knowledge must rest on.", "C-256")
+    anti_sprawl: AntiSprawlConfig | None = knob("What is refused or reported on the way in.", "C-255", reserved=True)
+    grounding: GroundingConfig | None = knob("What knowledge must rest on.", "C-256", reserved=True)

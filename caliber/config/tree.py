@@ -11,14 +11,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import pydantic
-from pydantic import BaseModel, Field, PrivateAttr
+from pydantic import Field, PrivateAttr
 
 from caliber.config import faults
+from caliber.config.bases import KNOB as BASE
+from caliber.config.bases import complete
 from caliber.config.context import (
     TOKEN_BUDGET_MAX,
     AssemblyConfig,
@@ -29,7 +30,7 @@ from caliber.config.context import (
 )
 from caliber.config.earlier import renamed
 from caliber.config.injection import RULES_MAX, InjectionRule
-from caliber.config.knobs import FOREVER, AsList, Duration, FrozenMap, Int, Name, Real, Section, Text, knob
+from caliber.config.knobs import AsList, Duration, Int, Name, Real, Section, Text, knob
 from caliber.config.lifecycle import (
     AccessConfig,
     CloseConfig,
@@ -41,6 +42,7 @@ from caliber.config.lifecycle import (
     TrajectoryConfig,
 )
 from caliber.config.memories import MEMORIES_MAX, MemoryConfig
+from caliber.config.nested import override, plain
 from caliber.config.parsing import parse_json, parse_toml
 from caliber.config.pcp import PCPConfig
 from caliber.config.policies import PolicyConfig
@@ -54,7 +56,7 @@ from caliber.config.providers import (
 from caliber.config.recall import RecallConfig
 from caliber.config.rules import checks, declared  # noqa: F401  (declared registers checks)
 from caliber.config.search import SearchConfig
-from caliber.config.secret import REDACTED, LiteralDsn, SecretRef, readable
+from caliber.config.secret import REDACTED, LiteralDsn
 from caliber.config.storage import (
     AioConfig,
     AnyStorage,
@@ -176,7 +178,7 @@ class CaliberConfig(Section):
 
     @classmethod
     def from_mapping(cls, data: Mapping[Any, Any]) -> CaliberConfig:
-        """Return the configuration in a nested mapping, such as a parsed file.
+        """Return the configuration in a nested mapping, such as a parsed file; its ``base`` supplies what it omits.
 
         Raises: MultipleErrors with every fault.
         """
@@ -187,6 +189,8 @@ class CaliberConfig(Section):
             raise MultipleErrors(
                 errors=[faults.wrong("configuration", key, "names of knobs are text") for key in unusable]
             )
+        if BASE in data:
+            data = complete(data).data
         return cls(**data)
 
     @classmethod
@@ -277,54 +281,6 @@ class CaliberConfig(Section):
     __str__ = __repr__
 
 
-def plain(value: Any, *, opened: bool = False) -> Any:
-    """Return a part of the configuration as plain data; what is not set is left out.
-
-    ``opened`` keeps connection strings, which are objects that do not show themselves.
-    """
-    if isinstance(value, BaseModel):
-        out: dict[str, Any] = {}
-        for name, field in type(value).model_fields.items():
-            item = getattr(value, name)
-            if item is not None:
-                out[name] = plain(item, opened=opened)
-            elif field.is_required():
-                out[name] = FOREVER
-        return out
-    if isinstance(value, FrozenMap):
-        return {key: plain(item, opened=opened) for key, item in value.items()}
-    if isinstance(value, tuple):
-        return [plain(item, opened=opened) for item in value]
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, LiteralDsn):
-        return value if opened else str(value)
-    return str(value) if isinstance(value, SecretRef) else value
-
-
-def override(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested data with dotted paths set.
-
-    Raises: MultipleErrors when a path leads through something that is not a section.
-    """
-    result = dict(data)
-    found: list[ConfigError] = []
-    for path, value in changes.items():
-        *parents, last = path.split(".")
-        node = result
-        for depth, part in enumerate(parents):
-            inner = node.get(part)
-            if isinstance(inner, BaseModel):
-                inner = plain(inner)
-            if inner is not None and not isinstance(inner, Mapping):
-                through = ".".join(parents[: depth + 1])
-                reason = f"{readable(through)} is a knob, not a section"
-                found.append(faults.wrong(readable(path), value, reason))
-                break
-            node[part] = dict(inner or {})
-            node = node[part]
-        else:
-            node[last] = value
-    if found:
-        raise MultipleErrors(errors=found)
-    return result
+def values_of(base: CaliberConfig | str | None) -> dict[str, Any] | str | None:
+    """Return a base as ``bases.complete`` takes it."""
+    return base.to_data() if isinstance(base, CaliberConfig) else base

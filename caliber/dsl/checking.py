@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from caliber.config.bases import Origin
 from caliber.config.rules.declared import warnings_of
 from caliber.config.tree import CaliberConfig
 from caliber.config.warnings import ConfigWarning
@@ -16,10 +17,11 @@ from caliber.schema.memory_types import MemoryType
 
 
 class Checked(NamedTuple):
-    """A configuration, and what is doubtful in the file that it came from."""
+    """A configuration, the warnings about its file, and the profile that the file is based on, if any."""
 
     config: CaliberConfig
     warnings: tuple[ConfigWarning, ...]
+    origin: Origin | None = None
 
 
 def check_config(config: CaliberConfig) -> Checked:

@@ -12,10 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from caliber.config.loading import Base, merged
+from caliber.config.bases import KNOB as BASE_KNOB
+from caliber.config.bases import Completed, complete
 from caliber.config.memories import memory_name
 from caliber.config.rules.declared import valid_memories, warnings_of
-from caliber.config.tree import DECLARED_IN_LISTS, CaliberConfig
+from caliber.config.tree import DECLARED_IN_LISTS, CaliberConfig, values_of
 from caliber.config.warnings import ConfigWarning
 from caliber.dsl import adapters, ast, injection, memories, policies
 from caliber.dsl.building import Building, Path, path_of
@@ -45,39 +46,45 @@ class Part:
 def compile_parts(
     parts: list[Part],
     *,
-    base: Base | None = None,
+    base: CaliberConfig | str | None = None,
     finish: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
 ) -> Checked:
     """Return the configuration that programs, taken together, say, and the warnings.
 
-    ``base`` is given what they say and returns what they leave out. ``finish`` is given the nested data before it is
-    checked, such as to lead relative paths from a folder.
+    Their base, or ``base``, supplies what they omit. ``finish`` is given the nested data before it is checked, such as
+    to lead relative paths from a folder.
 
     Raises: MultipleErrors: a ProgramFault for what stands in a file, the configuration's own for what does not.
     """
     state = Building()
     _definitions(state, parts)
+    found: list[ConfigError] = []
+    try:
+        completed = complete(state.data, values_of(base))
+    except MultipleErrors as error:
+        found.extend(_located(state, item) for item in error.errors)
+        completed = Completed({name: value for name, value in state.data.items() if name != BASE_KNOB}, None)
     # What a program does not define is not there.
-    base_values = {} if base is None else base(state.data)
-    data = merged({**{name: [] for name in DECLARED_IN_LISTS}, **base_values}, state.data)
+    data = {**{name: [] for name in DECLARED_IN_LISTS}, **completed.data}
     if finish is not None:
         data = finish(data)
     _filters(state, data)
-    found: list[ConfigError] = list(state.faults)
+    found.extend(state.faults)
     config: CaliberConfig | None = None
     try:
         config = CaliberConfig.from_mapping(data)
     except MultipleErrors as error:
-        said = {_place(fault) for fault in state.faults}
+        said = {_place(fault) for fault in found if isinstance(fault, ProgramFault)}
         # A program with faults of its own may lack things only because of them.
         known = [_located(state, item) for item in error.errors[:FAULTS_MAX] if not _derived(state, data, item)]
         known = [item for item in known if not isinstance(item, ProgramFault) or _place(item) not in said]
-        found.extend(item for item in known if not state.faults or isinstance(item, ProgramFault))
+        found.extend([item for item in known if not found or isinstance(item, ProgramFault)])
     if found or config is None:
         raise MultipleErrors(errors=in_order(found, [part.source.name for part in parts])[:FAULTS_MAX])
     state.warnings.extend(_warning(state, field, reason) for field, reason in warnings_of(config))
     files = [part.source.name for part in parts]
-    return Checked(config, tuple(sorted(state.warnings, key=lambda item: _position(item, files))))
+    warnings = sorted(state.warnings, key=lambda item: _position(item, files))
+    return Checked(config, tuple(warnings), completed.origin)
 
 
 def _filters(state: Building, data: dict[str, Any]) -> None:

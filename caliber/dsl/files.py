@@ -9,10 +9,9 @@ import os
 from pathlib import Path
 from typing import Final
 
-from caliber.config.loading import PROGRAM_SUFFIX, Base, anchor, read_file
+from caliber.config.loading import PROGRAM_SUFFIX, anchor, read_file
 from caliber.config.tree import CaliberConfig
 from caliber.dsl import ast
-from caliber.dsl.bases import base_of
 from caliber.dsl.checking import Checked
 from caliber.dsl.compiler import Part, compile_parts, in_order
 from caliber.dsl.parser import read
@@ -23,7 +22,7 @@ from caliber.model.errors import ConfigError, MultipleErrors, ProgramFault
 FILES_MAX: Final = 256
 
 
-def load_program(file: Path, *, base: Base | None = None) -> Checked:
+def load_program(file: Path, *, base: CaliberConfig | str | None = None) -> Checked:
     """Return the configuration in a ``.caliber`` file and those it includes; see ``caliber.dsl.check``."""
     parts, faults = read_parts(file)
     if faults:
@@ -47,14 +46,13 @@ def compile_text(text: str, *, name: str = "<text>", base: CaliberConfig | str |
 
 def check_text(text: str, *, name: str = "<text>", base: CaliberConfig | str | None = None) -> Checked:
     """Return the configuration that a program says and what is doubtful in it; as ``compile_text`` otherwise."""
-    base_values = base_of(base)
     parsed = read(text, name=name)
     included = [item.span for item in parsed.program.items if isinstance(item, ast.Include)]
     faults: list[ConfigError] = list(parsed.faults)
     faults.extend(parsed.source.fault(span, "only files can include others") for span in included[:FAULTS_MAX])
     checked: Checked | None = None
     try:
-        checked = compile_parts([Part(parsed.program, parsed.source)], base=base_values)
+        checked = compile_parts([Part(parsed.program, parsed.source)], base=base)
     except MultipleErrors as error:
         faults.extend(_new(error, faults))
     if faults or checked is None:

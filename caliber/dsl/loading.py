@@ -9,15 +9,16 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
-from caliber.config.loading import PROGRAM_SUFFIX, load_config_file
+from caliber.config.bases import Origin
+from caliber.config.loading import PROGRAM_SUFFIX, complete_file
 from caliber.config.tree import CaliberConfig
 from caliber.config.warnings import ConfigWarning
 from caliber.dsl.checking import Checked, check_config
 from caliber.model.errors import DTypeError
 
 _NOBODY_EMBEDS: Final = (
-    "the file does not say who embeds, which {} as a base leaves to it: nothing is found by "
-    "meaning; `caliber init` writes such a section"
+    "nothing is found by meaning: install the extra 'embed', or set embedding_provider to a kind of provider "
+    "(none: without this warning)"
 )
 
 
@@ -38,29 +39,32 @@ def load_config(path: str | os.PathLike[str], *, base: CaliberConfig | str | Non
     """Return the configuration in a ``.caliber``, ``.toml`` or ``.json`` file; what is doubtful, ``check`` returns.
 
     Relative paths in it lead from the file's own folder, wherever the program was started. ``base`` is a configuration
-    that holds what the file leaves out, or the name of a profile, such as ``reference``; who embeds stays for the file
-    to say, so that it means the same wherever it is read.
+    that holds what the file omits, or the name of a profile, such as ``reference``; a file may name its profile itself:
+    ``base = "reference"``.
     Raises: MultipleErrors with every fault; DTypeError.
     """
     return check(path, base=base).config
 
 
+def _decides(origin: Origin) -> bool:
+    return any(path.startswith("embedding_provider") for path in origin.stated)
+
+
 def check(path: str | os.PathLike[str], *, base: CaliberConfig | str | None = None) -> Checked:
     """Return the configuration in a file and what is doubtful in it; as ``load_config`` otherwise."""
-    from caliber.dsl.bases import base_of
-
     given: Any = path
     if not isinstance(given, str | os.PathLike) or not isinstance(os.fspath(given), str):
         raise DTypeError(field="path", expected="the path of a configuration", got=type(path).__name__)
     file = Path(path)
-    base_values = base_of(base)
     if file.suffix.lower() != PROGRAM_SUFFIX:
-        checked = check_config(load_config_file(file, base=base_values))
+        completed = complete_file(file, base=base)
+        checked = check_config(CaliberConfig.from_mapping(completed.data))._replace(origin=completed.origin)
     else:
         from caliber.dsl.files import load_program
 
-        checked = load_program(file, base=base_values)
-    if isinstance(base, str) and checked.config.embedding_provider is None and checked.config.vector is None:
-        doubt = ConfigWarning(_NOBODY_EMBEDS.format(base), "embedding_provider")
+        checked = load_program(file, base=base)
+    config, origin = checked.config, checked.origin
+    if origin is not None and config.embedding_provider is None and config.vector is None and not _decides(origin):
+        doubt = ConfigWarning(_NOBODY_EMBEDS, "embedding_provider")
         checked = checked._replace(warnings=(*checked.warnings, doubt))
     return checked

@@ -10,22 +10,21 @@ from typing import Any, Final
 from caliber.config.faults import section_in
 from caliber.config.injection import InjectionRule
 from caliber.config.knobs import Section
-from caliber.config.manual.render import meaning_of, refuse_sealed, why
+from caliber.config.manual.render import is_unread, meaning_of, refuse_sealed, why
+from caliber.config.manual.short import BASE, BUDGET, EMBEDDING, HEADER, STORE, SUMMARIES, Short
 from caliber.config.memories import FieldConfig, MemoryConfig, trigger_text
+from caliber.config.nested import plain
 from caliber.config.policies import ActionConfig, PolicyAction, PolicyConfig
-from caliber.config.tree import DECLARED_IN_LISTS, CaliberConfig, plain
+from caliber.config.tree import DECLARED_IN_LISTS, CaliberConfig
 from caliber.dsl.compiler import PROVIDERS, VERSION
 from caliber.dsl.injection import TARGET
 from caliber.dsl.printer import format_text, quoted
 from caliber.model.time import format_duration
 
 _HEADER: Final = (
-    "A configuration of CALIBER. Every knob is stated; leaving one out is an error, and so is a misspelt name.",
-    "Behind each meaning stands the requirement that asks for the knob: (C-121) where the value is the one it names,",
-    "(C-094; ours) where the value is our choice, (C-121 has 0.5; ours) where we chose otherwise.",
-    '"Not read yet." marks a knob that is checked, but acts only once its part of CALIBER is there.',
-    "Durations are written as 250ms, 30s, 15m, 1h, 7d or 2w. Secrets are never written here: env:NAME names a",
-    "variable.",
+    'A configuration of CALIBER that states every setting. "Here:" says why a profile has another value than the',
+    "reference. Durations are written as 250ms, 30s, 15m, 1h, 7d or 2w. Secrets are never written here: env:NAME names",
+    "a variable.",
 )
 _WORD: Final = re.compile(r"[a-z_][a-z0-9_]*\Z")
 _NOT_WORDS: Final = frozenset(("true", "false", "null", "and", "or", "contains", "on"))
@@ -59,6 +58,23 @@ def render_caliber(config: CaliberConfig, reasons: Mapping[str, str] = MappingPr
     return format_text("\n".join([*lines, "}"]) + "\n")
 
 
+def short_caliber(short: Short) -> str:
+    """Return the choices of a short configuration as a commented program."""
+    data = short.data
+    lines = [*(f"// {line}" for line in HEADER), "", f'caliber: "{VERSION}" {{', "config {"]
+    for name, comments in (
+        ("base", [BASE]),
+        ("embedding_provider", [EMBEDDING]),
+        ("summarization_provider", [SUMMARIES]),
+        ("token_budget", [*short.keys, BUDGET]),
+    ):
+        value = data[name]
+        shown = quoted(value) if isinstance(value, str) else _value(value)
+        lines += [*(f"// {line}" for line in comments), f"{name}: {shown}"]
+    lines += ["}", "", f"// {STORE}", "adapter store {", f"type: {data['storage']['adapter']}"]
+    return format_text("\n".join([*lines, f"connection: {quoted(data['storage']['path'])}", "}", "}"]) + "\n")
+
+
 def _provider_name(knob: str) -> str:
     return knob.removesuffix("_provider")
 
@@ -66,15 +82,16 @@ def _provider_name(knob: str) -> str:
 def _section(section: Section, path: str, reasons: Mapping[str, str]) -> Iterator[str]:
     inner: list[tuple[str, Any]] = []
     for name, field in type(section).model_fields.items():
-        if name in DECLARED_IN_LISTS and isinstance(section, CaliberConfig):
+        value = getattr(section, name)
+        if is_unread(field, value) or (name in DECLARED_IN_LISTS and isinstance(section, CaliberConfig)):
             continue
         if name in PROVIDERS and isinstance(section, CaliberConfig):
-            chosen = "null" if getattr(section, name) is None else _provider_name(name)
+            chosen = "null" if value is None else _provider_name(name)
             yield from (f"// {field.description}", f"{name}: {chosen}")
         elif section_in(field.annotation) is not None:
             inner.append((name, field))
         else:
-            yield from _knob(name, field, getattr(section, name), why(f"{path}{name}", reasons))
+            yield from _knob(name, field, value, why(f"{path}{name}", reasons))
     for name, field in inner:
         value = getattr(section, name)
         if value is not None:

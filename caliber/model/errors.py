@@ -347,8 +347,8 @@ class MultipleErrors(ConfigError):
 
 
 BASE_HINT = (
-    "a file that states only some knobs needs a profile for the others: `caliber init --from FILE` completes it, "
-    '`caliber check FILE --base reference` and load_config(FILE, base="reference") read it upon one'
+    'a file that states only some knobs needs a profile for the others: begin it with base = "reference" (in a '
+    '.caliber file: config { base: "reference" }); `caliber init --from FILE` writes all of them out'
 )
 
 

@@ -43,7 +43,7 @@ def run(*arguments: str, code: int = 0) -> Any:
 
 def init(server: ModelServer, embedding: str, summaries: str) -> None:
     """Write a configuration for the service on loopback."""
-    run("init", "--embedding", embedding, "--summaries", summaries)
+    run("init", "--full", "--embedding", embedding, "--summaries", summaries)
     path = Path("caliber.toml")
     text = path.read_text()
     data = tomllib.loads(text)
@@ -83,7 +83,7 @@ def test_init_offers_every_kind_of_provider() -> None:
 
 def test_sections_that_are_not_set_are_described_whole() -> None:
     # design section 8: nothing has to be looked up elsewhere
-    run("init", "--embedding", "none", "--summaries", "extractive")
+    run("init", "--full", "--embedding", "none", "--summaries", "extractive")
     text = Path("caliber.toml").read_text()
     for header, knobs in {
         "# [embedding_provider]": ("provider_type", "endpoint", "api_key"),
@@ -127,21 +127,21 @@ def edit(old: str, new: str) -> None:
 )
 def test_check_names_what_is_wrong_with_a_provider(old: str, new: str, says: str) -> None:
     # C-104, C-105
-    run("init", "--embedding", "voyage", "--summaries", "anthropic")
+    run("init", "--full", "--embedding", "voyage", "--summaries", "anthropic")
     edit(old, new)
     found = run("check", code=1)
     assert any(says in fault["message"] for fault in found["faults"]), found
 
 
 def test_check_lists_all_faults_of_a_provider_at_once() -> None:
-    run("init", "--embedding", "voyage", "--summaries", "none")
+    run("init", "--full", "--embedding", "voyage", "--summaries", "none")
     edit('input_type = "none"', 'input_type = "poem", speed = 3')
     edit("batch_tokens = 100000", "batch_tokens = 0")
     assert len(run("check", code=1)["faults"]) == 3
 
 
 def test_longer_pieces_than_the_model_reads_are_refused() -> None:
-    run("init", "--embedding", "minilm", "--summaries", "none")
+    run("init", "--full", "--embedding", "minilm", "--summaries", "none")
     edit("long_text_tokens = 254", "long_text_tokens = 255")
     (fault,) = run("check", code=1)["faults"]
     assert "of 255 tokens a piece the model would read 254" in fault["message"]

@@ -139,8 +139,11 @@ def test_init_writes_a_commented_file_that_checks_and_opens(tmp_path: Path, monk
     said = caliber("init").stdout
     assert "caliber create" in said
     text = (tmp_path / "caliber.toml").read_text()
-    assert text.count("#") > 100
+    assert text.count("\n") <= 40
     assert "sound" in caliber("check").stdout
+    caliber("init", "--full", "--path", "full.toml")
+    assert (tmp_path / "full.toml").read_text().count("#") > 100
+    assert caliber_json("check", "full.toml")["config_hash"] == caliber_json("check")["config_hash"]
     caliber("create")
     with package.open(tmp_path / "caliber.toml") as memory:
         assert memory.admin.stats()["records"]["turn"] == 0
@@ -166,6 +169,7 @@ def test_init_in_json_and_into_places_that_do_not_work(here: Path) -> None:
 
 
 def test_check_lists_every_fault_at_once_and_ends_with_one(here: Path) -> None:
+    caliber("init", "--full", "--force")
     text = (here / "caliber.toml").read_text()
     broken = text.replace("token_budget = 8000", 'token_budget = -1\ntokn = "x"').replace(
         "lock_timeout =", "lock_timeot ="
@@ -577,6 +581,7 @@ def _changed(folder: Path, old: str, new: str) -> Path:
     ],
 )
 def test_check_lists_what_would_keep_the_store_from_opening(here: Path, old: str, new: str, says: str) -> None:
+    caliber("init", "--full", "--force")
     changed = _changed(here, old, new)
     document = caliber_json("check", changed, code=1)
     assert not document["ok"]

@@ -248,8 +248,8 @@ def test_a_long_conversation_is_stored_in_batches_and_found_again(here: Path) ->
 
 def test_messages_are_trusted_by_role_as_far_as_the_file_is(here: Path) -> None:
     # design section 10: what a file says of roles is only what the file says
-    settings = Path("caliber.toml").read_text()
-    Path("caliber.toml").write_text(settings.replace("web_tools = []", 'web_tools = ["weather"]'))
+    with Path("caliber.toml").open("a") as file:
+        file.write('[trust]\nweb_tools = ["weather"]\n')
     caliber("ingest", "chat", write("talk.jsonl", TALK))
     assert [turn.trust.value for turn in stored()] == ["user", "user", "tool", "web", "web"]
     # What is known keeps its label; what is new of a longer log has the one that goes for it now.

@@ -337,8 +337,8 @@ def test_two_imports_at_once_add_everything_once(source: Path, here: Path) -> No
 
 
 def test_a_principal_that_is_no_admin_is_told_what_is_missing(source: Path, here: Path) -> None:
-    text = (here / "caliber.toml").read_text()
-    (here / "caliber.toml").write_text(text.replace("\nadmin = true", "\nadmin = false"))
+    with (here / "caliber.toml").open("a") as file:
+        file.write("[principal]\nadmin = false\n")
     assert "admin = true" in caliber("ingest", "git", "engine", code=2).stderr
 
 

@@ -24,7 +24,7 @@ below_confidence = 0.3
 
 def test_rules_are_listed_with_when_they_are_due_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    caliber("init")
+    caliber("init", "--full")
     text = (tmp_path / "caliber.toml").read_text().replace('time_zone = "UTC"', 'time_zone = "Asia/Kolkata"')
     (tmp_path / "caliber.toml").write_text(text + SCHEDULE)
     caliber("create")

@@ -13,6 +13,7 @@ from typing import Any
 
 import pydantic
 import pytest
+from support.configs import UNREAD
 
 import caliber
 from caliber.config import CaliberConfig, FrozenMap, StorageConfig, profiles
@@ -49,6 +50,7 @@ SAMPLE = profiles.reference(
     previous_embedding_provider=PROVIDER,
     summarization_provider=MODEL,
     tenancy=TENANCY,
+    **UNREAD,
 )
 
 
@@ -130,6 +132,9 @@ def test_only_the_named_few_may_be_left_out() -> None:
             "context_window_persistence.ttl_ms",
             "principal.role",
             "tokens.vocabulary",  # an estimator that counts bytes has none
+            *UNREAD,  # until something reads them
+            "pcp.anti_sprawl",
+            "pcp.grounding",
         ]
     )
 

@@ -102,7 +102,7 @@ def test_a_reason_stands_only_beside_the_value_it_is_for() -> None:
 )
 def test_init_writes_a_profile_and_check_finds_it_sound(name: str, suffix: str, tmp_path: Path) -> None:
     file = tmp_path / f"agent.{suffix}"
-    run("init", "--profile", name, "--path", file, "--embedding", "none")
+    run("init", "--full", "--profile", name, "--path", file, "--embedding", "none")
     run("check", file)
     assert ("Here: " in file.read_text()) == (suffix != "json")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -11,13 +12,16 @@ from typing import Any, get_args
 import pytest
 from pydantic.fields import FieldInfo
 from support.cli_runs import caliber as run
+from support.configs import UNREAD
 
 import caliber
 from caliber.config import CaliberConfig, load_config_file, profiles
 from caliber.config.knobs import Section
 from caliber.config.manual.render import render_json, render_toml
+from caliber.config.nested import value_at
 from caliber.config.parsing import MAX_BYTES
-from caliber.dsl import check
+from caliber.dsl import check, compile_text
+from caliber.dsl.writing import render_caliber
 from caliber.model.errors import ConfigError, InvalidConfigValue, MissingRequired, MultipleErrors
 
 HASH_PROVIDER = {"provider_type": "hash", "model": "hash", "dimensions": 32}
@@ -215,22 +219,20 @@ def test_a_wrong_file_names_its_faults_by_path(tmp_path: Path) -> None:
         ("short.caliber", 'caliber: "0.1.0" { adapter a { type: sqlite connection: "a.db" } }\n'),
     ],
 )
-def test_a_short_file_is_told_of_a_base_and_upon_one_of_who_embeds(tmp_path: Path, name: str, text: str) -> None:
+def test_a_short_file_is_told_of_a_base_which_embeds(tmp_path: Path, name: str, text: str) -> None:
     file = tmp_path / name
     file.write_text(text, encoding="utf-8")
     with pytest.raises(MultipleErrors) as caught:
         caliber.open(file)
     said = [str(caught.value), run("check", file, code=1).stderr + run("check", file, code=1).stdout]
     for shown in said:
-        assert "--base reference" in shown
+        assert 'base = "reference"' in shown
         assert "caliber init --from" in shown
     made = check(file, base="chat-companion")
-    assert made.config.embedding_provider is None
-    (warning,) = [item for item in made.warnings if item.field == "embedding_provider"]
-    assert "nothing is found by meaning" in str(warning)
-    assert "nothing is found by meaning" in (found := run("check", file, "--base", "reference")).stderr + found.stdout
+    assert made.config.embedding_provider == profiles.chat_companion("a.db").embedding_provider
+    assert made.warnings == ()
     whole = MultipleErrors(errors=[MissingRequired(field="storage.path"), MissingRequired(field="vector.dimensions")])
-    assert "--base" not in str(whole), "no profile says these"
+    assert "base" not in str(whole), "no profile says these"
 
 
 def _knobs(cls: type[Section], above: str = "") -> Iterator[tuple[str, FieldInfo]]:
@@ -254,8 +256,15 @@ def _is_later(field: FieldInfo) -> bool:
     return bool(about["reserved"])
 
 
-def test_the_commented_file_says_which_knobs_are_not_read_yet(tmp_path: Path) -> None:
-    text = render_toml(caliber.profiles.reference(tmp_path / "a.db"))
-    lines = text.splitlines()
-    marked = {lines[at + 1].split(" =")[0] for at, line in enumerate(lines) if "Not read yet." in line and at > 6}
-    assert marked == {path.rsplit(".", 1)[-1] for path, field in KNOBS.items() if _is_later(field)}
+def test_knobs_that_nothing_reads_are_known_and_not_shown() -> None:
+    assert {path for path, field in KNOBS.items() if _is_later(field)} == UNREAD.keys()
+    text = render_toml(caliber.profiles.reference("a.db"))
+    read = {path.rpartition(".")[2] for path in KNOBS.keys() - UNREAD.keys()}
+    names = {path.rpartition(".")[2] for path in UNREAD} - read
+    assert len(names) > 10
+    assert not {name for name in names if name in text}
+    assert not {path for path in UNREAD if value_at(tomllib.loads(text), path) is not None}
+    stated = caliber.profiles.reference("a.db", **UNREAD)
+    assert stated != caliber.profiles.reference("a.db")
+    assert CaliberConfig.from_toml(render_toml(stated)) == stated, "a file that sets them keeps them"
+    assert compile_text(render_caliber(stated)) == stated

@@ -272,7 +272,7 @@ def test_what_cannot_be_included_is_said_where_it_is_included(tmp_path: Path, pa
 
 def test_from_init_to_search_with_a_program_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    caliber("init", "--path", "agent.caliber", "--embedding", "none")
+    caliber("init", "--full", "--path", "agent.caliber", "--embedding", "none")
     assert parse(Path("agent.caliber").read_text(encoding="utf-8")).version.value == "0.1.0"
     assert caliber_json("check", "-c", "agent.caliber")["ok"]
     caliber("create", "-c", "agent.caliber")

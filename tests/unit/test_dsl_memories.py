@@ -767,7 +767,9 @@ def test_redis_alone_holds_no_store() -> None:
 
 def test_a_profile_fits_itself_to_the_file(tmp_path: Path) -> None:
     bare = compile_text(program('adapter a { type: sqlite connection: "a.db" }'), base="ops-agent")
-    assert (bare.embedding_provider, bare.vector, bare.storage.path) == (None, None, "a.db")  # type: ignore[union-attr]
+    assert bare == profiles.ops_agent("a.db")
+    unembedded = compile_text(program('config { embedding_provider: null storage.path: "a.db" }'), base="ops-agent")
+    assert unembedded == profiles.ops_agent("a.db", embedding_provider=None)
     local = compile_text(
         program(
             'provider p { provider_type: static model: "m" dimensions: 64 options: { } }'
@@ -781,7 +783,7 @@ def test_a_profile_fits_itself_to_the_file(tmp_path: Path) -> None:
     (tmp_path / "part.toml").write_text('[storage]\npath = "c.db"\n', encoding="utf-8")
     assert load_config(tmp_path / "part.toml", base="reference").storage.path == os.fspath(tmp_path / "c.db")  # type: ignore[union-attr]
     assert load_config(tmp_path / "part.toml", base=CONFIG).token_budget == CONFIG.token_budget
-    with pytest.raises(MultipleErrors, match="there is no such profile; there are reference"):
+    with pytest.raises(MultipleErrors, match=r"there is no such profile; did you mean reference\? there are reference"):
         load_config(tmp_path / "part.toml", base="referense")
 
 

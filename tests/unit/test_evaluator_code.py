@@ -295,9 +295,7 @@ def here(tmp_path: Path, numba: Evaluator, compiled_code: Path, monkeypatch: pyt
     """A folder with a store that uses the compiled evaluator."""
     monkeypatch.chdir(tmp_path)
     caliber_json("init")
-    text = Path("caliber.toml").read_text()
-    text = text.replace('evaluator = "numpy"', 'evaluator = "numba"')
-    text = text.replace('cache_dir = "~/.cache/caliber"', f'cache_dir = "{compiled_code}"')
+    text = f'cache_dir = "{compiled_code}"\n{Path("caliber.toml").read_text()}\n[resident]\nevaluator = "numba"\n'
     Path("caliber.toml").write_text(text)
     caliber_json("create")
     return tmp_path

@@ -36,10 +36,10 @@ def test_the_readme_is_short() -> None:
     assert len(README.splitlines()) <= 150
 
 
-def test_the_ten_lines_remember_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_lines_remember_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (code,) = blocks("python")
-    assert len([line for line in code.splitlines() if line.strip()]) == 10
+    assert len([line for line in code.splitlines() if line.strip()]) == 9
     (printed,) = blocks("text")
     for _ in range(2):  # who runs them again has said the same twice, and reads it once
         done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
@@ -48,7 +48,7 @@ def test_the_ten_lines_remember_as_printed(tmp_path: Path, monkeypatch: pytest.M
         assert today.sub("today", done.stdout) == today.sub("today", printed)
 
 
-def test_the_ten_lines_are_typed(tmp_path: Path, known_types: Path) -> None:
+def test_the_first_lines_are_typed(tmp_path: Path, known_types: Path) -> None:
     (code,) = blocks("python")
     file = tmp_path / "ten_lines.py"
     for text, faults in ((code, 0), (code.replace(" or memory.open_scope(chat.trajectory_id)", ""), 1)):

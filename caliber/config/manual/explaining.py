@@ -22,10 +22,11 @@ from caliber.config.faults import wrong
 from caliber.config.knobs import FrozenMap
 from caliber.config.manual.readers import READERS
 from caliber.config.manual.render import about, limits_of
+from caliber.config.nested import plain, value_at
 from caliber.config.profiles.agents import AGENT_PROFILES
 from caliber.config.providers import ProviderConfig
 from caliber.config.secret import LiteralDsn, SecretRef
-from caliber.config.tree import DECLARED_IN_LISTS, CaliberConfig, plain
+from caliber.config.tree import DECLARED_IN_LISTS, CaliberConfig
 from caliber.model.errors import MultipleErrors
 from caliber.model.time import format_duration
 
@@ -58,8 +59,6 @@ class Explanation:
     accepts: str
     unit: str
     optional: bool
-    source: str
-    source_value: Any
     deviation: str | None
     profiles: Mapping[str, Any]
     value: Any
@@ -95,8 +94,13 @@ def declared() -> dict[str, list[Declared]]:
 
 
 def below(key: str) -> list[str]:
-    """Return the knobs of a section, or none when it is no section."""
-    return [path for path in declared() if path.startswith(f"{key}.")]
+    """Return the knobs of a section that something reads, or none when it is no section."""
+    return [path for path, found in declared().items() if path.startswith(f"{key}.") and acts(found)]
+
+
+def acts(found: list[Declared]) -> bool:
+    """Return whether something reads a knob."""
+    return not all(about(one.field)["reserved"] for one in found)
 
 
 def explain(key: str, config: CaliberConfig | None = None) -> Explanation:
@@ -107,12 +111,12 @@ def explain(key: str, config: CaliberConfig | None = None) -> Explanation:
     known = declared()
     path = _general(key)
     data = None if config is None else config.to_mapping()
-    value = profiles.value_at(data, key)
+    value = value_at(data, key)
     in_profiles = _profile_values(key, config)
     if path not in known and (value is not None or in_profiles):
         path = path.rpartition(".")[0]  # an entry of a table
     if path not in known:
-        near = _nearest(key, known)
+        near = _nearest(key, {path: found for path, found in known.items() if acts(found)})
         reason = f"there is no such knob; did you mean {' or '.join(near)}?" if near else "there is no such knob"
         raise wrong("--explain", key, reason)
     one = _of_the_store(known[path], config)
@@ -127,8 +131,6 @@ def explain(key: str, config: CaliberConfig | None = None) -> Explanation:
         accepts=limits_of(one.field) or _shape(annotation),
         unit=facts["unit"],
         optional=not one.field.is_required(),
-        source=facts["source"],
-        source_value=None if facts["source_value"] is None else plain(facts["source_value"]),
         deviation=profiles.DEVIATIONS.get(key),
         profiles=in_profiles,
         value=value,
@@ -223,7 +225,7 @@ def _profile_values(key: str, config: CaliberConfig | None) -> dict[str, Any]:
         made = _profiles("sqlite", embed_provider())
     else:
         made = _profiles(config.storage.adapter, config.embedding_provider)
-    values = {name: profiles.value_at(data, key) for name, data in made.items()}
+    values = {name: value_at(data, key) for name, data in made.items()}
     return {name: value for name, value in values.items() if value is not None}
 
 

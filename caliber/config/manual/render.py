@@ -19,16 +19,14 @@ from pydantic.fields import FieldInfo
 
 from caliber.config.faults import section_in, wrong
 from caliber.config.knobs import INT64_MAX, FrozenMap, Section
+from caliber.config.nested import plain
 from caliber.config.policies import PolicyConfig
 from caliber.config.secret import LiteralDsn
-from caliber.config.tree import DECLARED_IN_LISTS, CaliberConfig, plain
+from caliber.config.tree import DECLARED_IN_LISTS, CaliberConfig
 from caliber.model.time import format_duration
 
 _HEADER: Final = """\
-# A configuration of CALIBER. Every knob is stated; leaving one out is an error, and so is a misspelt name.
-# Behind each meaning stands the requirement that asks for the knob: (C-121) where the value is the one it names,
-# (C-094; ours) where the value is our choice, (C-121 has 0.5; ours) where we chose otherwise.
-# "Not read yet." marks a knob that is checked, but acts only once its part of CALIBER is there.
+# A configuration of CALIBER that states every setting. "Here:" says why a profile has another value than the reference.
 # Durations are written as 250ms, 30s, 15m, 1h, 7d or 2w. Secrets are never written here: env:NAME names a variable.
 """
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+\Z")
@@ -81,6 +79,8 @@ def why(path: str, reasons: Mapping[str, str]) -> list[str]:
 def _section(section: Section, path: tuple[str, ...], reasons: Mapping[str, str]) -> Iterator[str]:
     inner: list[tuple[str, FieldInfo]] = []
     for name, field in type(section).model_fields.items():
+        if is_unread(field, getattr(section, name)):
+            continue
         if name in DECLARED_IN_LISTS and isinstance(section, CaliberConfig):
             if not getattr(section, name):
                 yield from (f"# {meaning_of(field, [])}", f"{name} = []", "")
@@ -109,12 +109,13 @@ def _absent(field: FieldInfo, path: tuple[str, ...]) -> Iterator[str]:
     assert kind is not None
     inner: list[tuple[str, FieldInfo]] = []
     for name, knob in kind.model_fields.items():
+        if is_unread(knob, None):
+            continue
         if section_in(knob.annotation) is not None:
             inner.append((name, knob))
         else:
             meaning = f"{knob.description} {_limits(knob, about(knob)['unit'])}".rstrip()
-            later = " Not read yet." if about(knob)["reserved"] else ""
-            yield from (f"#   {meaning}{later}{'' if knob.is_required() else ' (optional)'}", f"# {name} =")
+            yield from (f"#   {meaning}{'' if knob.is_required() else ' (optional)'}", f"# {name} =")
     for name, knob in inner:
         yield from _absent(knob, (*path, name, "NAME") if "FrozenMap" in str(knob.annotation) else (*path, name))
 
@@ -129,19 +130,15 @@ def _knob(name: str, field: FieldInfo, value: Any, here: list[str]) -> Iterator[
 
 
 def meaning_of(field: FieldInfo, value: Any) -> str:
-    """Return the meaning, limits and source of a knob's value, as one line."""
-    facts = about(field)
+    """Return the meaning and limits of a knob, as one line."""
     limits = limits_of(field)
     meaning = f"{field.description} {limits}" if limits else f"{field.description}"
-    if facts["reserved"]:
-        meaning += " Not read yet."
-    seed = plain(facts["source_value"]) if facts["source_value"] is not None else None
-    source = facts["source"]
-    if not field.is_required() and value is None:
-        return f"{meaning} (optional, not set)"
-    if seed is not None:
-        return f"{meaning} ({source})" if seed == value else f"{meaning} ({source} has {_value(seed)}; ours)"
-    return f"{meaning} (ours)" if source == "ours" else f"{meaning} ({source}; ours)"
+    return f"{meaning} (optional, not set)" if not field.is_required() and value is None else meaning
+
+
+def is_unread(field: FieldInfo, value: Any) -> bool:
+    """Return whether nothing reads a knob, and the configuration does not set it: people need not see it."""
+    return bool(about(field)["reserved"]) and value is None
 
 
 def about(field: FieldInfo) -> dict[str, Any]:
@@ -205,36 +202,36 @@ def _choices(annotation: Any) -> list[str]:
 def _policies(policies: tuple[PolicyConfig, ...], reasons: Mapping[str, str]) -> Iterator[str]:
     if not policies:
         return
-    yield from ("", f"# {CaliberConfig.model_fields['policies'].description} (ours)")
+    yield from ("", f"# {CaliberConfig.model_fields['policies'].description}")
     yield from (f"# {line}" for line in why("policies", reasons))
     for policy in policies:
-        yield from ("", "[[policies]]", f"name = {_value(policy.name)}")
+        yield from ("", "[[policies]]", f"name = {render_value(policy.name)}")
         if not policy.rules:
             yield "rules = []"
         for rule in policy.rules:
-            yield from ("", "[[policies.rules]]", f"on = {_value(rule.on.value)}")
+            yield from ("", "[[policies.rules]]", f"on = {render_value(rule.on.value)}")
             if rule.cron is not None:
-                yield f"cron = {_value(rule.cron)}"
+                yield f"cron = {render_value(rule.cron)}"
             yield "actions = ["
             for action in rule.actions:
                 data = plain(action)
                 if "older_than_ms" in data:
                     data["older_than_ms"] = format_duration(data["older_than_ms"])
-                yield f"  {_value(data)},"
+                yield f"  {render_value(data)},"
             yield "]"
 
 
 def _listed(name: str, sections: tuple[Section, ...]) -> Iterator[str]:
     """Write a list of definitions, each a table of its own."""
     if sections:
-        yield from ("", f"# {CaliberConfig.model_fields[name].description} (ours)")
+        yield from ("", f"# {CaliberConfig.model_fields[name].description}")
     for section in sections:
         yield from ("", f"[[{name}]]")
         for key, value in _times(section).items():
             if isinstance(value, list) and value and isinstance(value[0], dict):
-                yield from (f"{key} = [", *(f"  {_value(item)}," for item in value), "]")
+                yield from (f"{key} = [", *(f"  {render_value(item)}," for item in value), "]")
             else:
-                yield f"{key} = {_value(value)}"
+                yield f"{key} = {render_value(value)}"
 
 
 def _times(section: Section) -> dict[str, Any]:
@@ -258,28 +255,29 @@ def _times(section: Section) -> dict[str, Any]:
 
 def _top_value(data: Any, field: FieldInfo) -> str:
     if isinstance(data, int) and about(field)["unit"] == "ms":
-        return _value(format_duration(data))
+        return render_value(format_duration(data))
     if isinstance(data, str) and "\n" in data.strip("\n"):
         body = "\n".join(_UNSAFE.sub(_escape, line) for line in data.split("\n"))
         return f'"""\n{body}"""'
-    return _value(data)
+    return render_value(data)
 
 
-def _value(data: Any) -> str:
+def render_value(data: Any) -> str:
+    """Return a plain value as TOML writes it."""
     if isinstance(data, bool):
         return "true" if data else "false"
     if isinstance(data, str):
         return f'"{_UNSAFE.sub(_escape, data)}"'
     if isinstance(data, Mapping):
-        items = ", ".join(f"{_key(key)} = {_value(value)}" for key, value in data.items())
+        items = ", ".join(f"{_key(key)} = {render_value(value)}" for key, value in data.items())
         return f"{{ {items} }}" if items else "{}"
     if isinstance(data, (list, tuple)):
-        return f"[{', '.join(_value(item) for item in data)}]"
+        return f"[{', '.join(render_value(item) for item in data)}]"
     return repr(data)
 
 
 def _key(key: str) -> str:
-    return key if _BARE_KEY.match(key) else _value(key)
+    return key if _BARE_KEY.match(key) else render_value(key)
 
 
 def _escape(match: re.Match[str]) -> str:

@@ -170,7 +170,7 @@ SOURCES: Final = AgentProfile(
     "Windows as the source documents fill them: strictly by priority, nothing recalled. A long conversation leaves "
     "no room for the record that answers.",
     {
-        "assembly.order": Change("priority", "The sources rank sections strictly, the conversation first (C-449)."),
+        "assembly.order": Change("priority", "The sources rank sections strictly, the conversation first."),
         SHARES: Change(
             {"user": [0.0, 0.6], "artifacts": [0.0, 0.3], "notes": [0.0, 0.3], "history": [0.0, 0.15]},
             "Caps alone: the sources know no floors.",

@@ -58,8 +58,8 @@ def _checkpoints(kept: int, most: int) -> Iterator[ConfigError]:
 
 
 @check("stale_threshold", "pcp.grounding.stale_data_max_age_ms")
-def _stale(threshold: int, most: int) -> Iterator[ConfigError]:
-    if threshold != most:
+def _stale(threshold: int | None, most: int | None) -> Iterator[ConfigError]:
+    if None not in (threshold, most) and threshold != most:
         reason = f"{threshold} ms and {most} ms must be equal"
         yield _clash("stale_threshold", "pcp.grounding.stale_data_max_age_ms", reason)
 

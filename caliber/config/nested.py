@@ -1,0 +1,90 @@
+"""Nested data of configurations: plain values, dotted paths, and one put over another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+from pydantic import BaseModel
+
+from caliber.config import faults
+from caliber.config.knobs import FOREVER, FrozenMap
+from caliber.config.secret import LiteralDsn, SecretRef, readable
+from caliber.model.errors import ConfigError, MultipleErrors
+
+
+def plain(value: Any, *, opened: bool = False) -> Any:
+    """Return a part of the configuration as plain data; what is not set is left out.
+
+    ``opened`` keeps connection strings, which are objects that do not show themselves.
+    """
+    if isinstance(value, BaseModel):
+        out: dict[str, Any] = {}
+        for name, field in type(value).model_fields.items():
+            item = getattr(value, name)
+            if item is not None:
+                out[name] = plain(item, opened=opened)
+            elif field.is_required():
+                out[name] = FOREVER
+        return out
+    if isinstance(value, FrozenMap):
+        return {key: plain(item, opened=opened) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return [plain(item, opened=opened) for item in value]
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, LiteralDsn):
+        return value if opened else str(value)
+    return str(value) if isinstance(value, SecretRef) else value
+
+
+def override(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested data with dotted paths set.
+
+    Raises: MultipleErrors when a path leads through something that is not a section.
+    """
+    result = dict(data)
+    found: list[ConfigError] = []
+    for path, value in changes.items():
+        *parents, last = path.split(".")
+        node = result
+        for depth, part in enumerate(parents):
+            inner = node.get(part)
+            if isinstance(inner, BaseModel):
+                inner = plain(inner)
+            if inner is not None and not isinstance(inner, Mapping):
+                through = ".".join(parents[: depth + 1])
+                reason = f"{readable(through)} is a knob, not a section"
+                found.append(faults.wrong(readable(path), value, reason))
+                break
+            node[part] = dict(inner or {})
+            node = node[part]
+        else:
+            node[last] = value
+    if found:
+        raise MultipleErrors(errors=found)
+    return result
+
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested data with ``over`` put over ``base``; lists, and stores of another adapter, are replaced whole."""
+    out = dict(base)
+    for key, value in over.items():
+        before = out.get(key)
+        if isinstance(before, Mapping) and isinstance(value, Mapping) and _same_kind(before, value):
+            out[key] = merged(before, value)
+        else:
+            out[key] = value
+    return out
+
+
+def _same_kind(before: Mapping[str, Any], value: Mapping[str, Any]) -> bool:
+    return all(key not in value or before.get(key) == value[key] for key in ("adapter", "provider_type"))
+
+
+def value_at(data: Any, path: str) -> Any:
+    """Return the value at a dotted path of nested data, or None."""
+    for part in path.split("."):
+        data = data.get(part) if isinstance(data, Mapping) else None
+    return data

@@ -1,0 +1,73 @@
+"""Values of profiles as nested data, fitted to what a caller or a file changes."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from typing import Any, Final
+
+from caliber.config.nested import override
+from caliber.config.profiles.agents import AGENT_PROFILES, Change
+from caliber.config.profiles.values import reference_values
+
+NAMES: Final = ("reference", *AGENT_PROFILES)
+EMBED_EXTRA: Final = ("tokenizers", "wordllama")
+_ABSENT: Final = object()
+_PAIRS: Final = (
+    ("checkpoint_retention", "pcp.recovery_points.max_checkpoints"),
+    ("summaries.block_turns", "assembly.evict_block_turns"),
+)
+DIMENSIONS: Final = ("vector.dimensions", "embedding_provider.dimensions")
+FOLLOWED: Final = ("token_budget", *(path for pair in (*_PAIRS, DIMENSIONS) for path in pair))
+"""Knobs that others of a profile follow when they are changed."""
+
+
+def embed_available() -> bool:
+    """Return whether the extra ``embed`` is installed, without importing it."""
+    return all(importlib.util.find_spec(name) is not None for name in EMBED_EXTRA)
+
+
+def values(profile: str, path: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the nested data of a profile, which is not validated yet; ``overrides`` as of ``reference``."""
+    base = _base(path, overrides)
+    if profile in AGENT_PROFILES:
+        changes = AGENT_PROFILES[profile].changes
+        changed = changes.get("token_budget")
+        budget = overrides.get("token_budget", base["token_budget"] if changed is None else changed.value)
+        vectors = base.get("embedding_provider") is not None
+        base = override(base, changed_values(changes, budget if isinstance(budget, int) else 1, vectors=vectors))
+    return override(base, {**_following(overrides, base), **overrides})
+
+
+def changed_values(changes: Mapping[str, Change], budget: int, *, vectors: bool) -> dict[str, Any]:
+    """Return the values that a profile sets."""
+    out = {path: change.value for path, change in changes.items() if vectors or not change.vectors}
+    if "token_budget" in changes:
+        out["token_budget"] = out["pcp.dosage.max_context_tokens"] = budget
+    return out
+
+
+def _base(path: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    given = overrides.get("embedding_provider", _ABSENT)
+    embed = embed_available() if given is _ABSENT else given is not None
+    base = reference_values(path, overrides.get("storage.adapter"), overrides.get("token_budget"), embed)
+    if given is not _ABSENT:
+        base["embedding_provider"] = given
+    return base
+
+
+def _following(overrides: Mapping[str, Any], base: dict[str, Any]) -> dict[str, Any]:
+    """Return the knobs that follow the changed ones."""
+    pairs = list(_PAIRS)
+    provider = base.get("embedding_provider")
+    changed = dict(overrides)
+    if isinstance(provider, Mapping):
+        pairs.append(DIMENSIONS)
+        if "embedding_provider" in overrides and "dimensions" in provider:
+            changed.setdefault("embedding_provider.dimensions", provider["dimensions"])
+    out: dict[str, Any] = {}
+    for pair in pairs:
+        for one, other in (pair, pair[::-1]):
+            if one in changed and other not in changed:
+                out[other] = changed[one]
+    return out

@@ -1,0 +1,305 @@
+"""Files based on a profile: the same configuration as the full file, values that override, and bases that are none."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.cli_runs import caliber as run
+from support.cli_runs import caliber_json
+
+import caliber
+from caliber.cli.app import COMMANDS
+from caliber.cli.setup import EMBEDDINGS, SUMMARIES
+from caliber.config import CaliberConfig, profiles
+from caliber.config.profiles import fitting, services
+from caliber.dsl import check, compile_text
+from caliber.model.errors import ConfigError, IncompatibleOptions, InvalidConfigValue, MultipleErrors
+
+ROOT = Path(__file__).resolve().parents[2]
+CODE = re.compile(r"\b(?!AES-|SHA-|UTF-|ISO-)[A-Z]{1,2}-\d{1,3}\b")
+"""A requirement's code, such as K-007: of use to those who build CALIBER alone."""
+
+
+def made(text: str) -> CaliberConfig:
+    return CaliberConfig.from_toml(text)
+
+
+def faults(text: str) -> list[ConfigError]:
+    with pytest.raises(MultipleErrors) as caught:
+        made(text)
+    found: list[ConfigError] = caught.value.errors
+    return found
+
+
+# --- the same configuration ----------------------------------------------------------------------
+
+
+def test_a_base_alone_is_its_profile(tmp_path: Path) -> None:
+    for name, profile in profiles.PROFILES.items():
+        (tmp_path / "a.toml").write_text(f'base = "{name}"\n')
+        (tmp_path / "a.json").write_text(json.dumps({"base": name}))
+        (tmp_path / "a.caliber").write_text(f'caliber: "0.1.0" {{ config {{ base: "{name}" }} }}')
+        for suffix in ("toml", "json", "caliber"):
+            assert caliber.load_config(tmp_path / f"a.{suffix}") == profile(tmp_path / "caliber.db"), (name, suffix)
+
+
+@pytest.mark.parametrize("embedding", EMBEDDINGS)
+@pytest.mark.parametrize("summaries", SUMMARIES)
+def test_a_short_file_is_the_same_configuration_as_the_full_one(embedding: str, summaries: str, tmp_path: Path) -> None:
+    for name in profiles.PROFILES:
+        for suffix in ("toml", "json", "caliber"):
+            files = tmp_path / f"short.{suffix}", tmp_path / f"full.{suffix}"
+            options = ("--profile", name, "--embedding", embedding, "--summaries", summaries, "--force")
+            run("init", *options, "--path", files[0])
+            run("init", *options, "--path", files[1], "--full")
+            short, full = (check(file) for file in files)
+            assert short.config == full.config
+            assert [item.reason for item in short.warnings] == [item.reason for item in full.warnings]
+            assert short.origin is not None
+            assert (short.origin.base, full.origin) == (name, None)
+            assert files[0].read_text().count("\n") <= 40
+            assert not CODE.findall(files[0].read_text() + files[1].read_text())
+
+
+def test_a_profile_embeds_where_the_extra_is_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert made('base = "reference"').embedding_provider == profiles.reference("a.db").embedding_provider is not None
+    monkeypatch.setattr(fitting, "EMBED_EXTRA", ("no_such_module",))
+    file = tmp_path / "a.toml"
+    file.write_text('base = "reference"\n')
+    without = check(file)
+    assert without.config == profiles.reference(tmp_path / "caliber.db")
+    assert without.config.embedding_provider is None
+    (warning,) = without.warnings
+    assert "install the extra 'embed'" in str(warning)
+    file.write_text('base = "reference"\nembedding_provider = "none"\n')
+    assert check(file).warnings == (), "the file decides"
+    file.write_text('base = "reference"\nembedding_provider = "static"\n')
+    assert check(file).config.embedding_provider is not None, "and means the same everywhere"
+
+
+# --- values that override ------------------------------------------------------------------------
+
+
+def test_values_of_the_file_override_the_base() -> None:
+    config = made(
+        'base = "chat-companion"\ntoken_budget = 9000\npersona = "Brief."\npolicies = []\n'
+        '[retention]\nwindows_ms = "forever"\n[embedding.embed]\nturn = "off"\n[storage]\npath = "b.db"\n'
+    )
+    expected = profiles.chat_companion(
+        "b.db",
+        token_budget=9_000,
+        persona="Brief.",
+        policies=[],
+        **{"retention.windows_ms": "forever", "embedding.embed.turn": "off"},
+    )
+    assert config == expected
+    assert config.pcp.dosage.max_context_tokens == 9_000, "knobs that must agree follow"
+
+
+@pytest.mark.parametrize(
+    ("text", "changes"),
+    [
+        ('embedding_provider = "voyage"', services.chosen("voyage", None)),
+        ('summarization_provider = "anthropic"', services.chosen(None, "anthropic")),
+        ('embedding_provider = "none"\nsummarization_provider = "none"', services.chosen("none", "none")),
+        ("[embedding_provider]\ndimensions = 64", {"embedding_provider.dimensions": 64}),
+        ("[vector]\nhnsw_m = 24", {"vector.hnsw_m": 24}),
+        (
+            '[embedding_provider]\nprovider_type = "openai"\nmodel = "text-embedding-3-large"\ndimensions = 3072',
+            {
+                **services.chosen("openai", None),
+                "embedding_provider": {
+                    **services.EMBEDDING["openai"],
+                    "model": "text-embedding-3-large",
+                    "dimensions": 3_072,
+                },
+            },
+        ),
+        ("checkpoint_retention = 9", {"checkpoint_retention": 9}),
+    ],
+)
+def test_a_provider_is_a_word_or_a_section_over_its_kind(text: str, changes: dict[str, Any]) -> None:
+    assert made(f'base = "coding-agent"\n{text}\n') == profiles.coding_agent("caliber.db", **changes)
+
+
+def test_vectors_of_a_length_of_their_own_are_handed_in() -> None:
+    config = made('base = "reference"\n[vector]\ndimensions = 1536\n')
+    assert config.embedding_provider is None
+    assert config.vector is not None
+    assert config.vector.dimensions == 1_536
+
+
+def test_a_store_in_postgresql_has_the_knobs_of_one() -> None:
+    config = made('base = "ops-agent"\n[storage]\nadapter = "postgres"\ndsn = "env:MY_DSN"\n')
+    assert config == profiles.ops_agent("env:MY_DSN", **{"storage.adapter": "postgres"})
+    (fault,) = faults('base = "ops-agent"\n[storage]\nadapter = "postgres"\n')
+    assert fault.context["field"] == "storage.dsn"
+
+
+def test_a_program_overrides_its_base_too(tmp_path: Path) -> None:
+    text = 'caliber: "0.1.0" { config { base: "ops-agent" token_budget: 9000 embedding_provider: "none" } }'
+    assert compile_text(text) == profiles.ops_agent("caliber.db", token_budget=9_000, embedding_provider=None)
+    (tmp_path / "b.caliber").write_text('caliber: "0.1.0" { config { base: "ops-agent" } }')
+    (tmp_path / "a.caliber").write_text('caliber: "0.1.0" { include "b.caliber" config { token_budget: 9000 } }')
+    included = caliber.load_config(tmp_path / "a.caliber")
+    assert included == profiles.ops_agent(tmp_path / "caliber.db", token_budget=9_000)
+
+
+# --- what is no base -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ('"chat_companion"', "did you mean chat-companion? there are reference, coding-agent"),
+        ('"Chat-Companion"', "did you mean chat-companion?"),
+        ('"helper"', "there is no such profile; there are reference"),
+        ('""', "there is no such profile"),
+        (f'"{"x" * 10_000}"', "there is no such profile"),
+        ('"other.toml"', "names a profile, not a file: a file cannot be the base of another"),
+        ('"caliber.toml"', "names a profile, not a file"),
+        ("7", "must be the name of a profile in quotes: reference"),
+        ("true", "must be the name of a profile in quotes"),
+        ('["reference"]', "must be the name of a profile in quotes"),
+        ('{ base = "reference" }', "must be the name of a profile in quotes"),
+    ],
+)
+def test_what_is_no_profile_is_refused_with_what_there_is(value: str, says: str, tmp_path: Path) -> None:
+    (fault,) = faults(f"base = {value}\n")
+    assert isinstance(fault, InvalidConfigValue)
+    assert fault.context["field"] == "base"
+    assert says in str(fault)
+    assert len(str(fault)) < 400
+    file = tmp_path / "caliber.toml"
+    file.write_text(f"base = {value}\n")
+    with pytest.raises(MultipleErrors, match="base"):
+        caliber.open(file)
+    with pytest.raises(MultipleErrors, match="base"):
+        caliber.create(file)
+    assert "base" in run("stats", "-c", file, code=2).stderr
+
+
+def test_a_wrong_base_in_a_program_is_shown_where_it_stands() -> None:
+    with pytest.raises(MultipleErrors) as caught:
+        compile_text('caliber: "0.1.0" {\n  config {\n    base: "refrence"\n    tokn: 5\n  }\n}', name="a.caliber")
+    first = str(caught.value.errors[0])
+    assert first.startswith("a.caliber:3:11")
+    assert "did you mean reference?" in first
+
+
+def test_two_bases_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text('base = "reference"\n')
+    assert caliber.load_config(file, base="reference") == profiles.reference(tmp_path / "caliber.db")
+    for other in ("ops-agent", profiles.reference("a.db")):
+        with pytest.raises(MultipleErrors) as caught:
+            caliber.load_config(file, base=other)
+        (fault,) = caught.value.errors
+        assert isinstance(fault, IncompatibleOptions)
+        assert "remove one of the two" in str(fault)
+    assert "remove one of the two" in run("check", file, "--base", "ops-agent", code=1).stdout
+
+
+def test_a_word_that_is_no_provider_is_refused_with_what_there_is() -> None:
+    both = faults('base = "reference"\nembedding_provider = "opnai"\nsummarization_provider = "sk-1234567890"\n')
+    assert [fault.context["field"] for fault in both] == ["embedding_provider", "summarization_provider"]
+    assert "static, minilm, openai, voyage, ollama, none" in str(both[0])
+    assert "sk-1234567890" not in str(both[1]), "perhaps a key"
+
+
+def test_faults_of_a_file_with_a_base_are_all_reported() -> None:
+    found = faults('base = "reference"\ntoken_budget = "many"\ntokn = 1\n[search]\nmode = "fast"\n')
+    assert {fault.context["field"] for fault in found} == {"token_budget", "tokn", "search.mode"}
+
+
+# --- commands and the call -----------------------------------------------------------------------
+
+
+def test_check_and_explain_tell_the_file_from_its_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("caliber.toml").write_text('base = "chat-companion"\n[search.boosts]\nexact = 0.7\n')
+    summed = caliber_json("check")
+    assert (summed["base"], summed["stated"]) == ("chat-companion", ["search.boosts.exact"])
+    assert "base           chat-companion; this file sets search.boosts.exact" in run("check").stdout
+    section = run("check", "--explain", "search.boosts").stdout
+    assert "search.boosts.exact = 0.7  (this file)" in section
+    assert "search.boosts.recency = 0.15  (base chat-companion)" in section
+    assert "(from this file; no profile has this value)" in run("check", "--explain", "search.boosts.exact").stdout
+    recency = run("check", "--explain", "search.boosts.recency").stdout
+    assert "here         0.15  (from the base chat-companion)" in recency
+    assert caliber_json("check", "--explain", "search.boosts.recency")["stated"] is False
+    run("init", "--from", "caliber.toml", "--path", "full.toml")
+    assert caliber_json("check", "full.toml")["config_hash"] == summed["config_hash"]
+    assert caliber_json("check", "full.toml")["base"] is None
+
+
+def test_commands_work_on_a_file_of_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("caliber.toml").write_text('base = "reference"\nembedding_provider = "none"\n')
+    run("create")
+    Path("notes.md").write_text("# Drivers\n\nSQLite is reached through apsw.\n")
+    run("ingest", "files", "notes.md")
+    assert "apsw" in run("search", "SQLite").stdout
+    assert "sound" in run("check").stdout
+    run("doctor")
+
+
+def test_open_creates_a_store_when_asked(tmp_path: Path) -> None:
+    config = profiles.chat_companion(tmp_path / "me.db", embedding_provider=None)
+    with pytest.raises(caliber.CaliberError, match="caliber create"):
+        caliber.open(config)
+    with caliber.open(config, create=True) as memory:
+        task = memory.start_trajectory("A task", initiator=caliber.EntityRef.user("me"))
+    with caliber.open(config, create=True) as memory:
+        assert memory.get(task.trajectory_id) == task
+    with caliber.open(profiles.reference(":memory:", embedding_provider=None), create=True) as memory:
+        assert memory.admin.stats()["records"]["turn"] == 0
+    with pytest.raises(caliber.CaliberError, match="create"):
+        caliber.open(config, create=1)  # type: ignore[arg-type]
+
+
+FIRST_CALLS = """
+import asyncio
+
+import caliber
+
+with caliber.open(caliber.profiles.chat_companion("me.db"), create=True) as memory:
+    task = memory.start_trajectory("Say hello", initiator=caliber.EntityRef.user("me"))
+
+
+async def main() -> str:
+    async with await caliber.aio.open(caliber.profiles.chat_companion("me.db"), create=True) as memory:
+        again: caliber.model.Trajectory = await memory.get(task.trajectory_id)
+        return again.trajectory_id.hex
+
+
+print(asyncio.run(main()) == task.trajectory_id.hex)
+"""
+
+
+def test_the_first_calls_run_and_are_typed(tmp_path: Path, known_types: Path) -> None:
+    file = tmp_path / "first.py"
+    file.write_text(FIRST_CALLS)
+    ran = subprocess.run([sys.executable, file], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "True\n", "")
+    for text, faults in ((FIRST_CALLS, 0), (FIRST_CALLS.replace("create=True", "create='yes'"), 1)):
+        file.write_text(text)
+        command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(known_types), str(file)]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == faults, done.stdout + done.stderr
+
+
+def test_what_users_read_names_no_requirement() -> None:
+    pages = {path.name: path.read_text("utf-8") for path in (ROOT / "docs").glob("*.md")}
+    helps = {name: run(name, "--help").stdout for name in COMMANDS}
+    said = {name: run("check", "--explain", name).stdout for name in ("token_budget", "search.min_similarity", "pcp")}
+    for name, text in {"configuration.md": pages["configuration.md"], **helps, **said}.items():
+        assert not CODE.findall(text), name
+    errors = (ROOT / "caliber" / "model" / "errors.py").read_text("utf-8")
+    assert not [line for line in errors.splitlines() if CODE.search(line) and re.search(r'f?"[^"]*\b[A-Z]-\d', line)]
