@@ -15,8 +15,8 @@ NOBODY = -1
 class Chain:
     """Rows before and after each row of one generation. Written by one thread at a time.
 
-    A newer version of a row takes its place. A row that is gone stays linked, for readers of boundaries that know it:
-    the others walk on.
+    A newer version of a row takes its place. A deleted row stays linked, for readers of older boundaries: other readers
+    skip it.
     """
 
     __slots__ = ("after", "before", "codes", "last", "length", "moved", "places")
@@ -43,7 +43,7 @@ class Chain:
             forked = False
             for row, code, old in zip(range(start, end), codes.tolist(), replaced.tolist(), strict=True):
                 if not forked and not self._comes_last(row, code, old):
-                    # Who reads an older boundary goes on reading what was linked there.
+                    # Readers of an older boundary keep reading the earlier links.
                     self.before.array, self.after.array = self.before.array.copy(), self.after.array.copy()
                     forked = self.moved = True
                 self._add(row, code, old)

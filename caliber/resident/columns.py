@@ -25,7 +25,7 @@ class SegmentedColumn:
         self.segments: list[NDArray[Any]] = []
 
     def segment(self, number: int) -> NDArray[Any]:
-        """Return one segment, made when it is first asked for."""
+        """Return one segment, created on first use."""
         while len(self.segments) <= number:
             shape = (self._rows, self._width) if self._width else (self._rows,)
             # Untouched pages of a fresh segment cost address space, not memory.
@@ -57,7 +57,7 @@ class SegmentedColumn:
             return only
         out = np.empty((len(rows), self._width) if self._width else len(rows), self._dtype)
         segment_of = rows // self._rows
-        # Of a commit's few rows a set tells sooner.
+        # For the few rows of a commit a set is faster.
         numbers = set(segment_of.tolist()) if len(rows) <= _FEW else np.unique(segment_of).tolist()
         for number in numbers:
             chosen = segment_of == number

@@ -16,7 +16,7 @@ from caliber.model.forks import renew_in_child
 from caliber.resident.chain import NOBODY, Chain
 from caliber.resident.mirror import RelationSnapshot
 
-LOCK = threading.Lock()  # held for microseconds, and by whoever is first to read a new boundary
+LOCK = threading.Lock()  # held for microseconds, by the first reader of a new boundary
 renew_in_child(globals(), "LOCK")
 
 
@@ -31,15 +31,15 @@ class Neighbours:
         self._moved = chain.moved
 
     def before(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the row before each of ``rows``, -1 where there is none."""
+        """Return the row before each of ``rows``, -1 if there is none."""
         return self._walked(self._before, rows)
 
     def after(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the row after each of ``rows``, -1 where there is none."""
+        """Return the row after each of ``rows``, -1 if there is none."""
         return self._walked(self._after, rows)
 
     def columns(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return before and after of every row; what is not below the snapshot's length is nobody."""
+        """Return before and after of every row; rows beyond the snapshot's length count as none."""
         length = self._snapshot.length
         if not self._moved and self._snapshot.live_mask.all():
             return self._before[:length], self._after[:length]
@@ -68,7 +68,7 @@ class Neighbours:
 
 
 def neighbours(snapshot: RelationSnapshot, column: str) -> Neighbours:
-    """Return the neighbours of each turn among those with equal ``column``, in the order they were said."""
+    """Return the neighbours of each turn among those with equal ``column``, in the order of the conversation."""
     generation = snapshot.generation
     with LOCK:
         chain = generation.chain
@@ -80,6 +80,6 @@ def neighbours(snapshot: RelationSnapshot, column: str) -> Neighbours:
             try:
                 chain.extend(codes, places, generation.previous.view(snapshot.length)[start:])
             except BaseException:
-                generation.chain = None  # an interrupt, perhaps: half of the rows may be linked; it is made anew
+                generation.chain = None  # an interrupt, perhaps: half of the rows may be linked; the chain is rebuilt
                 raise
         return Neighbours(snapshot, chain)

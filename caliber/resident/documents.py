@@ -13,7 +13,7 @@ from caliber.storage.compile.codec import Row, codec_of
 
 
 def headed(head: str | None, text: str) -> str:
-    """Return a text with what it is about, or who says it, before it."""
+    """Return a text prefixed with its subject or speaker."""
     return f"{head}: {text}" if head else text
 
 
@@ -24,8 +24,8 @@ def document_of(relation: Relation, row: Row, text: Any) -> bytes:
 
 
 def said_by(relation: Relation, row: Row) -> bytes | None:
-    """Return all that a row as it is stored is searched by; None for one that says nothing."""
-    assert relation.text is not None  # asked of what is searched
+    """Return the searched text of a stored row; None for one without text."""
+    assert relation.text is not None  # only searched relations have documents
     codec, text = codec_of(relation), relation.text
     if len(text.searched) > 1:
         return documents_joined([row[codec.index(name)] for name in text.searched])

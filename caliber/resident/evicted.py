@@ -42,7 +42,7 @@ def _text_at(
     layout, relation = snapshot.layout, snapshot.relation
     if row is not None and row[layout.version_place] == version:
         return row[layout.text_place]
-    # Changed since: what it said at our boundary was kept beside it.
+    # The row changed since: its content at our boundary was kept in ``content_version``.
     kept = session.run(store.statements["content.at"], (relation.name, ordinal, version))
     if kept:
         return unpack_content(kept[0][0])[relation.columns[layout.text_place - 1].name]

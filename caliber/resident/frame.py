@@ -10,11 +10,11 @@ from caliber.schema.relation import Relation
 from caliber.schema.relations import MIRRORED
 
 FRAME: tuple[Relation, ...] = tuple(relation for relation in MIRRORED if relation.framed)
-"""What stays in memory where records do not fit: tasks, their stretches, what waits for their windows, and spaces."""
+"""The relations in memory of a tenant whose records are not: tasks, scopes, pending injections, spaces."""
 
 
 def not_resident(relation: str) -> Unavailable:
-    """Return the error of what reads a relation from memory that is not there."""
+    """Return the error for a read of a relation that is not in memory."""
     return Unavailable(
         f'this call reads every {relation} from memory, and search.mode = "backend" keeps none there; use search() and'
         ' get(), or open the store with search.mode = "resident"',

@@ -49,7 +49,7 @@ _KNOWN: Final[weakref.WeakKeyDictionary[Generation, dict[Predicate, _Known]]] = 
 def let_through(
     predicate: Predicate, owners: RelationSnapshot, variables: Mapping[Variable, Any], texts: Texts, among: Bools
 ) -> Bools:
-    """Return the mask of ``among`` that a filter lets through. Shapes: ``bool[owners.length]``."""
+    """Return the mask of the rows in ``among`` that match a filter. Shapes: ``bool[owners.length]``."""
     lasting, passing = _parts(predicate)
     if lasting is not None:
         among = among & _lasting(lasting, owners, texts)
@@ -84,7 +84,7 @@ def _lasting(predicate: Predicate, owners: RelationSnapshot, texts: Texts) -> Bo
 
 @lru_cache(maxsize=256)
 def _parts(predicate: Predicate) -> tuple[Predicate | None, Predicate | None]:
-    """Return the part of a condition that lasts, and the part that depends on when and where it is asked."""
+    """Return the part of a condition that is constant per row, and the part that depends on time and task."""
     parts = predicate.conditions if isinstance(predicate, All) else (predicate,)
     moving = [bool(variables_in(part)) for part in parts]
     return (

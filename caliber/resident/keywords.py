@@ -38,9 +38,9 @@ class Keywords:
         self.place = Places(1)
 
     def of(self, snapshot: RelationSnapshot) -> KeywordSnapshot:
-        """Return the words of a relation, at least as far as ``snapshot`` reaches.
+        """Return the index of a relation, at least up to the rows of ``snapshot``.
 
-        Raises: Unavailable when the time of the call is up before; what was indexed is kept
+        Raises: Unavailable when the deadline passes first; indexed rows are kept
         """
         found = snapshot.keywords
         if found is None or found.dictionary is not self.dictionary:
@@ -52,7 +52,7 @@ class Keywords:
         return self._indexed(snapshot, BATCH_ROWS, len) >= snapshot.length
 
     def _indexed(self, snapshot: RelationSnapshot, most: int | None, read: Callable[[KeywordIndex], T]) -> T:
-        """Bring the index of a relation up to date, by ``most`` rows; return what is read of it, by one at a time."""
+        """Bring the index of a relation up to date, by ``most`` rows, under a lock; return its snapshot."""
         me = object()
         try:
             if not self.place.take(me, remaining_s()):
@@ -63,7 +63,7 @@ class Keywords:
             except Unavailable:  # the time was up between two batches
                 raise
             except BaseException:
-                # Whatever it was (an interrupt, no memory): half of a batch may be in, and is made anew.
+                # Whatever the error was (an interrupt, no memory): half of a batch may be indexed, and is rebuilt.
                 snapshot.generation.keywords = None
                 raise
             return read(index)
@@ -72,7 +72,7 @@ class Keywords:
 
     def _index_of(self, generation: Generation) -> KeywordIndex:
         index = generation.keywords
-        # After an erasure words are numbered anew: an index by earlier numbers is no index of ours.
+        # An erasure renumbers words: an index with earlier numbers is stale.
         if index is None or index.dictionary is not self.dictionary:
             index = generation.keywords = KeywordIndex(self.dictionary)
         return index
@@ -89,7 +89,7 @@ class Keywords:
         evicted = [row for row, text in texts.items() if text is EVICTED]
         live = [row for row in evicted if snapshot.live_mask[row]]
         texts.update(zip(live, self._memory.texts(snapshot, live), strict=True))
-        # A row that is gone may still be seen by who reads an older boundary.
+        # Readers of an older boundary may still see a deleted row.
         texts.update(self._past_texts(snapshot, [row for row in evicted if not snapshot.live_mask[row]]))
         said = list(texts.values())
         layout, text = snapshot.layout, snapshot.relation.text

@@ -53,7 +53,7 @@ class Layout:
                 if column.enum is not None:
                     self.enum_codes[column.name] = {member.value: code for code, member in enumerate(column.enum)}
         self.groups = tuple((name, self.codec.index(name)) for name in relation.groups)
-        # What columns hold as it is stored need not stand in the packed row again; an instant takes 13 bytes there.
+        # Values that columns hold unchanged are left out of the packed row; an instant takes 13 bytes there.
         self.held = tuple(
             (name, place)
             for name, place, residence, kind, null in self.columns
@@ -61,7 +61,7 @@ class Layout:
         )
         self.has_tie = len(relation.key) == 1 and relation.column(relation.key[0]).type is ColumnType.UUID
         self.residences = {column.name: column.residence for column in relation.columns}
-        """How a column is asked: a key of one id is looked up, wherever it is held."""
+        """How a column is queried: a key of one id is looked up, wherever it is stored."""
         if self.has_tie:
             self.residences[relation.key[0]] = Residence.COLUMN
         self.gaps = (0, *(place for _, place in self.held), *(self.key_places if self.has_tie else ()))

@@ -92,7 +92,7 @@ class ResidentMemory:
         self._sequence = 0
         self._stale = False
         self._again = False
-        """Whether something was missed since everything began to be read; told without the lock."""
+        """Whether a change was missed since the reload began; set without the lock."""
         self._torn = False
         """Whether mirrors are being changed, or were left half way."""
         self._pending: list[RowChange] = []
@@ -117,7 +117,7 @@ class ResidentMemory:
     # --- loading ---------------------------------------------------------------------------------
 
     def _load(self, session: StatementSession) -> None:
-        """Read everything in one session, hence at one commit boundary."""
+        """Load everything in one session, hence at one commit boundary."""
         self._sequence = self._store.feed.bound(session)
         self._let_go(session)
         self.mirrors.load(session, self._store, embeddings=self._holds_vectors)
@@ -170,12 +170,12 @@ class ResidentMemory:
 
     @property
     def snapshot(self) -> ResidentSnapshot:
-        """The newest commit boundary that memory knows.
+        """The newest commit boundary in memory.
 
-        Commits of ours wait in a list until somebody reads: writers do not pay for it, and a row that changed ten
-        times in between is applied once.
+        Commits of ours are queued until a reader comes: writers do not pay for it, and a row that changed ten times in
+        between is applied once.
         """
-        # Asked by a flag: another reader may have taken the list, and not have published yet what was in it.
+        # A flag decides: another reader may have taken the queue, and not have published its changes yet.
         if self._waiting:
             with self._mine():
                 self._apply_pending()
@@ -189,7 +189,7 @@ class ResidentMemory:
         return self._sequence
 
     def follow(self, session: StatementSession) -> None:
-        """Apply what other processes committed, up to the boundary of ``session``.
+        """Apply the commits of other processes, up to the boundary of ``session``.
 
         Raises: Unavailable when the deadline of the call passed.
         """
@@ -200,10 +200,10 @@ class ResidentMemory:
             if news is not None and not news.records:
                 self._torn = False
                 return
-            # Until all of it is applied: what fails half way is read anew, not taken for done.
+            # Set until all of it is applied: after a failure half way everything is reloaded.
             self._stale = self._torn = True
             if news is None:
-                # The feed no longer reaches back to where we are: everything is read anew.
+                # The feed no longer reaches back to our position: everything is reloaded.
                 self.stats.reloads += 1
                 self._pending = []
                 self._store.epoch = epoch_of(session, self._store.plans)
@@ -219,15 +219,15 @@ class ResidentMemory:
             self._whole()
 
     def _news(self, session: StatementSession) -> ChangeBatch | None:
-        self._torn = True  # once the feed has told something it does not tell it again, applied or not
+        self._torn = True  # the feed reports a change once, applied or not
         try:
             return self._store.feed.since(session, self._sequence)
         except CaliberError:
-            self._torn = False  # it told nothing
+            self._torn = False  # it reported nothing
             raise
 
     def _apply_foreign(self, session: StatementSession, news: ChangeBatch) -> bool:
-        """Apply news; return whether something was forgotten, of which rows that are gone must not stay in memory."""
+        """Apply changes; return whether an erasure was among them, after which deleted rows must leave memory."""
         erased = False
         wanted: dict[int, dict[int, int]] = {}
         by_code = self._store.catalog.by_code
@@ -261,8 +261,8 @@ class ResidentMemory:
         Raises: Unavailable when the deadline of the call passed.
         """
         with self._mine():
-            # What was followed already, up to our commit or beyond it, may have been overtaken: a row that another
-            # process deleted since must not come back.
+            # Changes that were followed up to our commit or beyond may supersede it: a row that another process deleted
+            # since must not come back.
             if not self._store.feed.covers(sequence):
                 self._waiting = True
                 self._pending.extend([change for change in changes if change.relation.name in self._held])
@@ -274,7 +274,7 @@ class ResidentMemory:
             self.on_commit(changes)
 
     def settle(self) -> None:
-        """Return once what another thread is following, if any, has been applied.
+        """Return once the changes that another thread is applying, if any, are applied.
 
         Raises: Unavailable when the deadline of the call passed.
         """
@@ -283,7 +283,7 @@ class ResidentMemory:
 
     @managed
     def _mine(self) -> Iterator[None]:
-        """Hold the lock, within the deadline of the call: who has it may be reading from a server that is silent."""
+        """Hold the lock, within the deadline of the call: its holder may be reading from a silent server."""
         left = remaining_s()
         if left is None or self._is_mine():
             with self._lock:
@@ -304,16 +304,16 @@ class ResidentMemory:
         return bool(self._is_owned())
 
     def lost(self, error: BaseException) -> None:
-        """Take note that a commit of another process could not be followed: everything has to be read anew."""
-        # Without the lock: whoever has it may be what could not be waited for.
+        """Record that a commit of another process could not be followed: everything must be reloaded."""
+        # Without the lock: its holder may be the cause.
         self._again = self._stale = True
         self.stats.failures += 1
         if self.on_failure is not None:
             self.on_failure("resident memory", error)
 
     def missed(self, error: BaseException) -> None:
-        """Take note that a commit of ours may not have been taken over: the next reader has everything read anew."""
-        # Somebody may have been reading anew since before that commit: that is then done once more.
+        """Record that a commit of ours may not have been applied: the next reader reloads everything."""
+        # A reload may have begun before that commit: then it is repeated.
         self._again = self._stale = self._waiting = True
         self.stats.failures += 1
         if self.on_missed is not None:
@@ -339,7 +339,7 @@ class ResidentMemory:
         except Exception as error:
             if is_of_handler(error):
                 raise  # mirrors are torn until the next reader
-            # The commits stand and the store is right: memory is read anew, or the reader is told.
+            # The commits are done and the store is right: memory is reloaded, or the reader gets an error.
             self.lost(error)
             self.reload()
 
@@ -366,7 +366,7 @@ class ResidentMemory:
     def reload(self) -> None:
         """Read everything from the store again."""
         with self._lock:
-            # Before the boundary is taken: what is missed from here on is in it, or is read once more.
+            # Before the boundary is read: changes missed from here on are within it, or cause another reload.
             self._again, self._stale = False, True
             self._read_anew()
 
@@ -385,7 +385,7 @@ class ResidentMemory:
             return index is not None and index.has_owner(owner)
 
     def texts(self, snapshot: RelationSnapshot, numbers: Sequence[int]) -> list[Any]:
-        """Return the texts of rows; what has left memory is read back in one statement and counted."""
+        """Return the texts of rows; evicted ones are read back in one statement and counted."""
         texts = snapshot.generation.texts
         out = [texts[number] for number in numbers]
         if EVICTED in out:
@@ -404,16 +404,16 @@ class ResidentMemory:
         return layout.codec.decode(row)
 
     def held(self) -> Iterator[str | bytes]:
-        """Yield every text and every string of every row in memory, those of rows that are gone included."""
+        """Yield every text and every string of every row in memory, deleted rows included."""
         with self._lock:
             yield from self.mirrors.strings()
 
     # --- verifying -------------------------------------------------------------------------------
 
     def verify(self) -> list[Difference]:
-        """Compare every mirror with the store, row by row; return what differs, nothing when all is well."""
+        """Compare every mirror with the store, row by row; return the differences, empty when all is well."""
         with self._lock, self._store.read() as session:
-            self.follow(session)  # somebody may have committed in between: compare at the store's boundary
+            self.follow(session)  # others may have committed in between: compare at the store's boundary
             self._torn = True
             self._apply_waiting()
             self._whole()

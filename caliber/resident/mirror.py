@@ -35,7 +35,7 @@ class _Evicted:
 
 
 EVICTED: Final = _Evicted()
-"""Stands in a mirror for a text that has left memory; the store still has it."""
+"""Placeholder in a mirror for an evicted text; the store still has it."""
 
 _PAIR: Final = struct.Struct(">QQ")
 _GROUPS_KEPT: Final = 256
@@ -122,7 +122,7 @@ class Generation:
         }
         self._open: Any = None
         self._held: dict[int, list[tuple[int, Callable[[int], Any]]]] = {}
-        # Made when somebody first searches.
+        # Built at the first search.
         self.keywords: KeywordIndex | None = None
         self.chain: Chain | None = None
 
@@ -272,7 +272,7 @@ class Generation:
         return arrays + fixed + len(self.live) + self.packed.nbytes + index
 
     def compacted(self) -> Generation:
-        """Return a new generation that holds only what is live."""
+        """Return a new generation with the live rows only."""
         fresh = Generation(self.layout, self.segment_rows)
         numbers = np.flatnonzero(self.live[: self.length]).tolist()
         rows = [self.row(number) for number in numbers]
@@ -299,7 +299,7 @@ class Generation:
         return tuple(row)
 
     def strings(self) -> Iterator[str | bytes]:
-        """Yield every string and text of every row, of those that are gone too."""
+        """Yield every string and text of every row, deleted ones included."""
         for number in range(self.length):
             yield from (value for value in self.row(number) if isinstance(value, str | bytes))
 
@@ -308,7 +308,7 @@ class Generation:
         return tuple(self._unpacked(number))
 
     def _unpacked(self, number: int) -> list[Any]:
-        """Return the values of a row: those that columns hold as they are stored come from there."""
+        """Return the values of a row: columns that hold them unchanged supply theirs."""
         row: list[Any] = marshal.loads(self.packed[number])
         segment, at = divmod(number, self.segment_rows)
         held = self._held.get(segment) or self._held_in(segment)
@@ -337,10 +337,10 @@ class RelationSnapshot:
         self.layout = generation.layout
         self.length = generation.length
         self.live_mask = generation.live[: generation.length]
-        self.dead = generation.dead  # with the length it tells which of two boundaries is the later one
+        self.dead = generation.dead  # with the length it orders two boundaries
         self._cache: dict[str, NDArray[Any]] = {}
         self._groups: dict[tuple[str, bytes], NDArray[np.int64]] = {}
-        self.keywords: KeywordSnapshot | None = None  # made when somebody first searches by word
+        self.keywords: KeywordSnapshot | None = None  # built at the first keyword search
 
     @property
     def relation(self) -> Relation:

@@ -27,7 +27,7 @@ from caliber.storage.write.changes import DELETE
 from caliber.storage.write.unit_of_work import RowChange
 
 _COMPACT_FROM_ROWS = 1_024
-"""Below this a compaction costs more than it gives back."""
+"""Below this size a compaction costs more than it frees."""
 
 _BUDGET_CHECK_COMMITS = 64
 """Commits between exact sums while memory is less than half full."""
@@ -73,7 +73,7 @@ class Mirrors:
         self._stats = stats
 
     def load(self, session: StatementSession, store: Store, *, embeddings: bool) -> None:
-        """Read everything in one session, hence at one commit boundary."""
+        """Load everything in one session, hence at one commit boundary."""
         plans = store.plans
         self.generations = {}
         self.indexes = VectorIndexes(self._segment_rows)
@@ -99,7 +99,7 @@ class Mirrors:
     def apply(
         self, changes: Sequence[RowChange], deleted: Sequence[tuple[Relation, int]]
     ) -> tuple[set[str], set[IndexKey]]:
-        """Apply changes, and compact what is due; return the relations and the indexes that are others now."""
+        """Apply changes, and compact where due; return the relations and the indexes that were replaced."""
         touched: set[str] = set()
         vectors: set[IndexKey] = set()
         retire: dict[str, set[int]] = {}
@@ -145,7 +145,7 @@ class Mirrors:
         layout = generation.layout
         key = layout.key_of(change.row)
         old = generation.index.get(key, -1)
-        # The index keeps pointing at rows that are gone: snapshots of earlier boundaries still find them there.
+        # The index keeps pointing at deleted rows: snapshots of earlier boundaries still find them there.
         alive = old >= 0 and bool(generation.live[old])
         same = alive and int(generation.ordinals.at(old)) == change.row[0]
         if change.operation == DELETE:
@@ -203,7 +203,7 @@ class Mirrors:
 
     @property
     def column_bytes(self) -> int:
-        """Bytes of columns, packed rows, indexes and vectors: what never leaves memory."""
+        """Bytes of columns, packed rows, indexes and vectors, which are never evicted."""
         columns = sum(generation.column_bytes for generation in self.generations.values())
         return columns + self.indexes.nbytes
 
@@ -213,10 +213,10 @@ class Mirrors:
         return sum(generation.text_bytes for generation in self.generations.values())
 
     def enforce_budget(self, sequence: int, *, exact: bool = False) -> None:
-        """Let texts leave memory until the limit holds; ``stats.over_budget_bytes`` are over it even so.
+        """Evict texts until the limit holds; ``stats.over_budget_bytes`` is the excess that remains.
 
-        While open, a store that has outgrown the limit stays readable and says so in ``stats``: its writes were
-        acknowledged, and refusing reads would help nobody.
+        While open, a store that has outgrown the limit stays readable and reports it in ``stats``: its writes were
+        acknowledged, and refusing reads would not help.
         """
         texts = self.text_bytes
         if not exact and texts < self._budget // 2 and sequence % _BUDGET_CHECK_COMMITS:
@@ -230,6 +230,6 @@ class Mirrors:
         self._stats.over_budget_bytes = max(0, fixed - self._budget)
 
     def strings(self) -> Iterator[str | bytes]:
-        """Yield every text and every string of every row in memory, those of rows that are gone included."""
+        """Yield every text and every string of every row in memory, deleted rows included."""
         for generation in self.generations.values():
             yield from generation.strings()

@@ -27,7 +27,7 @@ from caliber.storage.compile.codec import decoder_of
 
 Bools: TypeAlias = NDArray[np.bool_]
 Texts: TypeAlias = Callable[[RelationSnapshot, Sequence[int]], Sequence[Any]]
-"""Reads the texts of rows, of those that have left memory too: ``ResidentMemory.texts``."""
+"""Reads the texts of rows, evicted ones included: ``ResidentMemory.texts``."""
 
 _UFUNCS: Final[dict[Operator, Callable[..., Any]]] = {
     Operator.EQUAL: np.equal,
@@ -51,7 +51,7 @@ CODES_COMPARED: Final = 16
 """Of more values of a column of codes a table of verdicts is quicker than comparisons."""
 _COSTS: Final = {
     Residence.COLUMN: 0,
-    Residence.FLAG: 1,  # a comparison with an id goes on to packed rows, but few are set
+    Residence.FLAG: 1,  # a comparison with an id reads packed rows, but few are set
     Residence.INTERNED: 2,
     Residence.PACKED: 4,
     Residence.TEXT: 6,
@@ -80,7 +80,7 @@ def mask(
 
 
 class _Asking:
-    """One predicate asked of one snapshot. Every method answers only for the rows it is asked about."""
+    """One predicate evaluated on one snapshot. Every method covers only the rows passed to it."""
 
     __slots__ = ("_layout", "_snapshot", "_texts", "_variables")
 
@@ -192,7 +192,7 @@ class _Asking:
         found: Bools = _UFUNCS[comparison.operator](array, array.dtype.type(stored))
         if null is not None:
             of_null = self._of_null(comparison)
-            # What stands for NULL compares as a value; mostly that is the answer already.
+            # The code for NULL compares as a value; mostly that is the result already.
             if _SCALARS[comparison.operator](null, stored) is not of_null:
                 found[array == array.dtype.type(null)] = of_null
         return found
@@ -208,7 +208,7 @@ class _Asking:
         is_set: Bools = self._snapshot.column(column.name) != 0
         if value is None:
             return wanted & (~is_set if comparison.operator is Operator.EQUAL else is_set)
-        # No column of flags is a bound of validity: what is NULL compares with nothing.
+        # No column of flags is a bound of validity: NULL compares with nothing.
         return self._by_packed(comparison, column, value, wanted & is_set)
 
     # --- columns of codes ------------------------------------------------------------------------
@@ -224,7 +224,7 @@ class _Asking:
             if value is not None and column.nullable:
                 found &= codes != known.get(None, -1)
             return found
-        # A writer may append while this reads: what was there when the boundary was made stays in its place.
+        # A writer may append while this reads: rows within the boundary keep their places.
         values = self._snapshot.interned(column.name)
         asked = np.zeros(len(values), np.bool_)
         asked[codes[wanted]] = True
@@ -266,7 +266,7 @@ class _Asking:
 
 
 def _both(fresh: Bools, wanted: Bools) -> Bools:
-    """Return the rows that are in both, in the place of the first, which nobody else holds."""
+    """Return the rows that are in both, in the array of the first, which no other code holds."""
     return np.logical_and(fresh, wanted, out=fresh)
 
 

@@ -21,7 +21,7 @@ ENTITY_RELATIONS = tuple(
     for relation in sorted(MIRRORED, key=lambda relation: (relation.text is None, -relation.code))
     if relation.by_id
 )
-"""Where ``get`` looks for an id; first what says something. A store's own memories come after them."""
+"""The order in which ``get`` looks up an id: relations with text first, declared memories last."""
 
 
 @dataclass(frozen=True, slots=True)

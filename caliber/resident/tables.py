@@ -34,7 +34,7 @@ class OrdinalTable:
 
     def __init__(self, keys: SegmentedColumn) -> None:
         self._keys = keys
-        # Chosen anew for each table: ids come from outside, and must not be made to share a slot.
+        # Random for each table: ids come from outside, and must not be made to collide.
         self._high, self._low = secrets.randbits(_BITS) | 1, secrets.randbits(_BITS) | 1
         self._used = 0
         self._reset(_LEAST_BITS)
@@ -81,7 +81,7 @@ class OrdinalTable:
         return 3 * (self._used + more) > 2 * len(self.table)
 
     def _grow(self, more: int) -> None:
-        # In a table of its own: readers go on with the old one until this is whole.
+        # In a separate table: readers use the old one until this is complete.
         larger = type(self)(self._keys)
         larger._high, larger._low = self._high, self._low
         larger._reset(max(_LEAST_BITS, (3 * (self._used + more) // 2).bit_length()))
@@ -118,7 +118,7 @@ class OrdinalTable:
     def _keys_at(self, rows: NDArray[np.int64]) -> NDArray[Any]:
         return self._keys.take(rows)
 
-    # What differs by the kind of key.
+    # Methods that depend on the kind of key.
 
     def _parts(self, key: Any) -> tuple[int, int]:
         return 0, key
@@ -142,7 +142,7 @@ class KeyTable(OrdinalTable):
 
     def get(self, key: Any, default: int = -1) -> int:
         """Return the row of a key."""
-        # As above, without a call for each step: who reads a record by its id asks one relation after another.
+        # As above, without a call for each step: a read by id probes one relation after another.
         table = self.table
         last = len(table) - 1
         try:

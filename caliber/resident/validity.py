@@ -51,7 +51,7 @@ def visible_rows(
 
 @functools.lru_cache(maxsize=512)
 def _columns_of(relation: Relation) -> tuple[tuple[str, ...], tuple[tuple[str, int], ...]]:
-    """Return the columns that are empty in a record in use: those of flags, and those of instants with their null."""
+    """Return the columns that are empty in an active record: flags, and instants with their null."""
     flags = [name for name in relation.active if relation.column(name).residence is Residence.FLAG]
     instants = [(name, int(relation.column(name).resident_null or 0)) for name in relation.active if name not in flags]
     return tuple(flags), tuple(instants)

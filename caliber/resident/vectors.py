@@ -15,15 +15,15 @@ from caliber.resident.tables import KeyTable, OrdinalTable
 
 
 class RowOf(Protocol):
-    """Tells the row of an owner by its key."""
+    """Returns the row of an owner by its key."""
 
     def get(self, key: bytes, default: int, /) -> int: ...
 
 
 class VectorIndex:
-    """Vectors, and which row of the owner's mirror each belongs to. Written by one thread at a time.
+    """Vectors, and the row of the owner's mirror that each belongs to. Written by one thread at a time.
 
-    Everything about a vector stands in columns by its number. An owner's vectors are linked, from the one in the table.
+    Columns hold everything about a vector, by its number. An owner's vectors are linked, from the one in the table.
     """
 
     __slots__ = (
@@ -50,13 +50,13 @@ class VectorIndex:
         # Changed in place when an owner's row moves: a reader of an older boundary sees a row number that it
         # does not know yet and walks back (RelationSnapshot.current).
         self.owner_rows = SegmentedColumn(np.int64, segment_rows)
-        self._orphans = False  # whether a vector ever came before the record that it is of
+        self._orphans = False  # whether a vector ever came before its record
         self._reset()
 
     def _reset(self) -> None:
         self.ordinals = SegmentedColumn(np.int64, self.segment_rows)
         self.versions = SegmentedColumn(np.int64, self.segment_rows)
-        """The version of each embedding row; 0 of one that is gone."""
+        """The version of each embedding row; 0 for a deleted one."""
         self.owners = SegmentedColumn(np.uint64, self.segment_rows, 2)
         self._next = SegmentedColumn(np.int32, self.segment_rows)
         self.of_ordinal = OrdinalTable(self.ordinals)
@@ -101,7 +101,7 @@ class VectorIndex:
         for number, gone in self.of_ordinal.extend(start, count):
             self.of_ordinal[int(self.ordinals.at(gone))] = number
         for number, _ in self.of_owner.extend(start, count):
-            # Asked anew: where all that an owner had is gone, the first of its new ones has taken the place.
+            # Looked up again: where all vectors of an owner were deleted, its first new one has taken the place.
             owner = self.owner_at(number)
             first = self.of_owner.get(owner)
             if self.versions.at(first):
@@ -209,7 +209,7 @@ class VectorIndex:
         return found
 
     def content(self) -> dict[int, tuple[bytes, bytes, int]]:
-        """Return owner, vector bytes and version by ordinal; what the verifier compares."""
+        """Return owner, vector bytes and version by ordinal, for the verifier."""
         snapshot = self.matrix.snapshot()
         out = {}
         for number in self.numbers():
@@ -218,7 +218,7 @@ class VectorIndex:
         return out
 
     def places(self) -> list[tuple[int, bytes, int, bool]]:
-        """Return ordinal, owner, the row that is said to be the owner's, and whether vector and keys are found."""
+        """Return ordinal, owner, the row recorded as the owner's, and whether vector and keys are found."""
         live = np.asarray(self.matrix.snapshot().live, np.bool_)
         out = []
         for number in self.numbers():
@@ -258,7 +258,7 @@ class VectorSnapshot:
 
     def owner_rows(self, owners: RelationSnapshot) -> NDArray[np.int64]:
         """Return, for each vector row, the owner's row at this boundary; -1 where it has none."""
-        # A copy before anything is looked at: the column goes on changing in place when owners move.
+        # Copied first: the column keeps changing in place when owners move.
         rows: NDArray[np.int64] = self._owner_rows.view(self._length).copy()
         late = np.flatnonzero(rows >= owners.length)
         for at in late.tolist():

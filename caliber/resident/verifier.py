@@ -37,9 +37,9 @@ def differences(
     indexes: Mapping[tuple[str, uuid.UUID], VectorIndex] | None,
     holds: Callable[[uuid.UUID], bool],
 ) -> list[Difference]:
-    """Return everything in which memory and store disagree; both must be at the same commit boundary.
+    """Return the differences between memory and store; both must be at the same commit boundary.
 
-    ``indexes`` None: vectors are not kept in memory, and not compared. ``holds`` tells whose spaces are.
+    ``indexes`` None: vectors are not kept in memory, and not compared. ``holds`` selects the spaces.
     """
     out: list[Difference] = []
     for generation in generations.values():
@@ -110,7 +110,7 @@ def _of_columns(generation: Generation, number: int, stored: Row) -> list[Differ
     for column, place, *_ in layout.columns:
         try:
             same = bool(generation.arrays[column].at(number) == generation.resident_value(column, stored[place]))
-        except (KeyError, TypeError, ValueError, OverflowError):  # the store holds what memory cannot
+        except (KeyError, TypeError, ValueError, OverflowError):  # the store holds a value that memory cannot
             same = False
         if not same:
             out.append(Difference(layout.relation.name, stored[0], f"column {column} differs"))

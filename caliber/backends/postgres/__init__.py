@@ -67,7 +67,7 @@ def plan_migration(config: CaliberConfig, *, clock_us: Callable[[], int], drop: 
 def restore(
     config: CaliberConfig, source: Archive | Path, *, replace: bool, clock_us: Callable[[], int], progress: Progress
 ) -> str:
-    """Make the tenant what an archive says; return its new epoch. Raises: see ``restoring``."""
+    """Replace the tenant's records with an archive's; return its new epoch. Raises: see ``restoring``."""
     _require_driver()
     from caliber.backends.postgres import store
     from caliber.backends.postgres.maintaining import restoring
@@ -101,7 +101,7 @@ def open_store(
 
 
 def open_records(settings: PostgresDirectory, *, create: bool, clock_us: Callable[[], int]) -> PostgresRecords:
-    """Open the directory of tenants, and make it first where ``create`` says so and it is not there."""
+    """Open the directory of tenants; with ``create``, make it first if it is missing."""
     _require_driver()
     from caliber.backends.postgres.directory import PostgresRecords
 
@@ -125,7 +125,7 @@ def create_role(settings: PostgresConfig) -> None:
 
 
 def drop_role(settings: PostgresConfig) -> None:
-    """Remove the login role of a store whose schema is gone, as the user of the DSN."""
+    """Remove the login role of a store whose schema has been dropped, as the user of the DSN."""
     _require_driver()
     from caliber.backends.postgres.roles import drop_role as remove
 

@@ -34,7 +34,7 @@ def _plans_of(schema: str) -> dict[str, RelationPlans]:
 
 
 class PostgresRecords:
-    """See ``Records``. A connection that broke is made anew with the next transaction."""
+    """See ``Records``. A broken connection is reopened with the next transaction."""
 
     def __init__(self, settings: PostgresDirectory, *, create: bool, clock_us: Callable[[], int]) -> None:
         self._schema = settings.schema_name

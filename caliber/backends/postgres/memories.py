@@ -43,9 +43,9 @@ def _texts(connection: PgConnection, dialect: PostgresDialect) -> TextSteps:
 def take_step(
     shared: Shared, schema: str, target: Wanted, *, clock_us: Callable[[], int], lock_timeout_ms: int
 ) -> bool:
-    """Take the next step towards the wanted memories; return whether there was one.
+    """Take the next step towards the target memories; return whether there was one.
 
-    It waits for what is under way, and while it waits everybody else does: no longer than ``lock_timeout_ms``.
+    It waits for running transactions, and other writers queue behind it: at most ``lock_timeout_ms``.
     """
     with alone(shared, schema) as connection:
         connection.command(f"SET LOCAL lock_timeout = {lock_timeout_ms}")
@@ -55,7 +55,7 @@ def take_step(
             return False
         statements = _texts(connection, dialect).with_texts(step).statements
         if len(statements) > len(step.statements):
-            connection.command(lock_of(dialect))  # nobody makes or drops an index from here on
+            connection.command(lock_of(dialect))  # no index is created or dropped from here on
             statements = _texts(connection, dialect).with_texts(step).statements
         if statements:
             connection.exchange(*(simple(statement) for statement in statements))

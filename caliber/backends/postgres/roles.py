@@ -65,7 +65,7 @@ def _as_user_of_the_dsn(settings: PostgresConfig) -> Iterator[tuple[Connection, 
 
 
 def create_role(settings: PostgresConfig) -> None:
-    """Make the role and its empty schema, or see that both are there and the password is as it should be.
+    """Create the role and its empty schema, or check that both exist and the password is right.
 
     Raises: Unavailable (missing rights: it says which), Conflict for a role or schema that is not ours, MissingRequired
     """
@@ -73,7 +73,7 @@ def create_role(settings: PostgresConfig) -> None:
     with _as_user_of_the_dsn(settings) as (connection, role), connection.transaction():
         name, schema = quote(role), quote(settings.schema_name)
         connection.execute(b"SELECT pg_advisory_xact_lock(%s, hashtext(%s))", (ADVISORY_CLASS, role))
-        # What travels, and may end in a log, is the verifier, never the password.
+        # Only the verifier is sent, and may end up in a log; the password is not.
         verifier = connection.pgconn.encrypt_password(password.encode(), role.encode(), b"scram-sha-256").decode()
         attributes = "NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS LOGIN"
         mark = f"{_MARK}{settings.schema_name}"
@@ -124,9 +124,9 @@ def _close_public(connection: Connection) -> None:
 
 
 def drop_role(settings: PostgresConfig) -> None:
-    """Remove the role, once its schema is gone; nothing if there is none of this tenant.
+    """Remove the role, once its schema is dropped; do nothing if this tenant has none.
 
-    A role belongs to a whole server: while something is in its schema, here or in another database, it is in use.
+    A role belongs to a whole server: it is in use while it owns anything, here or in another database.
     """
     with _as_user_of_the_dsn(settings) as (connection, role), connection.transaction():
         connection.execute(b"SELECT pg_advisory_xact_lock(%s, hashtext(%s))", (ADVISORY_CLASS, role))

@@ -94,7 +94,7 @@ def create(
         memories = first_memories(declared, clock_us())
         memory_plans = plans_of(BUILT_IN.with_memories(memories), plans, dialect)
         own_statements = [line for name in memory_plans if name not in plans for line in memory_plans[name].create]
-        # An empty schema may have been made for us by somebody with more rights.
+        # A user with more rights may have created the empty schema for us.
         if not _exists(connection, schema):
             connection.command(f"CREATE SCHEMA {quote(schema)}")
         connection.exchange(*(simple(statement) for statement in (*statements, *own_statements)))
@@ -107,7 +107,7 @@ def create(
 def migrate(shared: Shared, schema: str, *, clock_us: Callable[[], int], lock_timeout_ms: int = 0) -> list[int]:
     """Apply every missing schema version, all or none; return the versions applied.
 
-    It waits for what is under way, and while it waits everybody else does: no longer than ``lock_timeout_ms``.
+    It waits for running transactions, and other writers queue behind it: at most ``lock_timeout_ms``.
     """
     with alone(shared, schema) as connection:
         connection.command(f"SET LOCAL lock_timeout = {lock_timeout_ms}")  # behind another migrator it waits as it must

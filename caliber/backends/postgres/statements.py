@@ -38,7 +38,7 @@ _TEXTS: Final = {
         " JOIN {turn} AS t ON t.scope_id = s.scope_id WHERE s.trajectory_id = $1 AND t.role = 'user'"
         " ORDER BY s.sequence_number DESC, t.turn_number DESC LIMIT 1)"
     ),
-    # What the system started is everybody's.
+    # Tasks started by the system belong to everybody.
     "trajectory.of_owner": (
         "SELECT ordinal, trajectory_id FROM {trajectory} WHERE initiator_type = $1 AND initiator_id = $2"
         " UNION SELECT ordinal, trajectory_id FROM {trajectory} WHERE initiator_type = 'system'"
@@ -59,7 +59,7 @@ _TEXTS: Final = {
         "SELECT {turn_row} FROM {turn} WHERE trajectory_id = $1 AND scope_id = $2"
         " AND turn_number BETWEEN $3 AND $4 ORDER BY turn_number FOR SHARE"
     ),
-    # The task, then the scope, then turns: so they are locked when a task is deleted, and nobody waits in a circle.
+    # The task, then the scope, then turns: a deletion of the task locks them in this order, so no deadlock occurs.
     "turn_summary.hold_scope": (
         "WITH task AS MATERIALIZED (SELECT trajectory_id AS of_task FROM {trajectory} WHERE trajectory_id = $1"
         " FOR KEY SHARE) SELECT mine.scope_id FROM {scope} AS mine JOIN task ON of_task = mine.trajectory_id"
@@ -81,7 +81,7 @@ _TEXTS: Final = {
     # Two integers: the first keeps our locks apart from other programs' in the same database.
     "lock.serialize": ("SELECT pg_advisory_xact_lock({advisory_class}, hashtext({advisory_schema} || $1)) IS NOT NULL"),
     "lock.held": "SELECT token FROM {lock} WHERE resource = $1 AND token = $2 AND expires_at > $3",
-    # The newest row of a resource stays, expired or not: tokens must go on rising.
+    # The newest row of a resource stays, expired or not: tokens must keep rising.
     "lock.delete_expired": (
         "DELETE FROM {lock} AS old WHERE old.expires_at <= $1"
         " AND old.token < (SELECT max(newer.token) FROM {lock} AS newer WHERE newer.resource = old.resource)"
@@ -90,7 +90,7 @@ _TEXTS: Final = {
     "change.since": "SELECT sequence, writer, entries FROM {change} WHERE sequence > $1 ORDER BY sequence",
     "change.bounds": "SELECT coalesce(min(sequence), 0), coalesce(max(sequence), 0) FROM {change}",
     "change.insert": "INSERT INTO {change} (writer, entries, created_at) VALUES ($1, $2, $3) RETURNING sequence",
-    # Only what every transaction still under way began after: a reader that is not behind misses nothing.
+    # Only records older than every running transaction: a reader that is up to date misses nothing.
     "change.prune": (
         "WITH doomed AS (SELECT old.sequence, old.xid FROM {change} AS old WHERE old.created_at < $1"
         " AND old.sequence <= (SELECT sequence FROM {change} ORDER BY sequence DESC LIMIT 1 OFFSET greatest($2, 1))"
@@ -104,7 +104,7 @@ _TEXTS: Final = {
         " ORDER BY owner_version LIMIT 1"
     ),
     "content.owner": "SELECT owner_id FROM {content_version} WHERE owner_type = $1 AND owner_ordinal = $2 LIMIT 1",
-    # What was replaced before the oldest kept window was assembled can no longer be asked for.
+    # Content that was replaced before the oldest stored window was assembled is not needed any more.
     "content.prune": (
         "DELETE FROM {content_version} WHERE replaced_at < least($1,"
         " coalesce((SELECT min(assembled_at) FROM {context_window}), 'infinity'))"
@@ -149,8 +149,9 @@ _OWN: Final[dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]]] = {
         ("statement_timeout", "lock_timeout"),
         ("statement_timeout", "lock_timeout", "needed"),
     ),
-    # The transaction's own number, before anything is written: it tells after a cut what became of a COMMIT.
-    # It also waits here where a fence is being put up (``fence``): it holds nothing yet that others want.
+    # The transaction's own number, before anything is written: after a lost connection it tells whether the COMMIT
+    # succeeded. It also waits here while a fence is being put up (``fence``), before it holds any lock that others
+    # need.
     "session.write": (
         (
             "SELECT pg_current_xact_id()::text, set_config('statement_timeout', $1, true),"
@@ -161,7 +162,7 @@ _OWN: Final[dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]]] = {
         ("statement_timeout", "lock_timeout"),
         ("xid", "statement_timeout", "lock_timeout", "synchronous_commit", "full_text", "needed"),
     ),
-    # Readers go on; whoever writes waits until everything was looked at.
+    # Readers go on; writers wait until everything was checked.
     "session.outcome": ("SELECT pg_xact_status($1::text::xid8)", ("xid",), ("status",)),
     "session.recorded": (
         "SELECT EXISTS (SELECT 1 FROM {change} WHERE xid = $1::text::xid8 AND writer = $2 AND created_at = $3)",

@@ -38,7 +38,7 @@ __all__ = [
 def restore(
     config: CaliberConfig, source: Archive | Path, *, replace: bool, clock_us: Callable[[], int], progress: Progress
 ) -> str:
-    """Make the store what a backup says; return its new epoch. Raises: see ``restoring``."""
+    """Replace the store with a backup; return its new epoch. Raises: see ``restoring``."""
     from caliber.backends.sqlite.maintaining.restoring import restore as restore_store
     from caliber.backends.sqlite.schema import options_of
 
@@ -59,7 +59,7 @@ def open_store(
 
 
 def open_records(settings: SqliteDirectory, *, create: bool, clock_us: Callable[[], int]) -> SqliteRecords:
-    """Open the directory of tenants, and make it first where ``create`` says so and it is not there."""
+    """Open the directory of tenants; with ``create``, make it first if it is missing."""
     from caliber.backends.sqlite.directory import SqliteRecords
 
     return SqliteRecords(settings, create=create, clock_us=clock_us)

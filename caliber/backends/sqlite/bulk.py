@@ -73,7 +73,7 @@ def _last_ordinal(connection: SqliteConnection, relation: Relation) -> int:
 def _insert(
     connection: SqliteConnection, sql: str, relation: Relation, batch: Batch
 ) -> tuple[list[int], list[RowChange]]:
-    """Insert the rows of a batch; return the places of those written, and as changes those that mirrors hold."""
+    """Insert the rows of a batch; return the places of those written, and the changes for mirrors."""
     at = -1
     current: Row = ()
     written: list[int] = []
@@ -86,7 +86,7 @@ def _insert(
             yield current
 
     try:
-        # The next row is asked for only when this one is done, so `at` is the row that a result, or an error, is of.
+        # The next row is requested only when this one is done, so `at` is the row of the present result or error.
         with connection.turn():
             for (ordinal,) in connection.raw.executemany(sql, counted()):
                 written.append(at)

@@ -12,7 +12,7 @@ from caliber.storage.compile.spelling import literal, quote
 _CONTAINS = {
     ColumnType.TEXT: "instr({0}, {1}) > 0",
     ColumnType.TEXT_ARRAY: "EXISTS (SELECT 1 FROM json_each({0}) AS item WHERE item.value = {1})",
-    # Ids stand one behind the other: one that begins within another is none.
+    # Ids are concatenated: a match within two of them does not count.
     ColumnType.UUID_ARRAY: (
         "(instr({0}, {1}) > 0 AND EXISTS (WITH RECURSIVE member (at) AS"
         " (SELECT 1 UNION ALL SELECT at + 16 FROM member WHERE at + 16 < length({0}))"
@@ -39,7 +39,7 @@ class SqliteDialect:
     """SQLite 3.51.3 and later."""
 
     name = "sqlite"
-    # Never reused: window records and change records name rows by it, also after the row is gone.
+    # Never reused: window records and change records name rows by it, also after the row was deleted.
     ordinal_definition = "INTEGER PRIMARY KEY AUTOINCREMENT"
     auto_key_definition = "INTEGER PRIMARY KEY"
     table_suffix = " STRICT"

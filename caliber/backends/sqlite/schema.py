@@ -107,7 +107,7 @@ def exists(file: Path) -> bool:
 
 
 def baseline(connection: SqliteConnection, now_us: int, declared: Sequence[MemoryType]) -> bool:
-    """Create every relation and record the schema version, in one transaction; return whether nothing was there.
+    """Create every relation and record the schema version, in one transaction; return whether the file was blank.
 
     Raises: InvalidValue for a declared memory that no relation can be made of.
     """
@@ -175,7 +175,7 @@ def create(config: CaliberConfig, *, exist_ok: bool, clock_us: Callable[[], int]
 
 
 def is_blank(file: Path, options: OpenOptions) -> bool:
-    """Return whether nothing was ever created in a file: it is empty, or holds what an interrupted creation left."""
+    """Return whether a file is blank: it is empty, or holds the remains of an interrupted creation."""
     state = file_state(str(file))
     if state is not FileState.DATABASE:
         return state in (FileState.EMPTY, FileState.INTERRUPTED)
@@ -192,7 +192,7 @@ def _holds_nothing(connection: SqliteConnection) -> bool:
 
 
 def clear_beside(file: Path) -> None:
-    """Remove what a file that is no more left beside it: SQLite would take its log for that of the next file."""
+    """Remove the log that a deleted file left behind: SQLite would take it for that of the next file."""
     for ending in ("-journal", "-wal", "-shm"):
         Path(f"{file}{ending}").unlink(missing_ok=True)
 
@@ -213,7 +213,7 @@ def take_place(made: Path, file: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have what was created or removed in a folder survive the loss of power."""
+    """Sync a folder, so that created and removed files survive the loss of power."""
     # A new file survives a crash only once its directory entry is on disk too.
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -287,7 +287,7 @@ def _texts(connection: SqliteConnection) -> TextSteps:
 
 
 def _take_step(connection: SqliteConnection, options: OpenOptions, target: Wanted, now_us: int) -> bool:
-    """Take the next step towards the wanted memories in a transaction of its own; return whether there was one."""
+    """Take the next step towards the target memories in its own transaction; return whether there was one."""
     from caliber.storage.migrate.memory_steps import next_step
 
     with connection.transaction():
@@ -312,13 +312,13 @@ def _migrations(connection: SqliteConnection, options: OpenOptions) -> list[Migr
 
 
 def apply_versions(connection: SqliteConnection, options: OpenOptions, clock_us: Callable[[], int]) -> list[int]:
-    """Apply every missing schema version, each in a transaction of its own; return those applied."""
+    """Apply every missing schema version, each in its own transaction; return those applied."""
     missing = missing_versions(_migrations(connection, options))
     return [version for version in missing if _apply(connection, options, version, clock_us())]
 
 
 def _apply(connection: SqliteConnection, options: OpenOptions, version: int, now_us: int) -> bool:
-    """Apply one schema version in a transaction of its own; return whether it was still missing."""
+    """Apply one schema version in its own transaction; return whether it was still missing."""
     statements = statements_of(version, DIALECT)
     with connection.transaction():
         applied = _migrations(connection, options)  # only now: another migrator may have been first
@@ -333,7 +333,7 @@ def _apply(connection: SqliteConnection, options: OpenOptions, version: int, now
         plans = PLANS[SCHEMA_MIGRATION.name]
         row = migration_of(version, checksum_of(statements), now_us, applied[0].epoch)
         connection.run(plans.insert, plans.codec.encode(row))
-        # Programs that have it open see by its number that others committed, and look whether they may go on.
+        # Programs that have the store open see by its number that others committed, and check whether they may go on.
         entry = (SCHEMA_MIGRATION.code, UPSERT, version, version)
         connection.run(STATEMENTS["change.insert"], (os.urandom(16), pack_changes([entry]), now_us))
     return True
@@ -351,7 +351,7 @@ def _check_table(connection: SqliteConnection, options: OpenOptions, relation: R
 
 
 def open_existing(options: OpenOptions, counter: Counter | None = None) -> SqliteConnection:
-    """Return a connection to a store that is there. Raises: Unavailable, SchemaMismatch."""
+    """Return a connection to an existing store. Raises: Unavailable, SchemaMismatch."""
     if not options.in_memory:
         file = file_of(options)
         if not exists(file):
@@ -364,6 +364,6 @@ def open_existing(options: OpenOptions, counter: Counter | None = None) -> Sqlit
 
 
 def check_allowed(connection: SqliteConnection, store: str, column: str) -> None:
-    """Refuse a store whose migrations say that this version may not read, or write, it now. Raises: SchemaMismatch."""
+    """Refuse a store whose migrations exclude this version from reading, or writing. Raises: SchemaMismatch."""
     rows = connection.command(f"SELECT max({column}) FROM {SCHEMA_MIGRATION.name}")
     check_needed(store, rows[0][0] or 0)

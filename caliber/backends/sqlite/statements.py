@@ -34,7 +34,7 @@ _TEXTS = {
         " CROSS JOIN turn AS t ON t.scope_id = s.scope_id WHERE s.trajectory_id = ?1 AND t.role = 'user'"
         " ORDER BY s.sequence_number DESC, t.turn_number DESC LIMIT 1)"
     ),
-    # What the system started is everybody's.
+    # Tasks started by the system belong to everybody.
     "trajectory.of_owner": (
         "SELECT ordinal, trajectory_id FROM trajectory WHERE initiator_type = ?1 AND initiator_id = ?2"
         " UNION SELECT ordinal, trajectory_id FROM trajectory WHERE initiator_type = 'system'"
@@ -75,7 +75,7 @@ _TEXTS = {
     # BEGIN IMMEDIATE keeps every other writer out already.
     "lock.serialize": "SELECT ?1 IS NOT NULL",
     "lock.held": "SELECT token FROM lock WHERE resource = ?1 AND token = ?2 AND expires_at > ?3",
-    # The newest row of a resource stays, expired or not: tokens must go on rising.
+    # The newest row of a resource stays, expired or not: tokens must keep rising.
     "lock.delete_expired": (
         "DELETE FROM lock WHERE expires_at <= ?1"
         " AND token < (SELECT max(token) FROM lock AS newer WHERE newer.resource = lock.resource)"
@@ -93,7 +93,7 @@ _TEXTS = {
         " ORDER BY owner_version LIMIT 1"
     ),
     "content.owner": "SELECT owner_id FROM content_version WHERE owner_type = ?1 AND owner_ordinal = ?2 LIMIT 1",
-    # What was replaced before the oldest kept window was assembled can no longer be asked for.
+    # Content that was replaced before the oldest stored window was assembled is not needed any more.
     "content.prune": (
         "DELETE FROM content_version WHERE replaced_at < min(?1,"
         " coalesce((SELECT min(assembled_at) FROM context_window), 9223372036854775807))"

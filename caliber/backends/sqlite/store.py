@@ -207,7 +207,7 @@ class SqliteStore:
         return connection
 
     def _idle_reader(self) -> SqliteConnection | None:
-        """Take the connection that was used last, if one is idle; who is interrupted here drops it, no more."""
+        """Take the most recently used idle connection, if any; an interrupt here loses only that connection."""
         try:
             return self._idle.pop()
         except IndexError:
@@ -297,11 +297,11 @@ class SqliteStore:
         with self._writer.exclusive():
             self.close_readers()
             self._connection.close()
-        self.readers.close()  # who waits for a connection; those in use are closed when given back
+        self.readers.close()  # waiters; connections in use are closed when returned
         self._released = True
 
     def close_readers(self) -> None:
-        """Close idle connections; those in use are closed when given back, and the next reader makes its own."""
+        """Close idle connections; those in use are closed when returned, and the next reader opens its own."""
         while (connection := self._idle_reader()) is not None:
             connection.close()
 

@@ -79,10 +79,10 @@ class SqliteWriter(GroupWriter):
             self._connection.set_busy_timeout(self._busy_timeout_ms)
             self._limited = False
         if self._connection.in_transaction:
-            self._give_back()  # of somebody who was interrupted while undoing it
+            self._give_back()  # of a thread that was interrupted during its rollback
 
     def bulk(self, work: Callable[[SqliteConnection, Callable[[Sequence[RowChange]], object]], T]) -> T:
-        """Run ``work`` in a transaction of its own; it gets what writes a change record, and holds no rows itself.
+        """Run ``work`` in its own transaction; it receives the writer of change records, and buffers no rows itself.
 
         Memory follows afterwards, as it follows other processes: rows of a load are too many to be handed over.
         """
@@ -111,7 +111,7 @@ class SqliteWriter(GroupWriter):
             self._together(batch, leader, deadline)
         except BaseException as error:
             if batch.ending and self.follower is not None:
-                self.follower.missed(error)  # it may stand, and memory may not have heard of it
+                self.follower.missed(error)  # it may be committed, and memory may not have it
             self._made_ready()
             raise
 
@@ -133,7 +133,7 @@ class SqliteWriter(GroupWriter):
             changes = [change for request in succeeded if request.unit for change in request.unit.changes]
             sequence = self._record(changes)
             if self.follower is None or sequence != self.follower.sequence + 1:
-                # Somebody else wrote, and may have migrated it.
+                # Another process wrote, and may have migrated the store.
                 check_allowed(self._connection, self._store, "min_writer_version")
             if sequence:
                 self.full_text.written(connection, sequence, changes)
@@ -143,7 +143,7 @@ class SqliteWriter(GroupWriter):
         except BaseException as error:
             if batch.ending and self._stands(error):
                 batch.committed = True
-                leader.error = error  # interrupted as COMMIT was done: that is nobody else's
+                leader.error = error  # interrupted as COMMIT was done: that concerns this thread alone
             else:
                 self._failed(batch, leader, error, hurried=limited and not begun)
                 return
@@ -165,10 +165,10 @@ class SqliteWriter(GroupWriter):
         return not self._connection.in_transaction
 
     def _failed(self, batch: Batch, leader: Request, error: BaseException, *, hurried: bool) -> None:
-        """Undo a transaction, and note what became of each request; who is left out goes back in line."""
+        """Roll back, and record the outcome of each request; a request without one goes back in line."""
         batch.ending = False
         self._give_back()
-        # One's hurry is nobody else's: they go back in line, in their order.
+        # The hurry of one request must not affect the others: they go back in line, in their order.
         failed = [leader] if hurried else batch.requests
         for request in batch.requests:
             if request not in failed:
@@ -179,7 +179,7 @@ class SqliteWriter(GroupWriter):
         self._after_conflicts(failed)
 
     def _tell(self, follower: Follower, sequence: int, changes: list[RowChange]) -> None:
-        """Let the follower have a commit of ours, and what others committed before it."""
+        """Pass a commit of ours to the follower, after the earlier commits of others."""
         # A gap before our number, or no number at all: others may have committed, and a write sees their news.
         if sequence != follower.sequence + 1:
             self._catch_up(follower)
@@ -193,9 +193,9 @@ class SqliteWriter(GroupWriter):
                 self._catch_up(self.follower)
 
     def _catch_up(self, follower: Follower) -> None:
-        """Follow what other processes committed before our commit: the gap before its number shows that they did.
+        """Follow earlier commits of other processes: a gap before the number of our commit reveals them.
 
-        In a transaction of its own: inside ours the follower would also see our rows, which may still be rolled back.
+        In a separate transaction: inside ours the follower would also see our rows, which may still be rolled back.
         """
         try:
             self._connection.command("BEGIN")
@@ -204,7 +204,7 @@ class SqliteWriter(GroupWriter):
         except Exception as error:
             if is_of_handler(error):
                 raise
-            follower.lost(error)  # our own commit stands, whatever became of following the others
+            follower.lost(error)  # our own commit is done, whether or not following the others succeeded
         finally:
             self._roll_back()
 
@@ -223,13 +223,13 @@ class SqliteWriter(GroupWriter):
                 request.result = finish(unit, request.work(unit))
             except BaseException as error:
                 if not connection.in_transaction:
-                    raise  # SQLite itself gave up the whole transaction (disk full, I/O): nobody's work stands
+                    raise  # SQLite itself rolled back the whole transaction (disk full, I/O): no request succeeded
                 connection.command("ROLLBACK TO work")
                 connection.command("RELEASE work")
                 if isinstance(error, CaliberError) or request is batch.requests[0]:
                     request.error = error
                 else:
-                    request.alone = True  # on its own thread: whatever is raised there is its own
+                    request.alone = True  # on its own thread: every error raised there is its own
                 continue
             connection.command("RELEASE work")
             request.unit = unit
@@ -254,7 +254,7 @@ class SqliteWriter(GroupWriter):
         return sequence
 
     def _give_back(self) -> None:
-        """Undo what a transaction wrote. Another process may get the number of its change record now."""
+        """Roll back a transaction. Another process may use the number of its change record now."""
         self.full_text.forget()
         self._roll_back()
 

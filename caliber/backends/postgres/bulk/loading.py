@@ -86,7 +86,7 @@ class _Loading:
         self.records = 0
         self.last = 0
         """The ordinal before those of the load."""
-        # Of every row sent: eight bytes each, so that a row can be named whatever the server says of it.
+        # Eight bytes of every row sent, so that a row can be named whatever the server's message is.
         self.ordinals = array("q")
         self.written: Sequence[int] = ()
         self.versions = array("q")
@@ -225,7 +225,7 @@ class _Loading:
 
 
 def next_ordinals(connection: Connection, sequence: str, count: int) -> Sequence[int]:
-    """Return numbers that nobody else gets, ascending."""
+    """Return reserved numbers, ascending."""
     with RawCursor(connection) as cursor:
         row = cursor.execute(
             "SELECT min(n), CASE WHEN max(n) - min(n) < count(*) THEN NULL ELSE array_agg(n ORDER BY n) END"
@@ -238,7 +238,7 @@ def next_ordinals(connection: Connection, sequence: str, count: int) -> Sequence
 
 
 class _Direct(_Loading):
-    """Straight into the table; the first row that is there already ends it."""
+    """Copies straight into the table; the first existing row fails the load."""
 
     def run(self, batches: Iterable[Batch]) -> None:
         self.last = self.last_ordinal()
@@ -249,7 +249,7 @@ class _Direct(_Loading):
 
 
 class _Staged(_Loading):
-    """Into a temporary table first, from there what is not there yet."""
+    """Copies into a temporary table first, then inserts the rows that do not exist yet."""
 
     def run(self, batches: Iterable[Batch]) -> None:
         self.last = self.last_ordinal()
@@ -273,7 +273,7 @@ class _Staged(_Loading):
         self.ask()
 
     def _insert(self, table: str, names: str) -> Sequence[int]:
-        """Insert what is not there yet; return the numbers of the rows written.
+        """Insert the rows that do not exist yet; return the numbers of the rows written.
 
         A temporary table is scanned in the order it was filled in, by one process: of equal rows the first is written.
         Sorting would cost as much as all the rest.

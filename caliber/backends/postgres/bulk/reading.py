@@ -35,7 +35,7 @@ def read(connection: Connection, target: Target, relation: Relation, batch_rows:
 
 
 def joined(copy: Iterable[bytes | bytearray | memoryview]) -> Iterator[bytes]:
-    """Yield what the server sends, a row at a time, in larger pieces."""
+    """Yield the server's rows, which arrive one at a time, in larger pieces."""
     pieces: list[bytes | bytearray | memoryview] = []
     size = 0
     for piece in copy:

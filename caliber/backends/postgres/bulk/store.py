@@ -26,7 +26,7 @@ from caliber.storage.compile.spelling import quote
 
 
 class PostgresBulk:
-    """Loads and reads relations; every call has connections of its own."""
+    """Loads and reads relations; every call uses dedicated connections."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class PostgresBulk:
     def load(
         self, relation: Relation, batches: Iterable[Batch], on_existing: OnExisting, progress: Progress
     ) -> BulkReport:
-        """See ``BulkStore.bulk_load``; no statement timeout bounds a load, which takes what it takes."""
+        """See ``BulkStore.bulk_load``; no statement timeout bounds a load, whose duration depends on its size."""
         with self._working() as connection, self.connection() as numbers:
 
             def index(ordinals: Sequence[int]) -> None:
@@ -66,7 +66,7 @@ class PostgresBulk:
 
     def target(self) -> Target:
         """Return the target of the rows, and the writer named in change records."""
-        # Nobody's writer, so that our own memory too takes it for somebody else's, and reads it.
+        # The load has no writer's id, so that our own memory treats its changes as foreign, and reads them.
         sequence = "{}.{}".format(quote(self._dialect.schema), quote("{}_ordinal_seq"))
         return Target(
             self._dialect.schema,
@@ -82,7 +82,7 @@ class PostgresBulk:
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
-        """Lend a connection of its own, outside pipeline mode; what the driver raises comes as an error of ours."""
+        """Lend a dedicated connection, outside pipeline mode; the driver's errors are translated."""
         with self._working() as lent:
             yield lent.raw
 

@@ -35,7 +35,7 @@ class Target:
 
 
 def limit(connection: Connection, target: Target, needs: str) -> None:
-    """Set what bounds the transaction, for it alone: a pool may lend the connection to others afterwards.
+    """Set the limits of the transaction, for it alone: a pool may lend the connection to others afterwards.
 
     Raises: SchemaMismatch when the store was migrated beyond what this version may use; ``needs`` is the column of it.
     """

@@ -13,15 +13,15 @@ from psycopg.pq.abc import PGcancelConn, PGconn
 
 
 def cancel_soon(pg: PGconn, patience_s: float) -> None:
-    """Ask the server to end what it does for a connection; nobody waits for that, nor for its answer.
+    """Ask the server to cancel a connection's statement, without waiting for the answer.
 
-    It needs a connection of its own, which may be as silent as the one that is given up. libpq before version 17 can
-    only wait for it, and its caller would hold the interpreter lock meanwhile: there the server learns at its next
-    word, or by ``statement_timeout_ms``, that nobody listens.
+    It needs a second connection, which may be as silent as the first. libpq before version 17 can only block on it, and
+    its caller would hold the interpreter lock meanwhile: there the server notices when it next sends data, or by
+    ``statement_timeout_ms``, that the client is gone.
     """
     if not psycopg.capabilities.has_cancel_safe():
         return
-    with contextlib.suppress(psycopg.Error, RuntimeError):  # no thread is begun while the interpreter ends
+    with contextlib.suppress(psycopg.Error, RuntimeError):  # no thread can be started while the interpreter shuts down
         cancelling = pg.cancel_conn()  # holds all it needs: ``pg`` may be closed at once
         _thread.start_new_thread(_cancel, (cancelling, patience_s))
 
@@ -39,6 +39,6 @@ def _cancel(cancelling: PGcancelConn, patience_s: float) -> None:
                 selector.register(cancelling.socket, event)
                 selector.select(left_s)
     except (psycopg.Error, OSError, ValueError):
-        pass  # what is cancelled has been given up in any case
+        pass  # the cancelled connection has been given up in any case
     finally:
         cancelling.finish()

@@ -39,11 +39,11 @@ from caliber.storage.migrate.migrations import check_needed
 
 BINARY: Final = 1
 BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
-"""Said each time: a database or a role may have another level as its default."""
+"""Sent each time: a database or a role may have another level as its default."""
 _QUEUE_MAX: Final = 256
-"""Commands that may wait to be sent: what they hold is in memory twice."""
+"""Most commands that may be queued: queued data is in memory twice."""
 PASSING_MAX: Final = 1_024
-"""Statements that are not kept whose types are remembered."""
+"""Cache size for the types of ad-hoc statements."""
 _LONGEST_WAIT_MS: Final = 2**31 - 1
 _READ, _WRITE = 1, 2
 
@@ -57,25 +57,25 @@ class Shared:
     """The common state of all connections of one store."""
 
     store: str
-    """What messages call the store; never a DSN."""
+    """The store's name in messages; never a DSN."""
     dsn: str
     connect_timeout_ms: int
     prefix: bytes
-    """What this store's prepared names begin with: a pool in front of the server may share connections."""
+    """Prefix of this store's prepared names: a pool in front of the server may share connections."""
     prepares: bool
     qualifier: str
-    """What stands before this store's tables."""
+    """Prefix of this store's table names."""
     setting: str = "storage.dsn"
-    """Which knob names the DSN."""
+    """The knob that names the DSN."""
     channel: str | None = None
-    """Where commits are told (NOTIFY), if they are."""
+    """The channel on which commits are notified (NOTIFY), if enabled."""
     vector_oid: int = 0
     vector_version: tuple[int, ...] = (0, 0)
     ordinals: Ordinals = field(default_factory=Ordinals)
     counter: Counter = field(default_factory=Counter)
     bindings: dict[str, Binding] = field(default_factory=dict)
     passing: dict[str, Binding] = field(default_factory=dict)
-    """Those of statements that follow from what callers ask: as many as are likely to come again."""
+    """Cache of plans for ad-hoc statements, limited to those likely to be used again."""
 
 
 class Command(NamedTuple):
@@ -84,7 +84,7 @@ class Command(NamedTuple):
     kind: str
     arguments: tuple[Any, ...]
     owner: Any = None
-    """For whom, where several share a transaction."""
+    """The request it belongs to, where several share a transaction."""
 
 
 class PgConnection:
@@ -124,17 +124,17 @@ class PgConnection:
         self.begun: int | None = None
         """The number of the transaction under way, once its first statement has run; -1 if it has none."""
         self.opened: Row = ()
-        """What the transaction under way was told as it began."""
+        """The results of the statements that began the current transaction."""
         self.deadline: float | None = None
-        """When, on the monotonic clock, whoever uses it no longer waits for an answer."""
+        """When, on the monotonic clock, the user of the connection stops waiting for an answer."""
         self.silence_ms: int | None = None
-        """How long the server may say nothing to whoever has no deadline; None for as long as the link lives."""
+        """The longest silence of the server without a deadline; None: no limit."""
         self.silent = False
         """Whether it was given up because no answer came."""
         self._heard = 0.0
-        """When something was asked or heard."""
+        """When data was last sent or received."""
         self.owner: Any = None
-        """For whom statements are asked now."""
+        """The request whose statements are being sent."""
         self.failed: Any = None
         """Whose statement failed in the transaction under way."""
         self.work()
@@ -159,7 +159,7 @@ class PgConnection:
         return [(ordinal,)]
 
     def later(self, plan: Plan, parameters: Sequence[Any]) -> None:
-        """Run a plan whose rows nobody needs with the next statement, which raises what is wrong with it."""
+        """Queue a plan without result, to be sent with the next statement, which raises its error."""
         self._know(plan)
         self._later(plan, parameters)
 
@@ -170,7 +170,7 @@ class PgConnection:
             self.flush()
 
     def flush(self) -> None:
-        """Send what waits, now. Raises: the error of the first command that failed."""
+        """Send the queued commands now. Raises: the error of the first command that failed."""
         if self._queue:
             self.exchange()
 
@@ -282,21 +282,21 @@ class PgConnection:
 
     @property
     def broken(self) -> bool:
-        """True if the connection cannot be used again: it is gone, or in the middle of something."""
+        """True if the connection cannot be used again: it is broken, or in the middle of a command."""
         return self.pg.status != ConnStatus.OK or self.pg.transaction_status in (
             TransactionStatus.ACTIVE,
             TransactionStatus.UNKNOWN,
         )
 
     def reset(self) -> None:
-        """End a transaction that was begun and forget what was never sent; for whoever uses it next."""
+        """Roll back an open transaction and drop unsent commands, for the next user of the connection."""
         self._queue = []
         self._preparing.clear()
         self._opening = self.begun = self.owner = None
         self.opened = ()
         try:
             if not self.broken and self.in_transaction:
-                self.silence_ms = self.shared.connect_timeout_ms  # it takes no time, so who is silent is gone
+                self.silence_ms = self.shared.connect_timeout_ms  # it takes no time, so a silent server is gone
                 self.exchange(simple("ROLLBACK"))
         finally:
             self.deadline = self.silence_ms = None
@@ -338,14 +338,14 @@ class PgConnection:
         return True
 
     def close(self) -> None:
-        """Close the connection, whatever state it is in, and wait for nobody."""
+        """Close the connection, whatever state it is in, without waiting."""
         with contextlib.suppress(psycopg.Error):
             self.raw.close()
 
     # --- the link --------------------------------------------------------------------------------
 
     def exchange(self, *commands: Command) -> list[PGresult]:
-        """Send what waits and ``commands`` in one go, and return the results of ``commands``.
+        """Send the queued commands and ``commands`` in one go, and return the results of ``commands``.
 
         Raises: the error of the first command that failed; later ones were not run then.
         """
@@ -377,7 +377,7 @@ class PgConnection:
                 if has_gone(failed):
                     self.prepared.clear()
                 elif is_stale_plan(failed):
-                    self.close()  # the server keeps the name, for what it no longer answers
+                    self.close()  # the server still has the name, for a result type that changed
                 elif is_taken(failed):
                     self.shared.ordinals.forget()  # a server put back to an earlier state gives them out again
                 raise translate(failed, self.shared.store)
@@ -387,7 +387,7 @@ class PgConnection:
             self.opened = self.rows(self._opening, results[self._opening_at])[0]
             self.begun = int(self.opened[0]) if self._opening.results[0] == "xid" else -1
             self._opening = None
-            check_needed(self.shared.store, self.opened[-1] or 0)  # whoever migrates waits for us from here on
+            check_needed(self.shared.store, self.opened[-1] or 0)  # a migration waits for us from here on
         return results[len(waiting) :]
 
     def _abandon(self, *, cancel: bool = True) -> None:
@@ -430,9 +430,10 @@ class PgConnection:
         return found
 
     def _until(self) -> float | None:
-        """Return when a server that says nothing counts as gone.
+        """Return the instant at which a silent server counts as gone.
 
-        Its own timeouts end with the deadline, and it takes a moment to say so. Who still talks is heard out.
+        Its own timeouts end with the deadline, and it takes a moment to report them. A server that still sends data is
+        read to the end.
         """
         limits = []
         if self.deadline is not None:

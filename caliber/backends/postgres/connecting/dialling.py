@@ -27,16 +27,16 @@ _PARAMETERS: Final = {
     "keepalives_count": 3,
     "tcp_user_timeout": 50_000,
 }
-"""How connections are made unless the DSN says otherwise."""
+"""Defaults of connection parameters, which the DSN may override."""
 
 
 def connect(shared: Shared, deadline: float | None = None) -> PgConnection:
-    """Return a new connection, which knows of ``deadline``.
+    """Return a new connection that observes ``deadline``.
 
     Raises: Unavailable, also when the deadline passed, InvalidConfigValue for a DSN that cannot be read.
     """
     deadline = earliest(deadline)
-    if not shared.dsn:  # the library would go to a server of its own choice
+    if not shared.dsn:  # libpq would connect to a default server
         raise InternalError("a store that was handed a pool makes no connection of its own")
     ours: dict[str, Any] = {
         **_PARAMETERS,
@@ -68,8 +68,8 @@ def _dialled(
 ) -> psycopg.Connection[Any]:
     """Return the result of ``dial``. Raises: Unavailable when the deadline passed before.
 
-    Names are looked up in a call that nothing ends early, and the library counts in seconds. So whoever has a deadline
-    waits for another thread, as long as it wants to; what then comes too late is closed.
+    Name resolution cannot be interrupted, and libpq's timeout counts in seconds. So a caller with a deadline waits for
+    another thread, up to the deadline; a connection that comes too late is closed.
     """
     if deadline is None:
         return dial()

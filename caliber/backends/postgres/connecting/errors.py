@@ -51,9 +51,9 @@ _UNAVAILABLE: Final[dict[str, tuple[str, bool, str]]] = {
     "57P05": ("connection lost", True, "the connection was idle for longer than the server allows; try again"),
 }
 _RACES: Final = frozenset(("40001", "40P01", "23505", "23503"))
-"""Serialization failure, deadlock, and what a concurrent writer made of a key: worth another try."""
+"""Serialization failure, deadlock, and key conflicts with a concurrent writer: worth a retry."""
 _STALE_PLANS: Final = frozenset(("26000", "0A000"))
-"""A prepared statement is gone, or its result has another shape since a migration."""
+"""A prepared statement is missing, or its result type changed in a migration."""
 
 
 class StatementError(Exception):
@@ -81,7 +81,7 @@ def statement_error(result: PGresult) -> StatementError:
 
 
 def translate(error: StatementError, store: str) -> CaliberError:
-    """Return the error of ours for what the server said; never with row values in it."""
+    """Return CALIBER's error for an error of the server; it never contains row values."""
     translated = _translated(error, store)
     try:
         kind = errors.lookup(error.state)
@@ -196,7 +196,7 @@ def may_pass(error: CaliberError) -> bool:
 
 
 def is_tried_once(error: CaliberError) -> bool:
-    """Return whether trying once more is enough: a key that is there already, a server that ends every connection."""
+    """Return whether one retry is enough: an existing key, or a server that closes every connection."""
     return isinstance(error, Unavailable) or getattr(error.__cause__, "sqlstate", None) in ("23505", "23503")
 
 

@@ -32,7 +32,7 @@ _OURS: Final[dict[str, Any]] = {
 
 
 class ExternalPool(BasePool):
-    """Lends what another pool lends, in the state that this room's code expects. As ``Pool``."""
+    """Lends connections of the caller's pool, in the state that this package expects. As ``Pool``."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class ExternalPool(BasePool):
                 if idle and not connection.is_dead() and (not ask or connection.answers()):
                     return connection
             except psycopg.Error:
-                pass  # it is not usable: the pool replaces what comes back closed
+                pass  # it is not usable: the pool replaces connections that are returned closed
             except BaseException:
                 self._give_back(connection)
                 raise

@@ -13,16 +13,16 @@ from caliber.model.errors import Conflict, Unavailable
 T = TypeVar("T")
 
 Transaction = Callable[[int], AbstractContextManager[PgConnection]]
-"""Lends a connection in a transaction whose statements wait for a lock as long as said. Units: ms"""
+"""Lends a connection in a transaction with the given lock timeout. Units: ms"""
 
 TURN_MS: Final = 200
-"""How long one attempt waits for a table: writers who come later wait behind it."""
+"""How long one attempt waits for a table lock: later writers queue behind it."""
 _PAUSE_S: Final = 0.05
 _RACES_MAX: Final = 10
 
 
 def with_lock_retry(transaction: Transaction, work: Callable[[PgConnection], T], lock_timeout_ms: int) -> T:
-    """Run work in a transaction of its own, again and again while others hold what it locks; 0 ms: for ever.
+    """Run work in its own transaction, and retry while others hold its locks; 0 ms: without limit.
 
     Raises: Unavailable, reason ``locked``, and whatever ``work`` raises
     """
@@ -32,7 +32,7 @@ def with_lock_retry(transaction: Transaction, work: Callable[[PgConnection], T],
         try:
             with transaction(TURN_MS) as connection:
                 return work(connection)
-        except Conflict:  # a deadlock, or somebody made the same thing at the same moment
+        except Conflict:  # a deadlock, or a concurrent creation of the same object
             races += 1
             if races > _RACES_MAX or time.monotonic() >= until:
                 raise

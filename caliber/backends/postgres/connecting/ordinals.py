@@ -13,9 +13,9 @@ _RESERVED_MAX: Final = 64
 
 
 class Ordinals:
-    """Ordinals reserved for rows to come: what is inserted need not wait to learn its own.
+    """Ordinals reserved for later rows, so that an insert need not wait for its own.
 
-    Sequences are not transactional, so what is never used leaves a gap, as a rollback does.
+    Sequences are not transactional, so unused ordinals leave a gap, as a rollback does.
     """
 
     def __init__(self) -> None:
@@ -38,6 +38,6 @@ class Ordinals:
                 reserved.extend(row[0] for row in rows)
 
     def forget(self) -> None:
-        """Give out none of those that are reserved."""
+        """Discard the reserved ordinals."""
         with self._lock:
             self._reserved.clear()

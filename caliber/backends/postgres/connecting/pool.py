@@ -15,7 +15,7 @@ from caliber.storage.compile.session import store_closed
 from caliber.storage.waiting import Places, managed
 
 DOUBT_S: Final = 1.0
-"""How long after one connection broke the others are asked before they are used: mostly they break together."""
+"""After one connection broke, others are tested before use for this long: mostly they break together."""
 
 
 class BasePool:
@@ -38,7 +38,7 @@ class BasePool:
 
 
 class Pool(BasePool):
-    """At most ``size`` connections. They are made by the thread that needs one, so it hears why one cannot be."""
+    """At most ``size`` connections. The thread that needs one opens it, so it gets the error if that fails."""
 
     def __init__(self, make: Callable[[float | None], PgConnection], *, size: int, timeout_ms: int) -> None:
         super().__init__()
@@ -49,13 +49,13 @@ class Pool(BasePool):
         self._lock = threading.Lock()
         self.idle: list[PgConnection] = []
         self._dying: list[PgConnection] = []
-        """What was idle when this was closed."""
+        """Connections that were idle at the close."""
 
     @managed
     def connection(self, *, deadline: float | None = None, ask: bool = False) -> Iterator[PgConnection]:
-        """Lend a connection, in no transaction; ``ask`` the server first, for work that is not done again.
+        """Lend a connection, in no transaction; with ``ask`` test it first, for work that is not retried.
 
-        It knows of ``deadline``, or of the call's if that is earlier. Raises: Unavailable when none is free in time.
+        It observes ``deadline``, or the call's if that is earlier. Raises: Unavailable when none is free in time.
         """
         deadline = earliest(deadline)
         patience = self._timeout_s
@@ -82,7 +82,7 @@ class Pool(BasePool):
 
     @managed
     def extra(self, *, deadline: float | None = None) -> Iterator[PgConnection]:
-        """Lend a connection beyond the limit, for a moment: when all others may be broken, and held by who waits."""
+        """Lend a connection beyond the limit, for a moment: all others may be broken, and held by waiting threads."""
         connection = self._make(deadline)
         try:
             yield connection
@@ -109,7 +109,7 @@ class Pool(BasePool):
                 raise Unavailable("the deadline passed before the server answered; nothing was asked", reason="timeout")
 
     def _drop_silent(self, silent: PgConnection) -> None:
-        """Close what is idle if a connection fell silent: the others go through the same network, and would too."""
+        """Close the idle connections if one fell silent: they share its network, and would be silent too."""
         if not silent.silent:
             return
         with self._lock:
@@ -121,7 +121,7 @@ class Pool(BasePool):
         try:
             connection.reset()
         except CaliberError:
-            connection.close()  # the server ends what was begun; whoever used it has been told of its own error
+            connection.close()  # the server rolls back; the user of the connection has its own error
         except BaseException:
             connection.close()
             raise
@@ -135,7 +135,7 @@ class Pool(BasePool):
         self._drop_silent(connection)
 
     def close(self) -> None:
-        """Close what is idle; what is in use is closed when it comes back."""
+        """Close idle connections; those in use are closed when they are returned."""
         with self._lock:
             self._closed = True
             self._dying += self.idle

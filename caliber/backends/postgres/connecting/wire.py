@@ -43,7 +43,7 @@ _SINCE_2000_US: Final = 946_684_800_000_000
 _LATEST: Final = 2**63 - 1
 """PostgreSQL's ``infinity``; its opposite is the smallest integer."""
 _LAST_US: Final = 9_223_371_331_200_000_000
-"""294276-12-31, the last day of a TIMESTAMPTZ, and roughly as far back as it is asked for."""
+"""294276-12-31, the last day of a TIMESTAMPTZ, and about the same distance into the past."""
 
 _I64: Final = struct.Struct(">q")
 _I32: Final = struct.Struct(">i")
@@ -87,7 +87,7 @@ def _text(value: str) -> bytes:
 
 
 def _instant(value: int) -> bytes:
-    # Beyond what PostgreSQL can date lie only bounds to compare with.
+    # Values beyond PostgreSQL's range of dates are only bounds of comparisons.
     if value > _LAST_US:
         return _I64.pack(_LATEST)
     if value < -_LAST_US:

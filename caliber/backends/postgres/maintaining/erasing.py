@@ -24,12 +24,12 @@ from caliber.storage.maintain.erasing import Place
 
 _PIECE_BYTES: Final = 4 << 20
 _LOG_MOST_BYTES: Final = 32 << 20
-"""A longer log is not read: it is known to keep what was written, until its segments go."""
+"""A longer log is not read: it counts as containing the erased bytes until its segments are gone."""
 _PAUSE_S: Final = 0.05
 _PATIENCE_MS: Final = 5_000
 _STATISTICS: Final = "pg_catalog.pg_statistic"
 
-# Whoever began before now may see what was deleted: other sessions, prepared transactions, standbys.
+# Transactions that began earlier may see deleted rows: other sessions, prepared transactions, standbys.
 _OLDER: Final = """
     SELECT count(*) FROM (
         SELECT backend_xmin AS xmin FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
@@ -37,7 +37,7 @@ _OLDER: Final = """
         UNION ALL SELECT xmin FROM pg_replication_slots
     ) AS seen WHERE xmin IS NOT NULL AND age(xmin) >= age(%s::xid)
 """
-# To others than these VACUUM says no, and goes on as if nothing were.
+# VACUUM skips tables of other owners with a warning, and continues.
 _TABLES: Final = """
     SELECT c.relname, (SELECT r.rolsuper FROM pg_roles AS r WHERE r.rolname = current_user)
         OR pg_has_role(c.relowner, 'USAGE')
@@ -72,7 +72,7 @@ _IS_OWNER: Final = """
 
 
 class PostgresEraser:
-    """The eraser of one open store; it works on connections of its own."""
+    """The eraser of one open store; it uses dedicated connections."""
 
     def __init__(
         self, lend: Callable[[], AbstractContextManager[Connection]], schema: str, hold: Plan, lock_timeout_ms: int
@@ -179,7 +179,7 @@ class PostgresEraser:
                 return []
 
     def _patiently(self, connection: Connection, until: float, statement: sql.Composed) -> None:
-        """Run what waits for others, in a transaction: what is set for a session stays where a pool lends it on."""
+        """Run a statement that waits for others, in a transaction: a pool would lend on session settings."""
         patience_ms = min(self._lock_timeout_ms or _PATIENCE_MS, max(1, int((until - time.monotonic()) * 1_000)))
         with connection.transaction():
             connection.execute(f"SET LOCAL lock_timeout = {patience_ms}")
@@ -230,7 +230,7 @@ class PostgresEraser:
             shared = {row[0] for row in connection.execute(_SHARED).fetchall()}
             for name, path in connection.execute(_FILES, (self._schema,)).fetchall():
                 for segment in self._segments(connection, path):
-                    # The server's statistics are those of all tenants; what is ours of them was read by SQL.
+                    # The server's statistics are those of all tenants; ours were read by SQL.
                     kind = "shared" if path in shared else "file"
                     yield Place(f"{name} ({segment})", kind, self._file(connection, segment))
             yield from self._log(connection)
@@ -296,7 +296,7 @@ class PostgresEraser:
         found = connection.execute("SELECT name, size FROM pg_ls_waldir() ORDER BY name").fetchall()
         total = sum(size for _, size in found)
         if self._log_is_scrubbed:
-            for name, _ in found:  # nothing written before is left: what is found counts
+            for name, _ in found:  # no earlier segment is left: every match counts
                 yield Place(f"log {name}", "file", self._file(connection, f"pg_wal/{name}"))
             return
         if total > _LOG_MOST_BYTES:

@@ -24,7 +24,7 @@ _PAUSE_S: Final = 0.02
 _LONG_PAUSE_S: Final = 0.5
 _SPARE_SEGMENTS: Final = 4
 
-# What others still hold of the log before a byte of it, each in a sentence. Slots that are lost hold nothing.
+# What keeps log before a byte, each in a sentence: standbys, archives, slots. Lost slots keep nothing.
 _HELD: Final = """
     SELECT format('replication slot %%I (%%s) holds it from %%s on: let its reader catch up, or drop it', slot_name,
                   CASE WHEN active THEN 'active' ELSE 'nobody reads it' END, restart_lsn)
@@ -98,7 +98,7 @@ class LogScrub:
         self._written = 0
 
     def run(self) -> list[str]:
-        """Overwrite or have removed every segment that was written to so far; return what stands in the way."""
+        """Overwrite or remove every segment written so far; return the obstacles."""
         try:
             lacking = [str(right) for has, right in self._ask(_RIGHTS) if not has]
             if lacking:
@@ -108,11 +108,11 @@ class LogScrub:
             return [f"the server's log: {refused}"]
 
     def _give_up(self) -> list[str]:
-        """Go on to the next segment, and wait until no earlier one is kept under its name."""
+        """Switch to the next segment, and wait until no earlier one is kept under its name."""
         at = self._at()
         last = max([at.number, *(at.number_of(name) for name in self._names() if name[:8] != at.timeline)])
         remaining = self._pass(last)
-        self._ask("CHECKPOINT")  # some who hold it go on with the next checkpoint only
+        self._ask("CHECKPOINT")  # some holders release it at the next checkpoint only
         pause_s = _PAUSE_S
         while not remaining:
             held = self._holders(at, last)
@@ -133,12 +133,12 @@ class LogScrub:
         return remaining
 
     def _pass_all(self) -> list[str]:
-        """Write over segments that wait to be used again: what is beyond them is made anew."""
+        """Overwrite recycled segments: segments beyond them are new."""
         at = self._at()
         return self._pass(max((at.number_of(name) for name in self._names()), default=at.number))
 
     def _pass(self, last: int) -> list[str]:
-        """Go on until the segment that is written to is later than ``last``."""
+        """Switch until the current segment is later than ``last``."""
         while (at := self._at()).number <= last:
             behind = self._ask(_BEHIND, {"segment": at.segment_bytes, "spare": _SPARE_SEGMENTS * at.segment_bytes})
             late = time.monotonic() > self._until + _SEGMENT_S * self._written

@@ -138,7 +138,7 @@ class PostgresMaintenance:
             return Vacuumed(before, self._bytes(connection), None, None, tuple(skipped))
 
     def skipped(self, connection: Connection) -> list[str]:
-        """Return the tables of others: VACUUM would pass over them with a warning that nobody hears."""
+        """Return the tables of other owners: VACUUM would skip them with a warning that nobody reads."""
         owned = {row[0] for row in connection.execute(_OWNED, (self._dialect.schema,)).fetchall()}
         return [name for name in self._plans if name not in owned]
 
@@ -152,14 +152,14 @@ class PostgresMaintenance:
     def snapshot(self) -> Iterator[PostgresSnapshot]:
         with self._bulk.connection() as connection, connection.transaction():
             connection.execute(_SNAPSHOT)
-            # A process that does not know the newest schema would leave out what is new.
+            # A process that does not know the newest schema would leave out new relations.
             limit(connection, self._bulk.target(), "schema_version")
             yield PostgresSnapshot(connection, self._bulk)
 
     def copy_to(self, path: Path, progress: Progress) -> tuple[str, int]:  # noqa: ARG002  (there is nothing to copy)
         raise InternalError("PostgreSQL has no file of a tenant to copy")
 
-    # --- what is declared ------------------------------------------------------------------------
+    # --- declared memories ------------------------------------------------------------------------
 
     def table(self, name: str) -> str:
         return self._dialect.table(name)

@@ -53,7 +53,7 @@ def restore(
     clock_us: Callable[[], int],
     progress: Progress,
 ) -> str:
-    """Make a tenant what an archive says; return its new epoch. A schema that is not there is created.
+    """Replace a tenant's records with an archive's; return its new epoch. A missing schema is created.
 
     Raises: Conflict for a store with records unless ``replace``; StorageError for an archive that is damaged;
         SchemaMismatch, Unavailable. The store is then as it was.
@@ -102,7 +102,7 @@ class _Restoring:
         limit(self._connection, self._target, "schema_version")
         there = catalog_in(self._connection, self._dialect.table(MEMORY_TYPE.name))
         tables = ", ".join(self._dialect.table(relation.name) for relation in there.relations)
-        # Readers go on; who writes waits, and finds another store afterwards.
+        # Readers go on; writers wait, and then find another store.
         self._connection.execute(f"LOCK TABLE {tables} IN EXCLUSIVE MODE")
         if not replace and self._holds_records(there):
             raise Conflict(entity_type="store", id=store, reason="it holds records; --force replaces all of them")
@@ -116,13 +116,13 @@ class _Restoring:
         return self._renew()
 
     def _make_memories(self, there: Catalog) -> None:
-        """Put the tables of the archive's own memories in the place of those that are there and differ."""
+        """Replace the tables of declared memories that differ from the archive's."""
         coming = {
             relation.name: compile_relation(relation, self._dialect).create
             for relation in self._archive.catalog.declared_relations
         }
         kept: set[str] = set()
-        for memory in there.memories.values():  # parents first: what belongs to one that goes, goes with it
+        for memory in there.memories.values():  # parents first: children of a replaced parent are replaced too
             relation, parent = memory.relation, there.memories.get(memory.type.parent or "")
             same = coming.get(relation.name) == compile_relation(relation, self._dialect).create
             if same and (parent is None or parent.relation.name in kept):
@@ -140,7 +140,7 @@ class _Restoring:
         return bool(self._one(f"SELECT {parts}"))
 
     def _derived(self) -> list[str]:
-        """Return the tables of full text: made of the records, and made again of others."""
+        """Return the full-text tables: derived from the records, and rebuilt."""
         rows = self._connection.execute(
             "SELECT c.relname::text FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace"
             " WHERE n.nspname = %s AND c.relkind = 'r' ORDER BY c.relname",
@@ -188,7 +188,7 @@ class _Restoring:
             done += digest.rows
 
     def _renew(self) -> str:
-        """Begin a new epoch: whoever follows the store reads everything anew."""
+        """Begin a new epoch, which makes every follower reload the store."""
         epoch = str(uuid.uuid4())
         change, migration = self._dialect.table("change"), self._dialect.table("schema_migration")
         with RawCursor(self._connection) as raw:

@@ -56,7 +56,7 @@ class _Spelling:
 
 
 def create(connection: Connection, dialect: PostgresDialect, limit: int) -> list[str]:
-    """Make the views anew, inside the caller's transaction; return their names. Raises: Conflict."""
+    """Recreate the views inside the caller's transaction; return their names. Raises: Conflict."""
     drop(connection, dialect)
     spelling = _Spelling(dialect)
     rows = connection.execute(
@@ -74,13 +74,13 @@ def create(connection: Connection, dialect: PostgresDialect, limit: int) -> list
 
 
 def drop(connection: Connection, dialect: PostgresDialect) -> list[str]:
-    """Remove our views, and nobody else's; return their names. Raises: Conflict for one that others are made of."""
+    """Remove CALIBER's views only; return their names. Raises: Conflict for one that other objects depend on."""
     rows = connection.execute(
         "SELECT c.relname FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace"
         " WHERE n.nspname = %s AND c.relkind = 'v' AND starts_with(obj_description(c.oid, 'pg_class'), %s)",
         (dialect.schema, MARK),
     ).fetchall()
-    # All at once: views of somebody else's may be made of several.
+    # In one statement: foreign views may depend on several.
     names = ", ".join(dialect.table(name) for (name,) in rows)
     if names:
         try:

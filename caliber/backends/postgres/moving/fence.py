@@ -23,15 +23,15 @@ from caliber.storage.compile.spelling import quote
 from caliber.storage.maintain.moved import FenceState
 
 CODES: Final = {FenceState.MOVING: "CBM01", FenceState.MOVED: "CBM02"}
-"""SQLSTATEs of ours; ``errors`` has what is made of them."""
+"""CALIBER's own SQLSTATEs; ``errors`` maps them to exceptions."""
 NAME: Final = "caliber_fence"
 REMOVING_MS: Final = 2_000
 """How long triggers that refuse nothing are tried to be removed."""
 _PATIENCE_MS: Final = 300
-"""How long others wait for us, who wait for somebody else, before they are let past."""
+"""How long this lock request blocks others, while it waits itself, before it steps back."""
 _PAUSE_S: Final = 0.2
 GATE: Final = "text_state"
-"""What write transactions read as they begin."""
+"""The table that write transactions read as they begin."""
 _AGAIN: Final = frozenset({"55P03", "40P01"})
 
 Connection = psycopg.Connection[tuple[object, ...]]
@@ -74,7 +74,7 @@ def lift(connection: Connection, dialect: PostgresDialect, token: str | None) ->
         standing = token_of(connection, dialect)
         if standing is None or token not in (None, standing):
             return
-        # At once, whoever reads the tables meanwhile: the triggers are still there, and refuse nothing.
+        # At once, whatever reads the tables meanwhile: the triggers remain, but refuse nothing.
         connection.execute(
             f"CREATE OR REPLACE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'".encode()
         )
@@ -84,7 +84,7 @@ def lift(connection: Connection, dialect: PostgresDialect, token: str | None) ->
     def work() -> None:
         connection.execute(f"LOCK TABLE {dialect.table(GATE)} IN ACCESS EXCLUSIVE MODE".encode())
         _alone(connection, dialect)
-        if token_of(connection, dialect) is None:  # nobody put up another one
+        if token_of(connection, dialect) is None:  # no other fence was put up
             connection.execute(f"DROP FUNCTION IF EXISTS {name}() CASCADE".encode())
 
     with contextlib.suppress(Unavailable):  # they only cost a little, and the next fence uses them

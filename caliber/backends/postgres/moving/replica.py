@@ -51,7 +51,7 @@ _TEXTUAL: Final = frozenset({ColumnType.TEXT, ColumnType.ENUM})
 
 
 def _keys(relation: Relation) -> list[str]:
-    """Return the expressions that order rows by their bytes, whatever the database's language."""
+    """Return the expressions that order rows by bytes, independent of the database's collation."""
     if relation.ordinal:
         return [quote("ordinal")]
     return [quote(name) + (' COLLATE "C"' if relation.column(name).type in _TEXTUAL else "") for name in relation.key]
@@ -175,7 +175,7 @@ class PostgresReplica:
         self.shown = self._shared.store
 
     def close(self) -> None:
-        """Its connections end with what they are used for."""
+        """Its connections are closed after each use."""
 
     # --- connections -----------------------------------------------------------------------------
 
@@ -247,7 +247,7 @@ class PostgresReplica:
         connection.execute(f"COMMENT ON SCHEMA {schema} IS '{_MARK}{epoch} {token}'".encode())
 
     def _epoch(self, connection: Connection) -> str | None:
-        """Return the epoch of a finished store, or None where there is none."""
+        """Return the epoch of a complete store, or None if there is none."""
         tables = self._tables(connection)
         if SCHEMA_MIGRATION.name not in tables:
             return None
@@ -300,7 +300,7 @@ class PostgresReplica:
         return compile_relation(bare, self._dialect).create[0].encode()
 
     def _make_memories(self, connection: Connection, catalog: Catalog) -> None:
-        """Make the tables of memories anew: an earlier attempt may have copied others."""
+        """Recreate the tables of memories: an earlier attempt may have copied others."""
         for name in self._tables(connection):
             if name.startswith(TABLE_PREFIX) and name not in BY_NAME:
                 connection.execute(f"DROP TABLE {self._dialect.table(name)} CASCADE".encode())

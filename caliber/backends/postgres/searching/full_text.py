@@ -58,7 +58,7 @@ class FullTextWriter:
     """Keeps the index in the write transactions of one store. Safe to share between threads."""
 
     def __init__(self, dialect: PostgresDialect, texts: tuple[Relation, ...]) -> None:
-        """``texts`` are all that an index may hold: what it does hold is asked of the store."""
+        """``texts`` are all relations that an index may cover; the store records which it does."""
         self._dialect = dialect
         self._texts = {relation.name: relation for relation in texts}
         self._plans = full_text_plans(dialect, texts)
@@ -71,7 +71,7 @@ class FullTextWriter:
         return relation.name in self._texts
 
     def keep(self, indexer_of: IndexerOf) -> None:
-        """Say who makes entries."""
+        """Set the indexer."""
         self._indexer_of = indexer_of
         self._known = {}
 
@@ -91,11 +91,11 @@ class FullTextWriter:
         return to_index(indexed, relations)
 
     def written(self, connection: PgConnection, kept: str | None, changes: Sequence[RowChange]) -> None:
-        """Bring the index up to the changes of the transaction under way; ``kept`` says of what rules and memories."""
+        """Update the index with the transaction's changes; ``kept`` holds the rules and memories of the index."""
         if kept is None:
             return
         texts = self._texts
-        # The last change of a row is what it says now.
+        # The last change of a row is its present content.
         last = {(change.relation.name, change.row[0]): change for change in changes if change.relation.name in texts}
         if not last:
             return
@@ -124,7 +124,7 @@ class FullTextWriter:
                 texts.append(change.row)
         plan = kind_plans(relation, self._dialect)
         hashes = [digest.hex() if digest is not None else "" for digest in digests.values()]
-        # Nothing is asked: what says the same stays, and what stays is not entered again.
+        # Without a query: unchanged texts keep their entries, which are not inserted again.
         connection.later(plan.forget, (_texts(digests), dump_json(hashes)))
         self.enter(connection, indexer, relation, texts)
 
@@ -208,7 +208,7 @@ class PostgresFullText:
             while last is not None:
                 page = self._patiently(functools.partial(self._index_page, indexer, build, relation, last))
                 if page is None:
-                    return held  # somebody else dropped it, builds another, or wrote what this one does not know
+                    return held  # another process dropped or rebuilds it, or wrote unknown texts
                 rows, entered, last = page
                 done, held = done + rows, held + entered
                 if progress is not None:
@@ -217,7 +217,7 @@ class PostgresFullText:
         return held
 
     def _begin(self, connection: PgConnection, name: str, build: bytes, unless_there: bool) -> int | None:
-        """Make an empty index; return how many rows there are to look at, None if there was one to leave alone."""
+        """Create an empty index; return the number of rows to read, None if an existing index is kept."""
         plans = self._own
         connection.command(plans.lock)
         state = self.state(connection)
@@ -231,9 +231,9 @@ class PostgresFullText:
     def _index_page(
         self, indexer: TextIndexer, build: bytes, relation: Relation, last: int, connection: PgConnection
     ) -> tuple[int, int, int | None] | None:
-        """Index the rows after ``last``: how many were read and entered, and after which to go on.
+        """Index the rows after ``last``: return how many were read and entered, and where to continue.
 
-        With the entries to itself: what others have entered is committed, hence read here as well, and stays.
+        It locks the entries: the entries of others are committed, hence read here as well, and stay.
         """
         if not connection.run(self._own.built_by, (build,)):
             return None
@@ -264,10 +264,10 @@ class PostgresFullText:
     # --- bulk loads ------------------------------------------------------------------------------
 
     def loaded(self, connection: PgConnection, relation: Relation, ordinals: Sequence[int]) -> None:
-        """Index rows that were loaded in the transaction under way.
+        """Index rows that were loaded in the current transaction.
 
-        Asked for at its end, so that nobody who makes an index waits for all of a load: an index that was begun before
-        is found here, and whoever begins one later waits for these rows.
+        It runs at the end of the load, so that a concurrent index build need not wait for all of it: an index begun
+        earlier is found here, and one begun later waits for these rows.
         """
         if not ordinals or not self._writer.may_index(relation):
             return

@@ -19,7 +19,7 @@ STATE = "text_state"
 
 
 def state_table(dialect: PostgresDialect) -> tuple[str, ...]:
-    """Return the statements that make the table which says whether there is an index.
+    """Return the statements that create the table which records whether there is an index.
 
     ``generation`` is the number of a table of that index: a reader whose snapshot is older than the tables it would
     read finds another one, and does not take them for empty.
@@ -60,13 +60,13 @@ class FullTextPlans:
 
 
 def create_texts(name: str, dialect: PostgresDialect) -> Iterator[str]:
-    """Yield the statements that make the tables of one relation's index; ``name`` is what they begin with."""
+    """Yield the statements that create the tables of one relation's index; ``name`` is their prefix."""
     words, entries = dialect.table(name), dialect.table(f"{name}_entry")
     yield (
         f"CREATE TABLE {entries} (ordinal BIGINT PRIMARY KEY, terms INT NOT NULL, digest BYTEA NOT NULL,"
         ' tokens TEXT COLLATE "C" NOT NULL)'
     )
-    # All that ranking asks of a term stands in the index: the table beside it is not read.
+    # The index contains every column that ranking reads: the table itself is not read.
     yield (
         f'CREATE TABLE {words} (term TEXT COLLATE "C" NOT NULL, ordinal BIGINT NOT NULL, hits INT NOT NULL,'
         " terms INT NOT NULL, PRIMARY KEY (term, ordinal) INCLUDE (hits, terms))"
@@ -98,7 +98,7 @@ class StepWords:
     def then(self, step: TextStep) -> tuple[str, ...]:
         """Return the statements after those of a step.
 
-        Tables that are there are emptied, not made anew: a reader of an older boundary finds what they held.
+        Existing tables are emptied, not recreated: a reader of an older boundary still finds their old rows.
         """
         dialect = self._dialect
         kept = f"UPDATE {dialect.table(STATE)} SET memories = {step.kept}"
@@ -110,7 +110,7 @@ class StepWords:
             if step.was
             else tuple(create_texts(step.table, dialect))
         )
-        # A build that is under way may not know what it is searched by now.
+        # A running build may not know the new searched fields.
         some = f"EXISTS (SELECT 1 FROM {dialect.table(step.records)})"
         state = f"{kept}, complete = complete AND NOT {some}, build = CASE WHEN {some} THEN NULL ELSE build END"
         return (*made, state)
@@ -199,7 +199,7 @@ def full_text_plans(dialect: PostgresDialect, texts: tuple[Relation, ...]) -> Fu
         ),
         built_by=Plan("text.built_by", f"SELECT 1 FROM {state} WHERE build = $1", ("build",), ("found",)),
         finish=Plan("text.finish", f"UPDATE {state} SET complete = true, build = NULL WHERE build = $1", ("build",)),
-        # Whoever is building an index that somebody else left a text out of must not call it complete.
+        # A build must not be marked complete if another process left out a text.
         spoil=Plan(
             "text.spoil",
             f"UPDATE {state} SET complete = false, build = NULL WHERE complete OR build IS NOT NULL",

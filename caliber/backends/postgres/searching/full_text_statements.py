@@ -31,9 +31,9 @@ _IDS: Final = "SELECT id::uuid FROM jsonb_array_elements_text({0}::jsonb) AS ids
 
 
 def in_sight(relation: Relation, seen: str = "$2", at: str = "$3") -> str:
-    """Return the condition under which row ``o`` of a relation is in force and may be seen.
+    """Return the condition under which row ``o`` of a relation is active, valid and visible.
 
-    Each parameter is named for every relation, also for those that have no use for it, so that all take the same ones.
+    Each parameter is named for every relation, whether it uses it or not, so that all take the same ones.
     """
     instant = f"{at}::timestamptz"
     parts = [trait_condition(validity(relation), relation, "o", instant), f"{instant} IS NOT NULL"]
@@ -57,8 +57,8 @@ def _hides(relation: Relation) -> bool:
 def looked_up(relation: Relation, dialect: PostgresDialect, on: str, first: int | None) -> str:
     """Return the join of each row with its visible record ``o`` under ``on`` that meets the filters.
 
-    Looked up one by one, by its key: of so many conditions the planner expects to leave one row of the whole relation,
-    and would scan that for each row it has.
+    Each row is looked up by its key: with so many conditions the planner expects one row of the whole relation, and
+    would scan that for each row.
 
     Units: first, the parameter of the first filter; None for no filters
     """

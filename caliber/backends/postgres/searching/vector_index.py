@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 _HNSW, _IVFFLAT = "hnsw", "ivfflat"
 _METHODS: Final = {VectorIndexType.HNSW: _HNSW, VectorIndexType.IVF_FLAT: _IVFFLAT}
-"""PostgreSQL's names of what indexes."""
+"""PostgreSQL's names of the index methods."""
 _ITERATIVE: Final = (0, 8)
 _HALFVEC: Final = (0, 7)
 """The versions of pgvector that can do so."""
@@ -65,7 +65,7 @@ _KNOWN_S: Final = 10.0
 """How long it is remembered which indexes there are."""
 _LOOK_S: Final = 0.2
 _CANCEL_S: Final = 5.0
-"""How long an attempt to cancel may take; nobody waits for it."""
+"""How long an attempt to cancel may take; no caller waits for it."""
 
 
 class PostgresVectorIndex:
@@ -126,7 +126,7 @@ class PostgresVectorIndex:
             found = self.indexes_of(session, space.space_id)
             rows = {kind: self._count(session, space, kind) for kind in self._kinds}
         names = {index_name(space.space_id, relation) for relation in self._kinds.values()}
-        for name in found.keys() - names:  # of a memory that is gone
+        for name in found.keys() - names:  # of a dropped memory
             with self._connection() as raw:
                 raw.execute(drop_index(name, self.dialect))
         options = {part.strip() for part in self._options(method).split(",")}
@@ -186,7 +186,7 @@ class PostgresVectorIndex:
         return create_index(Space.of(space), relation, self.dialect, method, self._options(method), how)
 
     def _watched(self, raw: psycopg.Connection[Any], text: str, name: str, progress: Progress | None) -> None:
-        """Make an index in another thread, and tell how far it is meanwhile."""
+        """Build an index in another thread, and report its progress meanwhile."""
         if progress is None:
             raw.execute(text)
             return
@@ -239,7 +239,7 @@ class PostgresVectorIndex:
         if method is None or not _fits(space, near.query):
             return None
         sight = (near.seen, near.at_us)
-        asked = near.records + near.records // 8 + 8  # what is scored exactly afterwards may change places
+        asked = near.records + near.records // 8 + 8  # candidates are scored exactly afterwards and may change places
         while True:
             rows = self._ask(session, space, near, method, asked)
             if len(rows) == asked and len({row[1] for row in rows}) >= near.records:
@@ -247,7 +247,7 @@ class PostgresVectorIndex:
             if len(rows) < asked or asked >= MOST:
                 break
             asked *= 4
-        # All that there is, or all that was looked at: few records that meet a filter are compared one by one.
+        # The index returned everything it has or examined: few matching records are compared one by one.
         few = session.run(self.plans.few[near.kind], (space.space_id.bytes, *sight, FEW, *near.filters))
         met = next(row[1] for row in few if row[0] is None)
         return None if met >= FEW else [row for row in few if row[0] is not None]

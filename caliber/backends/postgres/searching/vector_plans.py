@@ -138,7 +138,7 @@ _SETTINGS: Final = {
     "hnsw": ("hnsw.ef_search", "hnsw.max_scan_tuples", "hnsw.iterative_scan"),
     "ivfflat": ("ivfflat.probes", "ivfflat.max_probes", "ivfflat.iterative_scan"),
 }
-"""How much is looked at first, how much at most, and whether more is looked at until enough is found."""
+"""How many entries are examined first and at most, and whether the scan continues until enough are found."""
 
 
 def _settings(method: str, iterative: bool) -> Plan:

@@ -52,15 +52,15 @@ class SnapshotFeed:
         """When the server of the last snapshot was started; another one may be in an earlier state."""
         self._lock = threading.Lock()
         self._xids: dict[int, int] = {}
-        """The transaction of each position of ours that the follower has not been told of yet."""
+        """The transaction of each position of ours that has not been passed to the follower yet."""
         self._told: set[int] = set()
-        """Transactions of ours that the follower was told of, and the last snapshot does not show."""
+        """Transactions of ours that were passed to the follower, and that the last snapshot does not show."""
         self._distrusted = False
 
     # --- for the writer --------------------------------------------------------------------------
 
     def claim(self, sequence: int, xid: int) -> None:
-        """Note which transaction a position of ours belongs to, before the follower hears of it."""
+        """Record the transaction of a position of ours, before the follower gets it."""
         with self._lock:
             self._xids[sequence] = xid
 
@@ -71,16 +71,16 @@ class SnapshotFeed:
 
     @property
     def due(self) -> bool:
-        """True if the last snapshot is so many commits old that a new one is due."""
+        """True if the last snapshot is old enough, in commits, that a new one is due."""
         return len(self._told) >= 64
 
     def distrust(self) -> None:
-        """Have the next look read everything anew: news was lost, or the server may be in an earlier state."""
+        """Make the next poll reload everything: changes were lost, or the server may be in an earlier state."""
         self._distrusted = True
 
     @property
     def must_reload(self) -> bool:
-        """True if the next look has to read everything anew."""
+        """True if the next poll has to reload everything."""
         return self._distrusted
 
     # --- for the follower ------------------------------------------------------------------------
@@ -97,7 +97,7 @@ class SnapshotFeed:
             return None
         snapshot, newest, started = self._ask(session)
         if snapshot.high < last.high or started != self._started:
-            return None  # transactions that we know of may not have begun there: an earlier state was restored
+            return None  # transactions known here may not exist there: an earlier state was restored
         if snapshot == last:
             return ChangeBatch(sequence, ())
         if session.run(self._statements["feed.reach"], (last.text,))[0][0]:

@@ -77,7 +77,7 @@ class Listener:
             self._close()
             raise
         except CaliberError as error:
-            self._down(error)  # for the time being: the thread goes on trying
+            self._down(error)  # for the time being: the thread keeps trying
         self._thread.start()
 
     def stop(self) -> None:
@@ -100,7 +100,7 @@ class Listener:
                 if self._connection is None:
                     away = self.fault or "not connected"
                     self._open()
-                    self._look()  # for what was told while nobody listened
+                    self._look()  # for notifications sent while the connection was down
                     self._missed(away)
                 wait_s = _FIRST_WAIT_S
                 self._listen(self._connection)
@@ -110,7 +110,7 @@ class Listener:
                 wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
     def _listen(self, connection: PgConnection | None) -> None:
-        """Wait and call until told to stop. Raises: Unavailable when the connection breaks."""
+        """Wait for notifications until stopped. Raises: Unavailable when the connection breaks."""
         assert connection is not None
         pg = connection.pg
         with selectors.DefaultSelector() as selector:
@@ -127,14 +127,14 @@ class Listener:
                 selector.select()
 
     def _told(self, connection: PgConnection) -> tuple[bool, list[Event]]:
-        """Return whether somebody else has told of a commit since the last question, and of which events."""
+        """Return whether another process has committed since the last call, and its events."""
         others = False
         events: list[Event] = []
         broken: psycopg.Error | None = None
         try:
             connection.pg.consume_input()
         except psycopg.Error as error:
-            broken = error  # what had come before that is still here
+            broken = error  # earlier notifications that are still queued here
         while notified := connection.pg.notifies():
             if not notified.extra.startswith(self._own):
                 others = True

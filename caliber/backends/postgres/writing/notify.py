@@ -28,7 +28,7 @@ PAYLOAD_MAX_BYTES: Final = 7_999
 """The server takes payloads shorter than 8000 bytes."""
 _CHANNEL_MAX_BYTES: Final = 63
 _POLICY: Final = "caliber_"
-"""What the type of an event begins with that a policy's action ``notify`` made."""
+"""Prefix of the type of an event that a policy's action ``notify`` emits."""
 
 NAMES: Final = {
     EventType.TRAJECTORY_START.value: "trajectory_started",
@@ -69,7 +69,7 @@ def _hash(text: str, digits: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """One notification, as it was read: who committed, and which events."""
+    """One notification: the id of the writer, and its events."""
 
     writer: str
     events: tuple[Event, ...]
@@ -101,7 +101,7 @@ class CommitNotifier:
         return dump_json(channels), dump_json(payloads)
 
     def _chunks(self, events: Sequence[Event]) -> Iterable[str]:
-        """Yield payloads with every event once, in order; one without events only says who wrote."""
+        """Yield payloads with every event once, in order; one without events carries the writer's id only."""
         head = f'{head_of(self._writer)},"events":['
         parts: list[str] = []
         size = len(head) + 2
@@ -122,7 +122,7 @@ class CommitNotifier:
 
 
 def read(payload: str) -> Notification:
-    """Return a notification. Anybody who may connect can send one: a foreign payload only means "look"."""
+    """Return a notification. Any client can send one: a foreign payload only means "poll"."""
     try:
         body = json.loads(payload)
         return Notification(str(body["writer"]), tuple(_unpacked(item) for item in body["events"]))

@@ -14,7 +14,7 @@ from caliber.storage.compile.session import GRACE_S
 
 
 class Ticket:
-    """The place of one transaction among those that go on in order."""
+    """The place of one transaction in the commit order."""
 
     __slots__ = ("wakeup",)
 
@@ -24,19 +24,19 @@ class Ticket:
 
 
 class CommitSequencer:
-    """Lets threads go on in the order in which they took their tickets."""
+    """Releases threads in the order in which they took their tickets."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
         self._line: deque[Ticket] = deque()
 
     def take(self, ticket: Ticket) -> None:
-        """Come after all who are in line. Interrupted, it may be in line or not: it is to leave in any case."""
+        """Queue behind all waiting tickets. If interrupted, it may be queued or not: it must leave in any case."""
         with self._mutex:
             self._line.append(ticket)
 
     def wait(self, ticket: Ticket, until: float | None = None) -> bool:
-        """Return once all who came before have left, or False when they had not by ``until`` and a moment."""
+        """Return once all earlier tickets have left, or False if they had not by ``until`` and a moment."""
         while True:
             with self._mutex:
                 if self._line[0] is ticket:
@@ -46,7 +46,7 @@ class CommitSequencer:
                 return False
 
     def leave(self, ticket: Ticket) -> None:
-        """Let the next one go on; who never came, or left before, does no harm, and leaves out of turn if need be."""
+        """Release the next ticket; harmless for one that never queued, or left before, and possible out of turn."""
         with self._mutex:
             if ticket in self._line:
                 self._line.remove(ticket)

@@ -14,7 +14,7 @@ from caliber.storage.compile.plan import Plan
 from caliber.storage.compile.session import GRACE_S
 
 _OUTCOME_WAIT_S: Final = 10.0
-"""How long the outcome of a COMMIT that was cut off is asked for: a server takes about as long to restart."""
+"""How long the outcome of an interrupted COMMIT is queried: a server takes about as long to restart."""
 UNKNOWN_OUTCOME: Final = (
     "the connection broke while a transaction was being committed, and the server cannot be asked whether it was: look"
     " before you write it again, or write with an idempotency_key"
@@ -24,7 +24,7 @@ UNKNOWN_OUTCOME: Final = (
 def was_committed(
     pool: Pool | ExternalPool, plans: Mapping[str, Plan], xid: int, record: tuple[Any, ...] | None
 ) -> bool | None:
-    """Return whether a transaction was committed; None if nobody can say, or not within the call's deadline.
+    """Return whether a transaction was committed; None if unknown, or not known within the call's deadline.
 
     A server that crashed before it had written anything of a transaction to disk gives the same number to another one
     afterwards. So a number that was committed proves something only together with our change record.

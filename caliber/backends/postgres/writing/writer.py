@@ -42,18 +42,19 @@ from caliber.storage.write.unit_of_work import Query, RowChange, UnitOfWork
 T = TypeVar("T")
 
 _FOLLOWING_S: Final = GRACE_S / 2
-"""How long after a commit others are followed at least, whatever is left of the deadline."""
+"""Minimum time to follow others after a commit, whatever remains of the deadline."""
 _BACKOFF_S: Final = 0.002
 _SHARED_LOCK_MS: Final = 50
-"""How long those who share a transaction wait for a row: whoever needs it longer goes on alone."""
+"""Row lock timeout in a shared transaction: a request that needs longer runs alone."""
 _FAILED_REQUESTS_MAX: Final = 2
-"""How often a shared transaction is begun again without the one that failed, before each goes on alone."""
+"""How often a shared transaction is retried without the failed request, before each request runs alone."""
 _LEAST_MS: Final = 50
-"""What a statement may take even if the deadline is now: it bounds waiting, and what waits for nobody may finish."""
+"""Minimum statement timeout, even past the deadline: it bounds waiting, and a statement that does not wait may finish.
+"""
 
 
 def _waiting_for_rows(work: Callable[[UnitOfWork], T]) -> Callable[[UnitOfWork], T]:
-    """Return work that was overtaken once, and now keeps others from changing what it reads."""
+    """Return work that lost a race once, and now locks the rows it reads."""
 
     def again(uow: UnitOfWork) -> T:
         uow.lock_reads()
@@ -93,7 +94,7 @@ class Limits:
     lock_timeout_ms: int
 
     def within(self, deadline: float | None) -> tuple[str, str]:
-        """Return both limits as PostgreSQL takes them, no longer than what is left until ``deadline``."""
+        """Return both limits in PostgreSQL's form, no longer than the time until ``deadline``."""
         if deadline is None:
             return str(self.statement_timeout_ms), str(self.lock_timeout_ms)
         remaining_ms = max(1, int((deadline - time.monotonic()) * 1_000))
@@ -108,7 +109,7 @@ class Limits:
 
 
 class _Step:
-    """A piece of work that goes on in steps."""
+    """A unit of work that runs in steps."""
 
     __slots__ = ("_steps", "request", "unit")
 
@@ -189,7 +190,7 @@ class PostgresWriter(GroupWriter):
                 late = deadline is not None and time.monotonic() >= deadline
                 if not may_pass(error) or attempt >= most or late:
                     if isinstance(error, Conflict):
-                        self.apply_foreign_changes()  # who lost has the winner's news before trying again
+                        self.apply_foreign_changes()  # a loser gets the winner's changes before its retry
                     raise
             attempt += 1
             self.retried += 1
@@ -220,13 +221,13 @@ class PostgresWriter(GroupWriter):
             raise
 
     def _doubt(self, error: BaseException) -> None:
-        """Have memory read anew: a transaction of ours may stand that it has not heard of."""
+        """Make memory reload: a transaction of ours may be committed without its knowledge."""
         self._feed.distrust()
         if self.follower is not None:
             self.follower.missed(error)
 
     def _failed(self, batch: Batch, leader: Request, error: BaseException) -> None:
-        """Note what became of each request; who is left out had no part in it and goes back in line."""
+        """Record the outcome of each request; a request without one took no part and goes back in line."""
         unknown = error.args[:1] == (UNKNOWN_OUTCOME,)
         if batch.committed or unknown:
             for request in batch.trying:
@@ -235,13 +236,13 @@ class PostgresWriter(GroupWriter):
                     request.cut = batch.cut
                 request.done = True
             cause = error.__cause__ if unknown else None
-            # An interrupt of the thread stays one: only those who shared the transaction hear of its outcome instead.
+            # An interrupt concerns its own thread; the requests that shared the transaction get its outcome instead.
             leader.error = error if cause is None or isinstance(cause, CaliberError) else cause
         elif len(batch.requests) == 1:
             leader.error = error
             leader.done = True
         elif batch.ending and not isinstance(error, CaliberError):
-            # Nobody learned whether the COMMIT stands: who shared it must not write again.
+            # The outcome of the COMMIT is unknown: the requests that shared it must not run again.
             for request in batch.trying:
                 request.error = Unavailable(UNKNOWN_OUTCOME, reason="outcome unknown")
                 request.done = True
@@ -257,7 +258,7 @@ class PostgresWriter(GroupWriter):
                 request.alone = not request.done
 
     def _together(self, batch: Batch, deadline: float | None) -> bool:
-        """Run a batch in one transaction; whoever fails there is left to do it alone, where nobody fails with it."""
+        """Run a batch in one transaction; a request that fails there runs alone, where it fails no other."""
         for _ in range(_FAILED_REQUESTS_MAX):
             try:
                 return self._run(batch, deadline)
@@ -301,7 +302,7 @@ class PostgresWriter(GroupWriter):
                             self._cut_off(batch, xid, record, error)
                             others = True  # its position is not known: memory learns of it as of anybody else's
                         except BaseException as error:
-                            # Perhaps before the COMMIT was sent: what is still open ends with its connection.
+                            # Perhaps before the COMMIT was sent: an open transaction ends with its connection.
                             connection.close()
                             self._cut_off(batch, xid, record, error)
                             interrupt, others = error, True
@@ -326,7 +327,7 @@ class PostgresWriter(GroupWriter):
         return others
 
     def _work(self, connection: PgConnection, batch: Batch) -> list[RowChange]:
-        """Run each request; return what they changed, in the order in which they did: of a row the last state stays."""
+        """Run each request; return their changes in order: of a row the last state counts."""
         going: list[_Step] = []
         changes: list[RowChange] = []
         for request in batch.trying:
@@ -354,9 +355,9 @@ class PostgresWriter(GroupWriter):
     def _ask(
         self, connection: PgConnection, going: list[_Step], asked: list[tuple[Query, ...]]
     ) -> list[list[list[Row]] | None]:
-        """Send the statements of a step for all in one go; return the rows of each.
+        """Send the statements of a step for all requests in one go; return the rows of each.
 
-        First the first of each, in the order of their keys: whoever else locks these rows does so in the same order.
+        The first statement of each comes first, ordered by key: other transactions lock these rows in the same order.
         """
         if not going:
             return []
@@ -397,7 +398,7 @@ class PostgresWriter(GroupWriter):
     def _commit(
         self, connection: PgConnection, record: tuple[Any, ...] | None, messages: tuple[str, str] | None
     ) -> tuple[int, bool]:
-        """Record the changes, tell of them, ask whether others wrote meanwhile, and commit: one round trip."""
+        """Write the change record, notify, check for other writers, and commit: one round trip."""
         insert, foreign = self._statements["change.insert"], self._own["feed.foreign"]
         question = self._feed.question() if self.follower is not None else None
         notify = self._own["feed.notify"]
@@ -422,13 +423,13 @@ class PostgresWriter(GroupWriter):
         return sequence, others
 
     def _cut_off(self, batch: Batch, xid: int, record: tuple[Any, ...] | None, error: BaseException) -> None:
-        """Find out what became of a COMMIT whose answer never came. Raises: ``error`` when nothing was written."""
-        self._feed.distrust()  # whatever it is, memory has not heard of it
+        """Determine the outcome of a COMMIT whose answer never came. Raises: ``error`` if nothing was written."""
+        self._feed.distrust()  # whatever the outcome, memory has not got it
         stands = was_committed(self._pool, self._own, xid, record)
         if stands:
             return
         if stands is False:
-            batch.ending = False  # it is known: whoever shared it may write again
+            batch.ending = False  # it is known: the requests may run again
             raise error
         batch.cut = (xid, record, error)
         raise Unavailable(UNKNOWN_OUTCOME, reason="outcome unknown") from error
@@ -457,12 +458,12 @@ class PostgresWriter(GroupWriter):
             self._feed.claim(sequence, xid)
             self.follower.committed(sequence, changes)
         except BaseException as error:
-            self.follower.missed(error)  # it stands, and memory may not have heard of it
-            if not _timed_out(error):  # by a server that is silent to somebody else
+            self.follower.missed(error)  # it is committed, and memory may not have it
+            if not _timed_out(error):  # by a server that is silent to another process
                 raise
 
     def apply_foreign_changes(self) -> None:
-        """Let the follower read what others, or loads of ours, have written."""
+        """Let the follower apply commits of others, and loads of ours."""
         if self.follower is None:
             return
         try:
@@ -471,4 +472,4 @@ class PostgresWriter(GroupWriter):
         except Exception as error:
             if is_of_handler(error):
                 raise
-            self.follower.lost(error)  # our own commit stands, whatever became of following the others
+            self.follower.lost(error)  # our own commit is done, whether or not following the others succeeded

@@ -29,7 +29,7 @@ SYNCHRONOUS = "FULL"
 
 
 VFS: str | None = None
-"""Which of SQLite's own ways to the disk files go; tests put one there that forgets what was not synced."""
+"""The SQLite VFS to use; tests set one that loses unsynced writes."""
 
 
 def file_state(path: str) -> FileState:
@@ -87,7 +87,7 @@ class SqliteConnection(Calls):
         self._options = options
         self.closed = False
         self.files: FileNames | None = None
-        """The names of the store's files, where somebody looks after them."""
+        """The names of the store's files, if they are monitored."""
         self.raw: Any = None
         with self.turn():
             self._open(memory_name, create=create, read_only=read_only)
@@ -199,7 +199,7 @@ class SqliteConnection(Calls):
         return rows[0][0] if rows else None
 
     def commit(self) -> None:
-        """End a transaction so that it stands. Raises: Unavailable, also when it stands in a file without a name."""
+        """Commit. Raises: Unavailable, also when the commit went to an unlinked file."""
         if self.files is None:
             self.command("COMMIT")
         else:
@@ -209,10 +209,10 @@ class SqliteConnection(Calls):
 
     @managed
     def transaction(self, begin: str = "BEGIN IMMEDIATE") -> Iterator[None]:
-        """Commit what is done meanwhile, or nothing of it when it fails; whoever ended it by himself has done so."""
+        """Commit, or roll back on an error, unless the block has ended the transaction itself."""
         around = self.in_transaction  # then it cannot begin, and undoing the other is not ours
         try:
-            self.command(begin)  # an interrupt of who waits for the lock comes when it was given
+            self.command(begin)  # an interrupt of a waiting thread may come after it got the lock
             yield
             if self.in_transaction:
                 self.commit()
@@ -234,7 +234,7 @@ class SqliteConnection(Calls):
                     self.raw.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(stays))
                 self.raw.close(True)
         except apsw.ConnectionClosedError:
-            return  # it was closed before, and who closed it was interrupted
+            return  # it was closed before, by a thread that was interrupted
         except apsw.Error as error:
             raise translate(error, self._options.shown) from error
 

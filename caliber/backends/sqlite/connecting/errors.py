@@ -49,11 +49,11 @@ _MISSING: Final = ("no such table", "no such column", "has no column named")
 
 
 FAILURES: Final = (apsw.Error, UnicodeError, OverflowError, TypeError)
-"""What apsw raises: its own errors, and Python's for texts and numbers that it cannot pass on."""
+"""Exceptions of apsw: its own, and Python's for texts and numbers that it cannot pass on."""
 
 
 def translate(error: Exception, store: str, of: str = "") -> CaliberError:
-    """Return the error of ours for one of apsw's; never with row values in it. ``of`` names what was asked for."""
+    """Return CALIBER's error for one of apsw's; it never contains row values. ``of`` names the operation."""
     if isinstance(error, UnicodeDecodeError):
         relation = of.partition(".")[0]
         where = f"a text of {relation}" if relation else "a text"

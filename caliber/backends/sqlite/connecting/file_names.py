@@ -28,7 +28,7 @@ Identity = tuple[int, int]
 
 
 def _status(path: str) -> os.stat_result | None:
-    """Return the status of a file, or None where there is none. Raises: OSError."""
+    """Return the status of a file, or None if it is missing. Raises: OSError."""
     try:
         return Path(path).stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -44,16 +44,16 @@ class FileNames:
     """The files of one store, as they were when it was opened."""
 
     def __init__(self, path: str) -> None:
-        """Look at a store's file, before it is opened. What is beside it is looked at when it is used."""
+        """Check a store's file before it is opened. The log and its index are checked when they are used."""
         self._path = path
         self._own: Identity | None = None
         self._filled = False
-        with contextlib.suppress(OSError):  # opening it says what is wrong
+        with contextlib.suppress(OSError):  # opening it reports the fault
             status = _status(path)
             self._own = _identity(status)
             self._filled = status is not None and status.st_size > 0
-        # The log of a link is beside what it points to.
-        base = os.path.realpath(path)  # as SQLite resolves it, and it says so itself when links go round in circles
+        # The log of a symbolic link is beside its target.
+        base = os.path.realpath(path)  # as SQLite resolves it, which reports cyclic links itself
         self._log = f"{base}-wal"
         self._beside: dict[str, Identity] = {}
         self._names = (self._log, f"{base}-shm")
@@ -75,7 +75,7 @@ class FileNames:
                 elif name in self._beside:
                     raise self._lost(name, GONE)
         except OSError:
-            return  # who may not look learns nothing of names; what is wrong with the files SQLite says
+            return  # without the right to look names cannot be checked; SQLite reports faults of the files
 
     def log_is_anothers(self) -> bool:
         """Return whether another store's log has the name of ours: it is not ours to remove."""

@@ -24,7 +24,7 @@ _PAGES_BEFORE: Final = slice(16, 20)
 
 
 class FileState(enum.Enum):
-    """The content of a file, as far as its first bytes tell."""
+    """State of a file, judged by its first bytes."""
 
     MISSING = "nothing there, or nothing that can be read"
     EMPTY = "no bytes"
@@ -51,7 +51,7 @@ def state_of(path: str, vfs: str | None) -> FileState:
 
 
 def _was_empty(path: str, vfs: str | None) -> bool:
-    """Return whether the journal of a file tells that the file was empty before its transaction."""
+    """Return whether the file was empty before the transaction that its journal belongs to."""
     try:
         journal = _head_of(f"{path}-journal", vfs, _PAGES_BEFORE.stop)
     except apsw.Error:

@@ -45,7 +45,7 @@ def _forked() -> Unavailable:
 
 
 class Inherited:
-    """Stands in a forked child for a connection of the parent."""
+    """Replacement, in a forked child, for a connection of the parent."""
 
     def __getattr__(self, name: str) -> NoReturn:
         raise _forked()
@@ -66,7 +66,7 @@ class Calls:
     def __init__(self, fork_wait_ms: int) -> None:
         self.fork_wait_ms = fork_wait_ms
         self.lock = threading.RLock()
-        """Whoever forks within a call of its own waits for the others only."""
+        """A thread that forks within its own call waits for the others only."""
         forks.add(self)
 
     def turn(self) -> threading.RLock:
@@ -151,9 +151,9 @@ class Forks:
         self._quiet = quiet
 
     def in_parent(self) -> None:
-        """Let calls go on."""
+        """Let calls continue."""
         if not self._depth:
-            return  # what was before it was interrupted
+            return  # the state before it was interrupted
         self._depth -= 1
         if not self._depth:
             self._quiet = False
@@ -165,7 +165,7 @@ class Forks:
         self._one.release()
 
     def in_child(self) -> None:
-        """Leave the parent's connections alone for good, and have SQLite begin anew."""
+        """Abandon the parent's connections for good, and make SQLite start afresh."""
         if self._pid == os.getpid():
             return
         self._pid = os.getpid()
@@ -186,7 +186,7 @@ class Forks:
 
 
 def _begin_anew() -> None:
-    """Have SQLite take files for others than those it knows. Raises: MissingRequired, apsw.Error."""
+    """Give files new identities for SQLite. Raises: MissingRequired, apsw.Error."""
     calls = files.system_calls()
     files.set_mark(int.from_bytes(os.urandom(8), "little"))
     system = apsw.VFS("caliber-fork", "unix")

@@ -103,7 +103,7 @@ class SqliteEraser:
             return []
         self._let_readers_go()
         with self._exclusive() as connection:
-            # Leaving WAL takes a file that nobody else has open, and removes the log.
+            # Leaving WAL mode needs exclusive access to the file, and removes the log.
             try:
                 alone = connection.pragma("journal_mode = DELETE") == "delete"
             except StorageError as error:
@@ -151,7 +151,7 @@ def _pieces(file: Path) -> Iterator[bytes]:
 
 
 def _overwrite(file: Path) -> None:
-    """Write zeros over a file, then remove it: nobody opens it by its name meanwhile."""
+    """Write zeros over a file, then remove it: no process opens it by its name meanwhile."""
     doomed = file.with_name(f"{file.name}.purged")
     file.rename(doomed)
     with doomed.open("r+b") as handle:

@@ -127,20 +127,20 @@ class SqliteMaintenance:
     @contextmanager
     def snapshot(self) -> Iterator[SqliteSnapshot]:
         with self._reading() as connection:
-            # A process that does not know the newest schema would leave out what is new.
+            # A process that does not know the newest schema would leave out new relations.
             check_allowed(connection, self._options.shown, "schema_version")
             yield SqliteSnapshot(connection, self._options.shown)
 
     def copy_to(self, path: Path, progress: Progress) -> tuple[str, int]:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         with self._reading() as connection:
-            # A transaction that has read keeps its boundary while pages are copied, whoever writes meanwhile.
+            # A transaction that has read keeps its boundary while pages are copied, whatever other processes write.
             whole = SqliteSnapshot(connection, self._options.shown)
             copy_pages(connection.raw, path, progress, self._options.fork_wait_ms)
         check_file(path, self._options.fork_wait_ms)
         return whole.epoch, whole.sequence
 
-    # --- what is declared ------------------------------------------------------------------------
+    # --- declared memories ------------------------------------------------------------------------
 
     def table(self, name: str) -> str:
         return DIALECT.table(name)
@@ -212,7 +212,7 @@ def copy_pages(source: apsw.Connection, path: Path, progress: Progress, fork_wai
     try:
         with calls.connected(path, apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE) as target:
             pour(source, target, calls, "copying", progress)
-            # A file of its own needs no log beside it.
+            # A single file needs no log beside it.
             with calls.turn():
                 target.execute("PRAGMA journal_mode = DELETE").fetchall()
         handle = os.open(path, os.O_RDONLY)
@@ -234,13 +234,13 @@ def pour(
 ) -> None:
     """Copy every page of ``source`` over ``target``, in one transaction of the target, in turns of ``calls``.
 
-    ``check`` is called when nobody else can write there any more, and nothing is written yet: what it raises ends it.
+    ``check`` is called when no other process can write there any more, and nothing is written yet: its error aborts.
     """
     with calls.turn():
         backup = target.backup("main", source, "main")
     try:
         while not backup.done:
-            # Before each step: the last one commits, and whoever gives up in the report must find nothing done.
+            # Before each step: the last one commits, and a callback that raises must find nothing done.
             progress(stage, backup.page_count - backup.remaining, max(1, backup.page_count))
             if check is not None:
                 with calls.turn():

@@ -61,7 +61,7 @@ def restore(
     clock_us: Callable[[], int],
     progress: Progress,
 ) -> str:
-    """Make a store what a backup says; return its new epoch.
+    """Replace a store with a backup; return its new epoch.
 
     Raises: Conflict for a store with records unless ``replace``; StorageError for a backup that is damaged;
         SchemaMismatch, Unavailable. The store is then as it was.
@@ -116,7 +116,7 @@ def _clear(beside: Path) -> None:
 
 
 def _put(beside: Path, target: Path, options: OpenOptions) -> None:
-    """Give a file that is whole its name. Raises: Conflict when somebody made a store there meanwhile."""
+    """Rename a complete file to its final name. Raises: Conflict if a store was created there meanwhile."""
     blank = target.exists() and is_blank(target, options)
     try:
         if blank or not target.exists():
@@ -183,7 +183,7 @@ def _copy(made: OpenOptions, source: Path, clock_us: Callable[[], int], progress
 
 def _load(made: OpenOptions, archive: Archive, clock_us: Callable[[], int], progress: Progress) -> None:
     with _connected(made, create=True) as connection:
-        connection.command("PRAGMA synchronous = OFF")  # until it is whole, nobody misses it
+        connection.command("PRAGMA synchronous = OFF")  # until it is complete, the old one serves
         baseline(connection, clock_us(), ())
         with connection.transaction():
             for declared in archive.catalog.declared_relations:
@@ -207,7 +207,7 @@ def _load(made: OpenOptions, archive: Archive, clock_us: Callable[[], int], prog
 
 
 def _verify(connection: SqliteConnection, archive: Archive, progress: Progress) -> None:
-    """Raise StorageError unless what stands there now is what was backed up."""
+    """Raise StorageError unless the restored rows equal those of the backup."""
     whole = SqliteSnapshot(connection, "the restored store")
     done = 0
     for relation in dump_relations(archive.catalog):
@@ -220,7 +220,7 @@ def _verify(connection: SqliteConnection, archive: Archive, progress: Progress) 
 
 
 def _renew(made: OpenOptions, last: int, clock_us: Callable[[], int]) -> str:
-    """Begin a new epoch: whoever followed the store that it replaces reads everything anew."""
+    """Begin a new epoch, which makes every follower of the replaced store reload."""
     epoch = str(uuid.uuid4())
     with _connected(made) as connection:
         sequence = max(last, int(connection.run(_LAST, ())[0][0])) + _LEAP
@@ -247,6 +247,6 @@ def _take_over(made: OpenOptions, options: OpenOptions, check: Callable[[], None
     with _connected(options) as target, _connected(made) as source:
         if target.pragma("journal_mode") != "wal":
             target.command("PRAGMA journal_mode = WAL")
-        # Records may have come since it was looked at first.
+        # Records may have been added since the first check.
         pour(source.raw, target.raw, target, "taking over", progress, check)
         target.command("PRAGMA wal_checkpoint(TRUNCATE)")

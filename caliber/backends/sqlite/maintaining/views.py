@@ -59,7 +59,7 @@ _SPELLING: Final = _Spelling()
 
 
 def create(connection: SqliteConnection, limit: int) -> list[str]:
-    """Make the views anew, inside the caller's transaction; return their names. Raises: Conflict."""
+    """Recreate the views inside the caller's transaction; return their names. Raises: Conflict."""
     drop(connection)
     rows = connection.command("SELECT name FROM sqlite_schema")
     existing = {row[0] for row in rows}
@@ -72,7 +72,7 @@ def create(connection: SqliteConnection, limit: int) -> list[str]:
 
 
 def drop(connection: SqliteConnection) -> list[str]:
-    """Remove our views, and nobody else's; return their names."""
+    """Remove CALIBER's views only; return their names."""
     rows = connection.command(f"SELECT name FROM sqlite_schema WHERE type = 'view' AND instr(sql, '/* {MARK}') > 0")
     for (name,) in rows:
         connection.command(f"DROP VIEW {quote(name)}")

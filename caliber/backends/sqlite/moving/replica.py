@@ -149,7 +149,7 @@ class SqliteReplica:
         self.shown = self._options.shown
 
     def close(self) -> None:
-        """Its connections end with what they are used for."""
+        """Its connections are closed after each use."""
 
     # --- connections -----------------------------------------------------------------------------
 
@@ -160,7 +160,7 @@ class SqliteReplica:
         options = dataclasses.replace(self._options, path=str(file))
         connection = SqliteConnection(options, Counter(), memory_name="", create=create)
         try:
-            # A copy takes rows one relation after the other, whatever they refer to.
+            # A copy inserts one relation after the other, in any order of references.
             connection.command("PRAGMA foreign_keys = OFF")
             if create:
                 connection.command("PRAGMA journal_mode = WAL")
@@ -259,7 +259,7 @@ class SqliteReplica:
             connection.command("PRAGMA user_version = 0")
             connection.command(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.command("COMMIT")
-            # The file alone goes on: nothing may be left beside it.
+            # The file must stand alone: no log may remain beside it.
             connection.command("PRAGMA wal_checkpoint(TRUNCATE)")
         if not self._file.exists():
             clear_beside(self._file)
@@ -316,7 +316,7 @@ class SqliteReplica:
         _remove(self._file)
 
     def _is_store(self) -> bool:
-        """Return whether the file is a store of ours, or what a cut short creation left, and nobody else's."""
+        """Return whether the file is a CALIBER store, or the remains of an interrupted creation."""
         if not self._file.stat().st_size:
             return True
         try:
@@ -328,7 +328,7 @@ class SqliteReplica:
 
 
 def _remove(file: Path) -> None:
-    # The file first: what is left beside it belongs to nothing then, and the next creation may meet it.
+    # The file first: its leftovers then belong to no file, and the next creation may find them.
     file.unlink(missing_ok=True)
     clear_beside(file)
     sync_folder(file.parent)

@@ -54,7 +54,7 @@ _TOKENIZER = "ascii tokenchars '" + _SIGNS.replace("'", "''") + "'"
 
 
 def create_texts(name: str) -> tuple[str, ...]:
-    """Return the statements that make the tables of one relation's index; ``name`` is what they begin with."""
+    """Return the statements that create the tables of one relation's index; ``name`` is their prefix."""
     tokenizer = _TOKENIZER.replace("'", "''")
     options = f"tokens, content='', contentless_delete=1, tokenize='{tokenizer}'"
     return (
@@ -66,7 +66,7 @@ def create_texts(name: str) -> tuple[str, ...]:
 
 
 def drop_texts(name: str) -> tuple[str, ...]:
-    """Return the statements that remove what ``create_texts`` made, as far as it is there."""
+    """Return the statements that drop the tables of ``create_texts``, if they exist."""
     return tuple(f"DROP TABLE IF EXISTS {name}{part}" for part in ("_places", "_words", "", "_entry"))
 
 
@@ -80,7 +80,7 @@ _ASK = Plan("text.state", "SELECT analyzer, complete, memories FROM text_state",
 _BEGIN = Plan("text.begin", "INSERT INTO text_state VALUES (1, ?1, 0, ?2, ?3)", ("analyzer", "build", "memories"))
 _BUILT_BY = Plan("text.built_by", "SELECT 1 FROM text_state WHERE build = ?1", ("build",))
 _FINISH = Plan("text.finish", "UPDATE text_state SET complete = 1, build = NULL WHERE build = ?1", ("build",))
-# Whoever is building an index that somebody else left a text out of must not call it complete.
+# A build must not be marked complete if another process left out a text.
 _SPOIL = Plan("text.spoil", "UPDATE text_state SET complete = 0, build = NULL", ())
 
 
@@ -147,7 +147,7 @@ class StepWords:
         kept = f"UPDATE text_state SET memories = {step.kept}"
         if step.records is None:
             return (kept,)
-        # A build that is under way may not know what it is searched by now.
+        # A running build may not know the new searched fields.
         some = f"EXISTS (SELECT 1 FROM {quote(step.records)})"
         state = f"{kept}, complete = complete AND NOT {some}, build = iif({some}, NULL, build)"
         return (*create_texts(step.table), state)
@@ -161,7 +161,7 @@ class FullTextWriter:
     """Keeps the index in the transactions of one writer."""
 
     def __init__(self, texts: Sequence[Relation]) -> None:
-        """``texts`` are all that an index may hold: what it does hold is asked of the store."""
+        """``texts`` are all relations that an index may cover; the store records which it does."""
         self._texts = {relation.name: relation for relation in texts}
         self._indexer_of: IndexerOf = _nobody
         self._sequence = -1
@@ -169,12 +169,12 @@ class FullTextWriter:
         self._indexer: TextIndexer | None = None
 
     def keep(self, indexer_of: IndexerOf) -> None:
-        """Say who makes entries; what is known of the index is asked anew."""
+        """Set the indexer; the state of the index is read again."""
         self._indexer_of = indexer_of
         self._sequence = -1
 
     def forget(self) -> None:
-        """Ask anew at the next write, whatever came between."""
+        """Read the state again at the next write, whatever happens in between."""
         self._sequence = -1
 
     def written(self, connection: SqliteConnection, sequence: int, changes: Sequence[RowChange]) -> None:
@@ -185,7 +185,7 @@ class FullTextWriter:
         self._sequence = sequence
         if self._state is None:
             return
-        # The last change of a row is what it says now.
+        # The last change of a row is its present content.
         texts = self._texts
         last = {(change.relation.name, change.row[0]): change for change in changes if change.relation.name in texts}
         if not last:
@@ -288,7 +288,7 @@ class SqliteFullText:
             while True:
                 with self._transaction() as connection:
                     if not (connection.run(_EXISTS, ()) and connection.run(_BUILT_BY, (build,))):
-                        return held  # somebody else dropped it, builds another, or wrote what this one does not know
+                        return held  # another process dropped or rebuilds it, or wrote unknown texts
                     rows = connection.run(self._plans[relation.name].page, (last, _BATCH_ROWS))
                     indexed = [row for row in rows if indexer.digest(relation, row) is not None]
                     _index(connection, indexer, relation, indexed)
