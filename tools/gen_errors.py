@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import sys
 import textwrap
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -66,6 +67,7 @@ class Collector:
         self._made_in: dict[str, set[Path]] = {}
         """The modules of functions that pass a parameter on, by the name of the function."""
         self._defined: dict[Path, set[str]] = {}
+        self._assignments: dict[Function, dict[str, list[ast.expr]]] = {}
         classes: list[tuple[str, ast.ClassDef]] = []
         for path in sorted(root.rglob("*.py")):
             room = path.relative_to(root).parts[0].removesuffix(".py")
@@ -120,15 +122,24 @@ class Collector:
             for error in errors:
                 self._reached(room, path, error, argument, function)
 
+    def _assigned(self, function: Function) -> dict[str, list[ast.expr]]:
+        """Return the values that a function assigns, by the name of the variable."""
+        if function not in self._assignments:
+            found = self._assignments[function] = defaultdict(list)
+            for node in ast.walk(function):
+                if isinstance(node, ast.Assign):
+                    for name in {getattr(each, "id", "") for each in node.targets}:
+                        found[name].append(node.value)
+        return self._assignments[function]
+
     def _reached(self, room: str, path: Path, error: str, argument: ast.AST, function: Function | None) -> None:
         for text in template(argument):
             if " " in text.strip():
                 self.messages.add((room, error, " ".join(text.split())))
         if not isinstance(argument, ast.Name) or function is None:
             return
-        for node in ast.walk(function):
-            if isinstance(node, ast.Assign) and argument.id in [getattr(each, "id", "") for each in node.targets]:
-                self._reached(room, path, error, node.value, None)
+        for value in self._assigned(function).get(argument.id, ()):
+            self._reached(room, path, error, value, None)
         parameters = [*function.args.posonlyargs, *function.args.args]
         shift = sum(parameter.arg in ("self", "cls") for parameter in parameters[:1])
         for at, parameter in enumerate((*parameters, *function.args.kwonlyargs)):

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from support.configs import USER
 from support.drawn import needs
+from support.evidence import share
 from support.memories import FACT
 from support.providers import CountingEmbeddings
 
@@ -208,7 +209,7 @@ WAYS: tuple[tuple[dict[str, Any], bool], ...] = (
 def test_a_window_is_that_of_memory_however_it_is_configured(store: Any) -> None:
     # design, section 5: the text of the resident window, while fewer than candidates_max records match
     tasks = Tasks(opened(store, "backend"))
-    for at, (options, recalled) in enumerate(WAYS):
+    for at, (options, recalled) in [(0, WAYS[0]), *share([*enumerate(WAYS)][1:], 3)]:
         stored, resident = opened(store, "backend", **options), opened(store, "resident", **options)
         everybody = options.get("recall__from") == "tenant"
         handles = stored.acting_as(READER), resident.acting_as(READER)

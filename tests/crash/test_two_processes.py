@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from support.configs import USER
-from support.evidence import record, scale
+from support.evidence import record, scale, share
 from support.workload import settings_for
 
 import caliber
@@ -107,7 +107,7 @@ ENDINGS = {
 }
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("ending", share(ENDINGS, 2))
 def test_what_was_written_behind_is_on_disk_at_the_end(ending: str, tmp_path: Path) -> None:
     # design section 4: flush() and close() drain it; so does the end of a program that forgot to
     settings = settings_for(str(tmp_path / "store.db"))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support import fuzzing, native_builds
+from support.evidence import share
 
 pytestmark = pytest.mark.skipif(native_builds.COMPILER is None, reason="needs a C compiler")
 
@@ -252,7 +253,9 @@ def test_without_a_mutant_nothing_is_found(room: str, built: Built, tmp_path: Pa
     assert built.run(tmp_path, room, []).returncode == 0
 
 
-@pytest.mark.parametrize(("file", "mutant"), [(file, mutant) for file, some in MUTANTS.items() for mutant in some])
+@pytest.mark.parametrize(
+    ("file", "mutant"), share(((file, mutant) for file, some in MUTANTS.items() for mutant in some), 3)
+)
 def test_a_mutant_is_found(file: str, mutant: str, built: Built, tmp_path: Path) -> None:
     if not native_builds.runs_here(file):
         pytest.skip("this machine does not run the file with the fault")

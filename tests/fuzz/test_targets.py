@@ -199,7 +199,7 @@ FAULTS: dict[str, tuple[str, Change, str]] = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", evidence.share(FAULTS, 3))
 def test_a_planted_fault_is_found(fault: str, built: Built, tmp_path: Path) -> None:
     name, change, said = FAULTS[fault]
     if not native_builds.runs_here(change[0]):

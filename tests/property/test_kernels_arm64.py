@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support import arm64
+from support.evidence import share
 from support.native_builds import Change
 from support.remote import ARGUMENTS, FIELDS, FUNCTIONS
 from support.vector_kernels import row_sums, score_bounds
@@ -176,14 +177,13 @@ MUTANTS: dict[str, tuple[str, Change] | tuple[str, Change, str]] = {
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of what kernels are built from, compiled once, so that a fault costs the one file it is in.
+    """A copy of what kernels are built from, compiled in one folder, so that a fault costs the one file it is in.
 
     Not optimised: that a fault is seen does not depend on it, and compiling is what takes the time here.
     """
     folder = tmp_path_factory.mktemp("arm64")
     shutil.copytree(arm64.ROOT / "csrc", folder / "csrc")
     shutil.copy(arm64.ROOT / "CMakeLists.txt", folder)
-    arm64.compile_kernels(folder / "build", root=folder, build_type="Debug")
     return folder
 
 
@@ -195,7 +195,10 @@ def planted(request: pytest.FixtureRequest, checkout: Path) -> Iterator[tuple[di
     text = source.read_text(encoding="utf-8")
     assert text.count(old) == 1, f"{name} has {text.count(old)} times {old!r}"
     source.write_text(text.replace(old, new), encoding="utf-8")
-    remote = arm64.emulated(arm64.compile_kernels(checkout / "build", root=checkout), arm64.CPU_OF[path])
+    program = arm64.kept_program(
+        checkout, lambda: arm64.compile_kernels(checkout / "build", root=checkout, build_type="Debug")
+    )
+    remote = arm64.emulated(program, arm64.CPU_OF[path])
     try:
         yield arm64.kernels_on(remote, path), said[0] if said else None
     finally:
@@ -203,7 +206,7 @@ def planted(request: pytest.FixtureRequest, checkout: Path) -> Iterator[tuple[di
         source.write_text(text, encoding="utf-8")
 
 
-@pytest.mark.parametrize("planted", MUTANTS, indirect=True)
+@pytest.mark.parametrize("planted", share(MUTANTS, 3), indirect=True)
 def test_a_planted_fault_is_seen(planted: tuple[dispatch.Native, str | None]) -> None:
     native, said = planted
     with pytest.raises(AssertionError, match=said):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.evidence import share
 from support.instruction_sets import COMPILED, EVERY, LOCAL, running_on, searched
 from support.native_builds import COMPILER, build, on_path
 
@@ -263,7 +264,7 @@ def test_the_kernels_built_for_mutants_are_right_without_one(path: str, unchange
 
 
 @needs_compiler
-@pytest.mark.parametrize("name", MUTANTS)
+@pytest.mark.parametrize("name", share(MUTANTS, 3))
 def test_a_planted_fault_is_seen(name: str, unchanged: Path, tmp_path: Path) -> None:
     change = MUTANTS[name]
     if "avx2" in change[0] and "avx2" not in LOCAL:

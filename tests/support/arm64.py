@@ -13,6 +13,8 @@ import platform
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -20,6 +22,7 @@ import pytest
 
 from caliber._native import ffi
 from caliber.kernels import dispatch
+from support.native_builds import KEPT_S
 from support.remote import ROOT, Remote, calls_h
 
 COMPILER = "aarch64-linux-gnu-gcc"
@@ -41,6 +44,7 @@ def _tool(name: str) -> str | None:
     return shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
 
 
+KEPT = ROOT / "build" / "arm64-tests"
 MISSING = _missing()
 SKIPPED = bool(MISSING) and not os.environ.get(REQUIRED)
 
@@ -102,18 +106,26 @@ def kernels(path: str) -> dispatch.Native:
 
 @cache
 def _program() -> Path:
-    """Compile once for all processes and for all runs until a source changes."""
+    return kept_program(ROOT, lambda: compile_kernels(KEPT / "cmake"))
+
+
+def kept_program(root: Path, make: Callable[[], Path]) -> Path:
+    """Return the program of the sources in ``root`` that ``make`` compiles, once for all processes and all runs.
+
+    Programs that no run has used for a week are removed.
+    """
     _insist()
-    sources = [*(ROOT / "csrc").rglob("*.[ch]"), *(ROOT / "tests" / "native").iterdir(), ROOT / "CMakeLists.txt"]
+    sources = [*(root / "csrc").rglob("*.[ch]"), *(ROOT / "tests" / "native").iterdir(), root / "CMakeLists.txt"]
     texts = [path.read_bytes() for path in sorted(sources)]
-    state = hashlib.sha256(b"".join([calls_h().encode(), *texts])).hexdigest()[:16]
-    folder = ROOT / "build" / "arm64-tests"
-    folder.mkdir(parents=True, exist_ok=True)
-    kept = folder / f"remote-{state}"
-    with (folder / "lock").open("w") as lock:
+    state = hashlib.sha256(b"".join([calls_h().encode(), str(root == ROOT).encode(), *texts])).hexdigest()[:16]
+    KEPT.mkdir(parents=True, exist_ok=True)
+    kept = KEPT / f"remote-{state}"
+    with (KEPT / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not kept.exists():
-            for old in folder.glob("remote-*"):
+        for old in KEPT.glob("remote-*"):
+            if old.stat().st_mtime < time.time() - KEPT_S:
                 old.unlink()
-            shutil.copy(compile_kernels(folder / "cmake"), kept)
+        if not kept.exists():
+            shutil.copy(make(), kept)
+        os.utime(kept)
     return kept

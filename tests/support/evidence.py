@@ -9,12 +9,15 @@ import os
 import platform
 import re
 import textwrap
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import apsw
 
 import caliber
+
+T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "evidence"
@@ -28,6 +31,11 @@ def soaking() -> bool:
 def scale(small: int, full: int) -> int:
     """Return the number for this run."""
     return full if soaking() else small
+
+
+def share(cases: Iterable[T], of: int) -> list[T]:
+    """Return every case at full scale, else one in ``of``: so many seeds in a row return each case once."""
+    return list(cases)[0 if soaking() else seed() % of :: 1 if soaking() else of]
 
 
 def seed() -> int:

@@ -15,6 +15,8 @@ QUESTION = re.compile(
     re.IGNORECASE,
 )
 """The beginnings that name nothing; ``Return what …`` has a clause in the place of a result's name."""
+ASKING = re.compile(rf"[\"']\\?\s*{QUESTION.pattern}", re.IGNORECASE)
+"""The text of a file in which such a docstring may be: others, nearly all, are not parsed."""
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -23,7 +25,8 @@ def question_docstrings(root: Path) -> list[str]:
     return [
         f"{path.relative_to(root)}:{getattr(node, 'name', 'module')}"
         for path in sorted(root.rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_bytes()))
+        if ASKING.search(text := path.read_text(encoding="utf-8"))
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, DOCUMENTED) and QUESTION.match(ast.get_docstring(node) or "")
     ]
 

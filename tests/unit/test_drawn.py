@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.drawn import ALIKE, LACKS, NAMES, drawn
+from support.evidence import share
 
 TESTS = Path(__file__).resolve().parents[1]
 Collected = Callable[..., Counter[tuple[str, str]]]
@@ -112,6 +113,17 @@ def test_every_seed_draws_and_over_seeds_each_test_meets_each_database(monkeypat
         assert set(share) == set(NAMES)
         assert min(share.values()) > 35
     assert all(each == set(NAMES) for each in met.values())
+
+
+def test_seeds_in_a_row_share_the_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+    met: list[int] = []
+    for number in range(41, 44):
+        monkeypatch.setenv("CALIBER_SEED", str(number))
+        assert len(share(range(10), 3)) in (3, 4)
+        met += share(range(10), 3)
+    assert sorted(met) == list(range(10))
+    monkeypatch.setenv("CALIBER_SOAK", "1")
+    assert share(range(10), 3) == list(range(10))
 
 
 def test_what_is_not_alike_is_not_drawn() -> None:
