@@ -72,7 +72,7 @@ def load_source(
         pass  # a memory that is gone takes no records, though another one may have its name
     maker = Maker(engine.clock.now_us(), engine.estimator)
     owners = tuple(kinds_of(engine.store.catalog))
-    batches = batches_of(relation, source, maker, _spaces(engine), owners)
+    batches = batches_of(relation, source, maker, _spaces(engine), owners, engine.store.catalog.kinds)
 
     def in_time(stage: str, done: int, total: int | None) -> None:
         check("rows were loaded; none was kept")

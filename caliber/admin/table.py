@@ -294,6 +294,10 @@ class Table(TableReader):
         """Raise InvalidValue, ConstraintViolation for a column that does not go with the others (C-041, C-047)."""
         stored = dict(zip(self._plans.codec.names, row, strict=True))
         check_rules(self._relation, stored)
+        for column in self._relation.columns:
+            kind = stored[column.name] if column.open and not column.declared else None
+            if kind is not None and kind not in (kinds := self._engine.store.catalog.kinds):
+                raise InvalidValue(field=column.name, reason=f"is no kind of record; there are {', '.join(kinds)}")
         wrong = wrong_hash(self._relation, stored)
         if wrong is not None:
             raise ConstraintViolation(constraint=wrong.column, reason=f"it is {reason_of(self._relation, wrong)}")

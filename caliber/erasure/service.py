@@ -77,7 +77,7 @@ class Forgetting:
         """Erase a subject. Raises: as ``Caliber.forget``."""
         self._check_rights("forget")
         if entity is not None:
-            entity = arguments.as_reference(entity, "entity")
+            entity = arguments.as_reference(entity, "entity", self._engine.store.catalog.by_name)
         wanted = Wanted(Subject.of(entity, texts), even_if_shared=even_if_shared)
         return self._run(ErasureKind.SUBJECT, wanted, dry_run, wait_ms, scrub_log)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
 from enum import StrEnum
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from caliber.model.access import Principal, PrincipalKind
 from caliber.model.agents import AgentRole, LockToken
 from caliber.model.errors import DTypeError, InvalidValue, RequiredFieldMissing
-from caliber.model.references import EntityRef, EntityType
+from caliber.model.references import EntityRef, EntityType, kind_named
 from caliber.model.time import CheckedClock, Clock, SystemClock, from_us, parse_duration_ms, to_us
 from caliber.model.trajectory import TTL, ToolCall, TTLKind
 
@@ -245,14 +245,18 @@ def as_instant(value: Any, field: str) -> datetime | None:
     return value if type(value) is datetime else from_us(instant_us)
 
 
-def as_reference(value: Any, field: str) -> EntityRef:
+def as_reference(value: Any, field: str, kinds: Collection[str] = ()) -> EntityRef:
     """Return an EntityRef whose type and id are ones; both may be given as their text.
+
+    ``kinds`` are names of relations that it may name beside the members of EntityType.
 
     Raises: DTypeError, InvalidValue.
     """
     if not isinstance(value, EntityRef):
         raise DTypeError(field=field, expected="EntityRef(EntityType.…, id)", got=type(value).__name__)
-    kind = as_enum(value.entity_type, EntityType, f"{field}.entity_type")
+    named: Any = value.entity_type
+    known = isinstance(named, str) and named in kinds
+    kind = kind_named(named) if known else as_enum(named, EntityType, f"{field}.entity_type")
     return EntityRef(kind, as_uuid(value.id, f"{field}.id"))
 
 

@@ -60,7 +60,7 @@ USERS: Final = uuid.UUID("6c1d1f0e-3f0a-5c55-9a53-6a1c7e0b9d42")
 class EntityRef:
     """A typed pointer to any record, agent or user. Source: C-017."""
 
-    entity_type: EntityType
+    entity_type: EntityType | str
     id: uuid.UUID
 
     @classmethod

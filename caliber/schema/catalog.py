@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from caliber.model.errors import StorageError
+from caliber.model.references import EntityType
 from caliber.schema.memories import BUILT_IN as BOUND
 from caliber.schema.memories import MemoryBinding, built_in
 from caliber.schema.relation import ForeignKey, Relation
@@ -40,6 +41,11 @@ class Catalog:
     def declared_relations(self) -> tuple[Relation, ...]:
         """The relations of the declared memories."""
         return tuple(memory.relation for memory in self.memories.values())
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of records that a reference may name: those of every store, and its own relations."""
+        return tuple(dict.fromkeys((*(kind.value for kind in EntityType), *self.by_name)))
 
     def binding(self, relation: str) -> MemoryBinding:
         """Return the memory whose records a relation of the store holds."""

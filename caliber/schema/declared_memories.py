@@ -286,7 +286,7 @@ def _relation_of(memory: MemoryType, code: int, plural: str) -> Relation:
             RecordHash("content_hash", tuple(item.name for item in columns if item.declared)),
         ),
         erase=Erase(names=tuple(item.name for item in texts if item.residence is Residence.INTERNED)),  # looked up by
-        links=Links(edges=False),  # they name kinds that every store has
+        links=Links(),
         trust=Trust("trust"),
         exported=Exported.RECORDS,
         ordinal=True,

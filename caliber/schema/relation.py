@@ -333,7 +333,7 @@ class Relation:
     @property
     def linked(self) -> bool:
         """True if edges may end at a record."""
-        return self.links is not None and self.links.edges
+        return self.links is not None
 
     @property
     def in_windows(self) -> Window:

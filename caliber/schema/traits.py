@@ -158,9 +158,8 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """The references to a record that no foreign key declares: ``edges`` that end at it, counted ``uses`` of it."""
+    """The references to a record that no foreign key declares: edges that end at it, and counted ``uses`` of it."""
 
-    edges: bool = True
     uses: bool = True
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import uuid
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,9 +20,22 @@ import caliber
 from caliber.admin.full_text import check_full_text
 from caliber.api.opening import plan_migration
 from caliber.backends import backend as backend_module
-from caliber.model import AgentRole, FixedClock, Principal, PrincipalKind, ResultStatus, SystemClock
+from caliber.model import (
+    AgentRole,
+    Edge,
+    EdgeRelation,
+    EntityRef,
+    EntityType,
+    FixedClock,
+    Principal,
+    PrincipalKind,
+    ResultStatus,
+    SystemClock,
+)
 from caliber.model.errors import InvalidValue, SchemaMismatch
+from caliber.model.ids import EdgeId
 from caliber.search.in_database.full_text import WordIndexer
+from caliber.storage.compile.codec import codec_of
 from caliber.storage.sql.full_text import contracts_of, text_table, texts_of
 from caliber.testing import inspect
 
@@ -269,13 +283,20 @@ def test_who_has_the_store_open_keeps_the_index_as_it_is_now(backend: Any) -> No
     newer.admin.rebuild_search()
     assert len(newer.search("bay").hits) == 4
     caliber.migrate(backend.config(memories=[plain | {"fields": more["fields"]}], **knobs))
-    newer.records("place").insert(title="an unsearched bay")
+    place = newer.records("place").insert(title="an unsearched bay")
+    place_kind = newer.records("place").relation.name
     assert inspect(newer).store.full_text.state().memories == {}
     assert inspect(newer).store.full_text.state().complete
     caliber.migrate(backend.config(), drop=["place"])
     with pytest.raises(SchemaMismatch, match="open it again"):
         newer.records("place").search("seals")
     assert newer.search("seals", kinds=["note"]).hits == ()
+    note = newer.add_note(entity="e", entity_type="t", note_type="fact", content="walrus", confidence=1.0)
+    other = newer.add_note(entity="e", entity_type="t", note_type="fact", content="tusks", confidence=1.0)
+    for end in (EntityRef(EntityType.NOTE, other.note_id), EntityRef(place_kind, place.record_id)):
+        source = EntityRef(EntityType.NOTE, note.note_id)
+        newer.storage.edges.insert(Edge(EdgeId(uuid.uuid4()), source, end, EdgeRelation.LINK, 1.0, 1.0, MAY))
+    assert [hit.content for hit in newer.search("walrus", kinds=["note"]).hits] == ["walrus", "tusks"]
 
 
 @needs("reopen")
@@ -341,12 +362,22 @@ def test_every_statement_of_a_memory_keeps_its_contract(backend: Any) -> None:
     wanted = contracts_of(texts_of(store.catalog))
     assert set(store.full_text.statements) == set(wanted)
     own = [name for name in wanted if name.endswith(("memory_fact", "memory_place", "memory_draft"))]
-    assert len(own) == 30
-    lists: dict[str, Any] = {"seen": "[]", "space_id": bytes(16), "term": "lake", "low": "a", "beyond": "", "high": "z"}
+    assert len(own) == 33
+    lists: dict[str, Any] = {
+        "seen": "[]",
+        "keys": "[]",
+        "space_id": bytes(16),
+        "term": "lake",
+        "low": "a",
+        "beyond": "",
+        "high": "z",
+    }
     with store.read() as session:
         for name in own:
             plan, contract = store.full_text.statements[name], wanted[name]
-            assert (plan.name, plan.binds, plan.results) == (name, contract.parameters, contract.results)
+            rows_of = contract.rows_of and codec_of(store.catalog.by_name[contract.rows_of])
+            results = rows_of.names if rows_of else contract.results
+            assert (plan.name, plan.binds, plan.results) == (name, contract.parameters, results)
             arguments = [None if bind.startswith("filter_") else lists.get(bind, 1) for bind in plan.binds]
             assert all(len(row) == len(plan.results) for row in session.run(plan, arguments))
 
@@ -370,3 +401,30 @@ def test_check_finds_planted_faults(backend: Any) -> None:
         memory.admin.rebuild_search()
     assert sound(memory)
     assert memory.records("place").search("walrus").hits
+
+
+@pytest.mark.parametrize("mode", ["resident", "backend"])
+def test_edges_lead_to_declared_records(backend: Any, start: Any, mode: str) -> None:
+    """M-035: whatever kind of record an edge ends at; hidden ends weigh nothing, and erased ones are gone."""
+    agent = start(opened(backend, mode, search__weights=WORDS))
+    memory = agent.memory
+    facts = memory.records("fact")
+    kind = facts.relation.name
+    fact = facts.insert(subject="Ines", kind="claim", content="Ines owns a kayak")
+    note, secret = agent.note("zebra crossing"), agent.note("zebra stripes", visible_to=["agent:nobody"])
+    for source in (note, secret):
+        ends = EntityRef(EntityType.NOTE, source.note_id), EntityRef(kind, fact.record_id)
+        memory.storage.edges.insert(Edge(EdgeId(uuid.uuid4()), *ends, EdgeRelation.LINK, 1.0, 1.0, MAY))
+    memory.flush()
+    reader = memory.acting_as(READER)
+    hits = reader.search("crossing").hits
+    assert [(hit.kind, hit.found_by) for hit in hits] == [("note", ("keyword",)), ("fact", ("graph",))]
+    assert reader.search("stripes").hits == ()
+    assert [edge.target.entity_type for edge in memory.storage.edges.list_by_target(fact.record_id)] == [kind] * 2
+    ends = EntityRef("fact", fact.record_id), EntityRef(EntityType.NOTE, note.note_id)
+    astray = Edge(EdgeId(uuid.uuid4()), *ends, EdgeRelation.LINK, 1.0, 1.0, MAY)
+    with pytest.raises(InvalidValue, match="no kind of record"):
+        memory.storage.edges.insert(astray)
+    memory.forget(entity=EntityRef(kind, fact.record_id))
+    assert memory.storage.edges.count() == 0
+    assert [hit.kind for hit in reader.search("crossing").hits] == ["note"]

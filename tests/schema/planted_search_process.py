@@ -58,7 +58,7 @@ TIP = Relation(
     ends=Ends(Pruned.ARCHIVED, archive="dropped_at", supersede="better"),
     derived=(Tokens("tokens", ("said",)),),
     erase=Erase(names=("about",)),
-    links=Links(edges=False),
+    links=Links(),
     trust=Trust("trust"),
     exported=Exported.RECORDS,
     memory=Memory("tip"),
@@ -93,8 +93,11 @@ relations.BY_CODE[TIP.code] = relations.BY_NAME[TIP.name] = TIP
 from support.configs import USER, config  # noqa: E402
 
 import caliber  # noqa: E402
+from caliber.model import Edge, EdgeRelation, EntityRef, EntityType  # noqa: E402
 from caliber.model.access import Principal, PrincipalKind  # noqa: E402
-from caliber.model.errors import NotFound  # noqa: E402
+from caliber.model.errors import InvalidValue, NotFound  # noqa: E402
+from caliber.model.ids import EdgeId  # noqa: E402
+from caliber.model.time import from_us  # noqa: E402
 from caliber.storage.write.ending import archive, prune  # noqa: E402
 from caliber.testing import inspect  # noqa: E402
 
@@ -125,6 +128,7 @@ def main(path: str, knobs: dict[str, Any], folder: str) -> None:
                 insert(memory)
                 searched(memory)
                 hidden(memory)
+                linked(memory)
                 in_windows(memory)
                 ended(memory)
                 assert memory.admin.check() == []
@@ -148,6 +152,36 @@ def main(path: str, knobs: dict[str, Any], folder: str) -> None:
             by_rule(path, search__mode=mode, **knobs)
         finally:
             caliber.purge(settings)
+    moved(Path(folder), path, knobs)
+
+
+def moved(folder: Path, path: str, knobs: dict[str, Any]) -> None:
+    """Move a tenant with records from a file into another place, of the database under test, and back."""
+    files = caliber.profiles.reference(str(folder / "{tenant}.db")).to_mapping()["storage"]
+    place = path if knobs else str(folder / "other-{tenant}.db")
+    other = config(place, **knobs).to_mapping()["storage"]
+    if "schema_name" in other:
+        other["schema_name"] += "_{tenant}"
+    directory = {"adapter": "sqlite", "path": str(folder / "tenants.db"), "busy_timeout_ms": "5s"}
+    tenancy = {
+        "new_tenants": "files", "fence_ms": "20s", "verify_in_fence": True, "batch_rows": 256,
+        "directory": directory, "sources": {"files": files, "other": other},
+    }  # fmt: skip
+    settings = config(str(folder / "unused.db"), tenancy=tenancy)
+    caliber.create(settings, tenant="ann")
+    with caliber.open(settings, tenant="ann") as memory:
+        insert(memory)
+        memory.flush()
+        before = found(memory), sorted(memory.storage.tips.all(), key=lambda each: each.tip_id)
+    with caliber.Tenants(settings) as tenants:
+        for target in ("other", "files"):
+            report = tenants.move("ann", target)
+            assert report.rows["tip"] == len(TIPS)
+            with caliber.open(settings, tenant="ann") as memory:
+                assert (found(memory), sorted(memory.storage.tips.all(), key=lambda each: each.tip_id)) == before
+                assert memory.admin.check() == []
+            tenants.drop_old("ann")
+        tenants.drop("ann")
 
 
 def insert(memory: Any) -> None:
@@ -204,6 +238,42 @@ def hidden(memory: Any) -> None:
     except NotFound:
         return
     raise AssertionError("a hidden record was read")
+
+
+def linked(memory: Any) -> None:
+    """An edge to a record brings it into a search, for who may see it; one that leads nowhere is named."""
+    note = memory.add_note(
+        entity="pier", entity_type="place", note_type="fact", content="zeppelins moor here", confidence=1.0
+    )
+    source, now = EntityRef(EntityType.NOTE, note.note_id), from_us(inspect(memory).engine.clock.now_us())
+    edges = [
+        Edge(EdgeId(uuid.uuid4()), source, EntityRef("tip", TIPS[name].tip_id), EdgeRelation.LINK, 1.0, 1.0, now)
+        for name in ("plain", "secret")
+    ]
+    for edge in edges:
+        memory.storage.edges.insert(edge)
+        assert memory.storage.edges.get(edge.edge_id) == edge
+    for label, expected in (("captain", {"plain", "secret"}), ("stranger", {"plain"})):
+        hits = memory.acting_as(Principal(PrincipalKind.AGENT, label)).search("zeppelins").hits
+        names = {name for name, each in TIPS.items() for hit in hits if hit.id == each.tip_id}
+        assert names == expected, hits
+        assert all(hit.found_by == ("graph",) for hit in hits if hit.kind == "tip")
+    table = memory.storage.bulk_read("edge").read_all()
+    for edge in edges:
+        memory.storage.edges.delete(edge.edge_id)
+    assert memory.storage.bulk_load("edge", table).loaded == 2
+    lost = dataclasses.replace(edges[0], edge_id=EdgeId(uuid.uuid4()), target=EntityRef("tip", uuid.uuid4()))
+    memory.storage.edges.insert(lost)
+    assert [finding.count for finding in memory.admin.check()] == [1]
+    try:
+        memory.storage.edges.insert(dataclasses.replace(lost, target=EntityRef("rumour", uuid.uuid4())))
+    except InvalidValue:
+        pass
+    else:
+        raise AssertionError("an edge to a kind that there is not")
+    memory.storage.notes.delete(note.note_id)
+    for edge in (*edges, lost):
+        memory.storage.edges.delete(edge.edge_id)
 
 
 def in_windows(memory: Any) -> None:

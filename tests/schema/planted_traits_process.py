@@ -81,7 +81,7 @@ PAGE = Relation(
         Tokens("tokens", ("title", "body", "remark")),
     ),
     erase=Erase(names=("title",)),
-    links=Links(edges=False),  # they name kinds that every store has
+    links=Links(),
     trust=Trust("vouched"),
     exported=Exported.RECORDS,
     rules=(NotBefore("ended_at", "begun_at"),),

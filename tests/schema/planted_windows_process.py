@@ -52,7 +52,7 @@ SHARED: dict[str, Any] = {
     "text": Text(("words",), embedded="words"),
     "derived": (Tokens("tokens", ("words",)),),
     "erase": Erase(),
-    "links": Links(edges=False),
+    "links": Links(),
     "exported": Exported.RECORDS,
     "ends": Ends(Pruned.DELETED),
     "by_id": True,

@@ -19,11 +19,13 @@ from support.memories import FACT
 import caliber
 from caliber.api.opening import plan_migration
 from caliber.backends.postgres.dialect import PostgresDialect
-from caliber.model import FixedClock
+from caliber.model import Edge, EdgeRelation, EntityRef, EntityType, FixedClock
 from caliber.model.errors import SchemaMismatch
-from caliber.storage.compile.plan import create_statements
+from caliber.model.ids import EdgeId
+from caliber.model.time import from_us
+from caliber.storage.compile.plan import create_statements, enum_check
 from caliber.storage.migrate.dropped_relations import PENDING_TRIGGER, POLICY_RUN
-from caliber.storage.migrate.migrations import BASELINE_VERSION, MIGRATIONS
+from caliber.storage.migrate.migrations import BASELINE_VERSION, MIGRATIONS, relations_at
 from caliber.storage.write.changes import unpack_changes
 from caliber.testing import inspect
 
@@ -74,6 +76,9 @@ def check_store(settings: Any, *, restored: bool = False) -> None:
         task = uuid.UUID(EXPECTED["trajectory_id"])
         assert "tomatoes need sun" in memory.assemble_context(task, query="tomatoes").text
         added = memory.records("fact").insert(subject="Ash", kind="claim", content="Ash is new")
+        ends = EntityRef(memory.records("fact").relation.name, added.record_id), EntityRef(EntityType.TRAJECTORY, task)
+        edge = Edge(EdgeId(uuid.uuid4()), *ends, EdgeRelation.LINK, 0.5, 0.5, from_us(EXPECTED["now_us"]))
+        assert memory.storage.edges.insert(edge) == memory.storage.edges.get(edge.edge_id)
         note = memory.add_note(entity="e", entity_type="t", note_type="fact", content="written now", confidence=0.5)
         memory.flush()
     with caliber.open(settings, clock=clock) as memory:
@@ -115,12 +120,12 @@ def test_the_command_migrates_a_file_of_the_version_before(tmp_path: Path) -> No
     shutil.copyfile(DATA / "store.sqlite", tmp_path / "store.db")
     document = tmp_path / "caliber.toml"
     command("init", "--path", document, "--store", "store.db", "--embedding", "none")
-    assert "schema version 3, 4" in command("db", "migrate", "--config", document).stdout
+    assert f"schema version {', '.join(map(str, LATER))}" in command("db", "migrate", "--config", document).stdout
     assert "up to date" in command("db", "migrate", "--config", document).stdout
 
 
 def test_a_tenant_of_the_version_before_opens_after_migrating(pg: Any) -> None:
-    """PostgreSQL: restored from the archive; then it is given the index and the relations that schema 2 had."""
+    """PostgreSQL: restored from the archive; then it is given the index, checks and relations that schema 2 had."""
     settings = pg.config(memories=[FACT])
     caliber.restore(settings, DATA / "archive.zip")
     pg.adopt(settings)
@@ -129,6 +134,9 @@ def test_a_tenant_of_the_version_before_opens_after_migrating(pg: Any) -> None:
     pg.tamper(
         None, "CREATE UNIQUE INDEX uq_note_idempotency_key ON note (idempotency_key) WHERE idempotency_key IS NOT NULL"
     )
+    edge = next(relation for relation in relations_at(BASELINE_VERSION) if relation.name == "edge")
+    for name in ("source_type", "target_type"):
+        pg.tamper(None, f"ALTER TABLE edge ADD CHECK ({enum_check(edge.column(name))})")
     dialect = PostgresDialect(pg.schema, "public")
     for relation in (PENDING_TRIGGER, POLICY_RUN):
         for statement in create_statements(relation, dialect):

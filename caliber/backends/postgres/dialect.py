@@ -123,8 +123,10 @@ class PostgresDialect:
             " ON a.attrelid = c.conrelid AND c.conkey = ARRAY[a.attnum]"
             f" WHERE c.conrelid = {literal(table)}::regclass AND c.contype = 'c' AND a.attname = {literal(before.name)}"
         )
-        drop, add = f"ALTER TABLE {table} DROP CONSTRAINT ", f" CHECK ({enum_check(after)}) NOT VALID"
-        change = f"{literal(drop)} || name || ', ADD CONSTRAINT ' || name || {literal(add)}"
+        change = f"{literal(f'ALTER TABLE {table} DROP CONSTRAINT ')} || name"
+        if members := enum_check(after):
+            add = f" CHECK ({members}) NOT VALID"
+            change += f" || ', ADD CONSTRAINT ' || name || {literal(add)}"
         return (f"DO $$ DECLARE name text; BEGIN {find}; EXECUTE {change}; END $$",)
 
     def placeholder(self, position: int) -> str:

@@ -80,7 +80,7 @@ class SqliteDialect:
 
     def replace_enum_check(self, relation: str, before: Column, after: Column) -> tuple[str, ...]:
         # SQLite's documentation of ALTER TABLE allows this for changes that do not affect stored rows.
-        old, new = (literal(f"CHECK ({enum_check(column)})") for column in (before, after))
+        old, new = (literal(_enum_constraint(column)) for column in (before, after))
         return (
             "PRAGMA writable_schema = ON",
             f"UPDATE sqlite_schema SET sql = replace(sql, {old}, {new}) WHERE type = 'table' AND name = '{relation}'",
@@ -117,3 +117,9 @@ class SqliteDialect:
 
 
 DIALECT = SqliteDialect()
+
+
+def _enum_constraint(column: Column) -> str:
+    """Return the constraint of an enum's members as ``CREATE TABLE`` spells it; nothing for an open one."""
+    members = enum_check(column)
+    return f" CHECK ({members})" if members else ""

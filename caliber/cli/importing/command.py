@@ -174,7 +174,7 @@ def _repository_of(folder: Path) -> list[str]:
 
 def _shown(owner: EntityRef | None) -> str | None:
     """Return an owner as `caliber forget --entity` takes it."""
-    return None if owner is None else f"{owner.entity_type.value}:{owner.id}"
+    return None if owner is None else f"{owner.entity_type}:{owner.id}"
 
 
 def _print_owner(out: Output, found: dict[str, Any]) -> None:

@@ -189,9 +189,9 @@ EDGE = Relation(
     ),
     columns=(
         uuid_("edge_id"),
-        enum("source_type", EntityType),
+        enum("source_type", EntityType, open=True),
         uuid_("source_id"),
-        enum("target_type", EntityType),
+        enum("target_type", EntityType, open=True),
         uuid_("target_id"),
         enum("relation", EdgeRelation, residence=_COLUMN),
         real("weight", check=(0, 1), residence=_COLUMN),

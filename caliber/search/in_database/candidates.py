@@ -8,9 +8,10 @@ Source: design, section 5; docs/decisions/0082.
 
 from __future__ import annotations
 
+import functools
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -57,8 +58,11 @@ class VisibleSet:
         among: Mapping[str, Sequence[int]] | None = None,
         relations: Mapping[str, Relation] = BY_NAME,
         stats: Mapping[str, KindStats] | None = None,
+        dropped: Callable[[], frozenset[str]] = frozenset,
     ) -> None:
         self.relations = relations
+        self.dropped = functools.cache(dropped)
+        """Return the relations of memories that another process removed."""
         self._session = session
         self._statements = statements
         self._indexes = indexes
@@ -140,7 +144,8 @@ class VisibleSet:
 
     def linked(self) -> bool:
         """Return whether any two visible records are linked."""
-        return bool(self.ask("search.linked", self._seen, self._as_of_us, self.now_us)[0][0])
+        name = "search.linked_built_in" if self.dropped() else "search.linked"
+        return bool(self.ask(name, self._seen, self._as_of_us, self.now_us)[0][0])
 
     def beginning(self, beginning: str) -> list[str]:
         """Return the visible spellings that begin with a text, in alphabetical order.
@@ -354,7 +359,7 @@ def linked_rows(
                     reached.setdefault(kind, set()).add(key)
         frontier = set()
         for kind, keys in reached.items():
-            if f"search.by_key_{kind}" in visibility._statements:
+            if f"search.by_key_{kind}" in visibility._statements and kind not in visibility.dropped():
                 found = visibility.ask(f"search.by_key_{kind}", _hex(keys), *visibility.of(kind))
                 records.setdefault(kind, []).extend(found)
                 frontier |= {row[1] for row in found}

@@ -10,6 +10,7 @@ Source: design, section 5; docs/decisions/0082.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -39,6 +40,7 @@ from caliber.storage.compile.filters import parameters
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store
 from caliber.storage.sql.full_text import PART_MARK, FullText, FullTextState, holds, texts_of
+from caliber.storage.write.catalog_guard import dropped_since
 
 NOT_RESIDENT: Final = "not_resident"
 """Why every result of this mode is degraded."""
@@ -127,7 +129,23 @@ class StoredSearch:
         """Return the visible set of a session."""
         among = self._let_through(session, asked)
         relations = self._store.catalog.by_name
-        return VisibleSet(session, self.full_text.statements, asked, self._store.vector_index, among, relations, stats)
+        return VisibleSet(
+            session,
+            self.full_text.statements,
+            asked,
+            self._store.vector_index,
+            among,
+            relations,
+            stats,
+            functools.partial(self._dropped, session),
+        )
+
+    def _dropped(self, session: StatementSession) -> frozenset[str]:
+        """Return the relations of memories that another process removed since this one opened the store."""
+        store = self._store
+        if not store.catalog.own:
+            return frozenset()
+        return dropped_since(session, store.plans, store.statements, store.catalog)
 
     def searcher(self) -> Searcher:
         """Return the searcher, a fresh one when this one remembers too many words."""

@@ -74,7 +74,7 @@ class GraphLeg:
         snapshot = request.snapshot
         if not snapshot["edge"].count():
             return None
-        kinds = [kind for kind in self._searched if snapshot[kind].relation.linked]
+        kinds = [kind for kind in self._searched if kind not in snapshot.gone and snapshot[kind].relation.linked]
         visibilities = {item.kind: item.visibility for item in searched}
         for kind in kinds:
             if kind not in visibilities:

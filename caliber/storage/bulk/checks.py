@@ -36,7 +36,7 @@ def _refuse(
         _fail(int(bad.argmax()), first_row, name, reason)
 
 
-def check_batch(relation: Relation, columns: Columns, rows: int, first_row: int) -> None:
+def check_batch(relation: Relation, columns: Columns, rows: int, first_row: int, kinds: Sequence[str]) -> None:
     """Raise InvalidRow for the first value that breaks a rule of its column. Derived columns are checked later."""
     if rows == 0:
         return
@@ -47,19 +47,26 @@ def check_batch(relation: Relation, columns: Columns, rows: int, first_row: int)
         there = present(column, rows)
         if not declared.nullable and there is not None and not there.all():
             _fail(int((~there).argmax()), first_row, declared.name, "a value is required")
-        _check_column(declared, column, there, rows, first_row)
+        _check_column(declared, column, there, rows, first_row, kinds)
     _check_across(relation, columns, rows, first_row)
 
 
 def _check_column(
-    declared: Column, column: CopyColumn, there: npt.NDArray[np.bool_] | None, rows: int, first_row: int
+    declared: Column,
+    column: CopyColumn,
+    there: npt.NDArray[np.bool_] | None,
+    rows: int,
+    first_row: int,
+    kinds: Sequence[str],
 ) -> None:
     name, kind = declared.name, column.field.kind
     if kind in (CopyKind.INT8, CopyKind.FLOAT8, CopyKind.INSTANT):
         _check_numbers(declared, numbers(column)[:rows], there, first_row)
-    elif declared.enum is not None and (declared.declared or not declared.open):
-        known = is_one_of(column, rows, [member.value.encode() for member in declared.enum])
-        _refuse(~known, there, first_row, name, f"must be one of {', '.join(sorted(m.value for m in declared.enum))}")
+    elif declared.enum is not None:
+        # An open one of ours names kinds of records; that of a declared memory was open before it was an enum.
+        names = kinds if declared.open and not declared.declared else [member.value for member in declared.enum]
+        known = is_one_of(column, rows, [each.encode() for each in names])
+        _refuse(~known, there, first_row, name, f"must be one of {', '.join(sorted(names))}")
     elif kind is CopyKind.BYTES and declared.length is not None:
         bad = np.diff(edges(column, rows)) != declared.length
         _refuse(bad, there, first_row, name, f"must have {declared.length} bytes")

@@ -28,21 +28,31 @@ KEYS_A_RECORD = 1_000
 
 
 def batches_of(
-    relation: Relation, source: Source, maker: Maker, spaces: Mapping[bytes, int], owners: Sequence[str]
+    relation: Relation,
+    source: Source,
+    maker: Maker,
+    spaces: Mapping[bytes, int],
+    owners: Sequence[str],
+    kinds: Sequence[str],
 ) -> Iterator[Batch]:
     """Yield the batches of a source, completed and checked; ``spaces`` are the dimensions of embedding spaces.
 
-    ``owners`` are the relations whose records have vectors.
+    ``owners`` are the relations whose records have vectors, ``kinds`` those that a reference may name.
 
     Raises: InvalidRow; DTypeError for a column of a type that cannot be converted; InvalidValue for columns that are
         unknown or lacking
     """
     completing.check_names(relation, source.names)
-    return _batches_of(relation, source, maker, spaces, owners)
+    return _batches_of(relation, source, maker, spaces, owners, kinds)
 
 
 def _batches_of(
-    relation: Relation, source: Source, maker: Maker, spaces: Mapping[bytes, int], owners: Sequence[str]
+    relation: Relation,
+    source: Source,
+    maker: Maker,
+    spaces: Mapping[bytes, int],
+    owners: Sequence[str],
+    kinds: Sequence[str],
 ) -> Iterator[Batch]:
     first_row = 0
     for given in source.batches:
@@ -55,7 +65,7 @@ def _batches_of(
                 column = canonical_json(column, declared, rows, first_row)
             columns[name] = column
         completing.add_plain(relation, columns, rows, maker)
-        check_batch(relation, columns, rows, first_row)
+        check_batch(relation, columns, rows, first_row, kinds)
         if relation.mirror is Mirror.VECTORS and rows:
             check_owners(columns, rows, first_row, owners)
             check_dimensions(columns, rows, first_row, spaces)

@@ -59,7 +59,7 @@ class Dialect(Protocol):
         ...
 
     def replace_enum_check(self, relation: str, before: Column, after: Column) -> tuple[str, ...]:
-        """Return the statements that replace the check of an enum's members by a wider one."""
+        """Return the statements that replace the check of an enum's members by a wider one, or by none."""
         ...
 
     def placeholder(self, position: int) -> str:

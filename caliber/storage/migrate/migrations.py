@@ -27,13 +27,14 @@ from caliber.storage.migrate.schema_changes import (
     AddRelation,
     DropRelation,
     LoosenUniques,
+    OpenEnum,
     Relations,
     SchemaChange,
     changed,
     statements_between,
 )
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """The schema that this version of CALIBER writes."""
 
 BASELINE_VERSION = 2
@@ -82,6 +83,13 @@ MIGRATIONS: dict[int, MigrationStep] = {
         min_writer_version=4,
         changes=(AddRelation("job"), DropRelation(PENDING_TRIGGER), DropRelation(POLICY_RUN)),
         convert=convert_jobs,
+    ),
+    # A process of schema 4 cannot read an edge to a record of a kind that it has no name for.
+    5: MigrationStep(
+        "edges between records of every kind",
+        min_reader_version=5,
+        min_writer_version=5,
+        changes=(OpenEnum("edge", ("source_type", "target_type")),),
     ),
 }
 

@@ -123,7 +123,27 @@ class LoosenUniques:
         return tuple(before if relation is after else relation for relation in relations)
 
 
-SchemaChange = AddRelation | DropRelation | AddColumn | AddEnumMember | LoosenUniques
+@dataclass(frozen=True, slots=True)
+class OpenEnum:
+    """Columns of an enum that take other texts than its members from now on.
+
+    Processes of earlier versions cannot read those: the version that first writes one must shut them out.
+    """
+
+    relation: str
+    columns: tuple[str, ...]
+
+    def undo(self, relations: Relations) -> Relations:
+        """Return ``relations`` whose columns take members only."""
+        after = _find(relations, self.relation)
+        columns = tuple(
+            replace(column, open=False) if column.name in self.columns else column for column in after.columns
+        )
+        before = replace(after, columns=columns, _by_name={})
+        return tuple(before if relation is after else relation for relation in relations)
+
+
+SchemaChange = AddRelation | DropRelation | AddColumn | AddEnumMember | LoosenUniques | OpenEnum
 
 
 def _find(relations: Relations, name: str) -> Relation:

@@ -274,12 +274,15 @@ def readers_of(relation: Relation, table: str) -> dict[str, str]:
     return {name: f"SELECT DISTINCT {column} FROM {table} WHERE {column} IS NOT NULL"}
 
 
+_LINKED = Irregular(("seen", "at_us", "now_us"), results=("linked",))
+
 FULL_TEXT: dict[str, Irregular] = {
     **{name: contract for relation in TEXTS for name, contract in _of(relation).items()},
     "search.vectors_of": Irregular(("space_id", "keys"), rows_of="embedding"),
     "search.usage_of": Irregular(("keys",), rows_of="usage"),
     "search.edges_of": Irregular(("keys",), rows_of="edge"),
-    "search.linked": Irregular(("seen", "at_us", "now_us"), results=("linked",)),
+    "search.linked": _LINKED,
+    "search.linked_built_in": _LINKED,
 }
 """The statements of full text, by name; every backend that has one writes its own text for each."""
 

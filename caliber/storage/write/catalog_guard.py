@@ -40,6 +40,15 @@ def dropped_memories(session: StatementSession, plans: Mapping[str, RelationPlan
     return frozenset(lost)
 
 
+def dropped_since(
+    session: StatementSession, plans: Mapping[str, RelationPlans], statements: Mapping[str, Plan], catalog: Catalog
+) -> frozenset[str]:
+    """As ``dropped_memories``, at the cost of one small statement while nobody changed a memory."""
+    if tuple(session.run(statements["memory.revision"], ())[0]) == catalog.revision:
+        return frozenset()
+    return dropped_memories(session, plans, catalog)
+
+
 def indexed_now(
     session: StatementSession, plans: Mapping[str, RelationPlans], texts: Sequence[Relation]
 ) -> tuple[Memories, list[Relation]]:
@@ -78,8 +87,7 @@ def check_present(
 
     Raises: SchemaMismatch.
     """
-    revision = tuple(session.run(statements["memory.revision"], ())[0])
-    if revision != catalog.revision and relation.name in dropped_memories(session, plans, catalog):
+    if relation.name in dropped_since(session, plans, statements, catalog):
         raise stale_catalog()
 
 

@@ -152,15 +152,22 @@ def _asked(relation: Relation) -> str:
     return "$2" if relation.valid is not None and relation.valid.as_of else "$3"
 
 
-def _end_in_sight(end: str, dialect: PostgresDialect) -> str:
+def _end_in_sight(end: str, texts: tuple[Relation, ...], dialect: PostgresDialect) -> str:
     """Return whether a principal may see one end of edge ``l``, whatever kind of record it is."""
     return " OR ".join(
         f"(l.{end}_type = '{relation.name}' AND EXISTS (SELECT 1 FROM {dialect.table(relation.name)} AS o"
         f" WHERE o.{relation.key[0]} = l.{end}_id"
         f" AND {in_sight(relation, '$1', _asked(relation))}))"
-        for relation in TEXTS
+        for relation in texts
         if relation.linked
     )
+
+
+def _linked(texts: tuple[Relation, ...], dialect: PostgresDialect) -> str:
+    """Return the statement whether any edge is between two records that may be seen: hidden ones weigh nothing."""
+    ends = (_end_in_sight(end, texts, dialect) for end in ("source", "target"))
+    edge = dialect.table("edge")
+    return f"SELECT EXISTS (SELECT 1 FROM {edge} AS l WHERE l.removed_at IS NULL AND ({') AND ('.join(ends)}))"
 
 
 def _around(relation: Relation, dialect: PostgresDialect) -> dict[str, str]:
@@ -180,7 +187,7 @@ def _around(relation: Relation, dialect: PostgresDialect) -> dict[str, str]:
     return {f"search.around_{relation.name}": sql}
 
 
-def _across(dialect: PostgresDialect) -> dict[str, str]:
+def _across(texts: tuple[Relation, ...], dialect: PostgresDialect) -> dict[str, str]:
     edge = dialect.table("edge")
     return {
         "search.vectors_of": (
@@ -196,20 +203,18 @@ def _across(dialect: PostgresDialect) -> dict[str, str]:
             f" AND l.ordinal IN (SELECT ordinal FROM {edge} WHERE source_id IN ({_IDS.format('$1')})"
             f" UNION SELECT ordinal FROM {edge} WHERE target_id IN ({_IDS.format('$1')}))"
         ),
-        # Links count only between two records that may be seen: hidden ones must not show in the weights.
-        "search.linked": (
-            f"SELECT EXISTS (SELECT 1 FROM {edge} AS l WHERE l.removed_at IS NULL"
-            f" AND ({_end_in_sight('source', dialect)}) AND ({_end_in_sight('target', dialect)}))"
-        ),
+        "search.linked": _linked(texts, dialect),
+        "search.linked_built_in": _linked(TEXTS, dialect),
     }
 
 
 @functools.lru_cache(maxsize=64)
 def full_text_statements(dialect: PostgresDialect, texts: tuple[Relation, ...]) -> dict[str, Plan]:
     """Return the statements that search, for one schema of which these relations are indexed."""
-    sql = {name: text for relation in texts for name, text in _of(relation, dialect).items()} | _across(dialect)
+    sql = {name: text for relation in texts for name, text in _of(relation, dialect).items()} | _across(texts, dialect)
+    known = BY_NAME | {relation.name: relation for relation in texts}
     out = {}
     for name, contract in contracts_of(texts).items():
-        results = codec_of(BY_NAME[contract.rows_of]).names if contract.rows_of else contract.results
+        results = codec_of(known[contract.rows_of]).names if contract.rows_of else contract.results
         out[name] = Plan(name, sql[name], contract.parameters, results)
     return out

@@ -19,7 +19,7 @@ from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.filters import filter_condition
 from caliber.storage.compile.plan import Plan
 from caliber.storage.compile.predicates import trait_condition
-from caliber.storage.compile.spelling import quote
+from caliber.storage.compile.spelling import quote, quote_all
 from caliber.storage.sql.full_text import (
     TEXTS,
     contracts_of,
@@ -70,10 +70,9 @@ def _of(relation: Relation) -> dict[str, str]:
     importance = f"coalesce(o.{relation.importance}, ?5)" if relation.importance else "?5"
     sight, first_sight, time = _in_sight(relation), _in_sight(relation, "?1", "?2"), happened(relation)
     meets = functools.partial(filter_condition, relation, DIALECT)
+    row = quote_all(codec_of(relation).names)
     linked = {
-        f"search.by_key_{kind}": (
-            f"SELECT {ROW.get(kind)} FROM {records} AS o WHERE o.{key} IN ({_IDS.format('?1')}) AND {sight}"
-        ),
+        f"search.by_key_{kind}": f"SELECT {row} FROM {records} AS o WHERE o.{key} IN ({_IDS.format('?1')}) AND {sight}"
     }
     return {
         **readers_of(relation, records),
@@ -129,15 +128,21 @@ def _asked(relation: Relation) -> str:
     return "?2" if relation.valid is not None and relation.valid.as_of else "?3"
 
 
-def _end_in_sight(end: str) -> str:
+def _end_in_sight(end: str, texts: tuple[Relation, ...]) -> str:
     """Return whether a principal may see one end of edge ``l``, whatever kind of record it is."""
     return " OR ".join(
         f"(l.{end}_type = '{relation.name}' AND EXISTS (SELECT 1 FROM {relation.name} AS o"
         f" WHERE o.{relation.key[0]} = l.{end}_id"
         f" AND {_in_sight(relation, '?1', _asked(relation))}))"
-        for relation in TEXTS
+        for relation in texts
         if relation.linked
     )
+
+
+def _linked(texts: tuple[Relation, ...]) -> str:
+    """Return the statement whether any edge is between two records that may be seen: hidden ones weigh nothing."""
+    ends = (_end_in_sight(end, texts) for end in ("source", "target"))
+    return f"SELECT EXISTS (SELECT 1 FROM edge AS l WHERE l.removed_at IS NULL AND ({') AND ('.join(ends)}))"
 
 
 _TEXTS = {
@@ -151,11 +156,6 @@ _TEXTS = {
         f"SELECT {ROW['edge']} FROM edge WHERE removed_at IS NULL AND source_id IN ({_IDS.format('?1')})"
         f" UNION SELECT {ROW['edge']} FROM edge WHERE removed_at IS NULL AND target_id IN ({_IDS.format('?1')})"
     ),
-    # Links count only between two records that may be seen: hidden ones must not show in the weights.
-    "search.linked": (
-        "SELECT EXISTS (SELECT 1 FROM edge AS l WHERE l.removed_at IS NULL"
-        f" AND ({_end_in_sight('source')}) AND ({_end_in_sight('target')}))"
-    ),
 }
 
 
@@ -163,8 +163,10 @@ _TEXTS = {
 def full_text_statements(texts: tuple[Relation, ...]) -> dict[str, Plan]:
     """Return the statements that search a store of which these relations are indexed."""
     sql = _TEXTS | {name: text for relation in texts if is_declared(relation) for name, text in _of(relation).items()}
+    sql |= {"search.linked": _linked(texts), "search.linked_built_in": _linked(TEXTS)}
+    known = BY_NAME | {relation.name: relation for relation in texts}
     out = {}
     for name, contract in contracts_of(texts).items():
-        results = codec_of(BY_NAME[contract.rows_of]).names if contract.rows_of else contract.results
+        results = codec_of(known[contract.rows_of]).names if contract.rows_of else contract.results
         out[name] = Plan(name, sql[name], contract.parameters, results)
     return out
