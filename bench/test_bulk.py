@@ -76,7 +76,7 @@ class Rows:
     def batches(self) -> Iterator[Batch]:
         maker = Maker(0, None)  # type: ignore[arg-type]  # nothing is left to make
         source, spaces = arrow.source_of(self.table, BATCH_ROWS), {self.space.bytes: DIMENSIONS}
-        return batches_of(EMBEDDING, source, maker, spaces, owners=("note",))
+        return batches_of(EMBEDDING, source, maker, spaces, owners=("note",), kinds=("note",))
 
     def tuples(self) -> Iterator[tuple[Any, ...]]:
         for owner, digest, vector in zip(self.owners, self.hashes, self.vectors, strict=True):

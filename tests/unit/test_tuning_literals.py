@@ -135,6 +135,7 @@ _allow(
 _allow(
     PROTOCOL,
     storage__migrate__dropped_relations="PENDING_TRIGGER POLICY_RUN",
+    storage__migrate__migrations="MIGRATIONS SCHEMA_VERSION",
     backends__postgres__connecting__dialling="_PARAMETERS",
     backends__postgres__maintaining__erasing="PostgresEraser._clear_samples",
     localserver__files="LOG_IDENTIFIER _copy_owned _crc32c _initialise cache_folder copy_programs",

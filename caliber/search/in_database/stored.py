@@ -143,7 +143,7 @@ class StoredSearch:
     def _dropped(self, session: StatementSession) -> frozenset[str]:
         """Return the relations of memories that another process removed since this one opened the store."""
         store = self._store
-        if not store.catalog.own:
+        if not store.catalog.declared_relations:
             return frozenset()
         return dropped_since(session, store.plans, store.statements, store.catalog)
 
