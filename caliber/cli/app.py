@@ -39,7 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when they are asked for."""
+    """A group whose commands are imported on first use."""
 
     def __init__(self, *args: Any, lazy: dict[str, tuple[str, str]] | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -71,7 +71,7 @@ class LazyGroup(click.Group):
 
 
 class Root(LazyGroup):
-    """The whole program: whatever goes wrong ends in one message and an exit code."""
+    """The root command: every failure ends in one message and an exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
         from caliber.cli.failures import PipeClosed

@@ -53,7 +53,7 @@ def bench(settings: Settings, groups: tuple[str, ...], quick: bool, rows: bool, 
 def checkout() -> Path:
     """Return the folder of the checkout this program runs from.
 
-    Raises: UsageError outside of one, or without what the benchmarks need.
+    Raises: UsageError outside of one, or without the benchmarks' dependencies.
     """
     folder = PACKAGE.parent
     if not (folder / "bench" / "conftest.py").is_file():

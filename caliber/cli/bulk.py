@@ -55,7 +55,7 @@ def export(settings: Settings, path: Path, relations: tuple[str, ...], force: bo
             raise UsageError(f"{existing[0]} is there already", "choose another PATH, or overwrite with --force")
         memory.flush()
         path.parent.mkdir(parents=True, exist_ok=True)
-        # What refers to others first: what somebody adds meanwhile then refers to nothing that is missing.
+        # Referring relations first: rows added meanwhile then have no reference to a missing row.
         for relation, file in reversed(files):
             file.parent.mkdir(exist_ok=True)
             done.append({"relation": relation, "file": file, "rows": _export(memory, settings.out, relation, file)})

@@ -41,7 +41,7 @@ _REQUIREMENT: Final = re.compile(r"\s*([A-Za-z0-9._-]+).*extra\s*==\s*['\"]([A-Z
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report; ``advice`` is what to do, for all but ``ok``."""
+    """One line of the report; ``advice`` is the remedy, for all but ``ok``."""
 
     area: str
     level: str
@@ -275,7 +275,7 @@ def opened(config: Any, network: bool) -> Iterator[Finding]:
 
 
 def _answers(memory: Any, config: Any, network: bool) -> Iterator[Finding]:
-    """Ask each provider one question; services only when told to."""
+    """Send each provider one request; remote services only on request."""
     from caliber.embedding.service import Embeddings
 
     engine = memory._engine
@@ -308,7 +308,7 @@ def _answers(memory: Any, config: Any, network: bool) -> Iterator[Finding]:
 
 
 def _spaces(memory: Any) -> Iterator[Finding]:
-    """Say which embedding space is searched, and what to do about the others."""
+    """Report the searched embedding space, and give advice on the others."""
     from caliber.admin.spaces import SpaceTable
     from caliber.schema.relations import EMBEDDING_SPACE
 
@@ -335,7 +335,7 @@ def _spaces(memory: Any) -> Iterator[Finding]:
 
 
 def _evaluator(found: dict[str, Any]) -> Finding:
-    """Say which evaluator is in use, and whether what it compiled is kept."""
+    """Report the evaluator in use, and whether its compiled code is cached."""
     code = found["compiled_loops"]
     if code is None:
         return Finding("store", OK, f"evaluator {found['evaluator']}")

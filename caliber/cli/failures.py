@@ -31,7 +31,7 @@ PIPE_CLOSED: Final = 141
 
 
 class UsageError(click.ClickException):
-    """A mistake in the call: a message and what to do next."""
+    """A mistake in the call: a message and a remedy."""
 
     exit_code = MISTAKE
 
@@ -42,7 +42,7 @@ class UsageError(click.ClickException):
 
 
 class Problem(UsageError):
-    """Something is wrong with what was read or examined."""
+    """A fault in data that was read or examined."""
 
     exit_code = PROBLEM
 
@@ -111,7 +111,7 @@ def _say(text: str) -> None:
 
 
 def describe(error: Exception) -> tuple[int, str, str, dict[str, Any]]:
-    """Return exit code, message, what to do next, and details for programs."""
+    """Return exit code, message, remedy, and details for programs."""
     if isinstance(error, UsageError):
         return error.exit_code, error.message, error.hint, error.details
     if isinstance(error, click.UsageError):
@@ -135,7 +135,7 @@ def describe(error: Exception) -> tuple[int, str, str, dict[str, Any]]:
 
 
 def exit_code(error: CaliberError) -> int:
-    """Return 2 for what the user can correct in the call or the configuration, else 1."""
+    """Return 2 for a fault that the user can correct in the call or the configuration, else 1."""
     if isinstance(error, _USERS) or (isinstance(error, Unavailable) and error.context.get("reason") == "missing"):
         return MISTAKE
     return PROBLEM
@@ -145,7 +145,7 @@ LISTED: Final = {
     "trajectories": "trajectories", "scopes": "scopes", "notes": "notes", "artifacts": "artifacts",
     "context_windows": "windows", "events": "events",
 }  # fmt: skip
-"""What ``caliber db list`` calls the tables that it shows."""
+"""Kinds of tables that ``caliber db list`` shows."""
 _SHOWN_BY: Final = {"embedding_spaces": "db spaces"}
 
 

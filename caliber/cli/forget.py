@@ -133,7 +133,7 @@ def purge(
 
 
 def _carry_out(out: Output, run: Callable[[bool], ForgetReport], *, dry_run: bool, yes: bool) -> int:
-    """Rehearse, ask, do it, and print what came of it."""
+    """Rehearse, ask for confirmation, erase, and print the result."""
     if dry_run or not yes:
         counted = run(True)
         if dry_run:

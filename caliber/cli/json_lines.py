@@ -8,7 +8,7 @@ from typing import Any
 
 
 def json_object(raw: bytes, wrong: Callable[[str], Exception]) -> dict[str, Any]:
-    """Return the object that a text is. Raises: what ``wrong`` makes of the reason that it is none."""
+    """Return the JSON object of a text. Raises: the error that ``wrong`` makes of the reason."""
     try:
         data = json.loads(raw.decode("utf-8"))
     except UnicodeDecodeError as error:

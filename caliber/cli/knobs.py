@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def explain(settings: Settings, key: str) -> int:
-    """Print what is to be said of a knob, or of all knobs of a section."""
+    """Print the explanation of a knob, or of all knobs of a section."""
     from caliber.config.manual import explaining
     from caliber.model.errors import InvalidConfigValue
 

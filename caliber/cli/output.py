@@ -111,8 +111,8 @@ class Output:
     ) -> Iterator[Callable[[int], None]]:
         """Show the progress of long work: a bar on a terminal, elsewhere a line every ten seconds; yield the advance.
 
-        Work that printed a line prints another when it is done. ``done`` was there before; with ``rate`` the lines say
-        how many a second there are, and how long the rest takes.
+        Work that printed a line prints another when it is done. ``done`` is the initial amount; with ``rate`` the lines
+        show the amount per second and the remaining time.
         """
         if self.errors.is_terminal and not os.environ.get("CI"):
             with _bar(self.errors, label, total, done, unit if rate else None) as advance:
@@ -124,9 +124,9 @@ class Output:
 
 
 def advancing(advance: Callable[[int], None], before: int = 0) -> Progress:
-    """Return a progress callback that advances a bar by the work done since its last call, of each stage by itself.
+    """Return a progress callback that advances a bar by the work done since its last call, for each stage separately.
 
-    ``before`` is what the bar shows already.
+    ``before`` is the amount that the bar shows already.
     """
     shown: dict[str, int] = {}
 
@@ -227,7 +227,7 @@ def _console(*, stderr: bool) -> Console:
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError
 
-    # Highlighting and markup would guess at remembered text; colours are asked for one by one.
+    # Highlighting and markup would misread remembered text; colours are set explicitly.
     console = Quiet(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = 80

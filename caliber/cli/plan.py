@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 @click.option("--max-tokens", type=click.IntRange(min=1), help="Budget; at most token_budget of the configuration.")
 @with_settings
 def plan(settings: Settings, file: Path | None, trajectory: str, query: str | None, max_tokens: int | None) -> None:
-    """Show the records that each rule of injection would select, and what that costs.
+    """Show the records that each injection rule would select, and their token cost.
 
-    FILE is a configuration, such as a changed copy of the one in use: its rules are tried against the store it names.
-    Nothing is written: the window is not kept, and nothing counts as used.
+    FILE is a configuration, such as a changed copy of the active one: its rules are tried on the store that it names.
+    Nothing is written: the window is not stored, and nothing counts as used.
     """
     from caliber.admin.rule_outcomes import plan_rules
 

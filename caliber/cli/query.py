@@ -101,7 +101,7 @@ def named_values(pairs: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _value(name: str, text: str, types: set[str]) -> Any:
-    """Return a value as columns of these types hold it; what none of them could be is left to whoever refuses it."""
+    """Return a value in a type of these columns; a value that fits none is left for the search to refuse."""
     if "uuid" in types:
         as_id(text, name)
     if types == {"bool"} and text in ("true", "false"):
@@ -138,7 +138,7 @@ with_kinds: Final = click.option(
     metavar="KIND",
     help="Search only these: note, artifact, turn, scope, or a declared memory; may be repeated.",
 )
-"""Which kinds a search is among; a store knows which there are."""
+"""Parameter type of the kinds of a search; the store defines which exist."""
 
 
 @click.command()
@@ -218,7 +218,7 @@ def search(
 
 
 def _print_analysis(out: Output, analysis: Any) -> None:
-    """Say what was looked for, and what each leg counted for."""
+    """Print the parsed query, and the weight of each leg."""
     parts = {
         "words": analysis.words,
         "stop words": analysis.stop_words,
@@ -361,7 +361,7 @@ def in_words(memory: Caliber, found: dict[str, Any]) -> str:
 @click.option("--text", "text_only", is_flag=True, help="Print the window's text and nothing else.")
 @with_settings
 def replay(settings: Settings, window: str, text_only: bool) -> int:
-    """Assemble a recorded WINDOW (its id, or `latest`) again, and compare it with what was recorded.
+    """Assemble a recorded WINDOW (its id, or `latest`) again, and compare it with the record.
 
     Exit code 1 when the bytes differ.
     """

@@ -95,7 +95,7 @@ class Settings:
     def memory(self, *, note: bool = True) -> Iterator[Caliber]:
         """Open the configured store for as long as the block runs.
 
-        Unless ``note`` is false, it is said when another embedding model is on its way.
+        Unless ``note`` is false, print a note while re-embedding with another model is in progress.
         """
         from caliber.admin.spaces import in_short
         from caliber.api.opening import open as open_store

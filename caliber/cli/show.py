@@ -48,7 +48,7 @@ _PREVIEW_LINES: Final = 4
 
 
 def peek(memory: Caliber, record_id: uuid.UUID | None) -> Any | None:
-    """Return a record without counting it as used, or None when it is gone."""
+    """Return a record without counting it as used, or None if it is deleted."""
     if record_id is None:
         return None
     engine = memory._engine
@@ -57,7 +57,7 @@ def peek(memory: Caliber, record_id: uuid.UUID | None) -> Any | None:
 
 
 def first_line(text: str) -> str:
-    """Return the first line that says something."""
+    """Return the first line with content."""
     for line in text.splitlines():
         words = " ".join(printable(line).split()).lstrip("#-* ")
         if words:
@@ -82,7 +82,7 @@ def label(entity: Any) -> str:
 
 
 def trust_of(entity: Any) -> str | None:
-    """Return the label of a record, or None for what has none."""
+    """Return the label of a record, or None if it has none."""
     trust = getattr(entity, "trust", None)
     return None if trust is None else str(trust)
 
@@ -111,7 +111,7 @@ def budget_bar(window: ContextWindow, width: int) -> Text:
         upto = round(so_far / window.max_tokens * width)
         bar.append("█" * (upto - drawn), style=_COLOURS.get(section.section_type.value, "white"))
         drawn = upto
-    # What messages cost around their content belongs to no section.
+    # The overhead of messages belongs to no section.
     used = min(width, round(window.used_tokens / window.max_tokens * width))
     bar.append("▓" * max(0, used - drawn), style="bright_black")
     bar.append("░" * (width - max(used, drawn)), style="bright_black")

@@ -43,7 +43,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Whoever opens a store from a TOML file passes through here, and does not wait for the parser.
+    # Programs that open a store from a TOML file import this package, and must not wait for the parser.
     if name not in _HOME:
         raise AttributeError(f"module 'caliber.dsl' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"caliber.dsl.{_HOME[name]}"), name)

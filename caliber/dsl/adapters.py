@@ -18,7 +18,7 @@ STORES: Final[dict[str, str]] = {
     **dict.fromkeys(SQLITE_ADAPTERS, "path"),
     **dict.fromkeys(POSTGRES_ADAPTERS, "dsn"),
 }
-"""Adapters that hold a store, and what their connection is; the configuration says which of them are built."""
+"""Adapters that are stores, with the meaning of their connection; the configuration checks which of them exist."""
 
 BUILT: Final = ("sqlite", "postgres")
 CACHES: Final = ("redis",)
@@ -34,7 +34,7 @@ OPTIONS: Final[dict[str, dict[str, str]]] = {
     **dict.fromkeys(POSTGRES_ADAPTERS, _POSTGRES),
     **{name: {"vector_dimensions": "vector.dimensions"} for name in SQLITE_ADAPTERS},
 }
-"""What the source's example calls these knobs (C-175); everything else is named as the configuration names it."""
+"""Names of these knobs in the source's example (C-175); all others have the configuration's names."""
 
 
 def adapters(state: Building, found: list[tuple[Source, ast.Definition]]) -> None:

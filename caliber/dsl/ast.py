@@ -68,7 +68,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """A word with a colon and what sets it off: ``compress_on: task_end``."""
+    """A word with a colon and its argument: ``compress_on: task_end``."""
 
     name: Word
     value: Value
@@ -154,9 +154,9 @@ Entry: TypeAlias = Setting | Section | Rule
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """``memory NAME { … }`` and its like; ``into`` is an injection's target, ``name`` is empty for ``config``.
+    """A definition such as ``memory NAME { … }``; ``into`` is an injection's target, ``name`` is empty for ``config``.
 
-    ``whole`` is false when some of its entries did not parse: what is absent may have been meant then.
+    ``whole`` is false when some of its entries did not parse: a missing entry may have been among them.
     """
 
     kind: str

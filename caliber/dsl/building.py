@@ -31,7 +31,7 @@ class Filter:
 
 @dataclass(slots=True)
 class Building:
-    """The data so far, where each value stands, and what is wrong or doubtful."""
+    """The data so far, the position of each value, faults and warnings."""
 
     data: dict[str, Any] = field(default_factory=dict)
     places: dict[Path, tuple[Source, Span]] = field(default_factory=dict)
@@ -39,15 +39,15 @@ class Building:
     warnings: list[ConfigWarning] = field(default_factory=list)
     filters: list[Filter] = field(default_factory=list)
     unsure: dict[int, set[str]] = field(default_factory=dict)
-    """Of each memory, the fields that are there and whose type does not parse: nothing more is wrong with them."""
+    """Fields of each memory whose type does not parse: they cause no further faults."""
 
     def wrong(self, source: Source, span: Span, reason: str, **more: Any) -> None:
-        """Note what keeps the program from meaning anything."""
+        """Record a fault."""
         if len(self.faults) < FAULTS_MAX:
             self.faults.append(source.fault(span, reason, **more))
 
     def doubt(self, source: Source, span: Span, reason: str) -> None:
-        """Note what has a meaning, but hardly the one that was meant."""
+        """Record a warning: valid, but probably a mistake."""
         if len(self.warnings) < FAULTS_MAX:
             self.warnings.append(source.warning(span, reason))
 
@@ -116,7 +116,7 @@ class Building:
         names: tuple[str, ...],
         what: str,
     ) -> None:
-        """Note which settings are missing; what did not parse may have been one of them."""
+        """Record missing settings; one that did not parse may have been among them."""
         for name in names if definition.whole else ():
             if name not in given:
                 assert definition.name is not None

@@ -25,7 +25,7 @@ class Checked(NamedTuple):
 
 
 def check_config(config: CaliberConfig) -> Checked:
-    """Return a configuration that was not written in the language, and what is doubtful in it.
+    """Return a configuration that was not written in the language, and its warnings.
 
     Its filters are of the language: they are compiled here. Without any, the parser is not imported.
 

@@ -49,10 +49,10 @@ def compile_parts(
     base: CaliberConfig | str | None = None,
     finish: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
 ) -> Checked:
-    """Return the configuration that programs, taken together, say, and the warnings.
+    """Return the configuration of one or several programs together, and the warnings.
 
-    Their base, or ``base``, supplies what they omit. ``finish`` is given the nested data before it is checked, such as
-    to lead relative paths from a folder.
+    Their base, or ``base``, supplies omitted settings. ``finish`` receives the nested data before it is checked, for
+    example to anchor relative paths in a folder.
 
     Raises: MultipleErrors: a ProgramFault for what stands in a file, the configuration's own for what does not.
     """
@@ -64,7 +64,7 @@ def compile_parts(
     except MultipleErrors as error:
         found.extend(_located(state, item) for item in error.errors)
         completed = Completed({name: value for name, value in state.data.items() if name != BASE_KNOB}, None)
-    # What a program does not define is not there.
+    # Sections that a program does not define are absent.
     data = {**{name: [] for name in DECLARED_IN_LISTS}, **completed.data}
     if finish is not None:
         data = finish(data)
@@ -75,7 +75,7 @@ def compile_parts(
         config = CaliberConfig.from_mapping(data)
     except MultipleErrors as error:
         said = {_place(fault) for fault in found if isinstance(fault, ProgramFault)}
-        # A program with faults of its own may lack things only because of them.
+        # A program with faults of its own may lack settings only because of them.
         known = [_located(state, item) for item in error.errors[:FAULTS_MAX] if not _derived(state, data, item)]
         known = [item for item in known if not isinstance(item, ProgramFault) or _place(item) not in said]
         found.extend([item for item in known if not found or isinstance(item, ProgramFault)])
@@ -123,7 +123,7 @@ def _binding(name: str, memory: MemoryType | None, unsure: set[str]) -> MemoryBi
 
 
 def _derived(state: Building, data: dict[str, Any], error: ConfigError) -> bool:
-    """Return whether a fault is only that of a field whose own fault is said already."""
+    """Return whether a fault only repeats that of a field."""
     path = path_of(str(error.context.get("field")))
     if path[:1] != ("memories",) or path[2:3] != ("indexes",) or len(path) < 4:
         return False
@@ -146,7 +146,7 @@ def _standing(state: Building, path: Path) -> tuple[Source, Span] | None:
 
 
 def in_order(faults: list[ConfigError], files: list[str]) -> list[ConfigError]:
-    """Return faults as they stand in the files; what stands nowhere comes last."""
+    """Return faults in file order; those without a position come last."""
 
     return sorted(faults, key=lambda fault: _position(fault, files))
 
@@ -184,7 +184,7 @@ def _located(state: Building, error: ConfigError) -> ConfigError:
 def _shown(name: str, path: Path) -> str:
     if path[0] not in DECLARED_IN_LISTS:
         return f"{name}: "
-    # Neither the number of a definition nor that a name is one helps who has its line before him.
+    # The number of a definition does not help a reader who sees its line.
     return "" if path[-1] in _OBVIOUS else f"{_LISTED.sub('', name, count=1)}: "
 
 

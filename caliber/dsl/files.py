@@ -26,7 +26,7 @@ def load_program(file: Path, *, base: CaliberConfig | str | None = None) -> Chec
     """Return the configuration in a ``.caliber`` file and those it includes; see ``caliber.dsl.check``."""
     parts, faults = read_parts(file)
     if faults:
-        # What parses is compiled too, so that one run reports all.
+        # Parts that parse are compiled too, so that one run reports all faults.
         try:
             compile_parts(parts, base=base)
         except MultipleErrors as error:
@@ -36,16 +36,15 @@ def load_program(file: Path, *, base: CaliberConfig | str | None = None) -> Chec
 
 
 def compile_text(text: str, *, name: str = "<text>", base: CaliberConfig | str | None = None) -> CaliberConfig:
-    """Return the configuration that a program says; what is doubtful, ``check_text`` returns.
+    """Return the configuration of a program; ``check_text`` also returns its warnings.
 
-    ``base`` is a configuration that holds what the text leaves out, or the name of a profile.
-    Raises: MultipleErrors with every fault; a text has no folder to include other files from.
+    ``base`` is a configuration that supplies omitted settings, or the name of a profile.
     """
     return check_text(text, name=name, base=base).config
 
 
 def check_text(text: str, *, name: str = "<text>", base: CaliberConfig | str | None = None) -> Checked:
-    """Return the configuration that a program says and what is doubtful in it; as ``compile_text`` otherwise."""
+    """Return the configuration of a program and its warnings; as ``compile_text`` otherwise."""
     parsed = read(text, name=name)
     included = [item.span for item in parsed.program.items if isinstance(item, ast.Include)]
     faults: list[ConfigError] = list(parsed.faults)

@@ -48,7 +48,7 @@ class _NoValue(Exception):
 
 
 def compile_filter(text: str, memory: MemoryBinding, *, name: str = "<filter>") -> Predicate:
-    """Return the predicate that a filter's text says about a memory.
+    """Return the predicate of a filter's text for a memory.
 
     Raises: MultipleErrors with a ProgramFault for everything that is wrong in it.
     """
@@ -69,7 +69,7 @@ class Condition(NamedTuple):
 
 
 def compile_condition(source: Source, condition: ast.Value, memory: MemoryBinding) -> Condition:
-    """Return the predicate of a condition, what is wrong with it, and what is doubtful."""
+    """Return the predicate of a condition, its faults and its warnings."""
     faults: list[ConfigError] = []
     warnings: list[ConfigWarning] = []
 
@@ -126,7 +126,7 @@ def _comparison(
     value = _value(right, column, operator, wrong)
     declared = memory.declared.get(left.text)
     if declared is not None and isinstance(value, str) and value not in declared:
-        # K-059: the store knows it, so it may match what others wrote.
+        # K-059: the store has the value, so it may match records of other writers.
         names = ", ".join(declared)
         wrong(right.span, f"{left.text} is declared as one of {names}, not {value}", doubt=True)
     if column.check is not None and not _reachable(operator, value, *column.check):

@@ -48,7 +48,7 @@ def rule(state: Building, source: Source, definition: ast.Definition) -> None:
 
 
 def mode_of(state: Building, source: Source, value: ast.Value) -> dict[str, Any] | None:
-    """Return a mode of injection as data, or None where it is none."""
+    """Return a mode of injection as data, or None for an invalid one."""
     if isinstance(value, ast.Word) and value.text in (InjectionKind.FULL, InjectionKind.SUMMARY):
         return {"kind": value.text}
     if isinstance(value, ast.Call) and len(value.arguments) == 1 and isinstance(value.arguments[0], ast.Number):

@@ -19,7 +19,7 @@ from caliber.dsl.scan import TOKEN
 _SKIPPED: Final = ("space", "comment")
 _NUMBERS: Final = ("FLOAT", "DURATION", "INTEGER")
 _OTHER: Final = "OTHER"
-"""The type of what no place expects."""
+"""The type of a token that no grammar position expects."""
 
 
 class Lexing(Lexer):

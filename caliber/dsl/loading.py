@@ -36,12 +36,11 @@ def config_of(source: ConfigSource) -> CaliberConfig:
 
 
 def load_config(path: str | os.PathLike[str], *, base: CaliberConfig | str | None = None) -> CaliberConfig:
-    """Return the configuration in a ``.caliber``, ``.toml`` or ``.json`` file; what is doubtful, ``check`` returns.
+    """Return the configuration in a ``.caliber``, ``.toml`` or ``.json`` file; ``check`` also returns its warnings.
 
-    Relative paths in it lead from the file's own folder, wherever the program was started. ``base`` is a configuration
-    that holds what the file omits, or the name of a profile, such as ``reference``; a file may name its profile itself:
+    Relative paths in it start at the file's own folder, whatever the working directory. ``base`` is a configuration
+    that supplies omitted settings, or the name of a profile, such as ``reference``; a file may name its profile itself:
     ``base = "reference"``.
-    Raises: MultipleErrors with every fault; DTypeError.
     """
     return check(path, base=base).config
 
@@ -51,7 +50,7 @@ def _decides(origin: Origin) -> bool:
 
 
 def check(path: str | os.PathLike[str], *, base: CaliberConfig | str | None = None) -> Checked:
-    """Return the configuration in a file and what is doubtful in it; as ``load_config`` otherwise."""
+    """Return the configuration in a file and its warnings; as ``load_config`` otherwise."""
     given: Any = path
     if not isinstance(given, str | os.PathLike) or not isinstance(os.fspath(given), str):
         raise DTypeError(field="path", expected="the path of a configuration", got=type(path).__name__)

@@ -111,7 +111,7 @@ def _retention(state: Building, source: Source, value: ast.Value, data: dict[str
     here: Path = (*path, "retention")
     for name in ("", "kind", "duration_ms", "count", "when"):
         state.places[(*here, name) if name else here] = (source, value.span)
-    data["retention"] = {"kind": RetentionKind.PERSISTENT.value}  # where it is none, it has its fault already
+    data["retention"] = {"kind": RetentionKind.PERSISTENT.value}  # an invalid one has its fault already
     if isinstance(value, ast.Word) and value.text in _PLAIN_RETENTIONS:
         data["retention"] = {"kind": value.text}
     elif isinstance(value, ast.Duration):

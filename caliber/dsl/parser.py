@@ -49,7 +49,7 @@ class Parsed(NamedTuple):
 
 
 def parse(text: str, *, name: str = "<text>") -> ast.Program:
-    """Return the syntax tree of a program; ``name`` is what faults call its file.
+    """Return the syntax tree of a program; ``name`` is the file's name in faults.
 
     Raises: MultipleErrors with a ProgramFault for everything that does not parse.
     """
@@ -60,9 +60,9 @@ def parse(text: str, *, name: str = "<text>") -> ast.Program:
 
 
 def read(text: str, *, name: str = "<text>") -> Parsed:
-    """Return the program in a text, and all faults of its form.
+    """Return the parsed program of a text, and all syntax faults.
 
-    Raises: MultipleErrors for what is not a text that could be a program at all.
+    Raises: MultipleErrors for a text that cannot be a program at all.
     """
     check_text(text, name)
     source = Source(text, name)
@@ -96,7 +96,7 @@ def read_condition(source: Source) -> ast.Value:
 
 
 def check_text(text: object, name: str) -> None:
-    """Refuse what is no text, too long, or holds what no program can hold. Raises: MultipleErrors."""
+    """Refuse an object that is no text, too long, or with invalid characters. Raises: MultipleErrors."""
     if not isinstance(text, str):
         reason = f"expected text, got {type(text).__name__}"
     elif len(text) > MAX_CHARS:
@@ -201,7 +201,7 @@ class Builder(Transformer[Token, Any]):
 def _joined(operator: str, parts: list[Any]) -> ast.Joined:
     conditions: list[ast.Value] = []
     for part in parts[::2]:
-        # "a and (b and c)" says the same as without the brackets, and is one list of conditions.
+        # "a and (b and c)" means the same as without the brackets, and becomes one list of conditions.
         if isinstance(part, ast.Joined) and part.operator == operator:
             conditions.extend(part.conditions)
         else:
@@ -230,11 +230,11 @@ def _whole(source: Source) -> ast.Program:
     return tree
 
 
-# --- what does not parse -------------------------------------------------------------------------
+# --- broken texts -------------------------------------------------------------------------------
 
 
 def _pieces(source: Source, scanned: Scanned) -> Parsed:
-    """Parse what parses of a broken text, piece by piece."""
+    """Parse the valid parts of a broken text, piece by piece."""
     faults = list(scanned.faults)
     tokens = scanned.tokens
     version, found = _head(source, tokens)
@@ -250,7 +250,7 @@ def _pieces(source: Source, scanned: Scanned) -> Parsed:
         if item is not None:
             items.append(item)
     if not faults:
-        # Every piece parses: what is wrong lies between them.
+        # Every piece parses: the fault lies between them.
         faults.append(_first_fault(source))
     program = ast.Program(version, tuple(items), Span(0, len(source.text)))
     faults.extend(islice(_spelling(source, program), FAULTS_MAX))
@@ -362,7 +362,7 @@ def _fault(source: Source, error: UnexpectedInput, piece: Span) -> ProgramFault:
         span = Span(piece.end, piece.end + 1)
         end = True
     got = "" if end else source.shown(span)
-    # "$END" and lark's other word for it say that the file could end here, which helps nobody.
+    # "$END" and lark's other word for it mean that the file could end here, which does not help a reader.
     names = sorted({_shown(name) for name in expected if name.isidentifier()}, key=_by_kind)
     reason = _unexpected(source, span, got)
     if got and not names and piece == Span(0, len(source.text)):
@@ -392,7 +392,7 @@ def _by_kind(name: str) -> tuple[bool, str]:
     return (not name[0].isalpha(), name)
 
 
-# --- what parses but cannot be meant -------------------------------------------------------------
+# --- valid syntax without a meaning ---------------------------------------------------------------
 
 
 def _spelling(source: Source, program: Any) -> Iterable[ProgramFault]:

@@ -46,7 +46,7 @@ def policy(state: Building, source: Source, definition: ast.Definition) -> None:
 
 
 def trigger(state: Building, source: Source, value: ast.Value, path: Path) -> dict[str, Any] | None:
-    """Return a trigger as data, its place noted at a path, or None where it is none."""
+    """Return a trigger as data, with its position recorded under a path, or None for an invalid one."""
     names = [item.value for item in Trigger]
     found: dict[str, Any] | None = None
     if isinstance(value, ast.Word) and value.text in names and value.text != Trigger.SCHEDULE:

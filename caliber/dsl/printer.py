@@ -82,8 +82,8 @@ class _Printer:
         self._source = parsed.source
         self._comments: Sequence[Token] = parsed.comments
         self._next = 0
-        self._lines: list[list[str]] = []  # each in pieces: what it says, and the comments beside it
-        self._last = Span(0, 0)  # what the last line stands for
+        self._lines: list[list[str]] = []  # each in pieces: its text, and its comments
+        self._last = Span(0, 0)  # the node of the last line
 
     def run(self) -> str:
         program = self._program

@@ -15,13 +15,13 @@ from caliber.model.errors import ProgramFault
 
 MAX_CHARS: Final = 4 << 20
 MAX_TOKENS: Final = 250_000
-"""Words, texts, numbers, signs and comments of one file: what a token takes is many times its characters."""
+"""Most tokens (words, texts, numbers, signs, comments) of one file: a token takes many times its characters."""
 MAX_DEPTH: Final = 32
 FAULTS_MAX: Final = 100
 """A file that is something else altogether is not reported line by line."""
 KINDS: Final = ("memory", "policy", "adapter", "provider")
 HEADS: Final = (*KINDS, "inject", "config", "include")
-"""What a definition or an include begins with."""
+"""Keywords that begin a definition or an include."""
 
 TOKEN: Final = re.compile(
     r"""(?P<comment>//[^\n]*|/\*.*?\*/|\(\*.*?\*\))
@@ -51,7 +51,7 @@ class Token(NamedTuple):
 
 
 class Scanned(NamedTuple):
-    """The tokens of a text without its comments, the comments, and what is wrong with its brackets and quotes."""
+    """The tokens of a text without its comments, the comments, and faults of its brackets and quotes."""
 
     tokens: list[Token]
     comments: list[Token]
@@ -60,7 +60,7 @@ class Scanned(NamedTuple):
 
 
 def scan(source: Source) -> Scanned:
-    """Cut a text into tokens; never fails, whatever the text is."""
+    """Cut a text into tokens; it never fails."""
     tokens: list[Token] = []
     comments: list[Token] = []
     faults: list[ProgramFault] = []

@@ -134,7 +134,7 @@ class Source:
 
 
 def _assigned(text: str) -> Iterator[Span]:
-    """Yield the values of keys whose names say that they hold secrets."""
+    """Yield the values of keys whose names mark them as secrets."""
     at = 0
     while (match := _KEY.search(text, at)) is not None:
         at = match.end()

@@ -22,7 +22,7 @@ STARTS: Final = {
     "pieces": ("program", "include", "definition", "injection", "config", "setting", "section", "rule", "condition"),
     "condition": ("condition",),
 }
-"""What a text may be for each parser: a whole program, a piece of a broken one, a filter. More take longer to make."""
+"""The start rule of each parser: a whole program, a piece of a broken one, a filter. More take longer to build."""
 
 
 def parser(name: str, made: Transformer[Token, Any]) -> Lark:
@@ -53,9 +53,9 @@ def origin(grammar: str) -> dict[str, str]:
 
 
 def shipped(name: str, grammar: str) -> dict[str, Any] | None:
-    """Return the tables of a parser as lark wrote them down; None where none were made by this lark from this grammar.
+    """Return the tables of a parser in lark's format; None if this lark and grammar have none.
 
-    JSON knows texts as keys only: where lark has numbers, they are numbers again.
+    JSON has texts as keys only: keys that are numbers in lark are converted back.
     """
     try:
         found = json.loads(file(name).read_text(encoding="utf-8"))

@@ -33,8 +33,7 @@ _NOT_WORDS: Final = frozenset(("true", "false", "null", "and", "or", "contains",
 def render_caliber(config: CaliberConfig, reasons: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return the configuration as a commented program that compiles to the same configuration.
 
-    ``reasons`` say, by path, why a knob has its value, such as ``profiles.reasons``.
-    Raises: InvalidConfigValue when the store's connection string may hold a password.
+    ``reasons`` give, by path, the reason of a knob's value, such as ``profiles.reasons``.
     """
     refuse_sealed(config)
     lines = [f"// {line}" for line in _HEADER]

@@ -49,7 +49,7 @@ def shaped(array: Any, dtype: np.dtype[Any], shape: Sequence[int | None], *, fie
 
     Raises:  DTypeError, ShapeError, InvalidValue
     """
-    # What nearly every call passes, told apart with the fewest questions.
+    # Nearly every call passes this fast path.
     if type(array) is np.ndarray and array.dtype is dtype and array.shape == shape:
         flags = array.flags
         if flags.c_contiguous and flags.aligned:
@@ -103,7 +103,7 @@ def row_ids(array: Any, size: int, *, field: str = "ids") -> npt.NDArray[np.int6
     if isinstance(array, np.ndarray):
         array = np.ascontiguousarray(array) if array.ndim else array
     checked = view(array, I64, 1, field=field)
-    # Without their sign, numbers below 0 are the largest of all: one pass tells both.
+    # As unsigned numbers, negative values are the largest of all: one pass checks both bounds.
     if checked.shape[0] and int(checked.view(np.uint64).max()) >= size:
         raise InvalidValue(field=field, reason=f"a row id is outside [0, {size})")
     return checked

@@ -65,7 +65,7 @@ def sha256_spans(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64 | np
 
 
 def check_edges(edges: npt.NDArray[np.int64 | np.int32], size: int) -> None:
-    """Refuse what C refuses with CAL_E_OFFSETS.
+    """Refuse offsets that C refuses with CAL_E_OFFSETS.
 
     Raises:  InvalidValue
     """

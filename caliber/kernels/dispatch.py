@@ -52,7 +52,7 @@ _chosen: tuple[Native | None] | None = None
 
 
 def native() -> Native | None:
-    """Return the native path in use, or None for the twins (``CALIBER_NATIVE=off``).
+    """Return the native path in use, or None for the reference implementations (``CALIBER_NATIVE=off``).
 
     Raises:  InvalidConfigValue for an unknown or missing path, MissingRequired without the native module
     """
@@ -109,7 +109,7 @@ def load() -> tuple[_FFI, _Lib]:
 
 
 def loaded() -> tuple[_FFI, _Lib]:
-    """Return the native module, whichever path is in use. Raises: MissingRequired."""
+    """Return the native module, whichever path is selected. Raises: MissingRequired."""
     return load()
 
 

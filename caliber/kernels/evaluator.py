@@ -62,7 +62,7 @@ class Within:
 
 
 Rule = tuple[Within, Within, Within]
-"""What a record in force keeps to, one instant each."""
+"""The conditions of a valid record, one instant each."""
 
 
 class Evaluator:
@@ -112,7 +112,7 @@ class Evaluator:
         return rows[np.lexsort((tie[:, 1], tie[:, 0], ~created[rows]))[:limit]]
 
     def relevance(self, similarity: Floats, present: Bools, neutral: np.float32) -> Floats:
-        """Return similarities brought into [0, 1], ``neutral`` where there is none. Shapes: all ``[n]``."""
+        """Return similarities scaled to [0, 1], ``neutral`` where there is none. Shapes: all ``[n]``."""
         out = np.empty(len(similarity), np.float32)
         self.loops.relevance(similarity, present, neutral, out)
         return out
@@ -130,7 +130,7 @@ def _checked(count: int, field: str) -> int:
 
 
 NUMPY: Final = Evaluator("numpy", loops)
-"""What runs everywhere."""
+"""The evaluator that runs everywhere."""
 
 OPENING = threading.Lock()
 _compiled: Evaluator | None = None
@@ -138,7 +138,7 @@ renew_in_child(globals(), "OPENING")
 
 
 def refusal(name: str) -> CaliberError | None:
-    """Return why an evaluator cannot be chosen here, without importing what it needs; None when it can."""
+    """Return why an evaluator is unavailable here, without importing its package; None when it is available."""
     if name == "numba" and importlib.util.find_spec("numba") is None:
         return ExtraNotInstalled(feature=f"{KNOB} = 'numba'", extra="jit")
     return None
@@ -147,7 +147,7 @@ def refusal(name: str) -> CaliberError | None:
 def open_evaluator(name: str, cache_dir: Path) -> Evaluator:
     """Return the evaluator of a name; the first ``numba`` of a process loads or compiles every loop.
 
-    Raises: ExtraNotInstalled, InvalidConfigValue (Numba is there and does not work)
+    Raises: ExtraNotInstalled, InvalidConfigValue (Numba is installed but does not work)
     """
     global _compiled
     missing = refusal(name)
@@ -174,7 +174,7 @@ def compile_evaluator(cache_dir: Path) -> Evaluator:
     except CaliberError:
         raise
     except Exception as error:
-        # Numba refuses NumPys and Pythons that it does not know, and says so in several ways.
+        # Numba refuses unknown versions of NumPy and Python, with various exceptions.
         reason = f"Numba does not work here ({type(error).__name__}: {error}); use 'numpy', or another version of it"
         raise InvalidConfigValue(field=KNOB, value="numba", reason=reason) from error
     return Evaluator("numba", functions, code)

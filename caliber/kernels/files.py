@@ -9,7 +9,7 @@ from caliber.kernels import dispatch
 
 
 def system_calls() -> dict[str, int]:
-    """Return the addresses of what takes the place of system calls, by their names. Raises: MissingRequired."""
+    """Return the addresses of the replacements of system calls, by name. Raises: MissingRequired."""
     ffi, lib = dispatch.loaded()
     return {
         "fstat": int(ffi.cast("uintptr_t", ffi.addressof(lib, "cal_file_fstat"))),

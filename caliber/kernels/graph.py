@@ -27,10 +27,10 @@ _NO_MASK: Final = np.zeros(0, np.bool_)
 
 @dataclass(frozen=True, slots=True)
 class Csr:
-    """Directed edges by where they start. What leaves node ``v`` is at ``indptr[v]`` to ``indptr[v + 1]``, by target.
+    """Directed edges grouped by source. Those of node ``v`` are at ``indptr[v]`` to ``indptr[v + 1]``, by target.
 
-    Shapes: indptr ``int64[nodes + 1]``, indices ``int32[m]``, weights ``f32[m]``, edges ``int64[m]``
-    Units: ``edges`` is the place of each entry in the list that the graph was built from.
+    Shapes: indptr ``int64[nodes + 1]``, indices ``int32[m]``, weights ``f32[m]``, edges ``int64[m]`` Units: ``edges``
+    is the place of each entry in the list that the graph was built from.
     """
 
     indptr: Ints
@@ -137,7 +137,7 @@ def walk(
 
 
 class Edges:
-    """A list of edges that grows and shrinks, and its graph: built when it is asked for after a change, and kept.
+    """A list of edges that grows and shrinks, and its graph, which is rebuilt on first use after a change.
 
     Written by one thread at a time; a ``Csr`` that was handed out never changes.
     """
@@ -175,7 +175,7 @@ class Edges:
         return np.arange(start, stop)
 
     def retire(self, numbers: Ints) -> None:
-        """Take edges away; one that is gone already stays gone. Raises: DTypeError, ShapeError, InvalidValue"""
+        """Remove edges; an edge that is removed already is ignored. Raises: DTypeError, ShapeError, InvalidValue"""
         self._live[checks.row_ids(numbers, self._count, field="numbers")] = False
         self._built = None
 

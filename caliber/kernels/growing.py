@@ -24,7 +24,7 @@ class Growing:
         self.array: npt.NDArray[Any] = np.full(capacity, fill, dtype)
 
     def reserve(self, length: int) -> None:
-        """Have room for ``length`` elements in all; what is new holds ``fill``."""
+        """Have room for ``length`` elements in all; new elements hold ``fill``."""
         have = len(self.array)
         if length > have:
             grown = np.full(max(length, 2 * have), self.fill, self.array.dtype)
@@ -73,7 +73,7 @@ class ByteRows:
             self._blocks.append(self.open)
             self._ends.append(array("I"))
         ends = self._ends[-1]
-        # In place of what an append left there that was interrupted.
+        # Overwrites the rest of an interrupted append.
         self.open[ends[-1] if ends else 0 :] = row
         ends.append(len(self.open))
         self._length += 1
@@ -90,7 +90,7 @@ class ByteRows:
         return bytes(self._blocks[block][ends[at - 1] if at else 0 : ends[at]])
 
     def take(self, numbers: Iterable[int]) -> list[bytes]:
-        """Return some rows, in one call: a phrase is looked for in thousands."""
+        """Return some rows in one call: a phrase search reads thousands."""
         rows, blocks, ends = self._rows, self._blocks, self._ends
         out = []
         for number in numbers:

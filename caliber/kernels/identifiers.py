@@ -111,7 +111,7 @@ class _Generator:
                 number = self._several()
             finally:
                 self._busy = False
-        # The other process of a fork that interrupted this call returns what was made before it.
+        # After a fork that interrupted this call, both processes hold ids that were made before it.
         return number if forks == self._forks else self.more()
 
     def _several(self) -> int:
@@ -150,7 +150,7 @@ class _Generator:
         if first >> _COUNTER_BITS >= _TIMESTAMP_LIMIT:
             raise InternalError(_USED_UP)
         self._last = last
-        self.end_ns = 0  # what is left in numbers is lower
+        self.end_ns = 0  # numbers holds lower ones
         number = (first >> _COUNTER_BITS << 80) + ((0x7000 + (first & _COUNTER_MAX)) << 64)
         return number + _LOW_VARIANT + (entropy >> 80 - _RANDOM_BITS), first, last
 

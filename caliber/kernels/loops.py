@@ -38,7 +38,7 @@ def valid_rows(
 
 
 def _within(column: Ints, low: np.int64, high: np.int64, out: Bools) -> None:
-    """Unmark what lies outside; a bound that no value can break is not asked about."""
+    """Clear the rows outside; a bound that no value can exceed is not evaluated."""
     if low == high:
         out &= column == low
         return
@@ -82,7 +82,7 @@ def newest(mask: Bools, created: Ints, limit: int, out: Ints) -> int:
 
 
 def relevance(similarity: Floats, present: Bools, neutral: np.float32, out: Floats) -> int:
-    """Write the similarity within [0, 1] where there is one, else what is neutral."""
+    """Write the similarity within [0, 1] where there is one, else the neutral value."""
     np.maximum(similarity, np.float32(0), out=out)
     # Not clip alone: of -0 and +0 it may take either, and the bits have to be the same everywhere.
     out += np.float32(0)

@@ -14,13 +14,13 @@ from typing import Any, Final
 from caliber.model.errors import ExtraNotInstalled, InvalidValue
 
 _PROGRAM_BYTES: Final = 1 << 20
-"""What one pattern may take, program and states together: bounds the time a character costs."""
+"""Memory limit of one pattern, program and states together: it bounds the time per character."""
 _KEPT: Final = 256
 _ESCAPED_C: Final = re.compile(r"\\+C")
 
 
 def matcher(pattern: str) -> Callable[[str], bool]:
-    """Return a function that tells whether the pattern occurs in a text.
+    """Return a function that returns whether the pattern occurs in a text.
 
     Raises: InvalidValue where it is no pattern, ExtraNotInstalled
     """
@@ -34,7 +34,7 @@ def matches(pattern: str, text: str) -> bool:
 
 
 def _encoded(text: str) -> bytes:
-    # Whatever a str can hold can be searched, halves of surrogate pairs too.
+    # Every str can be searched, lone surrogates included.
     return text.encode("utf-8", "surrogatepass")
 
 

@@ -153,7 +153,7 @@ def _dense(group: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
 
 
 def _check_values(columns: RankColumns, caps: npt.NDArray[np.int32], overhead: npt.NDArray[np.int32]) -> None:
-    """Refuse what C refuses, by name: for the twin, which does not check, and to say what C found wrong."""
+    """Raise the errors of C by name: for the reference, which does not check, and to explain C's status codes."""
     if (caps < -1).any():
         raise InvalidValue(field="section_budget", reason="must be -1 (none) or more")
     if (overhead < 0).any():

@@ -45,7 +45,7 @@ class VectorStore(Protocol):
         ...
 
     def put_many(self, items: Sequence[tuple[EmbeddingKey, FloatVector]]) -> None:
-        """Keep the vectors; a key that is there already stays or is replaced by the same vector."""
+        """Store the vectors; an existing key stays or gets the same vector again."""
         ...
 
 
@@ -83,7 +83,7 @@ def usable(vector: np.ndarray, dimensions: int) -> bool:
 
 
 class EmbeddingCache:
-    """A bounded, thread-safe LRU of read-only vectors; equal texts asked for at once are computed once.
+    """A bounded, thread-safe LRU of read-only vectors; concurrent requests for one text share one computation.
 
     A child process starts with the entries of its parent and without the computations under way there.
 
@@ -192,7 +192,7 @@ class EmbeddingCache:
         found: dict[EmbeddingKey, FloatVector | CaliberError],
         mine: dict[EmbeddingKey, _Flight],
     ) -> list[tuple[EmbeddingKey, _Flight]]:
-        """Add to ``mine`` what the caller has to compute, and return what other threads are computing."""
+        """Add the keys that the caller must compute to ``mine``, and return those that other threads are computing."""
         others: list[tuple[EmbeddingKey, _Flight]] = []
         with self._lock:
             for key in wanted:
@@ -248,7 +248,7 @@ class EmbeddingCache:
             try:
                 self._store.put_many(fresh)
             except StorageError:
-                # The vectors are right and in use; only their keeping failed. Counted, and seen in stats.
+                # The vectors are right and in use; only storing them failed. The failure is counted in stats.
                 self._count_store_error()
 
     def _from_store(self, keys: list[EmbeddingKey]) -> dict[EmbeddingKey, FloatVector]:

@@ -32,7 +32,7 @@ _SHOWN: Final = 10
 class Embedded:
     """The vectors of a text. Shapes: rows f32[c, dimensions]; c is 1 unless long texts have a vector for each chunk.
 
-    Units: ``tokens`` of the whole text. ``truncated`` tells that its end was not embedded.
+    Units: ``tokens`` of the whole text. ``truncated``: its end was not embedded.
     """
 
     rows: FloatMatrix
@@ -116,8 +116,7 @@ def handle_embedding_batch_failure(
 ) -> tuple[list[tuple[Item, Result]], list[Item]]:
     """Split a batch into (item, vector) pairs and the items that failed, both in order.
 
-    Raises: InvalidValue for unequal lengths: pairing what is there would drop items silently (K-113).
-    Source: C-487.
+    Raises: InvalidValue for unequal lengths: pairing the existing ones would drop items silently (K-113).
     """
     if len(items) != len(results):
         raise InvalidValue(field="results", reason=f"{len(results)} results for {len(items)} items")
@@ -142,7 +141,7 @@ def checked_vector(value: object, dimensions: int, provider: str) -> FloatVector
         return InvalidResponse(provider=provider, reason="expected a vector of floating-point numbers")
     if len(value) != dimensions:
         return DimensionMismatch(expected=dimensions, got=len(value))
-    with np.errstate(over="ignore"):  # what does not fit single precision becomes infinite, and is refused as that
+    with np.errstate(over="ignore"):  # a value beyond single precision becomes infinite, and is refused
         vector = np.ascontiguousarray(value, dtype=np.float32)
     if not np.isfinite(vector).all():
         return InvalidVector(reason=f"{provider} sent NaN or infinity")
@@ -248,7 +247,7 @@ def _asked(provider: EmbeddingProvider, texts: list[str]) -> list[FloatVector | 
         if len(some) != len(texts):
             raise InvalidResponse(provider=name, reason=f"{len(some)} vectors for {len(texts)} texts")
         return [checked_vector(result, provider.dimensions, name) for result in some]
-    answer: object = provider.embed_batch(texts)  # what it is shows only now
+    answer: object = provider.embed_batch(texts)  # its type is known only now
     if not isinstance(answer, np.ndarray) or answer.ndim != 2 or answer.dtype.kind != "f":
         raise InvalidResponse(provider=name, reason="expected one matrix of floating-point numbers")
     if len(answer) != len(texts):

@@ -43,7 +43,7 @@ _TEXT: Final = {"type": "string"}
 _SHARE: Final = {"type": "number"}
 _WHOLE: Final = {"type": "integer"}
 _PART_OF_INPUT: Final = 4
-"""What a summary of a part may take of the input: four such parts become one, so summarizing in steps ends."""
+"""Share of the input that a summary of a part may take: four such parts become one, so summarizing in steps ends."""
 
 
 def _table(**fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,7 +95,7 @@ class LanguageModelProvider:
 
     @property
     def model_id(self) -> str:
-        """The model and what it is told: both decide what it answers."""
+        """The model and its prompts: both determine its answers."""
         return self._model_id
 
     def summarize(self, text: str, max_tokens: int) -> str:
@@ -164,7 +164,7 @@ class LanguageModelProvider:
         return unite_notes(notes)
 
     def merge_notes(self, a: GeneratedNote, b: GeneratedNote) -> MergedNote:
-        """Return one note that says what both say; ``b`` is the newer one, the higher confidence stays.
+        """Return one note with the content of both; ``b`` is the newer one, the higher confidence stays.
 
         Raises: InvalidValue (K-111), and as ``summarize``.
         """
@@ -224,7 +224,9 @@ class LanguageModelProvider:
     # --- asking ----------------------------------------------------------------------------------
 
     def _ask(self, call: str, material: Mapping[str, Any], schema: Mapping[str, Any], read: Callable[[Answer], T]) -> T:
-        """Return the answer, parsed by ``read``; parsing is part of asking, so that a bad answer is asked again."""
+        """Return the answer, parsed by ``read``; parsing is part of the request, so that a bad answer is requested
+        again.
+        """
         question = Question(call, self._prompts[call], material, schema)
 
         def ask() -> T:
@@ -235,7 +237,7 @@ class LanguageModelProvider:
     def _summary(self, text: str, max_tokens: int) -> str:
         per_token = len(text) / self._count_tokens(text)
         material = {"max_characters": max(1, int(max_tokens * per_token)), "text": text}
-        # A model counts characters badly: what is too long is cut at a sentence, but not taken without bounds.
+        # A model counts characters badly: a text that is too long is cut at a sentence, within bounds.
         most = 16 * max(len(text), 1_000)
         summary = self._ask(
             "summarize", material, _SUMMARY, lambda answer: answer.only(["summary"]).field("summary").text(most)
@@ -249,14 +251,14 @@ class LanguageModelProvider:
         except InvalidValue as error:
             raise SummarizationFailed(reason=f"{max_tokens} tokens hold no character") from error
 
-    # --- what fits -------------------------------------------------------------------------------
+    # --- input limits ------------------------------------------------------------------------------
 
     def _parts(self, text: str) -> Sequence[str]:
         rule = LongText(LongTextMode.CHUNK_MEAN, self._settings.max_input_tokens, self._count_tokens)
         return chunk_text(text, rule).texts
 
     def _fitting(self, text: str | None) -> Sequence[str]:
-        """Return a text in parts that leave the model room for what stands around them; nothing for a blank one."""
+        """Return a text in parts that leave room for the rest of the prompt; nothing for a blank one."""
         if text is None or not text.strip():
             return ()
         rule = LongText(LongTextMode.CHUNK_MEAN, max(1, self._settings.max_input_tokens // 2), self._count_tokens)
@@ -346,7 +348,7 @@ def _kept(cluster: Sequence[ConsolidationMember]) -> ConsolidationDecision:
 
 
 def _member(place: int, member: ConsolidationMember) -> dict[str, Any]:
-    # Its key is the caller's business; the model knows it by its place.
+    # Its key belongs to the caller; the model refers to it by position.
     created = from_us(member.created_us).isoformat(timespec="seconds")
     return {"member": place, "created": created, "content": member.content}
 

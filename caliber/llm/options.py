@@ -14,7 +14,7 @@ from caliber.model.errors import ConfigError, InvalidConfigValue, MissingRequire
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option: what it means, and what it may be (a choice, a whole number in a range, true or false, or text)."""
+    """One option: its meaning, and its values (a choice, a whole number in a range, true or false, or text)."""
 
     meaning: str
     kind: type[int] | type[bool] | type[str]
@@ -80,7 +80,7 @@ SUMMARIZATION: Mapping[str, Mapping[str, Option]] = {
 def option_faults(
     field: str, kind: str, known: Mapping[str, Option], given: Mapping[str, Any]
 ) -> Iterator[ConfigError]:
-    """Yield what is wrong with the options of a provider: missing, out of range, unknown."""
+    """Yield the faults of a provider's options: missing, out of range, unknown."""
     for name, option in known.items():
         if name not in given:
             yield MissingRequired(

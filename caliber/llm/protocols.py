@@ -74,7 +74,7 @@ class BatchedEmbedding(EmbeddingProvider, Protocol):
 
 @runtime_checkable
 class CountingEmbedding(EmbeddingProvider, Protocol):
-    """An embedding provider with a tokenizer and a limit of its own."""
+    """An embedding provider with its own tokenizer and limit."""
 
     @property
     def max_tokens(self) -> int:
@@ -88,10 +88,10 @@ class CountingEmbedding(EmbeddingProvider, Protocol):
 
 @runtime_checkable
 class Closable(Protocol):
-    """A provider that holds connections or threads. It is closed by who made it."""
+    """A provider that holds connections or threads. Its creator closes it."""
 
     def close(self) -> None:
-        """Release what it holds; calls under way end with Unavailable. Closing twice changes nothing."""
+        """Release connections and threads; running calls end with Unavailable. Closing twice is harmless."""
         ...
 
 
@@ -105,7 +105,7 @@ class SummarizationProvider(Protocol):
 
     @property
     def model_id(self) -> str:
-        """The stable name of the model or rule set, recorded with what it made."""
+        """The stable name of the model or rule set, recorded with its results."""
         ...
 
     def summarize(self, text: str, max_tokens: int) -> str:
@@ -129,7 +129,7 @@ class SummarizationProvider(Protocol):
         ...
 
     def merge_notes(self, a: GeneratedNote, b: GeneratedNote) -> MergedNote:
-        """Return one note that says what both say.
+        """Return one note with the content of both.
 
         Raises: InvalidValue when they are not about the same entity, entity_type and note_type (K-111).
         """

@@ -67,10 +67,10 @@ def is_costly(settings: ProviderSettings) -> bool:
 def build_embedding_provider(
     settings: ProviderSettings, token_counter: TokenCounter | None = None, *, field: str = "embedding_provider"
 ) -> EmbeddingProvider:
-    """Return the embedding provider that the settings name; reads no model file yet, and asks nobody.
+    """Return the embedding provider that the settings name; no model file is read and no request sent yet.
 
-    ``token_counter`` estimates what a service is sent, for its limits; without one, bytes are counted. ``field`` is
-    the section that errors name.
+    ``token_counter`` estimates the tokens of a request, for a service's limits; without one, bytes are counted.
+    ``field`` is the section that errors name.
 
     Raises: ProviderNotSupported, ExtraNotInstalled, MissingRequired, InvalidConfigValue, IncompatibleOptions;
         MultipleErrors for several of them.
@@ -136,7 +136,7 @@ def _extractive(
 
 
 def _local(field: str, settings: ProviderSettings) -> None:
-    """Refuse what a local provider would silently ignore."""
+    """Refuse settings that a local provider would silently ignore."""
     for name, value in (("endpoint", settings.endpoint), ("api_key", settings.api_key), ("http", settings.http)):
         if value is not None:
             raise _clash(field, settings, name, "this provider runs in the process and sends no requests")
@@ -251,7 +251,7 @@ def _chosen(known: Mapping[str, Provider], field: str, settings: ProviderSetting
 
 
 def _raise(faults: Iterator[ConfigError]) -> None:
-    """Raise what there is: one fault as itself, several together."""
+    """Raise the errors, if any: one as itself, several together."""
     found = list(faults)
     if len(found) == 1:
         raise found[0]

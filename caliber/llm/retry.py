@@ -54,9 +54,9 @@ def is_outage(error: Exception) -> bool:
 
 
 def backoff_ms(settings: RetrySettings, attempt: int, error: LlmError, chance: float) -> float:
-    """Return the wait before further attempt ``attempt``, counted from 0; ``chance`` is in [0, 1).
+    """Return the wait before retry ``attempt``, counted from 0; ``chance`` is in [0, 1).
 
-    What the provider itself asks for (``retry_after_ms``) is waited for when it is longer. Source: C-111.
+    A longer wait requested by the provider (``retry_after_ms``) takes precedence. Source: C-111.
     """
     try:
         grown = settings.initial_backoff * settings.backoff_multiplier**attempt
@@ -69,7 +69,7 @@ def backoff_ms(settings: RetrySettings, attempt: int, error: LlmError, chance: f
 
 
 class Retry:
-    """Calls a provider, and calls it again while what it raises may pass."""
+    """Calls a provider, and retries while its error may pass."""
 
     def __init__(self, settings: RetrySettings, stopped: Event) -> None:
         self._settings = settings
@@ -86,7 +86,7 @@ class Retry:
         return call()
 
     def each(self, ask: Callable[[Sequence[int]], Sequence[T | CaliberError]], count: int) -> list[T | CaliberError]:
-        """Return an answer or the last error for each of ``count`` items; only those that failed are asked for again.
+        """Return an answer or the last error for each of ``count`` items; only failed items are retried.
 
         ``ask`` takes positions and answers each of them, in order.
         """
@@ -97,7 +97,7 @@ class Retry:
             failed = {at: error for at in wanted if isinstance(error := results[at], LlmError) and error.retryable}
             if not failed or attempt == self._settings.max_retries:
                 break
-            # The longest wait that any of them asks for: they are asked again together.
+            # The longest wait that any of them requests: they are retried together.
             slowest = max(failed.values(), key=lambda error: _asked_ms(error) or 0.0)
             if not self._waited(attempt, slowest):
                 break
@@ -150,7 +150,7 @@ class RetryingEmbedding:
 
 
 class RetryingBatches(RetryingEmbedding):
-    """An embedding provider whose batches can fail in part, behind ``Retry``: what failed is asked for alone."""
+    """An embedding provider whose batches can fail in part, behind ``Retry``: only failed texts are retried."""
 
     inner: BatchedEmbedding
 
@@ -159,12 +159,12 @@ class RetryingBatches(RetryingEmbedding):
         return whole_batch(self.embed_some(texts), self.dimensions)
 
     def embed_some(self, texts: Sequence[str]) -> list[FloatVector | CaliberError]:
-        """As the provider's, once what may pass has been asked for again."""
+        """As the provider's, after retries."""
         return self._retry.each(lambda places: self.inner.embed_some([texts[at] for at in places]), len(texts))
 
 
 def retrying(provider: EmbeddingProvider, retry: Retry) -> RetryingEmbedding:
-    """Return an embedding provider behind ``retry``, batches kept in part where it can tell."""
+    """Return an embedding provider behind ``retry``, which keeps partial batches where it can."""
     kind = RetryingBatches if isinstance(provider, BatchedEmbedding) else RetryingEmbedding
     return kind(provider, retry)
 
@@ -183,7 +183,7 @@ class RetryingSummarization:
 
     @property
     def quotes(self) -> bool:
-        """As the provider's, False where it does not say."""
+        """As the provider's, False if it has none."""
         return getattr(self.inner, "quotes", False) is True
 
     def summarize(self, text: str, max_tokens: int) -> str:

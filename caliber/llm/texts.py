@@ -46,9 +46,9 @@ class LongText:
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """The pieces of one text that are embedded, in order, none blank, and the weight of each in a mean.
+    """The embedded pieces of one text, in order, none blank, and the weight of each in a mean.
 
-    Units: ``tokens`` of the whole text. ``truncated`` tells that its end is in no piece.
+    Units: ``tokens`` of the whole text. ``truncated``: its end is in no piece.
     """
 
     texts: tuple[str, ...]
@@ -58,7 +58,7 @@ class Chunks:
 
 
 def require_text(text: str, index: int | None = None) -> None:
-    """Refuse what has no meaning to embed: a zero vector has no direction (M-014, K-116).
+    """Refuse a text without content: a zero vector has no direction (M-014, K-116).
 
     Raises: InvalidValue when it is not a str; EmbeddingFailed when empty or only white space.
     """

@@ -19,7 +19,7 @@ from caliber.model.time import CheckedClock, Clock, SystemClock, from_us, parse_
 from caliber.model.trajectory import TTL, ToolCall, TTLKind
 
 MAX_CONTENT_BYTES = 256 << 20
-"""Longest content of one record; far above any prompt, below what SQLite holds in a value."""
+"""Longest content of one record; far above any prompt, below SQLite's limit of a value."""
 MAX_NAME_CHARS = 1_024
 MAX_DURATION_MS = 1_000 * 366 * 86_400_000
 """A thousand years: from any clock's now that ends within the instants there are."""
@@ -29,9 +29,9 @@ E = TypeVar("E", bound=StrEnum)
 
 
 def exact(value: str) -> str:
-    """Return a text of a subclass (NumPy's, an HTML library's) as a plain one, whatever its own methods would say.
+    """Return a text of a subclass (NumPy's, an HTML library's) as a plain one, ignoring overridden methods.
 
-    What is kept must be plain: memory would pack a subclass that offers a buffer as that buffer's bytes.
+    Stored texts must be plain: memory would pack a subclass that offers a buffer as that buffer's bytes.
     """
     return value if type(value) is str else str.__str__(value)
 
@@ -66,7 +66,7 @@ def as_enum(value: Any, members: type[E], field: str) -> E:
 
 
 def as_content(value: Any, field: str, *, allow_empty: bool) -> bytes:
-    """Return content as bytes; text becomes UTF-8, bytes are kept whatever they are.
+    """Return content as bytes; text becomes UTF-8, bytes stay as they are.
 
     Raises: DTypeError; InvalidValue when empty, too long, or text with lone surrogates.
     """
@@ -171,7 +171,7 @@ def as_clock(value: Any) -> Clock:
 def as_path(value: Any, field: str) -> Path:
     """Return the path of a file.
 
-    Raises: DTypeError; InvalidValue for what no file can be called.
+    Raises: DTypeError; InvalidValue for an invalid file name.
     """
     if not isinstance(value, str | os.PathLike):
         raise DTypeError(field=field, expected="a path", got=type(value).__name__)

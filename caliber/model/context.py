@@ -14,8 +14,8 @@ from caliber.model.references import EntityType
 class SectionType(StrEnum):
     """Sections of a context window.
 
-    ``user`` is the conversation before the last user message, ``current`` that message and what followed it,
-    ``recall`` what a search brought back from earlier. Source: C-053.
+    ``user`` is the conversation before the last user message, ``current`` that message and the turns after it,
+    ``recall`` earlier records found by the search. Source: C-053.
     """
 
     SYSTEM = "system"
@@ -101,9 +101,9 @@ class ContentVersion:
 
 @dataclass(frozen=True, slots=True)
 class PendingInjection:
-    """A request of a trigger for the next window of a trajectory, until a window has taken it. Source: K-065.
+    """A request of a trigger for the next window of a trajectory, until a window consumes it. Source: K-065.
 
-    ``injection_id`` is made of the trajectory and ``origin``; a trigger that fires again raises ``version``.
+    ``injection_id`` is derived from the trajectory and ``origin``; a trigger that fires again raises ``version``.
     """
 
     injection_id: uuid.UUID

@@ -18,7 +18,7 @@ from caliber.model.errors import Unavailable
 
 TIMEOUT: Final = "timeout"
 """The reason that errors of deadlines give."""
-_LONGEST_S: Final = 1e9  # what locks and events take as a timeout; nobody waits thirty years
+_LONGEST_S: Final = 1e9  # the longest timeout of locks and events; no wait takes thirty years
 _NO_BOUND: Final = nullcontext()
 _until: ContextVar[float | None] = ContextVar("caliber_deadline", default=None)
 
@@ -27,14 +27,14 @@ def bounded(deadline_ms: int | None) -> AbstractContextManager[None]:
     """Bound all of a public call: waits, requests to providers, writes. Raises: DTypeError, InvalidValue."""
     if deadline_ms is None:
         return _NO_BOUND
-    from caliber.model.arguments import as_whole  # what it checks needs more of the model than a room that only waits
+    from caliber.model.arguments import as_whole  # the checks import more of the model than code that only waits needs
 
     return within(as_whole(deadline_ms, "deadline_ms") / 1_000)
 
 
 @contextmanager
 def within(seconds: float | None) -> Iterator[None]:
-    """Bound what is called inside to ``seconds`` from now; an earlier bound stays, and None adds none."""
+    """Limit calls inside the block to ``seconds`` from now; an earlier limit stays, and None adds none."""
     if seconds is None:
         yield
         return
@@ -49,7 +49,7 @@ def within(seconds: float | None) -> Iterator[None]:
 
 @contextmanager
 def at_least(seconds: float) -> Iterator[None]:
-    """Give what is called inside ``seconds`` from now, even if the call has less left: it ends what was begun."""
+    """Give calls inside the block ``seconds`` from now, even if the call has less left: they finish started work."""
     before = _until.get()
     if before is None:
         yield
@@ -63,7 +63,7 @@ def at_least(seconds: float) -> Iterator[None]:
 
 @contextmanager
 def unbounded() -> Iterator[None]:
-    """Let what is called inside take its time: it follows what was done already, and must not be left half done."""
+    """Remove the limit for calls inside the block: they complete work that must not be left half done."""
     token = _until.set(None)
     try:
         yield

@@ -24,7 +24,7 @@ class ErasureKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Erasure:
-    """One act of forgetting: how far it is, and how much it took. It holds nothing of what was erased."""
+    """One erasure: its progress and its counts. It holds nothing of the erased data."""
 
     erasure_id: uuid.UUID
     kind: ErasureKind
@@ -40,9 +40,9 @@ NOT_OURS: Final = ("shared", "log")
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """One place that was read byte by byte. ``kind`` is ``column``, ``file``, ``memory``, ``shared`` or ``log``.
+    """One place that was searched byte by byte. ``kind`` is ``column``, ``file``, ``memory``, ``shared`` or ``log``.
 
-    What is shared holds other tenants' data too, whose own it may be that is found; a log is the database's own.
+    A shared place holds other tenants' data too, to whom a match may belong; a log belongs to the database server.
     """
 
     name: str

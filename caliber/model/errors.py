@@ -313,7 +313,7 @@ class ExtraNotInstalled(ConfigError):
 
 
 class ProgramFault(ConfigError):
-    """Something wrong in a ``.caliber`` file: where, the line itself, what was expected, what was probably meant.
+    """A fault in a ``.caliber`` file: its position, the line, the expected tokens, and a suggestion.
 
     Fields: file, line, column (from 1), reason, expected, suggestion, excerpt.
     """

@@ -10,7 +10,7 @@ def did_you_mean(got: str, names: Iterable[str], otherwise: str = "", *, mark: s
 
     Of a name that is near to none, a name that its first words are is the nearest: ``turn`` of ``turn_buffer``.
     """
-    import difflib  # only for who made a mistake
+    import difflib  # needed only after a mistake
 
     known = list(names)
     near = difflib.get_close_matches(got, known, n=1) or [name for name in known if got.startswith(f"{name}_")]

@@ -66,12 +66,12 @@ class Job:
 
     @property
     def principal(self) -> Principal:
-        """The principal that asked for the work; it is done on its behalf."""
+        """The principal that requested the work; it runs on its behalf."""
         return Principal(self.principal_kind, self.principal_id, self.principal_role, admin=self.principal_admin)
 
     @property
     def state(self) -> JobState:
-        """The state of the job; a lease that ran out counts until somebody claims the job again."""
+        """The state of the job; an expired lease counts until another process claims the job."""
         if self.outcome is not None:
             return JobState(self.outcome.value)
         return JobState.WAITING if self.claimed_by is None else JobState.RUNNING

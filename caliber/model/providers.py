@@ -57,7 +57,7 @@ class GeneratedNote:
 
 @dataclass(frozen=True, slots=True)
 class MergedNote:
-    """One note made of two about the same entity, with the confidence that the merged note is to have."""
+    """One note merged from two about the same entity, with the confidence of the merged note."""
 
     entity: str
     entity_type: str

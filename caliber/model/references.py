@@ -43,9 +43,9 @@ _KINDS: Final = {kind.value: kind for kind in EntityType}
 
 
 def kind_named(name: str) -> EntityType | str:
-    """Return a kind of record by its name; one that is no member is called as its relation.
+    """Return a kind of record by its name; a kind that is no member has its relation's name.
 
-    Raises: ValueError for what is no name of a relation
+    Raises: ValueError for an unknown relation
     """
     if not name.isidentifier():
         raise ValueError(name)

@@ -8,11 +8,11 @@ from datetime import datetime
 
 @dataclass(frozen=True, slots=True)
 class ScheduledRule:
-    """A rule on a schedule, and how far it is.
+    """A rule on a schedule, and its progress.
 
-    ``next_at`` is when it is due next, which is past while nothing ran it; up to ``covered_at`` all is done (at first:
-    when the rule was first seen, None before); ``running_since`` is the due time of a run that is not finished. Times
-    are told in ``policy_engine.time_zone``.
+    ``next_at`` is its next due time, which is past while nothing ran it; runs up to ``covered_at`` are done (at first:
+    when the rule was first seen, None before); ``running_since`` is the due time of an unfinished run. Times are in
+    ``policy_engine.time_zone``.
     """
 
     policy: str

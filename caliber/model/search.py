@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class ResultStatus(StrEnum):
-    """The outcome of a window or a search; degraded has a reason that says what was missing."""
+    """The outcome of a window or a search; a degraded one has a reason."""
 
     OK = "ok"
     EMPTY = "empty"

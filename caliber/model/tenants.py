@@ -12,14 +12,14 @@ from typing import Final
 from caliber.model.errors import InvalidValue
 
 NAME_PATTERN: Final = re.compile(r"[a-z][a-z0-9_]{0,39}\Z")
-"""What a tenant may be called: it becomes part of file, schema and role names."""
+"""Valid tenant names: they become part of file, schema and role names."""
 
 
 class TenantState(StrEnum):
     """The state of a tenant.
 
-    CREATING: its place is being made. ACTIVE: open. COPYING: open, while its rows are copied to another place.
-    SWITCHING: nobody opens or writes it, for the moment in which it changes places. DROPPING, DROPPED: gone.
+    CREATING: its store is being created. ACTIVE: open. COPYING: open, while its rows are copied to another place.
+    SWITCHING: closed for reads and writes, for the moment in which it changes places. DROPPING, DROPPED: removed.
     """
 
     CREATING = "creating"
@@ -47,7 +47,7 @@ class TenantPlace:
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """One tenant. ``target_*`` are set while it moves, ``old_*`` until what it left behind is dropped."""
+    """One tenant. ``target_*`` are set while it moves, ``old_*`` until its old store is dropped."""
 
     tenant_id: uuid.UUID
     name: str

@@ -36,7 +36,7 @@ class SystemClock:
 
 
 class CheckedClock:
-    """A clock of the caller's; what it says must leave room for leases and ages of a thousand years."""
+    """A clock of the caller's; its time must leave room for leases and ages of a thousand years."""
 
     def __init__(self, clock: Clock) -> None:
         self._now_us = clock.now_us
@@ -53,7 +53,7 @@ class CheckedClock:
 
 
 class FixedClock:
-    """A clock that stands still until it is told to move; for tests and replays."""
+    """A clock that advances only when told to; for tests and replays."""
 
     def __init__(self, start_us: int = 1_700_000_000_000_000) -> None:
         self._now = start_us
@@ -74,7 +74,7 @@ def to_us(value: datetime, field: str = "timestamp") -> int:
     """
     try:
         at_us = (value - EPOCH) // _MICROSECOND
-    except TypeError:  # it has none, or one that knows no offset
+    except TypeError:  # it has none, or one without an offset
         reason = "the datetime has no time zone; pass an aware one, such as datetime.now(UTC)"
         raise InvalidValue(field=field, reason=reason) from None
     if value.tzinfo is not UTC and not _FIRST_US <= at_us <= _LAST_US:

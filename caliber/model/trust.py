@@ -8,7 +8,7 @@ from enum import StrEnum
 class TrustLabel(StrEnum):
     """The origin of content, from the most to the least trusted; the order of the members is the order of trust.
 
-    What a model wrote has no label of its own: its words are made of whatever it read. Source: design, section 10.
+    Output of a model has no label of its own: it derives from the model's input. Source: design, section 10.
     """
 
     SYSTEM = "system"
@@ -26,5 +26,5 @@ _ORDER_OF_TRUST = tuple(TrustLabel)
 
 
 def least_trusted(first: TrustLabel, *others: TrustLabel) -> TrustLabel:
-    """Return the label of content made of parts that carry these: it is trusted no more than any of them."""
+    """Return the label of content made of labelled parts: it is trusted no more than any of them."""
     return max((first, *others), key=_ORDER_OF_TRUST.index)

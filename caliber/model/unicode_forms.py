@@ -10,7 +10,7 @@ _PIECE: Final = 256
 
 
 def normalized(form: Literal["NFC", "NFKC"], word: str) -> str:
-    """Return a word in a normal form; one longer than any word is normalized in pieces, lest marks pile up."""
+    """Return a word in a normal form; one longer than any word is normalized in pieces, to bound the marks."""
     if word.isascii():
         return word
     if len(word) <= _PIECE:

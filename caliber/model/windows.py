@@ -19,7 +19,8 @@ from caliber.model.snippets import snippet
 
 _UNFIT = re.compile(r"[^A-Za-z0-9_-]+")
 _NAME_CHARS = 64
-"""What OpenAI-style messages allow in a name: letters, digits, ``_`` and ``-``, at most this many."""
+"""Characters that OpenAI-style messages allow in a name: letters, digits, ``_`` and ``-``, with their maximum number.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class SourceRef:
-    """A record that a section's text was made of. Units: relevance in the metric of the space, 1.0 when not scored."""
+    """A source record of a section's text. Units: relevance in the metric of the space, 1.0 when not scored."""
 
     source_type: SourceType
     id: uuid.UUID | None
@@ -74,7 +75,7 @@ class AssemblyDecision:
     relevance: float
     rank: int
     breakdown: Mapping[str, float] = field(default_factory=dict, hash=False)
-    """What each part of a search adds to the relevance; empty where no search made it."""
+    """The contribution of each part of a search to the relevance; empty where no search computed it."""
     rule: str | None = None
     """The rule of injection that brought it; None where no rule did."""
 

@@ -97,7 +97,7 @@ class PolicyEngine:
     # --- preparing -------------------------------------------------------------------------------
 
     def prepare(self, trigger: Trigger, subject: Subject, claim: Claim | None = None) -> Prepared:
-        """Do all that needs a provider; nothing is written but the event of an action that stops everything.
+        """Run everything that needs a provider; nothing is written but the event of an action that aborts all.
 
         Raises: what a provider raised, when ``policy_engine.on_error`` is abort; at closing a scope, when
             ``close.on_llm_failure`` is fail. Of a job also: what stops the store and may pass; Superseded.
@@ -196,7 +196,7 @@ class PolicyEngine:
     def _prepare_compression(
         self, trigger: Trigger, action: Compression, subject: Subject, prepared: Prepared, step: Step
     ) -> None:
-        """Sum up what a retention compresses; the turns of a closing scope give way to its summary."""
+        """Compute the summaries of a retention's groups; the turns of a closing scope are replaced by its summary."""
         assert subject.scope is not None  # a trajectory has a scope from its first moment
         if trigger is Trigger.SCOPE_CLOSE and action.memory.name == PolicyTarget.TURN_BUFFER:
             if prepared.summarized is None and subject.turns:
@@ -240,9 +240,9 @@ class PolicyEngine:
     # --- applying --------------------------------------------------------------------------------
 
     def write(self, prepared: Prepared, subject: Subject, work: Callable[[UnitOfWork], T]) -> T:
-        """Run work that applies what was prepared; an action that cannot be written is left out, or stops everything.
+        """Run work that applies prepared actions; an action that cannot be written is left out, or aborts everything.
 
-        Either way nothing of it stays: the transaction is done again without it, or not at all.
+        Either way nothing of it stays: the transaction is repeated without it, or not at all.
 
         Raises: what stopped an action, when ``policy_engine.on_error`` is abort.
         """
@@ -256,7 +256,7 @@ class PolicyEngine:
                     raise failed.error from None
 
     def apply(self, uow: UnitOfWork, subject: Subject, prepared: Prepared) -> Applied:
-        """Write what was prepared, action by action, all but the closing scope's summary; return what came of it.
+        """Write the prepared actions, one by one, all but the closing scope's summary; return the outcomes.
 
         Raises: StaleInputs when a note was changed meanwhile, or something was forgotten; StepFailed; Superseded.
         """
@@ -285,14 +285,14 @@ class PolicyEngine:
     def apply_step(
         self, uow: UnitOfWork, subject: Subject, prepared: Prepared, step: Step, applied: Applied
     ) -> dict[str, int]:
-        """Write one action; return what it came to in numbers."""
+        """Write one action; return its outcome in numbers."""
         action = step.declared.action
         if not isinstance(action, Compression):
             return self._apply_action(uow, prepared.trigger, subject, step, action, applied)
         count = 0
         for group in step.groups:
             if group.new is None and prepared.summarized is None:
-                continue  # what was to say it instead could not be written
+                continue  # its replacement could not be written
             gone, artifact = self._compressor.apply(uow, group)
             count += gone
             applied.artifacts += [] if artifact is None else [artifact]
@@ -382,7 +382,7 @@ class PolicyEngine:
         begun: float | None = None,
         **counts: int,
     ) -> None:
-        """Write the event of an action in this very transaction: what the log says was done was done."""
+        """Write the event of an action in this very transaction, so that a logged action was done."""
         declared = step.declared
         payload: dict[str, Any] = {
             "trigger": prepared.trigger.value,

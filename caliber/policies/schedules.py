@@ -137,7 +137,7 @@ class Schedules:
                     step.compressed = self._compress(step.action, claim)
                 self._engine.write(step.act)
             except Unavailable:
-                raise  # nothing can be written now: the next attempt goes on from here
+                raise  # the store cannot be written now: the next attempt continues here
             except CaliberError as error:
                 if error.retryable and claim.job.payload.get(_FAILED, 0) + 1 < self.attempts_max:
                     self._engine.write(functools.partial(step.retry, error=error))
@@ -147,9 +147,10 @@ class Schedules:
         return done
 
     def _compress(self, action: Compression, claim: Claim) -> int:
-        """Compress a memory in the whole tenant, each group of records in a transaction; return how many gave way.
+        """Compress a memory in the whole tenant, each group of records in a transaction; return the number of replaced
+        records.
 
-        One that is stopped on the way leaves whole groups behind, and the next goes on with the others.
+        If it is interrupted, the finished groups stay, and the next run continues with the others.
         """
 
         def work(uow: UnitOfWork, group: Group) -> int:
@@ -161,7 +162,7 @@ class Schedules:
         compressed = 0
         for group in self._compressor.everywhere(action.memory):
             claim.extend()  # a provider may take longer than a lease lasts
-            # What somebody changed meanwhile is compressed at the next time.
+            # Records that were changed meanwhile are compressed in the next run.
             with contextlib.suppress(StaleInputs):
                 compressed += self._engine.write(functools.partial(work, group=group))
         return compressed
@@ -233,7 +234,7 @@ class _Step:
         return None
 
     def act(self, uow: UnitOfWork) -> None:
-        """Do the next action. Raises: Superseded, and what stopped it."""
+        """Run the next action. Raises: Superseded, and the error that stopped it."""
         entered = self._enter(uow)
         if entered is None:
             return

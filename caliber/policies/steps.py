@@ -62,7 +62,7 @@ class Step:
 
 @dataclass(slots=True)
 class Prepared:
-    """The actions of one trigger, in their order; ``checkpoint`` is one that no policy asked for.
+    """The actions of one trigger, in order; ``checkpoint`` is a checkpoint that no policy requested.
 
     ``claim`` is the job that their transaction ends; None for actions in the transaction that caused them.
     """
@@ -90,7 +90,7 @@ def source_of(subject: Subject) -> Source:
 
 
 class StepFailed(Exception):
-    """An action could not be written; what was written of its transaction is gone with it."""
+    """An action could not be written; its transaction was rolled back."""
 
     def __init__(self, step: Step, error: CaliberError) -> None:
         super().__init__(str(error))

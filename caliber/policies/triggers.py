@@ -35,7 +35,7 @@ class Triggers:
         self._engine = engine
 
     def register(self, jobs: JobQueue) -> None:
-        """Have this process do what others left behind of the triggers that its policies are about."""
+        """Run triggers that other processes abandoned, for the triggers of this process's policies."""
         declared = declared_actions(self._engine.config)
         for trigger in WAITING:
             if declared[trigger]:
@@ -50,7 +50,7 @@ class Triggers:
         return self._tasks(claim).run_trigger(claim)
 
     def _tasks(self, claim: Claim) -> Tasks[Prepared]:
-        """Return the lifecycle of tasks for the principal that asked for the work."""
+        """Return the service of tasks for the principal that requested the work."""
         principal = claim.job.principal
         reader = Reader(self._engine, principal, Searching(self._engine, principal))
         return tasks_of(self._engine, principal, reader.assemble_only)

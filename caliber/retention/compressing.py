@@ -63,9 +63,9 @@ class Compression:
 
 @dataclass(slots=True)
 class Group:
-    """Records that become one: ``new`` is what says it instead, None where the closing scope's summary does.
+    """Records that become one: ``new`` replaces them, None where the closing scope's summary does.
 
-    ``erased`` is how often something had been erased before they were read, where nobody else asks.
+    ``erased`` is the number of erasures before they were read, where no other code checks it.
     """
 
     relation: Relation
@@ -92,7 +92,7 @@ def compressions(memories: Iterable[MemoryConfig], trigger: Trigger) -> list[Com
 
 
 class Compressor:
-    """Prepares and writes what compressions come to."""
+    """Prepares and writes compressions."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -102,7 +102,7 @@ class Compressor:
 
     def _relation(self, memory: MemoryConfig) -> Relation:
         bound = self._engine.store.catalog.named(memory.name)
-        assert bound is not None  # a store that lacks what is declared is not opened
+        assert bound is not None  # a store that lacks declared memories is not opened
         return bound.relation
 
     def _sums_of(self, relation: Relation) -> Sums:
@@ -136,7 +136,7 @@ class Compressor:
         return "\n\n".join(text for text, _ in found if text), [label for text, label in found if text]
 
     def _of(self, relation: Relation, trigger: Trigger, trajectory: Trajectory, scope: Scope | None) -> list[Any]:
-        """Return the records in use in the range of a trigger."""
+        """Return the active records in the range of a trigger."""
         store = self._engine.store
         with store.read() as session:
             reading = UnitOfWork(session, store.plans, store.statements, 0, keep_content=False, catalog=store.catalog)
@@ -145,7 +145,7 @@ class Compressor:
         return [record for record in found if _in_use(relation, record)]
 
     def everywhere(self, memory: MemoryConfig) -> Iterator[Group]:
-        """Yield the groups of the whole tenant, each prepared when it is asked for: by task, notes by what they are of.
+        """Yield the groups of the whole tenant, each prepared on demand: by task, notes by subject.
 
         Of turns those of closed scopes. Raises: LlmError kinds.
         """
@@ -189,7 +189,7 @@ class Compressor:
         return self._engine.store.plans[relation.name]
 
     def _last_scope(self, records: Sequence[Any]) -> uuid.UUID | None:
-        """Return the scope that an artifact made of records is kept in: that of the newest of them."""
+        """Return the scope of an artifact made of records: that of the newest of them."""
         return getattr(records[-1], "scope_id", None) if records else None
 
     # --- preparing ---------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ class Compressor:
         if not found:
             return 0, None
         made, ends = None, relation.ends
-        assert ends is not None  # what is summed up ends
+        assert ends is not None  # the originals end
         if group.new is not None:
             made = self._sums_of(relation).write(uow, group.new, group.vector, group.scope_id)
         if ends.archive is None:
@@ -273,12 +273,12 @@ class RecordSums:
         return new
 
 
-# --- what a record says -----------------------------------------------------------------------------
+# --- a record's content -------------------------------------------------------------------------------
 
 
 def _content_of(catalog: Catalog, relation: Relation) -> str:
     said = catalog.binding(relation.name).text_field
-    assert said is not None  # the configuration refuses to sum up what has no text
+    assert said is not None  # the configuration refuses to compress records without text
     return said
 
 
@@ -301,7 +301,7 @@ def _label(relation: Relation, record: Any) -> TrustLabel:
 
 
 def _in_use(relation: Relation, record: Any) -> bool:
-    # What goes by itself is not kept on in a summary that stays.
+    # Records that expire by themselves must not live on in a lasting summary.
     lasting = None if relation.ends is None else relation.ends.lasting
     if lasting is not None:
         codec = codec_of(relation)
@@ -311,9 +311,9 @@ def _in_use(relation: Relation, record: Any) -> bool:
 
 
 def _belongs(relation: Relation, record: Any) -> Hashable:
-    assert relation.ends is not None  # what is summed up ends
+    assert relation.ends is not None  # the originals end
     place = tuple(getattr(record, name) for name in relation.ends.together)
-    # A conversation is one; anything else does not give way to what is trusted less.
+    # A conversation has one label; other records do not yield to less trusted ones.
     return place if relation.neighbours is not None else (place, _label(relation, record))
 
 
@@ -325,8 +325,8 @@ def _split(relation: Relation, records: Iterable[Any]) -> list[list[Any]]:
 
 
 def _retire(uow: UnitOfWork, relation: Relation, found: Sequence[Any], by: uuid.UUID) -> int:
-    """Take records out of use that another says now; that other may be one of them, and stays."""
-    assert relation.ends is not None  # what is summed up ends
+    """Retire records that another one replaces; that one may be among them, and stays."""
+    assert relation.ends is not None  # the originals end
     assert relation.ends.supersede is not None
     count = 0
     for record in found:

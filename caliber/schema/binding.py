@@ -39,7 +39,7 @@ def binding_of(memory: MemoryType | None, name: str) -> MemoryBinding:
     if bound is None:
         if memory is None:
             raise InternalError(f"there is no memory {name}")
-        return bind_declared(memory, 0)  # its number decides what is stored, not what its fields are called
+        return bind_declared(memory, 0)  # its number decides how it is stored, not its field names
     if memory is None:
         return bound
     declared = {item.name: item.values for item in memory.fields if item.values}
@@ -55,7 +55,7 @@ class Fault(NamedTuple):
 
 
 def faults(memory: MemoryType) -> Iterator[Fault]:
-    """Yield what is wrong with a declaration by itself."""
+    """Yield the faults of a declaration by itself."""
     bound = BUILT_IN.get(memory.name)
     names = [item.name for item in memory.fields]
     if bound is None:

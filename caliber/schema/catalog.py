@@ -35,7 +35,7 @@ class Catalog:
     declared: Mapping[str, MemoryBinding] = field(default_factory=lambda: MappingProxyType({}))
     """The declared memories by the names of their relations."""
     revision: tuple[int, int] = (0, 0)
-    """Which definitions it was made of: how many there are, with those that are gone, and their versions together."""
+    """Version of its definitions: their number, dropped ones included, and the sum of their versions."""
 
     @property
     def declared_relations(self) -> tuple[Relation, ...]:
@@ -63,7 +63,7 @@ class Catalog:
     def with_memories(self, stored: Iterable[StoredMemory]) -> Catalog:
         """Return the catalog of a store with these memories; itself for none.
 
-        Raises: StorageError for definitions that nobody could have made.
+        Raises: StorageError for definitions that CALIBER cannot have written.
         """
         rows = sorted(stored, key=lambda row: row.code)
         if not rows:
@@ -96,7 +96,7 @@ def _referrers(mirrored: Iterable[Relation]) -> Referrers:
 
 def _in_order(rows: Iterable[StoredMemory]) -> list[MemoryBinding]:
     """Return memories, each after the one whose records its own belong to."""
-    # Most stores have none, and opening one of them need not load what makes relations of them.
+    # Most stores have none, and opening one of them need not import the module that builds relations.
     from caliber.schema.declared_memories import bind_declared
     from caliber.schema.memory_definitions import memory_from
 
@@ -130,4 +130,4 @@ def plural_of(name: str) -> str:
 
 
 BUILT_IN = Catalog(RELATIONS, MappingProxyType(BY_NAME), MappingProxyType(BY_CODE), MIRRORED, _referrers(MIRRORED))
-"""The catalog of a store without memories of its own."""
+"""The catalog of a store without declared memories."""

@@ -59,7 +59,7 @@ _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,47}")
 INT_LEAST: Final = -(2**63) + 1
 """The least whole number of a field: the one below stands for no value."""
 FLOAT_MOST: Final = 1.7976931348623157e308
-"""Numbers are finite; what is below the least stands for no value."""
+"""Numbers are finite; a value below the least stands for NULL."""
 ENUM_MOST: Final = 100
 TABLE_CHARS: Final = 44
 """A table's name: PostgreSQL names its sequence by it and an ending, and has 63 bytes for that."""
@@ -78,7 +78,7 @@ _BINDING: Final[Mapping[str, FieldType]] = {
     "trust": FieldType.ENUM,
     "token_count": FieldType.INT,
 }
-"""System columns that a declaration may name: they are there whether it does or not."""
+"""System columns that a declaration may name: they exist whether it does or not."""
 _RESERVED: Final = frozenset(
     {
         KEY,
@@ -93,27 +93,27 @@ _RESERVED: Final = frozenset(
     }
 )
 _OF_DATABASES: Final = frozenset({"xmin", "xmax", "cmin", "cmax", "ctid", "tableoid", "oid", "rowid"})
-"""What every table of PostgreSQL has as a column, and what SQLite calls its own key."""
+"""Column names that every table of PostgreSQL has, and SQLite's names of its row key."""
 _LOOKED_UP: Final = frozenset({IndexType.BTREE, IndexType.HASH})
 
 
-# --- what is wrong with a declaration -------------------------------------------------------------
+# --- faults of a declaration ----------------------------------------------------------------------
 
 
 def is_own(memory: MemoryType) -> bool:
-    """Return whether a declared memory becomes a relation of its own; others bind to one that every store has."""
+    """Return whether a declared memory becomes its own relation; others bind to a built-in one."""
     return memory.name not in BUILT_IN
 
 
 def faults(memory: MemoryType) -> Iterator[tuple[str, str]]:
-    """Yield what keeps a memory from being a relation: a field (or "" for the memory itself) and the reason."""
+    """Yield the faults that keep a memory from being a relation: a field ("" for the memory itself) and the reason."""
     yield from field_faults(memory)
     for at, reason in index_faults(memory, OWN_INDEXES):
         yield memory.indexes[at].field, reason
 
 
 def field_faults(memory: MemoryType) -> Iterator[tuple[str, str]]:
-    """Yield the same as far as it is not about indexes, each reason as it goes on behind the name."""
+    """Yield the same without faults of indexes, each reason as a continuation of the name."""
     if not _NAME.fullmatch(memory.name) or (memory.parent is not None and not _NAME.fullmatch(memory.parent)):
         yield "", "is no name: letters, digits and _, at most 48, not beginning with a digit"
     for item in memory.fields:
@@ -189,7 +189,7 @@ def embedded_field(memory: MemoryType) -> str | None:
 
 
 def searched_fields(memory: MemoryType) -> Iterator[str]:
-    """Yield the fields whose words are searched: what is embedded, and texts that are indexed by words."""
+    """Yield the fields whose words are searched: the embedded one, and texts with a word index."""
     embedded = embedded_field(memory)
     by_words = {index.field for index in memory.indexes if index.type is IndexType.GIN}
     for item in memory.fields:
@@ -220,9 +220,9 @@ def relation_name(name: str) -> str:
 
 @functools.lru_cache(maxsize=512)
 def bind_declared(memory: MemoryType, code: int, plural: str | None = None) -> MemoryBinding:
-    """Return a declared memory bound to a relation of its own; the same one for the same declaration.
+    """Return a declared memory bound to its own relation; the same object for the same declaration.
 
-    Raises: InvalidValue for what ``faults`` names.
+    Raises: InvalidValue for the faults of ``faults``.
     """
     for name, reason in faults(memory):
         raise InvalidValue(field=f"{memory.name}.{name}" if name else memory.name, reason=reason)
@@ -391,7 +391,7 @@ def _column_of(memory: MemoryType, item: Field, looked_up: set[str], content: st
             raise InternalError("an embedding is no column")
 
 
-# --- entities: classes that nobody can import, and that are pickled by what they were made of -----------------------
+# --- entities: generated classes that cannot be imported, and are pickled by their definition -------------------------
 
 
 _PYTHON: Final[Mapping[ColumnType, Any]] = {
@@ -407,7 +407,7 @@ _PYTHON: Final[Mapping[ColumnType, Any]] = {
 
 
 def _shape_of(memory: MemoryType) -> MemoryType:
-    """Return a memory with nothing but what its records are made of: two that differ elsewhere share their class."""
+    """Return a memory reduced to what determines its record class: memories that differ elsewhere share their class."""
     plain = Retention(RetentionKind.PERSISTENT)
     return MemoryType(
         memory.name, MemoryCategory.EPISODIC, memory.fields, plain, memory.indexes, parent=memory.parent and "scope"

@@ -19,7 +19,7 @@ class Derived:
     column: str
     of: tuple[str, ...]
     sources: frozenset[str] = field(init=False)
-    """Every column that the value is made of."""
+    """Every column that the value is computed from."""
     exact: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

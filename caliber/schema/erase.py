@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Redaction(StrEnum):
-    """The way a column loses a subject.
+    """The way in which a column is redacted.
 
     WORDS lose its names: texts, lists, JSON with its keys, bytes in the encoding that a name stands in. IDS become
     empty, or leave their list. NEW_KEY is replaced: no two keys may become equal. EMPTIED is NULL as soon as another
@@ -42,7 +42,7 @@ class Layout(StrEnum):
 
 
 COPIES = frozenset({Layout.CHECKPOINT, Layout.WINDOW})
-"""Layouts that hold what other records say: they are read when those are done."""
+"""Layouts that quote other records: they are redacted after those."""
 
 
 @dataclass(frozen=True, slots=True)

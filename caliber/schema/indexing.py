@@ -31,7 +31,7 @@ INDEXES: Final[Fits] = {
 """Which fields an index is for (C-140)."""
 
 OWN_INDEXES: Final[Fits] = {**INDEXES, IndexType.GIN: (FieldType.TEXT,)}
-"""The same for a memory with a relation of its own: what gin finds there are the words of a text."""
+"""The same for a declared memory with its own relation: gin indexes the words of a text there."""
 
 
 def index_faults(memory: MemoryType, fits: Fits) -> Iterator[tuple[int, str]]:

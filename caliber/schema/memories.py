@@ -32,12 +32,12 @@ class MemoryBinding:
     declared: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     unknown: frozenset[str] = frozenset()
     content: str | None = None
-    """The field that holds a record's text, apart from the others: what is embedded, or the main one."""
+    """The field that holds a record's main text: the embedded one, or the first."""
     declared_columns: tuple[str, ...] = ()
     """The columns of declared fields; the others are the same for every declared memory."""
 
     def column(self, name: str) -> Column | None:
-        """Return the column behind a field, or None where there is none."""
+        """Return the column of a field, or None if there is none."""
         wanted = self.names.get(name, name)
         return next((column for column in self.relation.columns if column.name == wanted), None)
 
@@ -75,13 +75,13 @@ def built_in(relation: Relation) -> MemoryBinding:
 BUILT_IN: dict[str, MemoryBinding] = {
     relation.memory.name: built_in(relation) for relation in RELATIONS if relation.memory is not None
 }
-"""The memories that every store has, by name; a memory of another name is a relation of its own."""
+"""The built-in memories, by name; a memory of another name is its own relation."""
 
 BuiltInName = Literal["trajectory", "scope", "turn_buffer", "artifact", "note"]
 """The names of ``BUILT_IN`` for type checkers."""
 
 
 def window_of(memory: str) -> Window | None:
-    """Return how the records of a built-in memory stand in windows; None where none is made of them."""
+    """Return the window trait of a built-in memory's records; None if windows do not use them."""
     bound = BUILT_IN.get(memory)
     return None if bound is None else bound.relation.window

@@ -23,7 +23,7 @@ from caliber.schema.memory_types import (
 
 
 def definition_of(memory: MemoryType) -> str:
-    """Return a memory as canonical JSON; what it leaves out stands for the default."""
+    """Return a memory as canonical JSON; omitted keys stand for the default."""
     kept = memory.retention
     body: dict[str, Any] = {
         "name": memory.name,

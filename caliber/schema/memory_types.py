@@ -67,7 +67,7 @@ class When:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One declared field; ``values`` are those of an enum. What is not ``optional`` must be given."""
+    """One declared field; ``values`` are those of an enum. A field that is not ``optional`` is required."""
 
     name: str
     type: FieldType

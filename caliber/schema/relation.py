@@ -109,7 +109,7 @@ class Column:
     per_record: bool = False
     """Whether a value belongs to one record alone: one that sums up others begins without."""
     redact: Redaction | Packed | None = None
-    """How the column loses a subject; None for what its type says. Bytes and JSON have nothing to say: it is stated."""
+    """How the column is redacted; None: by its type. For bytes and JSON it must be stated."""
     comment: str = ""
 
     @property
@@ -152,7 +152,7 @@ class ForeignKey:
     on_delete: str
     alike: str | None = None
     locked_first: bool = False
-    """Whether the row referred to is locked before the one that refers to it, as those do who delete it."""
+    """Whether the referenced row is locked before the referring one, as a deletion does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,25 +200,25 @@ class Relation:
     links: Links | None = field(kw_only=True)
     """The references that may end at a record without a foreign key; None where none does."""
     trust: Trust | None = field(kw_only=True)
-    """The label that says where the content came from; None where nobody's content is."""
+    """The trust label of the content; None where the relation holds no content."""
     exported: Exported | None = field(kw_only=True)
     """Whether records are exported and loaded; None where the store writes them, or they mean nothing elsewhere."""
     rules: tuple[Rule, ...] = ()
     """Rules between columns of one record."""
     memory: Memory | None = None
-    """The memory that the language knows it as; None for a declared one, and where it knows none."""
+    """The memory that the language exposes for it; None for a declared one, and where there is none."""
     mirror: Mirror = Mirror.ROWS
     """The form in which memory holds it, where it is mirrored."""
     framed: bool = False
     """Whether it is in memory even where most records do not fit."""
     evicted: int = 3
-    """The place of its texts among those that memory lets go, where they do not fit: 1 is first."""
+    """The order in which its texts are evicted when memory is full: 1 is first."""
     place: Place = Place.RECORDS
     """The part of a store that its rows are."""
     purges: bool = False
-    """Whether a new row tells that others are gone for good, so that memory keeps nothing of them."""
+    """Whether a new row means that others were erased, so that memory must drop them."""
     private: bool = False
-    """Whether nobody hears of a record but who made it."""
+    """Whether only the creator of a record gets its events."""
     neighbours: Neighbours | None = None
     """The records that follow each other; None where each stands alone."""
     block: Block | None = None
@@ -237,19 +237,19 @@ class Relation:
     rule_of: dict[str, Derived] = field(init=False, compare=False, repr=False)
     """The rule of each derived column."""
     text: Text | None = None
-    """What a record says, and is found by; None where no search finds it."""
+    """The text of a record, by which searches find it; None if they do not."""
     dates: Dates = AS_SAID
-    """When what it says happened."""
+    """The instant that a record tells of."""
     importance: str | None = None
-    """The column that says how important a record is, 1 to 10; None where all are alike."""
+    """The column with a record's importance, 1 to 10; None if all are equal."""
     active: tuple[str, ...] = ()
-    """The columns that are empty in a record that is in use; none where every record is."""
+    """The columns that are empty in an active record; none if every record is active."""
     valid: Valid | None = None
     """When a record holds; None where it always does."""
     readers: str | None = None
-    """The column that lists who may see a record; None where everybody may who may see its task."""
+    """The column that lists the readers of a record; None if every principal who may see its task may see it."""
     author: str | None = None
-    """The column that names who wrote a record, and alone may correct it; None where whoever may write may correct."""
+    """The column with the author of a record, who alone may correct it; None if every writer may."""
     retrieved: EventType | None = None
     """The event of a record that ``get`` returned, and whose use counts; None where it does not."""
     by_id: bool = False
@@ -257,7 +257,7 @@ class Relation:
     ends: Ends | None = None
     """How a record is taken out of use; None where neither retention nor a policy reaches it."""
     window: Window | None = None
-    """How records stand in context windows; None where none is made of them."""
+    """How records appear in context windows; None if windows do not use them."""
     _by_name: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -310,7 +310,7 @@ class Relation:
                 raise InternalError(f"{where}: {column.redact.digest} is used but not declared")
 
     def __hash__(self) -> int:
-        # What is made of a relation is kept by it, and looked up on every call: all of its columns would be hashed.
+        # Derived structures are cached per relation and looked up on every call: hashing all columns would be slow.
         return hash((self.name, self.code))
 
     def index(self, column: str) -> int:
@@ -357,7 +357,7 @@ class Relation:
 
     @property
     def content_columns(self) -> tuple[str, ...]:
-        """The columns a window's text is made of; changing one keeps its old value for replay."""
+        """The columns that make up a window's text; a change of one keeps its old value for replay."""
         return tuple(column.name for column in self.columns if column.content)
 
 

@@ -20,8 +20,8 @@ from caliber.model.memories import MemoryCategory
 class Text:
     """The texts of a record: the columns whose words are searched, and the one whose vectors are kept.
 
-    ``head`` stands before both: what the record is about, or who says it; records are found by that name.
-    ``tokens`` counts a text that may be missing: only a record that has one can be found.
+    ``head`` is prefixed to both: the subject or the speaker; records are found by that name. ``tokens`` counts a text
+    that may be missing: only a record that has one can be found.
     """
 
     searched: tuple[str, ...]
@@ -31,7 +31,7 @@ class Text:
 
     @property
     def embedded_columns(self) -> tuple[str, ...]:
-        """The columns that vectors are made of; none where no vectors are kept."""
+        """The columns that are embedded; none where no vectors are kept."""
         return () if self.embedded is None else tuple(name for name in (self.head, self.embedded) if name is not None)
 
     @property
@@ -43,7 +43,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Dates:
-    """The instant of what a record tells: the first of ``happened`` that has a value.
+    """The instant that a record tells of: the first of ``happened`` that has a value.
 
     ``entered`` is the instant since when it can be found.
     """
@@ -53,7 +53,7 @@ class Dates:
 
 
 AS_SAID: Final = Dates(("occurred_at", "created_at"), "created_at")
-"""As its writer says; of what nobody says, when it was written."""
+"""As its writer states; if unknown, when it was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """The ``column`` of the label that says where a record's content came from.
+    """The ``column`` of the trust label of a record's content.
 
     ``least_of`` is a relation whose records refer to these: no record is trusted more than one that refers to it.
     """
@@ -212,9 +212,9 @@ class Exported(StrEnum):
 class Enters(StrEnum):
     """The reason why a record enters a window that no rule governs.
 
-    That it is a part of the CONVERSATION; that it belongs to the window's TASK, or to one above it; that it is
-    KNOWLEDGE, which belongs to no task: without a query the newest of it enters. What is only FOUND enters if a search
-    finds it. Whatever a search finds can enter besides.
+    It is a part of the CONVERSATION; or it belongs to the window's TASK, or to an ancestor; or it is KNOWLEDGE, which
+    belongs to no task: without a query the newest of it enters. FOUND records enter if a search finds them. Any record
+    that a search finds can enter besides.
     """
 
     CONVERSATION = "conversation"
@@ -242,7 +242,7 @@ class Window:
     age: str | None = None
     """The column that grows with time; None: the instant since when a record can be found."""
     most: str | None = None
-    """The knob of ``pcp.dosage`` that says how many may stand in one window; None where none does."""
+    """The knob of ``pcp.dosage`` that limits their number in one window; None if there is none."""
     whole: bool = False
     """Whether it enters whole or not at all."""
     brief: bool = False
@@ -256,7 +256,7 @@ class Window:
 
     @cached_property
     def shown(self) -> tuple[str, ...]:
-        """The columns that the text is made of, in its order."""
+        """The columns that make up the text, in order."""
         if self.template is None:
             return self.fields
         return tuple(name for _, name, _, _ in string.Formatter().parse(self.template) if name is not None)

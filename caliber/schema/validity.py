@@ -16,7 +16,7 @@ from caliber.schema.relation import Relation
 
 @functools.lru_cache(maxsize=512)
 def active(relation: Relation) -> Predicate | None:
-    """Return the condition under which a record is in use; None where each is."""
+    """Return the condition under which a record is active; None if all are."""
     return all_of(*(_unset(name) for name in relation.active))
 
 
@@ -40,7 +40,7 @@ def _bound(column: str, operator: Operator) -> Predicate:
 
 
 def is_active(relation: Relation, record: Any) -> bool:
-    """Return whether a record is in use."""
+    """Return whether a record is active."""
     return all(getattr(record, name) is None for name in relation.active)
 
 
@@ -50,9 +50,9 @@ def is_valid(relation: Relation, record: Any, at: datetime) -> bool:
 
 
 def why_not(relation: Relation, record: Any, at: datetime, now: datetime | None = None) -> tuple[str, str] | None:
-    """Return why a record does not count at an instant, in a word and a sentence; None for one that does.
+    """Return why a record is not active or valid at an instant, in a word and a sentence; None if it is.
 
-    What took it out of use after ``now``, if given, is no reason.
+    Retirement after ``now``, if given, is no reason.
     """
     replaced = None if relation.ends is None else relation.ends.supersede
     for name in relation.active:

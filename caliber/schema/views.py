@@ -49,7 +49,7 @@ class Counted:
 class View:
     """One view over one relation; ``only`` keeps rows whose column has the value, ``descending`` orders them.
 
-    Of a ``limited`` one only the first are shown, as many as ``debug.view_limit`` says.
+    A ``limited`` one shows only the first ``debug.view_limit`` rows.
     """
 
     name: str
@@ -70,7 +70,7 @@ def size_unit(column: Column) -> str:
 
 
 def _default(column: Column, name: str) -> ViewColumn:
-    # Packed bytes and vectors say nothing to a reader, hashes and contents do.
+    # Packed bytes and vectors mean nothing to a reader; hashes and contents do.
     packed = column.type is ColumnType.BYTES and column.length is None and not column.content
     if packed or column.type is ColumnType.VECTOR:
         return ViewColumn(column.name, f"{name}_{size_unit(column)}", Shown.SIZE)
@@ -78,7 +78,7 @@ def _default(column: Column, name: str) -> ViewColumn:
 
 
 def _columns(relation: str, names: dict[str, str]) -> tuple[ViewColumn, ...]:
-    """Return every column of a relation, those that are called otherwise in a source by their name there."""
+    """Return every column of a relation; those with another name in a source have that name."""
     declared = BY_NAME[relation]
     for name in names:
         if not declared.has(name):
@@ -87,7 +87,7 @@ def _columns(relation: str, names: dict[str, str]) -> tuple[ViewColumn, ...]:
 
 
 def _whole(relation: Relation) -> View:
-    # Ordinals name rows in change records and windows: who looks into those wants them.
+    # Ordinals name rows in change records and windows: readers of those need them.
     ordinal = (ViewColumn("ordinal", "ordinal"),) if relation.ordinal else ()
     return View(f"caliber_{relation.name}", relation.name, relation.comment, (*_columns(relation.name, {}), *ordinal))
 

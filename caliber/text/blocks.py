@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from caliber.model.trajectory import ArtifactType
 from caliber.text.sentences import closes_fence, lines, opens_fence
 
-# Only this much of a line is looked at, so that no pattern can meet a long string.
+# Only this much of a line is examined, so that no pattern runs on a long string.
 _LINE_CHARS = 400
 
 _DIFF_LANGUAGES = frozenset({"diff", "patch"})
@@ -36,7 +36,7 @@ _ERROR_LINE = re.compile(
     r"|[A-Za-z_][\w.]{0,100}(?:Error|Exception): \S"
     r"|(?:Error|ERROR|fatal|npm ERR!|FAILED|Segmentation fault|Killed|E {2,8}\w{1,60}(?:Error|Exception))(?:: | \S|$)"
 )
-# A line without one of these is no start of a block, and no further pattern looks at it.
+# A line without one of these starts no block, and skips all further patterns.
 _INTERESTING = re.compile(
     r"```|~~~|diff --git |--- |Traceback|rror|xception|ERR|FATAL|CRITICAL|SEVERE|FAILED|fatal|pani|fault|Killed"
 )
@@ -81,7 +81,7 @@ def is_diff(text: str) -> bool:
 
 
 def _block_at(text: str, spans: Sequence[tuple[int, int]], index: int, fences: bool) -> tuple[list[Block], int]:
-    """Return the block that starts at this line, if any, and the line to go on with."""
+    """Return the block that starts at this line, if any, and the line after it."""
     start, end = spans[index]
     fence = opens_fence(text, start, end) if fences else None
     if fence is not None:
@@ -164,7 +164,7 @@ def _diff_end(text: str, spans: Sequence[tuple[int, int]], index: int) -> int:
 
 
 def _hunk_end(text: str, spans: Sequence[tuple[int, int]], place: int, old: int, new: int) -> int:
-    # The counts of the header say how far the hunk goes; a line of another kind ends a damaged one.
+    # The counts of the header give the length of the hunk; a line of another kind ends a damaged one.
     while place < len(spans) and (old > 0 or new > 0):
         start, end = spans[place]
         mark = text[start] if end > start else " "

@@ -15,7 +15,7 @@ from caliber.text.sentences import iter_sentences
 # Of longer texts the first sentences are compared, each with each.
 _MAX_SENTENCES = 16
 _MAX_CHARS = 20_000
-# Two statements are about the same when they share this part of their content words, and at least so many.
+# Two statements are about the same thing when they share this part, and this number, of their content words.
 _SAME_TOPIC = 0.6
 _SAME_WORDING = 0.8
 _LEAST_SHARED = 2
@@ -63,7 +63,7 @@ class _Reading:
 
 
 def verify_contradiction(a: str, b: str) -> bool:
-    """Return whether two texts cannot both hold: one negates, turns round or counts differently what the other says.
+    """Return whether two texts contradict each other: one negates, reverses or counts differently than the other.
 
     Only statements in nearly the same words are judged, and none that name different things.
     """
@@ -74,7 +74,7 @@ def verify_contradiction(a: str, b: str) -> bool:
 
 
 def decide_consolidation(clusters: Sequence[Sequence[ConsolidationMember]]) -> list[ConsolidationDecision]:
-    """Return one decision per cluster: nearly identical memories give way to the newest that says it all; else keep."""
+    """Return one decision per cluster: near-identical memories yield to the newest one that covers all; else keep."""
     return [_decide(cluster) for cluster in clusters]
 
 
@@ -137,7 +137,7 @@ def _contradict(a: _Reading, b: _Reading) -> bool:
     only_a, only_b = a.content - b.content, b.content - a.content
     shared = a.content & b.content
     if len(only_a) == len(only_b) == 1 and only_b <= _OPPOSITE.get(next(iter(only_a)), frozenset()):
-        # Turned round and negated besides, it says the same again.
+        # Reversed and negated besides, it means the same again.
         return bool(shared) and a.negated == b.negated and a.numbers == b.numbers
     union = len(a.content | b.content)
     alike = len(shared) / union if union else 0.0

@@ -59,7 +59,7 @@ class DateReader:
         relative = self._relative.search(text) if self._relative is not None else None
         try:
             return None if relative is None else self._from_clock(relative, clock)
-        except (ValueError, OverflowError):  # before the year 1, seen from records that say 1 January 1 for "unknown"
+        except (ValueError, OverflowError):  # before the year 1, relative to records with 1 January 1 for "unknown"
             return None
 
     def _absolute(self, match: re.Match[str], clock: date) -> Interval | None:

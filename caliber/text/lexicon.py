@@ -15,16 +15,16 @@ _NOTHING: Final = re.compile(r"(?!)")
 
 @dataclass(frozen=True, slots=True)
 class Lexicon:
-    """The words of one language that search knows by what they do."""
+    """The words of one language by their role in search."""
 
     stop_words: frozenset[str] = frozenset()
     fillers: frozenset[str] = frozenset()
-    """Words of courtesy and talk: they are looked for, and alone they ask for nothing."""
+    """Filler words: they are searched, but a query of these alone has no content."""
     months: dict[str, int] = field(default_factory=dict)
     """Names of months; ``may`` and the like count only with a capital letter."""
     ambiguous_months: frozenset[str] = frozenset()
     time_words: frozenset[str] = frozenset()
-    """Words of a text that says when."""
+    """Words that mark a time."""
     asks_time: re.Pattern[str] = _NOTHING
     last: str = ""
     this: str = ""

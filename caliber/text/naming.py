@@ -20,7 +20,7 @@ _DOTTED = re.compile(r"[A-Za-z_]\w{0,60}(?:\.[A-Za-z_]\w{0,60}){1,6}")
 _OPTION = re.compile(r"--[a-z][\w-]{1,60}")
 _ORDINARY = re.compile(r"[A-Za-z][a-z'’]*-?[a-z'’]*")
 
-# Words that start sentences or only carry a statement; none of them is what it is about.
+# Words that start sentences or introduce a statement; none of them is its subject.
 _STOP = """
 a about above adopt after again agreed all allowed already also always am an and any are as at avoid be because been
 before being below but by can cannot cause chose chosen constraint could decided decision dislike do does doing don't

@@ -19,7 +19,7 @@ from caliber.text.naming import MAX_ENTITY_CHARS, name_entity
 from caliber.text.sentences import UnitKind, split_sentences
 from caliber.text.statements import MAX_STATEMENT_CHARS, find_statements
 
-# A change this many turns after an error is taken for its fix.
+# A change this many turns after an error counts as its fix.
 _FIX_WITHIN_TURNS = 20
 _FIX_CERTAINTY = 0.7
 # A summary is second-hand.
@@ -29,7 +29,7 @@ _MAX_SUMMARY_CHARS = 200_000
 _HEADLINE_CHARS = 300
 
 _ANY_ROLE = frozenset({TurnRole.USER, TurnRole.ASSISTANT, TurnRole.SYSTEM})
-# What is meant to hold from now on, and not only for this task.
+# Statements that hold from now on, not only for this task.
 _LASTING = re.compile(
     r"\b(?:always|never|every|all (?:new|code|files|tests|modules)|convention|naming|name|style|format|standardi[sz]e"
     r"|from now on|by default|use|adopt|stick with|go with)\b",
@@ -49,7 +49,7 @@ def generate_notes(
 
 
 def unite_notes(found: Iterable[GeneratedNote]) -> list[GeneratedNote]:
-    """Return one note for each (entity whatever its case, entity_type, note_type), in order, nothing said twice."""
+    """Return one note for each (entity ignoring case, entity_type, note_type), in order, without repetitions."""
     groups: dict[tuple[str, str, NoteType], list[GeneratedNote]] = {}
     for note in found:
         groups.setdefault((note.entity.casefold(), note.entity_type, note.note_type), []).append(note)

@@ -17,7 +17,7 @@ from caliber.text.statements import find_statements
 
 # Of a longer turn its beginning and its end are read, half each: a log's cause is at one end or the other.
 MAX_CHARS_READ = 1_000_000
-# Beyond this a turn is a dump, not something said; what comes first is kept.
+# A longer turn is a dump; its beginning is kept.
 MAX_ARTIFACTS_PER_TURN = 200
 _TOOL_RESULT_CONFIDENCE = 1.0
 _FOLDED_CHARS = 10_000
@@ -26,7 +26,7 @@ _FOLDED_CHARS = 10_000
 def extract_artifacts(turns: Sequence[ExtractionTurn]) -> list[ExtractedArtifact]:
     """Return the artifacts in turns, in order of turns and of places in them.
 
-    What is said again is not repeated: its first turn stays, with the highest confidence it was said with.
+    A repeated statement counts once: its first turn stays, with the highest confidence.
     """
     found: dict[tuple[ArtifactType, str], ExtractedArtifact] = {}
     for turn in turns:
@@ -45,7 +45,7 @@ def extract_artifacts(turns: Sequence[ExtractionTurn]) -> list[ExtractedArtifact
 def _of_turn(turn: ExtractionTurn) -> list[ExtractedArtifact]:
     found: list[ExtractedArtifact] = []
     if turn.role is TurnRole.TOOL and turn.content and not turn.content.isspace():
-        # Whole, however long: what a tool returned cannot be asked for again.
+        # Complete, however long: a tool's result cannot be requested again.
         found.append(
             ExtractedArtifact(
                 ArtifactType.TOOL_RESULT, turn.content.strip("\r\n"), _TOOL_RESULT_CONFIDENCE, turn.turn_number
@@ -61,7 +61,7 @@ def _of_turn(turn: ExtractionTurn) -> list[ExtractedArtifact]:
 def _inside(turn: ExtractionTurn) -> Iterator[tuple[ArtifactType, str, float]]:
     from_tool = turn.role is TurnRole.TOOL
     for stretch in _stretches(turn.content):
-        # Fences in what a tool returned quote some file; they are nobody's proposal.
+        # Fences in a tool's result quote a file; they are no proposal.
         blocks = find_blocks(stretch, fences=not from_tool)
         pieces = [
             (block.start, block.artifact_type, block.content, block.confidence)

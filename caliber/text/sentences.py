@@ -39,7 +39,7 @@ _FENCE = re.compile(r"[ \t]{0,12}(`{3,}|~{3,})")
 _ITEM = re.compile(r"[ \t]{0,40}(?:[-*+•]|\d{1,9}[.)]|[A-Za-z][)])[ \t]")
 _HEADING = re.compile(r"[ \t]{0,3}#{1,6}[ \t]")
 _TABLE = re.compile(r"[ \t]{0,40}\|")
-# The look-behind keeps a long run of marks from being tried anew at each of them.
+# The look-behind avoids a retry at each mark of a long run.
 _ENDS = re.compile(r"(?<![.!?…])[.!?…]++[\"'”’)\]*_]{0,8}+(?=\s)|[。！？｡]++[」』”’）]{0,4}")
 _SPACE = re.compile(r"\s*")
 _WORD_BEFORE = 24
@@ -47,7 +47,7 @@ _PLAIN_WORD = 4
 # A line this short was ended by its writer and not wrapped, if the next one begins with a capital.
 _SHORT_LINE = 50
 
-# Words after which a full stop does not end the sentence: always; before a number; before what is not a capital.
+# Words after which a full stop does not end the sentence: always; before a number; before a lower-case word.
 _TITLES = """
 mr mrs ms dr prof rev gen sen rep mt capt col lt sgt hon jr sr messrs mme ed eds al cf vs approx dept est inc ltd co
 corp e.g i.e viz resp ca z.b bzw u.a nr str
@@ -75,7 +75,7 @@ def split_sentences(text: str) -> list[Sentence]:
 
 
 def iter_sentences(text: str) -> Iterator[Sentence]:
-    """Yield what ``split_sentences`` returns, one at a time, so that callers can stop early."""
+    """Yield the items of ``split_sentences`` one at a time, so that callers can stop early."""
     paragraph = 0
     prose: tuple[int, int] | None = None
     fence: tuple[str, int] | None = None
@@ -104,7 +104,7 @@ def iter_sentences(text: str) -> Iterator[Sentence]:
             prose = (start if prose is None else prose[0], end)
             last_start = start
         elif kind is UnitKind.ITEM:
-            # An item can hold several sentences, and can go on in the next lines, which then count as prose.
+            # An item can hold several sentences, and can continue in the next lines, which then count as prose.
             prose = (start, end)
             last_start = start
         else:

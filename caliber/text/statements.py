@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from caliber.model.trajectory import ArtifactType, TurnRole
 from caliber.text.sentences import UnitKind, iter_sentences
 
-# A longer sentence is not a statement but data; a shorter one says nothing by itself.
+# A longer sentence is data, not a statement; a shorter one has no content by itself.
 MAX_STATEMENT_CHARS = 1_000
 MIN_STATEMENT_CHARS = 6
 
@@ -64,7 +64,7 @@ _LABELS = {
 }
 _ADVERB = r"(?: \w{1,12}ly| just| all| both| now| already| always| do| much)?"
 
-# The first cue that matches names the statement: what people want, then what was decided, then what binds.
+# The first matching cue classifies the statement: preferences, then decisions, then requirements.
 _CUES = (
     _cue(ArtifactType.USER_PREFERENCE, _USER, 0.9, rf"\bi(?:'d| would)?{_ADVERB} prefer\b"),
     _cue(ArtifactType.USER_PREFERENCE, _USER, 0.85, r"\bmy (?:preference|favou?rite|preferred)\b"),
@@ -129,7 +129,7 @@ _CUES = (
     _cue(ArtifactType.FACT, _ALL, 0.8, r"\b(?:note|remember|be aware|keep in mind|bear in mind) that\b"),
     _cue(ArtifactType.FACT, _ALL, 0.75, r"\b(?:for the record|just so you know|for your information|fyi)\b"),
 )
-# "if we decided …", "should we go with …": what follows is weighed, not settled.
+# "if we decided …", "should we go with …": the clause is considered, not decided.
 _OPEN = re.compile(
     r"\b(?:if|whether|unless|should|could|shall|once|until|when|before|suppose|why)\s{1,4}$", re.IGNORECASE
 )
@@ -145,7 +145,7 @@ def find_statements(text: str, roles: frozenset[TurnRole]) -> Iterator[Statement
             continue
         said = " ".join(sentence.text.split())
         said = said[marker.end() :] if (marker := _MARKER.match(said)) else said
-        # The cues know one apostrophe; what is kept has its own.
+        # The cues have one form of the apostrophe; the stored text keeps its own.
         found = _labelled(said, roles) or _cued(said.replace("’", "'"), cues)
         if found is not None:
             kind, start, confidence = found

@@ -20,7 +20,7 @@ from caliber.model.errors import InvalidValue, SummarizationFailed
 from caliber.model.providers import TokenCounter
 from caliber.text.sentences import Sentence, UnitKind, iter_sentences, prefix_end
 
-# What follows is part of the extractive model, as weights are of a trained one.
+# These constants are part of the extractive model, as weights are of a trained one.
 _DAMPING = 0.85
 _TOLERANCE = 1e-7
 _MAX_ITERATIONS = 100
@@ -30,8 +30,8 @@ _REDUNDANT = 0.9
 _CENTRAL = 0.5
 _MAX_WORDS_COUNTED = 25
 
-# What bounds the work on a text of any size: a longer text is read in this many evenly spaced stretches, and of more
-# sentences one of each stretch is ranked.
+# Bounds on the work for a text of any size: a longer text is read in this many evenly spaced pieces, and of more
+# sentences one of each piece is ranked.
 MAX_CHARS_READ = 2_000_000
 STRETCHES = 64
 MAX_SENTENCES = 600
@@ -83,7 +83,7 @@ def page_rank(similar: NDArray[np.float64], prior: NDArray[np.float64]) -> NDArr
     prior = prior / prior.sum()
     out = similar.sum(axis=1)
     lonely = out == 0.0
-    # Row i holds the chances to go on from i. A sentence that resembles no other goes anywhere.
+    # Row i holds the transition probabilities from i. A sentence that resembles no other goes anywhere.
     chances = similar / np.where(lonely, 1.0, out)[:, None]
     rank = prior.copy()
     for _ in range(_MAX_ITERATIONS):
@@ -107,7 +107,7 @@ def _candidates(text: str) -> list[Sentence]:
         first: dict[str, Sentence] = {}
         for unit in spoken:
             if unit.kind in kinds:
-                # What is said again word for word would only vote for itself.
+                # A verbatim repetition would only vote for itself.
                 first.setdefault(" ".join(unit.text.split()), unit)
         wanted = list(first.values())
         if wanted:
@@ -153,7 +153,7 @@ def _rank(sentences: Sequence[Sentence], embedder: Embedder) -> tuple[list[float
     np.fill_diagonal(edges, 0.0)
     count = len(sentences)
     if count > 1:
-        # Dense embeddings make everything resemble everything a little: only what exceeds the mean says something.
+        # Dense embeddings make all sentences slightly similar: only the excess over the mean counts.
         edges = np.maximum(edges - edges.sum(axis=0).sum() / (count * (count - 1)), 0.0)
         np.fill_diagonal(edges, 0.0)
     prior = np.log1p(np.array([_weight(sentence) for sentence in sentences]))

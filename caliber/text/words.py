@@ -26,13 +26,13 @@ NO_STEMMER: Final = "none"
 """The language that leaves words as they are."""
 
 NAMES_A_TIME: Final = 1
-"""Flag of a word, and so of a text, that says when."""
+"""Flag of a word, and so of a text, that marks a time."""
 
 _REMEMBERED: Final = 4_096
 _YEAR = re.compile(r"(?:19|20)\d\d")
 
 _LONGEST: Final = 64
-"""Parts longer than this are kept whole: no stemmer knows them."""
+"""Longer parts are not stemmed."""
 
 _CAMEL = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+|[^\W\da-zA-Z_]+")
 _SIGNS = re.compile(r"[^\w'’]+|_+")
@@ -46,7 +46,7 @@ def languages() -> tuple[str, ...]:
 
 
 class Analyzer:
-    """Says what a word stands for in one language.
+    """Analyses words of one language: parts and terms.
 
     Raises:  InvalidValue for an unknown language
     """
@@ -59,13 +59,13 @@ class Analyzer:
         self.language = language
         self.lexicon: Lexicon = lexicon_of(language)
         self._stemmer = None if language == NO_STEMMER else Stemmer.Stemmer(language, 0)
-        # The stemmer keeps a word in its hands while it works, and is asked by readers and by who indexes.
+        # The stemmer is not thread-safe, and both readers and indexing threads use it.
         self._lock = threading.Lock()
         self.cached = functools.lru_cache(maxsize=_REMEMBERED)(self)
         """As the call itself, remembering: for queries, whose words come again."""
 
     def __call__(self, word: str) -> Analysis:
-        """Return the parts of a word as they stand in it, and the terms it is found by."""
+        """Return the parts of a word as written, and its search terms."""
         text = normalized("NFKC", word)
         parts = _parts(text)
         folded_parts = tuple(part.casefold() for part in parts)
@@ -73,7 +73,7 @@ class Analyzer:
         if len(parts) == 1 and (whole == folded_parts[0] or "'" in text or "’" in text):
             folded = folded_parts[0]
             return Analysis(folded_parts, (self.stem(folded),), self._flags(folded))
-        # A letter alone, of a camel's hump, says nothing.
+        # A single letter of a camel-case word has no meaning.
         named = [self.stem(part) for part in folded_parts if len(part) > 1 or not part.isascii() or part.isdigit()]
         flags = max(map(self._flags, folded_parts))
         return Analysis(folded_parts, (*named, self.stem(whole) if whole.isalnum() else whole), flags)

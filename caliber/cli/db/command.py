@@ -38,7 +38,7 @@ def db() -> None:
 def migrate(settings: Settings, only_plan: bool, drop: tuple[str, ...]) -> None:
     """Bring the store up to the schema of this version, and to the memories that the configuration declares.
 
-    What the configuration does not declare stays, unless --drop names it.
+    Memories that the configuration does not declare stay, unless --drop names them.
     """
     from caliber.api.opening import migrate as migrate_store
     from caliber.api.opening import plan_migration
@@ -73,7 +73,7 @@ def migrate(settings: Settings, only_plan: bool, drop: tuple[str, ...]) -> None:
 
 @contextmanager
 def _words_anew(settings: Settings) -> Iterator[Progress]:
-    """Yield a progress callback whose bar appears with its first call: most migrations write no full text anew."""
+    """Yield a progress callback whose bar appears with its first call: most migrations rebuild no full text."""
     with ExitStack() as stack:
         bars: list[Progress] = []
 
@@ -134,7 +134,7 @@ def list_records(settings: Settings, what: str, limit: int) -> None:
 
 
 def _document(entity: Any) -> Any:
-    # What is packed for the machine says nothing to a reader.
+    # Packed bytes mean nothing to a reader.
     import dataclasses
 
     from caliber.schema.relation import ColumnType

@@ -59,7 +59,7 @@ def views(settings: Settings, drop: bool) -> None:
 @click.command("status", short_help="Show sizes, rows, indexes, position, connections.")
 @with_settings
 def status(settings: Settings) -> None:
-    """Show the state of the store as its database tells it: sizes, rows, indexes, position, connections, standbys."""
+    """Show the state of the store as the database reports it: sizes, rows, indexes, position, connections, standbys."""
     with _maintenance(settings) as maintenance:
         found = maintenance.status()
     settings.out.result(dataclasses.asdict(found), lambda: _print_status(settings.out, found))
@@ -85,7 +85,7 @@ def _print_status(out: Output, found: StoreStatus) -> None:
 
 
 def _advice(found: StoreStatus) -> Iterator[str]:
-    """Yield what could be done about what is seen."""
+    """Yield advice on the reported state."""
     broken = [index.name for index in found.indexes if not index.valid]
     if broken:
         yield f"not valid: {', '.join(broken)}; REINDEX them"
@@ -103,10 +103,10 @@ def _advice(found: StoreStatus) -> Iterator[str]:
 @click.option("--full", is_flag=True, help="PostgreSQL: rewrite each table; nobody can use it meanwhile.")
 @with_settings
 def vacuum(settings: Settings, full: bool) -> None:
-    """Give the room of removed rows back, and renew what the planner knows.
+    """Release the space of removed rows, and update the statistics of the query planner.
 
-    SQLite rewrites the file, needs as much free disk meanwhile, and lets nobody write. PostgreSQL makes room within its
-    tables while others go on; with --full it gives it back to the disk.
+    SQLite rewrites the file, needs as much free disk meanwhile, and blocks writers. PostgreSQL frees space within its
+    tables while others go on; with --full it returns it to the disk.
     """
     with _maintenance(settings) as maintenance, settings.out.progress("vacuum", None, "steps") as advance:
         done = maintenance.vacuum(full=full, progress=advancing(advance))
@@ -173,10 +173,10 @@ def backup(settings: Settings, path: Path, force: bool) -> None:
 @_force
 @with_settings
 def restore(settings: Settings, path: Path, force: bool) -> None:
-    """Make the configured store what FILE says, which `caliber db backup` wrote; it is created if it is not there.
+    """Replace the configured store with FILE, a backup by `caliber db backup`; a missing store is created.
 
-    All or nothing: whatever stops it leaves the old store. A store that holds records is replaced with --force only;
-    what was written since the backup is gone then, and programs that have it open read everything anew.
+    All or nothing: a failure leaves the old store. A store that holds records is replaced with --force only; writes
+    since the backup are lost then, and programs that have it open reload everything.
     """
     from caliber.api.opening import restore as restore_store
 
@@ -201,11 +201,11 @@ def restore(settings: Settings, path: Path, force: bool) -> None:
 @click.command("check", short_help="Check the database, its rows, and that memory equals them.")
 @with_settings
 def check(settings: Settings) -> int:
-    """Check the store: its database, what must hold between its rows, and that memory equals them.
+    """Check the store: the database, rules between rows, and that memory equals the database.
 
     References, counters, versions, hashes of contents, owners of vectors, full text; each finding with its number, a
-    few keys, and what to do. Nothing is changed. Exit code 1 when something is wrong; what only takes room does not
-    count.
+    few keys, and a remedy. Nothing is changed. Exit code 1 when something is wrong; findings that only waste space do
+    not count.
     """
     from caliber.admin.checking import check_memory, check_store, not_opened
     from caliber.api.opening import bare_store

@@ -56,7 +56,7 @@ def _print_spaces(out: Output, found: list[SpaceReport]) -> None:
 
 
 def _advice(found: list[SpaceReport]) -> Iterator[str]:
-    """Yield what can be done next."""
+    """Yield advice on the next step."""
     searched = next((space for space in found if space.state == "in use"), None)
     filling = next((space for space in found if space.state == "being filled" and space.provider), None)
     if filling is not None:
@@ -78,10 +78,10 @@ def _advice(found: list[SpaceReport]) -> Iterator[str]:
 )
 @with_settings
 def reembed(settings: Settings, space: str | None, accept_refused: bool) -> int:
-    """Give every record its vector of the configured model, and search with that model from then on.
+    """Give every record a vector of the configured model, then search with that model.
 
-    Search goes on with the earlier vectors meanwhile, and other programs may read and write. Whatever stops it (Ctrl-C,
-    a crash, a service that is down), run it again: it goes on from there, and no text is asked for twice.
+    Search uses the earlier vectors meanwhile, and other programs may read and write. After an interruption (Ctrl-C, a
+    crash, a service that is down) run it again: it resumes there, and embeds no text twice.
     """
     with settings.memory(note=False) as memory:
         table = memory.storage.embedding_spaces
@@ -130,7 +130,7 @@ def reembed(settings: Settings, space: str | None, accept_refused: bool) -> int:
 
 
 def _stopped(settings: Settings, last: FillStatus, message: str, hint: str, code: int) -> None:
-    """Say how far it came, and that nothing of it is lost."""
+    """Print the progress made, which is not lost."""
     document = {
         "error": {"message": message, "hint": hint or None, "exit_code": code},
         "space": last.space,
@@ -197,14 +197,14 @@ def _check_droppable(memory: Caliber, name: str) -> None:
         )
 
 
-# --- strays, and all of it anew ---------------------------------------------------------------------------
+# --- orphaned vectors, and rebuilding everything ----------------------------------------------------------
 
 
 @click.command("sweep", short_help="Remove vectors that belong to nobody.")
 @click.option("--dry-run", is_flag=True, help="Count them only.")
 @with_settings
 def sweep(settings: Settings, dry_run: bool) -> None:
-    """Remove vectors of records that are gone or out of use, or of unknown spaces, and retired spaces without any."""
+    """Remove vectors of deleted or inactive records or of unknown spaces, and retired spaces without vectors."""
     with settings.memory(note=False) as memory:
         found = memory.admin.sweep(dry_run=dry_run)
         document = {**dataclasses.asdict(found), "count": found.count}
@@ -236,11 +236,11 @@ def _print_swept(out: Output, found: Sweep) -> None:
 @click.option("--drop", is_flag=True, help="Remove the full text: writes no longer pay for it. Nothing else is done.")
 @with_settings
 def rebuild_search(settings: Settings, dry_run: bool, full_text: bool, drop: bool) -> int:
-    """Make anew whatever search is answered from, and verify it. Records are never changed.
+    """Rebuild everything that search reads, and verify it. Records are never changed.
 
-    Strays are removed, vectors that are missing or outdated are made, the full text of the database, where there is one
-    or search.mode = "backend" asks for it, is written anew, memory is read anew. Others may go on writing meanwhile.
-    Exit code 1 when something differs even so.
+    Orphaned vectors are removed, missing or outdated ones are made, the full text of the database is rewritten, where
+    there is one or search.mode = "backend" needs it, and memory is reloaded. Others may go on writing meanwhile. Exit
+    code 1 when differences remain.
     """
     from caliber.admin.full_text import drop_full_text, rebuild_full_text
     from caliber.embedding.vector_index import build_index_of

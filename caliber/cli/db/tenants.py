@@ -90,11 +90,11 @@ def create(settings: Settings, name: str, source: str | None, exist_ok: bool) ->
 @click.option("--abort", is_flag=True, help="Give a move up; the tenant stays where it is.")
 @with_settings
 def move(settings: Settings, name: str, source: str | None, abort: bool) -> None:
-    """Move a tenant to another data source while it is used; go on with a move that broke off.
+    """Move a tenant to another data source while it is used; resume a move that was interrupted.
 
-    Writers are refused for a moment at the end, with an error that says to try again, and from then on with one that
-    says to open the tenant again. Every row is compared before the tenant changes places. What it leaves behind stays
-    until `caliber db tenant drop NAME --old`.
+    Writers are refused for a moment at the end, with an error that tells them to try again, and from then on with one
+    that tells them to open the tenant again. Every row is compared before the tenant changes places. The old store
+    stays until `caliber db tenant drop NAME --old`.
     """
     if abort == (source is not None):
         raise UsageError("use --to SOURCE or --abort", "`caliber db tenants` lists the moves")
@@ -149,7 +149,7 @@ def _steps(out: Output, advance: Callable[[int], None]) -> Progress:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @with_settings
 def drop(settings: Settings, name: str, old: bool, yes: bool) -> None:
-    """Remove a tenant with all that it remembers, or what it left behind when it moved."""
+    """Remove a tenant with its store, or the old store that a move left."""
     with _open(settings) as opened:
         known = opened.get(name)
         if not old and not yes:

@@ -36,7 +36,7 @@ SMALL_BUDGET: Final = 2_000
 
 @dataclass(slots=True)
 class Asked:
-    """A question, the window that came of it, and the answer as the window holds it, if anybody knows the answer."""
+    """A question, its window, and the answer that the window holds, if the right answer is known."""
 
     question: str
     window: ContextWindow
@@ -66,9 +66,9 @@ def demo(
 ) -> int:
     """Import the repository or folder at PATH, and show its memory.
 
-    A git repository gives its newest 3,000 commits and its documents; any other folder its text files. Nothing in
-    PATH is changed. The store stays in --folder with the program it runs by, demo.caliber, for you to change rules and
-    try things on, and is made anew by the next demo.
+    A git repository gives its newest 3,000 commits and its documents; any other folder its text files. Nothing in PATH
+    is changed. The store stays in --folder with its program, demo.caliber, so that you can change rules and experiment;
+    the next demo recreates both.
     """
     if len(questions) > 2:
         raise UsageError("the demo asks two questions", "give --question at most twice")

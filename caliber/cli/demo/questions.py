@@ -27,7 +27,7 @@ _SCOPES: Final = 6
 _TOPICS: Final = 8
 _TITLE_CHARS: Final = 64
 _RECORD_CHARS: Final = 1_600
-"""Longest decision record that is asked about: a small window holds it whole."""
+"""Longest decision record that is used: a small window holds it whole."""
 
 
 def _words(text: str) -> frozenset[str]:
@@ -70,14 +70,14 @@ _COMMON: Final = _words(
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question, and the words of memory that answer it; None where nobody knows which."""
+    """A question, and the stored words that answer it; None if unknown."""
 
     text: str
     answer: str | None = None
 
 
 def questions_about(memory: Caliber, trajectory_id: uuid.UUID, source: str) -> list[Question]:
-    """Return two questions that an import can answer: about a decision or a document, and about what people did."""
+    """Return two questions that an import can answer: about a decision or a document, and about past work."""
     documents = _about_documents(memory)
     first = _about_a_decision(memory, trajectory_id) or next(documents, None)
     second = _about_a_commit(memory, trajectory_id) if source == "git" else None
@@ -91,7 +91,7 @@ def questions_about(memory: Caliber, trajectory_id: uuid.UUID, source: str) -> l
 
 
 def shown_answer(window: ContextWindow, answer: str) -> str | None:
-    """Return an answer as a window holds it, or None; what was said before begins with who said it, and when."""
+    """Return an answer as a window holds it, or None; earlier turns begin with speaker and day."""
     words = " ".join(answer.split())
     for section in window.sections:
         lines = section.content.splitlines()
@@ -100,7 +100,7 @@ def shown_answer(window: ContextWindow, answer: str) -> str | None:
         at = next((number for number, line in enumerate(lines) if words in " ".join(line.split())), None)
         if at is None or section.section_type is not SectionType.RECALL:
             return words
-        # The first line of a passage has the day; the lines after it only who says them.
+        # The first line of a passage has the day; the lines after it only the speaker.
         lead = next((found for line in lines[at::-1] if (found := _LEAD.match(line))), None)
         line = lines[at].strip()
         speaker, _, text = line.partition(": ")
@@ -183,7 +183,7 @@ def _paragraph(paragraphs: list[str], kind: re.Pattern[str]) -> str | None:
 
 
 def _beginning(text: str) -> str:
-    """Return whole sentences from the beginning of a text, as many as people read at once."""
+    """Return whole sentences from the beginning of a text, a short paragraph of them."""
     words = " ".join(printable(text).split())
     if len(words) <= _ANSWER_CHARS:
         return words
@@ -191,11 +191,11 @@ def _beginning(text: str) -> str:
     return words[: ends[-1]] if ends else words[:_ANSWER_CHARS].rpartition(" ")[0]
 
 
-# --- what people did -----------------------------------------------------------------------------
+# --- past work ----------------------------------------------------------------------------------------
 
 
 def _about_a_commit(memory: Caliber, trajectory_id: uuid.UUID) -> Question | None:
-    """Return when something was done, of the commits that a search surely tells from all others."""
+    """Return a question about the date of a commit that a search distinguishes from all others."""
     subjects = _subjects(memory, trajectory_id)
     times = Counter(subject for _, subject in subjects)
     asked: list[tuple[int, str, uuid.UUID, str]] = []
@@ -214,7 +214,7 @@ def _about_a_commit(memory: Caliber, trajectory_id: uuid.UUID) -> Question | Non
 
 
 def _finds(memory: Caliber, text: str, kind: str, record_id: uuid.UUID) -> bool:
-    """Return whether a search tells a record from all others of its kind."""
+    """Return whether a search distinguishes a record from all others of its kind."""
     hits = memory.search(text, kinds=(kind,), limit=1).hits
     return bool(hits) and hits[0].id == record_id
 
@@ -248,7 +248,7 @@ def _subjects(memory: Caliber, trajectory_id: uuid.UUID) -> list[tuple[uuid.UUID
 
 
 def _best_known(memory: Caliber, topics: Iterable[str], form: str) -> str | None:
-    """Return the topic that documents say most about; without an embedding provider, the first."""
+    """Return the topic that most documents are about; without an embedding provider, the first."""
     best: tuple[float, str] | None = None
     for topic in topics:
         hits = memory.search(form.format(topic), kinds=KNOWLEDGE, limit=1).hits
@@ -269,7 +269,7 @@ def _topics(memory: Caliber, trajectory_id: uuid.UUID, avoided: str) -> list[str
         singles.update(set(words) - _COMMON)
         pairs.update({f"{one} {two}" for one, two in pairwise(words) if not {one, two} & _COMMON and one != two})
     written = {word.lower() for name in names for word in _WORD.findall(name)}
-    # What is in almost every subject is a habit, not a topic.
+    # A word in almost every subject is a habit, not a topic.
     most = max(3, len(subjects) // 2)
     out: list[str] = []
     for counts, least in ((pairs, 3), (singles, 2)):

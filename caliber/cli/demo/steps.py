@@ -37,14 +37,14 @@ SCHEMA: Final = "caliber_demo"
 AGENT: Final = EntityRef(EntityType.AGENT, uuid.UUID("00000000-0000-7000-8000-00000000de30"))
 COUNTED: Final = tuple(relation.name for relation in RELATIONS if relation.exported is not None and relation.ordinal)
 KNOWLEDGE: Final = tuple(relation.name for relation in RELATIONS if relation.retrieved is not None)
-"""Records that are brought back for what they say."""
+"""Kinds of records that recall finds by content."""
 _SUBJECTS: Final = 5
 
 
 def prepare_folder(folder: Path | None, usual: str, path: Path) -> Path:
-    """Return an empty folder for the demo: the one asked for, the usual one, or a temporary one.
+    """Return an empty folder for the demo: the requested, the usual, or a temporary one.
 
-    What an earlier demo left there is removed, and nothing else ever is. Raises: UsageError.
+    The files of an earlier demo are removed, and nothing else ever is. Raises: UsageError.
     """
     if not path.exists():
         raise UsageError(f"{path}: there is no such file or folder", "name a repository or folder: caliber demo PATH")
@@ -112,7 +112,7 @@ def database(out: Output) -> Iterator[str]:
 
 
 def from_here(path: Path) -> Path:
-    """Return a path as short as it can be said from this folder."""
+    """Return the shortest form of a path relative to this folder."""
     try:
         return path.resolve().relative_to(Path.cwd())
     except ValueError:
@@ -143,7 +143,7 @@ def print_remembered(out: Output, found: dict[str, Any], seconds: float) -> None
 
 
 def remember_contributors(memory: Caliber, trajectory_id: uuid.UUID) -> int:
-    """Fill the memory that the demo's program declares: who wrote the commits of a history; return how many."""
+    """Fill the memory that the demo's program declares with the authors of a history; return their number."""
     commits: dict[str, list[Any]] = {}
     for scope in memory.storage.scopes.list_by_trajectory(trajectory_id):
         for turn in memory.storage.turns.list_by_scope(scope.scope_id):
@@ -187,7 +187,7 @@ def an_exclusion(memory: Caliber, windows: list[ContextWindow]) -> tuple[Context
             if decision.action is not AssemblyAction.EXCLUDE or decision.target_id is None:
                 continue
             knowledge = decision.source_type in KNOWLEDGE
-            # The short form of a decision that is there in full teaches nobody anything.
+            # The short form of a decision that is there in full adds nothing.
             telling = knowledge and getattr(peek(memory, decision.target_id), "entity_type", "") != "decision"
             rank = (telling, knowledge, decision.relevance if knowledge else 0.0)
             if best is None or rank > best[0]:
@@ -202,7 +202,7 @@ def an_exclusion(memory: Caliber, windows: list[ContextWindow]) -> tuple[Context
 
 
 def counts(memory: Caliber) -> dict[str, int]:
-    """Return how many records of each kind there are, apart from what opening and closing itself leaves."""
+    """Return the number of records of each kind, without those that opening and closing create."""
     records = memory.admin.stats()["records"]
     return {name: records[name] for name in COUNTED}
 

@@ -58,8 +58,8 @@ def evaluate(
 ) -> int:
     """Measure search on the questions in FILE, and explain every miss.
 
-    FILE is JSON Lines or TOML. A line is {"query": "...", "expected": ["..."]}, with ids of records, or texts that
-    they hold; "kinds", "filter" and "as_of" narrow a question. In TOML each question is a table [[question]].
+    FILE is JSON Lines or TOML. A line is {"query": "...", "expected": ["..."]}, with ids of records, or texts that they
+    hold; "kinds", "filter" and "as_of" narrow a question. In TOML each question is a table [[question]].
 
     With --windows each question is asked of windows at several budgets: how much of what was expected each holds, and
     which step of assembly lost the rest. A new task of the owner of the newest one is assembled, and deleted
@@ -85,7 +85,7 @@ def evaluate(
     with settings.memory() as memory:
         if steps[-1] > memory.config.search.limit_max:
             raise UsageError(f"--k {steps[-1]} is more than search.limit_max = {memory.config.search.limit_max}")
-        memory.search("", kinds=kinds or None, limit=1)  # a kind that is none is no fault of a question
+        memory.search("", kinds=kinds or None, limit=1)  # an unknown kind is no fault of a question
         # Figures must not depend on how far the worker has come.
         memory.flush()
         with settings.out.progress("questions", len(questions), "questions") as advance:

@@ -36,7 +36,7 @@ class BadData(ValueError):
 
 @dataclass(frozen=True)
 class Turn:
-    """One message; ``name`` is what evidence calls it."""
+    """One message; ``name`` is its identifier in the evidence."""
 
     name: str
     speaker: str
@@ -79,7 +79,7 @@ class Conversation:
 
 @dataclass(frozen=True)
 class Remembered:
-    """A conversation in a store, as the trajectory ``task``; ``names`` is what evidence calls each turn's id."""
+    """A conversation in a store, as the trajectory ``task``; ``names`` maps each turn's id to its identifier."""
 
     conversation: Conversation
     names: Mapping[str, str]

@@ -77,7 +77,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One window: the labels that it holds of those wanted, and what lost each of the others.
+    """One window: the labels of the expected texts that it holds, and the step that lost each of the others.
 
     Units: ``evidence_tokens`` of the texts held and ``used_tokens`` of the window under the configured estimator;
     ``seconds`` of the assembly.
@@ -94,7 +94,7 @@ class Held:
 
     @property
     def share(self) -> float:
-        """The share of what was wanted that the window holds."""
+        """The share of the expected texts that the window holds."""
         return len(self.held) / self.wanted
 
 
@@ -165,7 +165,7 @@ def _step(memory: Caliber, window: ContextWindow, wanted: Wanted, decisions: Seq
         return Lost("no_such_record", "no record holds it, or the principal may not see one that does")
     lost = [_of_decision(decision) for decision in decisions]
     if lost:
-        # A turn that left the conversation could still have been recalled: what kept it from that says more.
+        # A turn that was dropped from the conversation could still have been recalled: the reason why not says more.
         return min(lost, key=lambda item: _SAYS_LESS.get(item.code, 1))
     try:
         explained = memory.explain(window.window_id, exclusion=wanted.id)

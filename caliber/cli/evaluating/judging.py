@@ -27,14 +27,14 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One question, with what became of each record it expected."""
+    """One question, with the rank of each expected record."""
 
     question: Question
     answers: tuple[Answer, ...]
     degraded: str | None
 
     def recall(self, k: int) -> float:
-        """Return the share of what was expected among the first ``k`` hits."""
+        """Return the share of the expected answers among the first ``k`` hits."""
         return sum(answer.rank is not None and answer.rank <= k for answer in self.answers) / len(self.answers)
 
     def missed(self, k: int) -> list[Answer]:
@@ -43,19 +43,19 @@ class Judged:
 
 
 def matches(expected: Expected, record_id: uuid.UUID, content: str) -> bool:
-    """Return whether a record is what was expected: by id, or by holding the text."""
+    """Return whether a record is the expected one: by id, or by containing the text."""
     if expected.id is not None:
         return expected.id == record_id
     return expected.folded in folded(content)
 
 
 def rank_of(expected: Expected, hits: Sequence[SearchHit]) -> int | None:
-    """Return the rank of the first hit that is what was expected, from 1."""
+    """Return the rank of the first expected hit, from 1."""
     return next((rank for rank, hit in enumerate(hits, 1) if matches(expected, hit.id, hit.content)), None)
 
 
 def ask(memory: Caliber, question: Question, kinds: Sequence[str] | None, limit: int) -> SearchResult:
-    """Search among ``kinds``, with the filter and at the time that the question says.
+    """Search with the question's kinds, filter and time.
 
     Raises: UsageError with the question's place, for kinds or a filter that cannot be.
     """

@@ -44,7 +44,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One question; ``place`` says where in the file it stands."""
+    """One question; ``place`` is its position in the file."""
 
     place: str
     query: str
@@ -55,7 +55,7 @@ class Question:
 
 
 def folded(text: str) -> str:
-    """Return a text without what does not matter in comparing: case, and how much white space."""
+    """Return a text normalized for comparison: case and white space folded."""
     return " ".join(text.casefold().split())
 
 

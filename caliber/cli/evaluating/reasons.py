@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from caliber.api.caliber import Caliber
 
 _BEFORE: Final = 3
-"""Hits shown of those that came before."""
+"""The number of higher hits that are shown."""
 
 _BATCH_ROWS: Final = 4_096
 
@@ -44,7 +44,7 @@ class Leg:
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """A hit that came before the expected one; ``gains`` is what each leg gave it more."""
+    """A hit above the expected one; ``gains`` is its advantage in each leg."""
 
     id: uuid.UUID
     kind: str
@@ -79,7 +79,7 @@ class _Row:
     relation: RelationSnapshot
     number: int
     kind: str
-    """What searches call it; of what is not searched, its relation."""
+    """Its kind as searches name it; for an unsearched record, its relation."""
 
     @property
     def id(self) -> uuid.UUID:
@@ -124,7 +124,7 @@ class Reasons:
         return Missed(*asked, code, why, row.id, row.kind, self._label(row.id), before=before)
 
     def record_of(self, question: Question, expected: Expected) -> tuple[uuid.UUID, str] | None:
-        """Return id and text of the record that is what was expected; None when the principal sees none."""
+        """Return id and text of the expected record; None when the principal sees none."""
         row = self._best_of(question, self._rows(expected))
         return None if row is None else (row.id, self._text(row.relation, [row.number])[0])
 
@@ -146,7 +146,7 @@ class Reasons:
         before = tuple(self._before(other, at, hit) for at, other in above[:_BEFORE])
         why = f"it came {ordinal(rank)} of {len(hits):,}"
         if rank <= self._depth:
-            # More hits asked for are more candidates of the vector leg, which moves what is scaled by them.
+            # A larger limit means more candidates of the vector leg, which changes scores scaled by them.
             why += f", though not where {self._depth:,} were asked for: of fewer candidates others were best"
         label = self._label(hit.id)
         return Missed(*asked, "ranked", why, hit.id, hit.kind, label, rank, hit.score, legs_of(hit, hits), before)
@@ -168,7 +168,7 @@ class Reasons:
     # --- it could not come -----------------------------------------------------------------------
 
     def _rows(self, expected: Expected) -> Iterator[_Row]:
-        """Yield the visible records that are what was expected, whatever else keeps them from being found."""
+        """Yield the visible records that are expected, whether or not a search can find them."""
         engine = self._memory._engine
         if expected.id is not None:
             try:
@@ -241,7 +241,7 @@ class Reasons:
         return "invalid", "it does not count any more" if found is None else found[1]
 
     def _no_match(self, question: Question, row: _Row) -> tuple[str, str]:
-        """Return why a record that counts, among fewer hits than there can be, is none."""
+        """Return why an active record is no hit, though there are fewer hits than the limit."""
         memory = self._memory
         embedder = memory._engine.part(Embeddings).embedder
         if embedder is None:
@@ -284,6 +284,6 @@ def _says(expected: Expected) -> str:
 
 
 def ordinal(number: int) -> str:
-    """Return a rank as people say it: ``1st``, ``12th``."""
+    """Return a rank in words: ``1st``, ``12th``."""
     ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number:,}{ending}"

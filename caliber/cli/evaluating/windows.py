@@ -34,7 +34,7 @@ FILLED: Final = (SEARCH_AND_FILL, WITH_DAYS, NEWEST)
 
 @dataclass(frozen=True)
 class Asked:
-    """One question at one budget: in a window of ``where``, or in what fills the same budget instead."""
+    """One question at one budget: in a window of ``where``, or in another text of the same budget."""
 
     place: str
     query: str
@@ -79,7 +79,7 @@ class ConversationWindows:
         self._tokens = token_counter(memory)
 
     def ask(self, question: TalkQuestion, where: Sequence[str] = (*FILLED, *TASKS)) -> Iterator[Asked]:
-        """Yield what each way of filling a window holds, at each budget."""
+        """Yield the content of a window filled in each way, at each budget."""
         talk = self._remembered.conversation
         searched = self._why or not set(where) <= {NEWEST, *TASKS}
         found = self._found(question.text) if searched else []

@@ -168,7 +168,7 @@ def _ask_conversations(out: Output, config: CaliberConfig, file: Path, sizes: Se
 
 
 def _alone(config: CaliberConfig, path: Path) -> CaliberConfig:
-    """Return the configuration for a store of its own at ``path``, whatever database is configured."""
+    """Return the configuration for a new store at ``path``, whatever database is configured."""
     from caliber.config.profiles import reference
 
     storage: dict[str, Any] = {"storage.path": str(path)}
@@ -177,7 +177,7 @@ def _alone(config: CaliberConfig, path: Path) -> CaliberConfig:
     return config.with_overrides(**storage, policies=[], **{"principal.admin": True})
 
 
-# --- what came of it ----------------------------------------------------------------------------
+# --- results ----------------------------------------------------------------------------------------
 
 
 def _document(file: Path, asked: Sequence[Asked], sizes: Sequence[int], limit: int) -> dict[str, Any]:

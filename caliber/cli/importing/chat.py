@@ -101,7 +101,7 @@ def _lines(stream: Any) -> Iterator[bytes]:
         if len(raw) > MAX_LINE_BYTES:
             while raw and not raw.endswith(b"\n"):
                 raw = stream.readline(MAX_LINE_BYTES + 1)
-            raw = b"\x00"  # reported as what it is: not a line anybody can use
+            raw = b"\x00"  # reported as a malformed line
         yield raw
 
 
@@ -166,7 +166,7 @@ def _message(data: Mapping[str, Any], conversation: Conversation) -> None:
 
 
 def _unlabelled(_role: TurnRole, _name: str | None) -> TrustLabel:
-    """Stand in for the rules, which are those of the store it goes to."""
+    """Placeholder for the trust rules, which belong to the target store."""
     return TrustLabel.WEB
 
 
@@ -249,7 +249,7 @@ def _short(text: Any) -> str:
 def store(
     memory: Caliber, conversation: Conversation, done: Imported, trust: TrustLabel, owner: EntityRef | None
 ) -> tuple[Trajectory, int]:
-    """Store what is new of a conversation, for its owner or everybody; return its trajectory and the turns added.
+    """Store the new messages of a conversation, for its owner or everybody; return its trajectory and the turns added.
 
     Its turns are labelled as those of a conversation held here, but none is trusted more than ``trust``.
     """
@@ -270,7 +270,7 @@ def store(
 def _labelled(
     turns: Sequence[dict[str, Any]], rules: TrustConfig, before: TrustLabel, most: TrustLabel
 ) -> Iterator[dict[str, Any]]:
-    """Yield turns with labels: what a file says of roles counts as far as the file is trusted."""
+    """Yield turns with labels: roles in a file count only as far as the file is trusted."""
     called: dict[str, str] = {}
     least = before
     for turn in turns:

@@ -87,7 +87,7 @@ def remember_repository(
     trust: TrustLabel = TrustLabel.TOOL,
     owner: EntityRef | None = None,
 ) -> dict[str, Any]:
-    """Import a repository and return what was done; shared with the demo."""
+    """Import a repository and return the counts; shared with the demo."""
     from caliber.cli.importing import documents as documenting
     from caliber.cli.importing.files import is_text, shown
     from caliber.cli.importing.git import Repository
@@ -156,7 +156,7 @@ def _namespace(name: str, trajectory: Trajectory) -> str:
 
 
 def _others(memory: Caliber, identities: Iterable[str]) -> list[Trajectory]:
-    """Return the shared tasks of sources: what they hold is everybody's."""
+    """Return the shared tasks of sources, whose records belong to everybody."""
     from caliber.cli.importing.source import trajectories_of
 
     return [task for identity in identities for task in trajectories_of(memory, identity)]
@@ -183,7 +183,7 @@ def _print_owner(out: Output, found: dict[str, Any]) -> None:
 
 
 def _print_unnamed(out: Output, found: dict[str, Any]) -> None:
-    """Say which files were left out because their names are not UTF-8."""
+    """Print the files that were left out because their names are not UTF-8."""
     names = found["unnamed"]
     for name in names[:_BAD_SHOWN]:
         out.print(f"  left out   {printable(name)}: its name is not UTF-8")
@@ -257,7 +257,7 @@ def remember_files(
     trust: TrustLabel = TrustLabel.TOOL,
     owner: EntityRef | None = None,
 ) -> dict[str, Any]:
-    """Import the text files of a folder and return what was done; shared with the demo."""
+    """Import the text files of a folder and return the counts; shared with the demo."""
     from caliber.cli.importing import files as listing_files
     from caliber.cli.importing.documents import Documents
     from caliber.cli.importing.source import Imported, importing, trajectories_of, trajectory_of

@@ -90,10 +90,10 @@ def name_space(name: str, trajectory: Trajectory) -> str:
 
 
 class Documents:
-    """The documents of one source in memory, compared with what they say now; ``trust`` is how far they are trusted.
+    """The documents of one source in memory, compared with their present text; ``trust`` is their label.
 
-    What was imported under another label before is replaced, as if it had changed. What the notes of ``others``, other
-    imports of the same files, say already is not said again.
+    Records imported under another label before are replaced, as if they had changed. Content that the notes of
+    ``others``, other imports of the same files, hold already is not stored again.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Documents:
             if note.namespace is None or not note.active:
                 continue
             source = f"@{note.namespace.rpartition('@')[2]}"
-            if source == name_space("", trajectory):  # whatever the source was called then
+            if source == name_space("", trajectory):  # whatever the identity of the source was then
                 self._notes.setdefault((note.entity, note.entity_type), []).append(note)
             elif source in besides and note.trust is trust:
                 self._imported.add((note.content, note.note_type))
@@ -162,7 +162,7 @@ class Documents:
                 self._artifact(place, f"{place}\n{piece}", ArtifactType.CUSTOM)
 
     def finish(self) -> None:
-        """Archive what none of the documents says any more."""
+        """Archive the notes whose text is in none of the documents any more."""
         for notes in self._notes.values():
             for note in notes:
                 self._memory.storage.notes.update(note.note_id, archived_at=self._now)
@@ -220,11 +220,11 @@ class Documents:
                 trust=self._trust,
             )
             if current.superseded_by is not None or current.retired_at is not None:
-                # The file says again what it said once: that version is in force again.
+                # The file has an earlier content again: that version becomes active again.
                 self._memory.storage.artifacts.update(current.artifact_id, superseded_by=None, retired_at=None)
             if current.idempotency_key == key:
                 self._done.artifacts += 1
-            else:  # another file says the same, word for word; content is kept once a trajectory
+            else:  # another file has the same text; content is stored once per trajectory
                 self._done.artifacts_known += 1
                 return
         for artifact in before:
@@ -238,7 +238,7 @@ def _place(key: str | None) -> str:
 
 
 def decision_in_short(path: str, text: str) -> str:
-    """Return a decision's title and what was decided, as one short text."""
+    """Return a decision's title and its outcome, as one short text."""
     found = sections.split(path, text)
     title = sections.title_of(path, text)
     decided = next(

@@ -129,7 +129,7 @@ def _reason(name: str) -> str | None:
 
 
 def read_text(listing: Listing, name: str, max_bytes: int) -> str | None:
-    """Return the text of a listed file; None, counted with its reason, for what is not remembered."""
+    """Return the text of a listed file; None, counted with its reason, for a skipped one."""
     file = listing.root / name
     try:
         about = file.lstat()

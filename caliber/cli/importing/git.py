@@ -99,7 +99,7 @@ class Repository:
     def identities(self) -> list[str]:
         """Return the identities of this history, best first: its first commit, then its address, then its folder.
 
-        The first commit of a shallow clone is only where it was cut off, and so says nothing.
+        The first commit of a shallow clone depends on the depth, so it does not identify the history.
         """
         out = []
         if self.head and not self.shallow:
@@ -217,7 +217,7 @@ _QUIET: Final = ("--no-color", "--no-ext-diff", "--no-textconv", "--no-notes", "
 
 
 def _environment() -> dict[str, str]:
-    # GIT_DIR and its like are set inside hooks, and would lead to another repository than the one asked for.
+    # GIT_DIR and similar variables are set inside hooks, and would select another repository than the requested one.
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     return {**kept, **_ENVIRONMENT}
 

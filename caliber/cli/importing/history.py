@@ -20,7 +20,7 @@ from caliber.model.trajectory import Scope, Trajectory, TurnRole
 from caliber.model.trust import TrustLabel
 
 SCOPE_COMMITS: Final = 100
-"""Most commits of one scope: what a window can hold as turns, and a summary can do justice to."""
+"""Most commits of one scope: as many as a window can hold as turns, and a summary can cover."""
 _SHOWN_FILES: Final = 12
 _KEY: Final = "git:"
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]+")
@@ -38,7 +38,7 @@ def import_history(
 ) -> None:
     """Append the commits that none of ``trajectories`` has to the last of them, oldest first.
 
-    ``started`` is told how many they are, and returns what counts them.
+    ``started`` is called with their number, and returns a counter.
     """
     trajectory = trajectories[-1]
     scope = open_scope_of(memory, trajectory)
@@ -93,7 +93,7 @@ def _month(commit: Commit) -> str:
 
 
 def turns_of(commit: Commit, trust: TrustLabel) -> Iterator[dict[str, Any]]:
-    """Yield a commit as two turns: what its author said, who is not the user, and what it changed."""
+    """Yield a commit as two turns: the message of its author, who is not the user, and its changes."""
     author = " ".join(_CONTROL.sub(" ", commit.author).split())[:200] or None
     yield {
         "role": "user",

@@ -11,7 +11,7 @@ from typing import Final
 PART_CHARS: Final = 1_600
 """Longest text of one note: a few paragraphs, so that a window can hold several sources."""
 _LEAST_LETTERS: Final = 6
-"""Below this a section says nothing: badges, rules, a lone link."""
+"""A shorter section has no content: badges, rules, a lone link."""
 
 _ATX: Final = re.compile(r" {0,3}(#{1,6})\s+(.*?)\s*#*\s*$")
 _FENCE: Final = re.compile(r" {0,3}(```+|~~~+)")
@@ -39,7 +39,7 @@ class Section:
 
 
 def split(path: str, text: str) -> list[Section]:
-    """Return the sections of a document that say something, long ones in parts."""
+    """Return the sections of a document that have content, long ones in parts."""
     out: list[Section] = []
     for section in _found(path, text):
         body = _IMAGE.sub("", section.text).strip()

@@ -76,8 +76,8 @@ def trajectory_of(
 ) -> list[Trajectory]:
     """Return the trajectories of a source under any of its identities, the one that the import continues last.
 
-    A suspended one is resumed. If all have ended, a new one begins under the identity of the first; the import still
-    knows what the ended ones hold.
+    A suspended one is resumed. If all have ended, a new one begins under the identity of the first; the records of the
+    ended ones still count as imported.
     """
     by_identity = {identity: trajectories_of(memory, identity, owner) for identity in identities}
     found = [item for items in by_identity.values() for item in items]
@@ -105,10 +105,10 @@ def open_scope_of(memory: Caliber, trajectory: Trajectory) -> Scope:
 
 @contextmanager
 def importing(memory: Caliber, identity: str) -> Iterator[None]:
-    """Keep other imports of the same source out while this one decides what is new.
+    """Block other imports of the same source while this one determines the new content.
 
-    The lease outlives a crash by a minute. Should a long import outlive the lease, turns stay single all the same,
-    by their idempotency keys.
+    The lease outlives a crash by a minute. Should a long import outlive the lease, turns stay single all the same, by
+    their idempotency keys.
     """
     resource = f"import:{_id(identity)}"
     holder = f"{socket.gethostname()}:{os.getpid()}"
@@ -116,7 +116,8 @@ def importing(memory: Caliber, identity: str) -> Iterator[None]:
     from caliber.model.agents import LockToken
 
     try:
-        # What another process imported until it let go of the lock must be seen here, whatever read_consistency says.
+        # Records that another process imported before it released the lock must be visible here, whatever
+        # read_consistency is.
         memory._engine.store.catch_up()
         yield
     finally:

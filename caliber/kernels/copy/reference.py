@@ -118,7 +118,7 @@ class CopyColumn:
     item_first: int = 0
     missing: int = 0
     keep: Any = dataclasses.field(default=None, repr=False, compare=False)
-    """What owns the memory of the buffers."""
+    """The owner of the buffers' memory."""
 
 
 class Encoded(NamedTuple):

@@ -258,9 +258,9 @@ def _with_missing(column: CopyColumn, missing: int) -> CopyColumn:
 
 
 class CopyReader:
-    """Takes what COPY ... TO STDOUT (FORMAT binary) sends, piece by piece, and gives columns.
+    """Takes the output of COPY ... TO STDOUT (FORMAT binary), piece by piece, and returns columns.
 
-    Keeps no more than what was given since the last whole tuple.
+    It buffers no more than the bytes after the last complete tuple.
     """
 
     __slots__ = ("_fields", "_head", "_left", "_rows", "ended")
@@ -273,9 +273,9 @@ class CopyReader:
         self.ended = False
 
     def feed(self, data: bytes | bytearray | memoryview, *, rows_max: int) -> list[Decoded]:
-        """Take more bytes and return the rows that are whole now, in parts of at most ``rows_max``.
+        """Take more bytes and return the complete rows, in parts of at most ``rows_max``.
 
-        Raises:  InvalidRow, with the row counted from the first on; InvalidValue for what is no stream of COPY
+        Raises:  InvalidRow, with the row counted from the first on; InvalidValue for bytes that are no COPY stream
         """
         joined = b"".join((self._left, data)) if self._left else bytes(data)
         if self._head:

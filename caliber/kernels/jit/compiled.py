@@ -78,8 +78,8 @@ def compile_loops(cache_dir: Path, started: float) -> tuple[Any, CompiledCode]:
 
 def _compile(name: str, signatures: list[tuple[Any, ...]], store: CodeStore) -> Any:
     function = numba.njit(nogil=True)(getattr(loops, name))
-    # What ``cache=True`` would put here keeps its files beside the source, loads them unchecked, and lets two
-    # processes exchange theirs.
+    # ``cache=True`` would install a cache with files beside the source, unchecked, in which two processes can mix up
+    # their files.
     function._cache = store.of(name)
     for signature in signatures:
         function.compile(types.int64(*signature))

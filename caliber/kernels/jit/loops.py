@@ -15,7 +15,7 @@ BAD_INDEX: Final = -1
 """Answered instead of a count when an index points outside its column."""
 
 FEW: Final = 16
-"""Up to so many values comparing with each is quicker than looking for it among them."""
+"""Up to this many values a linear comparison is faster than a lookup."""
 
 
 def valid_rows(
@@ -119,7 +119,7 @@ def newest(mask: Any, created: Any, limit: int, out: Any) -> Any:
 
 
 def relevance(similarity: Any, present: Any, neutral: Any, out: Any) -> Any:
-    """Write the similarity within [0, 1] where there is one, else what is neutral."""
+    """Write the similarity within [0, 1] where there is one, else the neutral value."""
     rows = similarity.shape[0]
     for row in range(rows):
         value = similarity[row]
@@ -180,7 +180,7 @@ def walk(
                 count += 1
             score[node] = scores[place]
     for step in range(1, max_hops + 1):
-        # The scores of the hop before: what this one improves goes on with the next.
+        # The scores of the previous hop: nodes improved in this hop continue with the next.
         for place in range(count):
             values[place] = score[frontier[place]]
         reached = 0

@@ -32,7 +32,7 @@ _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
 class CodeStore:
-    """The folder of compiled code for this program on this machine; ``problems`` says what could not be kept."""
+    """The folder of compiled code for this program on this machine; ``problems`` lists failed reads and writes."""
 
     def __init__(self, cache_dir: Path) -> None:
         self.folder = cache_dir / "numba" / _surroundings()
@@ -51,7 +51,7 @@ class CodeStore:
         except OSError as error:
             self.problems.append(f"{self.folder} cannot be made: {error.strerror}")
             return False
-        # Loading code is running it: nobody else may have put it there.
+        # Loading code means running it: no other user may have put it there.
         mine = not hasattr(os, "geteuid") or found.st_uid in (os.geteuid(), 0)
         if mine and not found.st_mode & _OTHERS_WRITE:
             return True
@@ -76,7 +76,7 @@ class CodeStore:
         return content
 
     def write(self, name: str, content: bytes) -> None:
-        """Keep something under a name, in place of what was there."""
+        """Store data under a name, replacing earlier data."""
         if not self._usable:
             return
         temporary = None
@@ -93,7 +93,7 @@ class CodeStore:
 
 
 class CodeOf:
-    """The compiled forms of one function: what a Numba dispatcher expects of its cache."""
+    """The compiled forms of one function: the cache interface of a Numba dispatcher."""
 
     def __init__(self, store: CodeStore, function: str) -> None:
         self._store = store
@@ -133,7 +133,7 @@ class CodeOf:
         """Do nothing: the store decides."""
 
     def flush(self) -> None:
-        """Do nothing: a name says all that its content depends on."""
+        """Do nothing: the file name covers everything that its content depends on."""
 
 
 def _surroundings() -> str:

@@ -35,7 +35,7 @@ Doubles = npt.NDArray[np.float64]
 
 
 class Best(NamedTuple):
-    """All scores, and the best candidates: where they are, their scores, and what each part gave to each of them.
+    """All scores, and the best candidates: their places, scores, and the contribution of each part.
 
     Shapes:  scores f64[n]; places int64[k]; best f32[k]; told f64[parts, k]
     """

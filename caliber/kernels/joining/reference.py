@@ -22,7 +22,7 @@ Doubles = npt.NDArray[np.float64]
 class Part(NamedTuple):
     """The scores of one leg or boost for each candidate.
 
-    ``how`` says what is read: VALUES scores; QUOTIENT scores / by; NEIGHBOURS scores / by - less / by; STRETCHED
+    ``how`` selects the formula: VALUES scores; QUOTIENT scores / by; NEIGHBOURS scores / by - less / by; STRETCHED
     (near - low) / by of the first candidates, 0 of the others; FLAGGED 1 where the row's flags have a bit of ``flag``.
 
     Shapes:  scores, less f64[n]; near f32[m], m <= n; flags uint8[rows]
@@ -70,7 +70,7 @@ def join(
     inside: npt.NDArray[np.uint8] | None,
     least: float,
 ) -> tuple[Doubles, Ints, npt.NDArray[np.float32], Doubles]:
-    """Return all scores, places and scores of the best, and what each part gave to them."""
+    """Return all scores, places and scores of the best, and the contribution of each part to them."""
     scores = np.zeros(len(rows))
     for share, part in parts:
         scores += share * dense(part, rows)

@@ -47,11 +47,11 @@ _NUMBER_MAX = 2**32 - 1
 _NOTHING = np.zeros(0, np.int64)
 _BATCH_DOCUMENTS = 4096
 _SCANNED = 4096
-"""Words after which a dictionary for mere scanning begins anew."""
+"""Size at which a dictionary used for scanning only is cleared."""
 _LEARNED = 1024
 """Words that are learned while others wait."""
 _BATCH_BYTES = 1 << 18
-"""Text scanned at once: bounds what is set aside for words that may come."""
+"""Text scanned in one call: bounds the memory reserved for new words."""
 
 
 class Analysis(NamedTuple):
@@ -79,9 +79,9 @@ class Words(Protocol):
 
 
 class Vocabulary:
-    """Every distinct word of one store, and what ``analyze`` says it stands for. Shared by its indexes.
+    """Every distinct word of one store, and its analysis by ``analyze``. Shared by its indexes.
 
-    ``analyze`` gets each distinct word once, as it stands in the text.
+    ``analyze`` gets each distinct word once, as written.
     """
 
     def __init__(self, analyze: Callable[[str], Analysis]) -> None:
@@ -108,8 +108,8 @@ class Vocabulary:
     def intern(self, texts: Sequence[bytes]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
         """Return the words of each text as numbers, span i at ``offsets[i] : offsets[i + 1]``; new words are analysed.
 
-        Shapes:  n texts -> words uint32[w], offsets int64[n + 1]
-        Raises:  Unavailable when the time of the call is up; what was learned until then is kept
+        Shapes:  n texts -> words uint32[w], offsets int64[n + 1] Raises:  Unavailable when the time of the call is up;
+        what was learned until then is kept
         """
         with self.lock:
             words, offsets = self._words.intern(texts)
@@ -120,9 +120,9 @@ class Vocabulary:
         return words, offsets
 
     def _learn_some(self, known: int) -> bool:
-        """Learn of words up to ``known`` as many as others may wait for; return whether more are to come."""
+        """Analyse words up to ``known``, in a batch that other threads can wait for; return whether more remain."""
         with self.lock:
-            # From the last word that was learned whole: what interrupted an earlier call left words without meaning.
+            # From the last completely analysed word on: an interrupted call left words without an analysis.
             learned = self.word_flags.length
             end = min(known, learned + _LEARNED)
             if learned < end:
@@ -244,7 +244,7 @@ class KeywordIndex:
         return self._lengths.length
 
     def append(self, texts: Sequence[bytes], flags: Sequence[int] | None = None) -> None:
-        """Add documents, with flags of their own beside those of their words.
+        """Add documents, with flags besides those of their words.
 
         Raises:  DTypeError, InvalidValue beyond 2^28 - 1 documents
         """
@@ -265,7 +265,7 @@ class KeywordIndex:
             at = end
 
     def selected(self, documents: Sequence[int]) -> KeywordIndex:
-        """Return a new index of some documents, numbered anew in the order given; their texts are not needed."""
+        """Return a new index of some documents, renumbered in the order given; their texts are not needed."""
         fresh = KeywordIndex(self.dictionary)
         for start in range(0, len(documents), _BATCH_DOCUMENTS):
             chosen = documents[start : start + _BATCH_DOCUMENTS]
@@ -306,7 +306,7 @@ class KeywordIndex:
         return int(self._postings.nbytes) + self._lengths.nbytes + self._flags.nbytes + self._packed.nbytes
 
     def reader(self) -> Any:
-        """Return the postings as they are now; what is added later does not show."""
+        """Return a snapshot of the postings; later additions are not visible in it."""
         return self._postings.reader()
 
     def packed(self, documents: Sequence[int]) -> list[bytes]:
@@ -357,17 +357,17 @@ class KeywordSnapshot:
         return found
 
     def counts(self, terms: Sequence[int] | npt.NDArray[np.int64], mask: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-        """Return how many documents that ``mask`` lets through hold each term.
+        """Return how many documents in ``mask`` contain each term.
 
-        Shapes:  mask bool or uint8[n], n <= length: later documents do not count -> int64[terms]
-        Raises:  DTypeError, ShapeError, InvalidValue
+        Shapes:  mask bool or uint8[n], n <= length: later documents do not count -> int64[terms] Raises:  DTypeError,
+        ShapeError, InvalidValue
         """
         flags = self._mask(mask)
         found: npt.NDArray[np.int64] = self._reader.count(_numbers(terms, "terms"), flags)
         return found
 
     def documents(self, term: int, mask: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-        """Return the documents that hold a term and that ``mask`` lets through, ascending."""
+        """Return the documents in ``mask`` that contain a term, ascending."""
         flags = self._mask(mask)
         checks.whole(term, field="term", high=_NUMBER_MAX)
         found: npt.NDArray[np.int64] = self._reader.documents(term, flags)
@@ -383,15 +383,15 @@ class KeywordSnapshot:
         kept: npt.NDArray[Any] | None = None,
         given: npt.NDArray[np.int64] | None = None,
     ) -> WordScores:
-        """Return the documents that words find, and their scores: their own, and with what neighbours lend.
+        """Return the documents that match words, and their scores: without and with the boost by neighbours.
 
         Found is what both masks let through and has a score above 0; what ``kept`` leaves out still lends. ``given``
-        documents, different ones, come first whatever their score, the others in no particular order. The formula,
-        and the order of its operations, is in csrc/include/caliber.h, ``cal_keyword_scores``. A term's count in a
-        document is, above 8, rounded down to 10, 12, 16, 24, 32, 64, 128 or 256.
+        documents, different ones, come first whatever their score, the others in no particular order. The formula, and
+        the order of its operations, is in csrc/include/caliber.h, ``cal_keyword_scores``. A term's count in a document
+        is, above 8, rounded down to 10, 12, 16, 24, 32, 64, 128 or 256.
 
-        Shapes:  mask, kept bool or uint8[n], n <= length; given int64[g] -> int64[m], f64[m], f64[m]
-        Raises:  DTypeError, ShapeError, InvalidValue
+        Shapes:  mask, kept bool or uint8[n], n <= length; given int64[g] -> int64[m], f64[m], f64[m] Raises:
+        DTypeError, ShapeError, InvalidValue
         """
         flags = self._mask(mask)
         keep = flags if kept is None or kept is mask else checks.flags(kept, len(flags), field="kept")
@@ -410,10 +410,10 @@ class KeywordSnapshot:
         return scores
 
     def phrase(self, parts: Sequence[int], documents: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
-        """Return how often the parts stand in a row in each of ``documents``.
+        """Return how often the parts occur consecutively in each of ``documents``.
 
-        Shapes:  1 to ``PHRASE_MAX`` parts; documents int64[m] -> uint32[m]
-        Raises:  DTypeError, ShapeError, InvalidValue
+        Shapes:  1 to ``PHRASE_MAX`` parts; documents int64[m] -> uint32[m] Raises:  DTypeError, ShapeError,
+        InvalidValue
         """
         if not 1 <= len(parts) <= PHRASE_MAX:
             raise InvalidValue(field="parts", reason=f"a phrase has 1 to {PHRASE_MAX} parts")
@@ -436,14 +436,14 @@ def _numbers(values: Sequence[int] | npt.NDArray[np.int64], field: str) -> npt.N
     if type(values) is list and values and min(values) >= 0 and max(values) <= _NUMBER_MAX:
         return np.array(values, np.uint32)
     wide = np.asarray(values, np.int64)
-    # Without their sign, numbers below 0 are the largest of all: one pass tells both.
+    # As unsigned numbers, negative values are the largest of all: one pass checks both bounds.
     if len(wide) and int(wide.view(np.uint64).max()) > _NUMBER_MAX:
         raise InvalidValue(field=field, reason=f"a number is outside [0, {_NUMBER_MAX}]")
     return wide.astype(np.uint32)
 
 
 def _unpacked(packed: Sequence[bytes]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
-    """Return words and offsets of what ``pack`` made into bytes."""
+    """Return the words and offsets that ``pack`` packed into bytes."""
     data = np.frombuffer(b"".join(packed), np.uint8)
     edges = np.zeros(len(packed) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, packed), np.int64, len(packed)), out=edges[1:])

@@ -42,8 +42,8 @@ class _Table(NamedTuple):
 class NativeWords:
     """A dictionary of words in native arrays.
 
-    How many there are stands in the struct that C counts in, and a larger table replaces the old one at once: a call
-    that is interrupted leaves the dictionary whole.
+    The count is in the struct that C updates, and a larger table replaces the old one in one assignment: an interrupted
+    call leaves the dictionary consistent.
     """
 
     def __init__(self, capacity: int = 1024) -> None:
@@ -284,7 +284,7 @@ _scratch = _Scratch()
 
 
 class NativeReader:
-    """Postings as they were once; what was added since has higher document numbers, which no caller asks for."""
+    """A snapshot of postings; later additions have higher document numbers, which no caller requests."""
 
     __slots__ = ("_keep", "_native", "_struct")
 
@@ -344,7 +344,7 @@ class NativeReader:
             strengths += word.strengths
             idfs.append(word.idf)
             groups.append(len(terms))
-        # Written as far as something is found: what is not touched of a large array costs nothing.
+        # Written as far as needed: untouched pages of a large array cost nothing.
         found, own, scores = np.empty(count, np.int64), np.empty(count), np.empty(count)
         found[: len(given)] = given
         packed = ffi.new("cal_lending *")

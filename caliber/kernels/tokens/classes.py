@@ -16,7 +16,7 @@ UNITS_PER_TOKEN: Final = 256
 LONGEST_TOKEN: Final = 128
 """Bytes of the longest token of either vocabulary: no byte costs less than its share of one, in runs of spaces too."""
 
-# Classes of ASCII bytes. REPEAT is what a space or sign becomes after the same byte; HIGH stands for all from 0x80.
+# Classes of ASCII bytes. REPEAT replaces the class of a space or sign after the same byte; HIGH is all from 0x80.
 (
     CONTROL, NEWLINE, SPACE, TAB, DIGIT, UPPER, VOWEL, CONSONANT, RARE, UNDERSCORE, QUOTE, STOP, BRACKET, OTHER,
     REPEAT, HIGH,
@@ -70,7 +70,7 @@ def _by_class(values: dict[int, int], default: int = 0) -> bytes:
     return bytes(values.get(number, default) for number in range(16))
 
 
-# Contexts of ASCII bytes: what came before. 7 to 10 are letters by the length of their run: 1, 2, 4, 8 and more.
+# Contexts of ASCII bytes. 7 to 10 are letters by the length of their run: 1, 2, 4, 8 and more.
 NEXT: Final = _by_class(
     {SPACE: 1, TAB: 2, DIGIT: 3, UPPER: 5, VOWEL: 7, CONSONANT: 7, RARE: 7, BRACKET: 11, OTHER: 11, QUOTE: 12,
      UNDERSCORE: 12, STOP: 13, HIGH: 15}
@@ -94,7 +94,7 @@ HIGH_RUNS: Final = (4, 8, 16)
 LEAD_CONTEXTS: Final = 8
 
 WARM_UP: Final = 32
-"""Bytes to look at before a place from which a text is measured on."""
+"""Number of bytes to read before a position at which measuring starts."""
 
 # A vocabulary's costs are one table: by context and class of ASCII bytes, of first bytes, of continuation bytes.
 LEAD_AT: Final = 16 * 16

@@ -91,7 +91,7 @@ def truncate_to_length(text: str, data: bytes, length: int, estimator: Estimator
     if room > 0:
         cut = _cut(text, data, room, estimator)
         while True:
-            # Where lengths do not add up, only measuring what would be returned tells whether it fits.
+            # Where lengths do not add up, only measuring the result tells whether it fits.
             end = _trimmed(text, _word_end(text, cut))
             if not end:
                 break

@@ -51,16 +51,16 @@ class Estimator(ABC):
 
     @abstractmethod
     def lengths_of_spans(self, data: npt.NDArray[np.uint8], offsets: npt.NDArray[Any]) -> Lengths:
-        """Return the length of each span of UTF-8; arguments are checked but for what the offsets say."""
+        """Return the length of each span of UTF-8; arguments are checked except for the offsets."""
 
     @abstractmethod
     def fitting(self, data: bytes, length: int) -> int:
-        """Return how many bytes of a text have at most this length, or about so many where only trying can tell."""
+        """Return how many bytes of a text have at most this length, or an estimate where only measuring can tell."""
 
     def encoded(self, text: Any, *, field: str) -> bytes:
         """Return a text as the bytes that are measured.
 
-        Raises:  DTypeError; InvalidValue for what is not Unicode text
+        Raises:  DTypeError; InvalidValue for invalid Unicode
         """
         if not isinstance(text, str):
             raise DTypeError(field=field, expected="str", got=type(text).__name__)
@@ -89,7 +89,7 @@ class Estimator(ABC):
         return int(self.lengths_of((text,), field=field)[0])
 
     def within(self, data: bytes, length: int) -> bool:
-        """Tell whether a text is at most so long."""
+        """Return whether a text has at most this length."""
         return self._length(data) <= length
 
     def _length(self, data: bytes) -> int:
@@ -105,7 +105,7 @@ class Estimator(ABC):
         return -(-self._length(data) * self.denominator // self.numerator)  # inline: every turn is counted
 
     def longest(self, tokens: int) -> int:
-        """Return the greatest length that is at most so many tokens."""
+        """Return the greatest length that is at most the given number of tokens."""
         return tokens * self.numerator // self.denominator
 
 
@@ -257,7 +257,7 @@ class ExactEstimator(Estimator):
         count = self.counter.count
         for text in texts:
             if not (type(text) is str and text.isascii()):
-                self.encoded(text, field=field)  # refuses what is not Unicode text
+                self.encoded(text, field=field)  # refuses invalid Unicode
         return np.fromiter(map(count, texts), np.int64, len(texts))
 
     def lengths_of_spans(self, data: npt.NDArray[np.uint8], offsets: npt.NDArray[Any]) -> Lengths:
@@ -278,7 +278,7 @@ class ExactEstimator(Estimator):
             size *= 4
 
     def within(self, data: bytes, length: int) -> bool:
-        # No token is longer than the longest: what must be too long need not be counted.
+        # No token is longer than the longest: a text that must be too long need not be counted.
         return len(data) <= length * self.counter.longest and self._length(data) <= length
 
     def _length(self, data: bytes) -> int:

@@ -17,7 +17,7 @@ _ZERO_WIDTH_JOINER = "\u200d"
 
 
 def extends(char: str) -> bool:
-    """Tell whether a character belongs to the one before it."""
+    """Return whether a character belongs to the one before it."""
     if char < "\u0300":
         return False
     code = ord(char)
@@ -26,7 +26,7 @@ def extends(char: str) -> bool:
 
 
 def is_boundary(text: str, at: int) -> bool:
-    """Tell whether text may be cut before position ``at``."""
+    """Return whether text may be cut before position ``at``."""
     if at <= 0 or at >= len(text):
         return True
     before, after = text[at - 1], text[at]

@@ -31,7 +31,7 @@ def _run_lengths(member: npt.NDArray[np.bool_]) -> I64s:
 
 
 def _before(values: npt.NDArray[Any], distance: int = 1) -> npt.NDArray[Any]:
-    """The value so many places earlier; 0 where nothing stands."""
+    """The value the given number of places earlier; 0 before the beginning."""
     return np.concatenate((np.zeros(distance, values.dtype), values))[: values.shape[0]]
 
 

@@ -30,7 +30,7 @@ TIKTOKEN_FILES: Final = {
         "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
     ),
 }
-"""What tiktoken calls a vocabulary's file in its cache, and the SHA-256 it must have."""
+"""The name of a vocabulary's file in tiktoken's cache, and its SHA-256."""
 
 
 _FORK_WAITS_S: Final = 10.0
@@ -62,7 +62,7 @@ if hasattr(os, "register_at_fork"):
 def open_tokenizer(path: Path) -> Any:
     """Return the tokenizer described by a JSON file, without padding or truncation.
 
-    Raises: ImportError without the package; whatever it raises for a file it cannot use.
+    Raises: ImportError without the package; the package's errors for an unusable file.
     """
     from tokenizers import Tokenizer
 
@@ -97,7 +97,7 @@ def open_token_vocabulary(name: str) -> TokenVocabulary:
         return _from_quicktok(name)
     except ImportError as error:
         cause: Exception = error
-    except RuntimeError as error:  # what it raises for a vocabulary whose files are missing or damaged
+    except RuntimeError as error:  # its error for a vocabulary whose files are missing or damaged
         raise _missing(name, "the installed quicktok-v1 cannot read this vocabulary: reinstall it") from error
     if _tiktoken_has(name):
         try:
@@ -147,7 +147,7 @@ def _from_tiktoken(name: str) -> TokenVocabulary:
 
 
 def _tiktoken_has(name: str, environment: Mapping[str, str] = os.environ) -> bool:
-    """Tell whether tiktoken will find its file, and find it whole: else it would download one."""
+    """Return whether tiktoken's file exists and is intact: otherwise it would download one."""
     folder = environment.get("TIKTOKEN_CACHE_DIR", environment.get("DATA_GYM_CACHE_DIR"))
     if folder is None:
         folder = str(Path(tempfile.gettempdir(), "data-gym-cache"))

@@ -78,7 +78,7 @@ def scores(rows: F32s, query: F32s, *, metric: int) -> F32s:
 
 
 def code_rows(rows: F32s, row_norms: F64s, stride: int) -> tuple[U8s, F32s, F32s]:
-    """One byte an element, the scale that turns it back, and a bound of what it leaves out; csrc/vectors/codes.h.
+    """One byte per element, a scale, and a bound of the rounding error; csrc/vectors/codes.h.
 
     Shapes:  rows f32[n, d]; row_norms f64[n] -> uint8[n, stride], f32[n], f32[n]
     """

@@ -48,7 +48,7 @@ class Codes(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """A run of rows; ``live`` None stands for all, ``size`` says how many of them belong to the snapshot."""
+    """A run of rows; ``live`` None means all are; ``size`` of them belong to the snapshot."""
 
     rows: npt.NDArray[np.float32]
     norms: npt.NDArray[np.float64]
@@ -159,7 +159,7 @@ class Bounds(NamedTuple):
 
 
 def bounds(size: int, k: Any, min_similarity: float | None, mask: Any, tie: Any) -> Bounds:
-    """Check what a top-k search over ``size`` row ids is asked for.
+    """Check the arguments of a top-k search over ``size`` row ids.
 
     Raises:  ShapeError, DTypeError, NonFiniteError, InvalidValue
     """

@@ -90,11 +90,10 @@ def cosine_batch(rows: npt.NDArray[np.float32], queries: npt.NDArray[np.float32]
 def pairs_above(rows: npt.NDArray[np.float32], threshold: float, *, max_pairs: int) -> Pairs:
     """Return the pairs of rows whose cosine is at least ``threshold``, the best ``max_pairs`` of them.
 
-    Equal scores are ordered by lower first row, then lower second row; ``truncated`` tells that there were more.
+    Equal scores are ordered by lower first row, then lower second row; ``truncated`` is true if there were more.
 
-    Shapes:  rows f32[n, d]
-    Units:   cosine in [-1, 1]; zero norm -> 0.0; the threshold is rounded to f32 as the scores are
-    Raises:  ShapeError, DTypeError, NonFiniteError, InvalidValue
+    Shapes:  rows f32[n, d] Units:   cosine in [-1, 1]; zero norm -> 0.0; the threshold is rounded to f32 as the scores
+    are Raises:  ShapeError, DTypeError, NonFiniteError, InvalidValue
     """
     rows = _matrix(rows, "rows")
     floor = checks.threshold(threshold, field="threshold")

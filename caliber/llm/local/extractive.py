@@ -31,7 +31,7 @@ class ExtractiveProvider:
     """
 
     quotes = True
-    """Artifacts say what stands in their source turn, notes line by line what stands in what they are drawn from."""
+    """Artifacts quote their source turn, notes quote their sources line by line."""
 
     def __init__(self, count_tokens: TokenCounter, embedding_provider: EmbeddingProvider | None) -> None:
         self._count_tokens = count_tokens
@@ -39,7 +39,7 @@ class ExtractiveProvider:
 
     @property
     def model_id(self) -> str:
-        """The rules and what compares the sentences: both decide what a summary says."""
+        """The rules and the sentence comparison: both determine a summary."""
         return f"{_VERSION}+{self._embedder.model_id}"
 
     def summarize(self, text: str, max_tokens: int) -> str:
@@ -67,7 +67,7 @@ class ExtractiveProvider:
         return note_rules.merge_notes(a, b)
 
     def verify_contradiction(self, a: str, b: str) -> bool:
-        """Return whether the two cannot both hold, as far as careful rules can tell."""
+        """Return whether the two contradict each other, as far as careful rules can tell."""
         return comparison.verify_contradiction(a, b)
 
     def decide_consolidation(self, clusters: Sequence[Sequence[ConsolidationMember]]) -> list[ConsolidationDecision]:

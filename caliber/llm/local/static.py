@@ -148,7 +148,7 @@ def _load(folder: Path) -> StaticModel:
         raise EmbeddingFailed(reason="the model files of the installed wordllama package cannot be read") from error
     if tokenizer.get_vocab_size() > len(rows) or rows.shape[1] != DIMENSIONS[-1]:
         raise EmbeddingFailed(reason="tokenizer and weights of the installed wordllama package do not fit each other")
-    # Two threads may both come here; what they read is the same, and no lock is held while another one forks.
+    # Two threads may both come here: they read the same data, and no lock is held while another thread forks.
     return _shared.setdefault(folder, StaticModel(rows, tokenizer))
 
 

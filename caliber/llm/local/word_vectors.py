@@ -20,7 +20,7 @@ from caliber.llm.local.static import StaticModel, load_static_model, static_mode
 from caliber.llm.protocols import FloatMatrix
 
 DIMENSIONS = 128
-"""The leading dimensions of the model that are used: an embedding of their own."""
+"""The leading dimensions of the model that are used, which form an embedding of their own."""
 
 _WORD_START = "\u2581"
 _shared: dict[tuple[Path, str], dict[str, list[int]]] = {}
@@ -33,9 +33,9 @@ def word_model_folder() -> Path:
 
 
 class WordVectors:
-    """Vectors of stems: the mean of the model's own whole words with that stem, else of the stem's tokens.
+    """Vectors of stems: the mean of the model's whole words with that stem, else of the stem's tokens.
 
-    ``stems_of`` must be a function of the language alone: what it makes of the model's words is shared by the process.
+    ``stems_of`` must depend on the language alone: its result for the model's words is shared by the process.
 
     Raises:  ExtraNotInstalled without the extra ``embed``
     """
@@ -46,7 +46,7 @@ class WordVectors:
         self._folder = word_model_folder()
 
     def vectors(self, stems: Sequence[str]) -> FloatMatrix:
-        """Return the unit vector of each stem; zeros for one that the model knows nothing of.
+        """Return the unit vector of each stem; zeros for an unknown stem.
 
         Shapes:  n stems -> f32[n, 128]
         """
@@ -71,7 +71,7 @@ class WordVectors:
         key = (self._folder, self._language)
         rows_of = _shared.get(key)
         if rows_of is None:
-            # Two threads may both come here; what they make is the same, and no lock is held while another one forks.
+            # Two threads may both come here: they compute the same, and no lock is held while another thread forks.
             rows_of = _shared.setdefault(key, self._rows_by_stem(model))
         return model, rows_of
 

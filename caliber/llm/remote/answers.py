@@ -43,7 +43,7 @@ class Answer:
         return f"Answer({self._at})"
 
     def refuse(self, reason: str) -> NoReturn:
-        """Raise that this value is not what was agreed."""
+        """Raise an error: this value has the wrong type or form."""
         raise InvalidResponse(provider=self._provider, reason=f"{self._at} {reason}", retryable=self._retryable)
 
     def field(self, name: str) -> Answer:

@@ -20,7 +20,7 @@ ANTHROPIC_VERSION: Final = "2023-06-01"
 """The version of Anthropic's protocol that is spoken here."""
 
 _REPLY_CHARS: Final = 64
-"""Characters of an answer for each token asked for, at most; more is no answer to this question."""
+"""Maximum characters of an answer per requested token; a longer one is no valid answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class ChatModel(ABC):
 
     @abstractmethod
     def _used(self, answer: Answer) -> object:
-        """Return the tokens that the service counted, if it says so."""
+        """Return the tokens that the service counted, if it reports them."""
 
     def _temperature(self) -> dict[str, Any]:
         value = self._settings.temperature

@@ -28,7 +28,7 @@ from caliber.model.providers import TokenCounter
 Results = dict[int, FloatVector | CaliberError]
 
 _OF_THE_CONTENT: Final = frozenset({400, 413, 422})
-"""What a service says of a request that it will never take: too long, too many, not to its liking."""
+"""Codes by which a service refuses a request for good: too long, too many texts, disallowed content."""
 
 
 class RemoteEmbeddingProvider(ABC):
@@ -120,7 +120,7 @@ class RemoteEmbeddingProvider(ABC):
             yield group
 
     def _ask_apart(self, group: list[int], texts: Sequence[str], results: Results) -> CaliberError | None:
-        """Fill in the results of a group; return what keeps the service from being asked for more."""
+        """Fill in the results of a group; return the error that rules out further requests."""
         parts = [group]
         # A text that cannot be embedded is alone after this many halvings; more refusals in a row are about all.
         allowed = refusals = len(group).bit_length() + 1
@@ -163,7 +163,7 @@ class RemoteEmbeddingProvider(ABC):
         """Return the vector of each of ``count`` texts in a service's document, by position."""
 
     def _used(self, answer: Answer) -> object:
-        """Return the tokens that the service counted, if it says so."""
+        """Return the tokens that the service counted, if it reports them."""
         usage = answer.optional("usage")
         total = None if usage is None or not isinstance(usage.value, dict) else usage.optional("total_tokens")
         return None if total is None else total.value
@@ -199,7 +199,7 @@ class VoyageEmbeddingProvider(OpenAIEmbeddingProvider):
 
     @property
     def model_id(self) -> str:
-        """Protocol, model and, where it is said, what the texts are."""
+        """Protocol, model and, if configured, the type of the texts."""
         kind = self._options["input_type"]
         return super().model_id if kind == "none" else f"{super().model_id}/{kind}"
 

@@ -56,7 +56,7 @@ _clients: weakref.WeakSet[HttpClient] = weakref.WeakSet()
 
 
 _inherited: list[object] = []
-"""Connections of a parent process: kept for ever, so that nothing is said on them in the child."""
+"""Connections of a parent process: kept open for ever, so that the child sends nothing on them."""
 
 
 class Secret(Protocol):
@@ -134,9 +134,9 @@ class HttpClient:
         return f"HttpClient({self._service.name})"
 
     def post(self, path: str, document: Mapping[str, Any], *, tokens: int) -> Answer:
-        """Send a JSON document and return the one that is answered.
+        """Send a JSON document and return the answer.
 
-        Units: ``tokens`` as estimated, for the rate limit. What it raises is retryable where it may pass.
+        Units: ``tokens`` as estimated, for the rate limit. Errors are retryable where the fault may pass.
 
         Raises: AuthenticationFailed, RateLimited, RequestFailed, InvalidResponse, Unavailable (the deadline passed,
             closed), MissingRequired (the key's variable is not set).
@@ -153,7 +153,7 @@ class HttpClient:
         return self._document(reply)
 
     def settle(self, estimated: int, used: object) -> None:
-        """Correct the rate limit by what the service says it counted, if it says so."""
+        """Correct the rate limit by the tokens that the service reports, if it does."""
         if isinstance(used, int) and not isinstance(used, bool) and used >= 0:
             self._limiter.settle(estimated, used)
 
@@ -241,7 +241,7 @@ class HttpClient:
         raise self._failed(failure, hurried) from failure.origin
 
     def _check_key(self) -> None:
-        # Not in the frame that raises: whoever shows the variables of frames would show the key.
+        # Not in the frame that raises: tools that show the variables of frames would show the key.
         if self._service.key is not None and not _is_key(self._service.key):
             raise InvalidConfigValue(
                 field=str(self._service.key),
@@ -304,7 +304,7 @@ class HttpClient:
         raise InvalidResponse(provider=name, reason=f"it is not valid JSON ({fault})")
 
     def _refused(self, reply: Reply) -> NoReturn:
-        """Raise what a status other than 2xx means."""
+        """Raise the error of a status other than 2xx."""
         name, status = self._service.name, reply.status
         code = _code(reply.body)
         said = f" ({code})" if code else ""
@@ -374,7 +374,7 @@ def _meaning(status: int) -> str:
 
 
 def _code(body: bytes | None) -> str | None:
-    """Return the code in the body of a refusal; never its text, which may quote the key or what was sent."""
+    """Return the code in the body of a refusal; never its text, which may quote the key or the request."""
     if body is None or len(body) > _REFUSAL_BYTES:
         return None
     try:
@@ -391,7 +391,7 @@ def _code(body: bytes | None) -> str | None:
 
 
 def retry_after_s(milliseconds: str | None, seconds_or_date: str | None) -> float | None:
-    """Return the wait that the headers ``retry-after-ms`` and ``Retry-After`` ask for; None when they say nothing."""
+    """Return the wait that the headers ``retry-after-ms`` and ``Retry-After`` request; None if they are absent."""
     wait_ms = (milliseconds or "").strip()
     if _SECONDS.match(wait_ms):
         return float(wait_ms) / 1_000

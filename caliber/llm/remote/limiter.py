@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 _MINUTE_S = 60.0
 
 _HELD_MOST_S = 3_600.0
-"""A service that asks for a longer wait, such as until a date that its clock got wrong, is asked again after this."""
+"""Longest wait before the next request, even if a service requests more, such as by a wrong clock."""
 
 
 class Bucket:
-    """A token bucket of one minute's worth; what is taken beyond its content is owed, and waited for."""
+    """A token bucket of one minute's worth; a request beyond its content becomes a debt, and waits."""
 
     __slots__ = ("_at", "_capacity", "_level")
 
@@ -32,7 +32,7 @@ class Bucket:
         self._at = now
 
     def take(self, amount: float, now: float) -> float:
-        """Take ``amount`` and return the seconds until it is there; a negative amount gives back."""
+        """Take ``amount`` and return the seconds until it is covered; a negative amount gives back."""
         if not self._capacity:
             return 0.0
         rate = self._capacity / _MINUTE_S
@@ -42,7 +42,7 @@ class Bucket:
 
 
 class RateLimiter:
-    """Two token buckets, of requests and of tokens, and what the service itself asked to wait. Threads may share it.
+    """Two token buckets, of requests and of tokens, and the wait that the service requested. Threads may share it.
 
     A limit of 0 is none. Units: both a minute; ``monotonic`` counts seconds.
     """
@@ -87,7 +87,7 @@ class RateLimiter:
             raise Unavailable(f"{self._provider} was closed", reason="closed", retryable=False)
 
     def settle(self, estimated: int, used: int) -> None:
-        """Correct what a request took by what the service counted."""
+        """Correct the tokens of a request by the service's own count."""
         with self._lock:
             self._tokens.take(used - estimated, self._monotonic())
 

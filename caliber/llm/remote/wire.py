@@ -36,9 +36,11 @@ _sending: ContextVar[bool] = ContextVar("caliber_sending", default=False)
 
 
 class _Unsaid(logging.Filter):
-    """Drops what httpx and httpcore log of our requests: they log answers, and services quote keys in answers."""
+    """Drops the log records of httpx and httpcore for our requests: they log answers, and services quote keys in
+    answers.
+    """
 
-    def filter(self, record: logging.LogRecord) -> bool:  # noqa: ARG002  (it is about who logs, not what)
+    def filter(self, record: logging.LogRecord) -> bool:  # noqa: ARG002  (the logger matters, not the record)
         return not _sending.get()
 
 
@@ -48,7 +50,7 @@ _LOGGERS = ("httpx", "httpcore.connection", "httpcore.http11", "httpcore.proxy")
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A service's answer; ``body`` is None when it was larger than allowed. Its repr shows none of it."""
+    """A service's answer; ``body`` is None when it was larger than allowed. Its repr shows no content."""
 
     status: int
     headers: httpx.Headers = field(repr=False)
@@ -110,14 +112,14 @@ class Wire:
             follow_redirects=False,
             trust_env=False,
         )
-        # httpx would ask for compression, of which nobody knows how large it becomes.
+        # httpx would request compression, whose unpacked size is unbounded.
         fields = {"accept": "application/json", "accept-encoding": "identity", "user-agent": "caliber"}
         self._client.headers = httpx.Headers(fields)
 
     def request(self, url: str, headers: Iterable[tuple[str, str]], content: bytes, connect_s: float) -> httpx.Request:
         """Return a request to ``send``: its own object, whose repr shows no header."""
         left = remaining_s()
-        assert left is not None  # whoever asks has set the bound of the request
+        assert left is not None  # the caller has set the bound of the request
         timeouts = {"connect": min(connect_s, left), "read": left, "write": left, "pool": left}
         fields = [*headers, ("content-type", "application/json")]
         return self._client.build_request(
@@ -143,14 +145,14 @@ class Wire:
         except (httpcore.NetworkError, OSError) as error:
             failure = Failure("lost", type(error).__name__, error)
         except (httpcore.ProtocolError, httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
-            # Such errors quote what was sent or received: they are not carried on.
+            # Such errors quote sent or received data: they are not passed on.
             failure = Failure("lost", type(error).__name__, None)
         except (RuntimeError, ValueError) as error:
             # The connection was closed under the request, by ``close``.
             failure = Failure("lost", type(error).__name__, None)
         finally:
             _sending.reset(token)
-        # Outside the handlers: what is in the frames of a request, its headers too, must not travel with the error.
+        # Outside the handlers: the frames of a request hold its headers, which must not travel with the error.
         if failure.origin is not None:
             failure.origin = failure.origin.with_traceback(None)
             failure.origin.__context__ = failure.origin.__cause__ = None
@@ -240,7 +242,7 @@ class _Body(httpx.SyncByteStream):
 
 
 class _Backend(httpcore.NetworkBackend):
-    """Sockets that are remembered while they are open, so that closing can wake who waits for them."""
+    """Open sockets, recorded so that closing can wake the threads that wait for them."""
 
     def __init__(self) -> None:
         self._inner = httpcore.SyncBackend()

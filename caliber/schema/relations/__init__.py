@@ -44,11 +44,11 @@ RELATIONS: tuple[Relation, ...] = (
 )
 
 DIRECTORY: tuple[Relation, ...] = (TENANT, SCHEMA_MIGRATION)
-"""What the directory of tenants holds; a store of its own, beside those of the tenants."""
+"""The relations of the tenant directory, which is a separate store."""
 
 
 def check_codes(relations: Iterable[Relation]) -> None:
-    """Raise AssertionError unless each relation has a name and a code of its own, and a code of a built-in relation.
+    """Raise AssertionError unless each relation has a unique name and a unique code in the range of built-in relations.
 
     Change records name relations by their codes; ``FIRST_CODE`` to ``LAST_CODE`` belong to declared memories.
     """

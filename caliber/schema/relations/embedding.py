@@ -30,11 +30,11 @@ EMBEDDING_SPACE = Relation(
     ordinal=True,
     versioned=True,
     mirrored=True,
-    derived=None,  # what a model is
-    erase=None,  # a model, and nobody's words
+    derived=None,  # the name of a model
+    erase=None,  # a model's property, not personal data
     links=None,  # none is made to a space
     trust=None,  # a model
-    exported=Exported.ON_REQUEST,  # made anew by the store that imports
+    exported=Exported.ON_REQUEST,  # built by the store that imports
     framed=True,
     mirror=Mirror.SPACES,
     place=Place.OPENED,
@@ -89,7 +89,7 @@ EMBEDDING_CACHE = Relation(
     code=22,
     comment="Vectors of texts seen before, so that a provider is asked once.",
     derived=None,  # content_hash is that of a text which is not kept
-    erase=Erase(cache="embedding_cache.prune"),  # its keys are hashes of texts that nobody keeps
+    erase=Erase(cache="embedding_cache.prune"),  # its keys are hashes of texts that are not stored
     links=None,  # nothing names a text that is not kept
     trust=None,  # vectors
     exported=Exported.RECORDS,  # vectors that were paid for

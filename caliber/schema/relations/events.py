@@ -26,7 +26,7 @@ EVENT = Relation(
     derived=None,  # an event is as it was reported
     erase=Erase(
         hangs_on=("event_id", "subject_id", "trajectory_id", "scope_id"),
-        # That something happened stays in the audit; what, and to whom, does not.
+        # The audit keeps that something happened; it does not keep its details or the person.
         stub=Stub(
             "family",
             EventFamily.AUDIT,

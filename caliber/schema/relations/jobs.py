@@ -28,7 +28,7 @@ JOB = Relation(
     code=51,
     comment="Work behind calls: waiting, leased to a process, or ended and kept as history.",
     versioned=True,
-    derived=None,  # as whoever asked for it said
+    derived=None,  # given by the code that enqueued it
     erase=Erase(),
     links=None,  # gone when its time is over
     trust=None,  # work, not content
@@ -59,7 +59,7 @@ JOB = Relation(
         enum("outcome", JobOutcome, nullable=True),
         version(),
     ),
-    # A second request is the same work until somebody begins with it: then it may have read what was there before.
+    # A second request is the same work until it starts: after that it may have read older data.
     uniques=(Unique(("kind", "key"), where=(("begun_at", True), ("ended_at", True), ("key", False))),),
     foreign_keys=(
         ForeignKey("trajectory_id", "trajectory", "trajectory_id", "cascade"),
@@ -67,7 +67,7 @@ JOB = Relation(
     ),
     paths=(
         AccessPath("list_available", ("kind",), ("available_at",), where=(("ended_at", True),), limited=True),
-        # By what a clock that was put back is noticed.
+        # For detecting a clock that was put back.
         AccessPath("list_newest", (), ("scheduled_at",), where=(("ended_at", True),), descending=True, limited=True),
         AccessPath(
             "list_ended", ("outcome",), ("ended_at",), where=(("ended_at", False),), descending=True, limited=True

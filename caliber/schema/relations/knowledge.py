@@ -72,7 +72,7 @@ NOTE = Relation(
         archive="archived_at",
         supersede="superseded_by",
         doubted="confidence",
-        # Notes that somebody else may not see, or that hold at another time, are not summed up with the rest.
+        # Notes with other readers or another validity are not summed up with the rest.
         together=(
             "entity",
             "entity_type",
@@ -132,7 +132,7 @@ NOTE = Relation(
     ),
     uniques=(
         Unique(("fingerprint",), where=(("archived_at", True), ("superseded_by", True), ("idempotency_key", True))),
-        # An author's own: that a key is taken must not tell anybody of a note hidden from him.
+        # Unique per author: a duplicate key must not reveal a hidden note to another author.
         Unique(("created_by", "idempotency_key"), where=(("created_by", False), ("idempotency_key", False))),
         Unique(("idempotency_key",), where=(("created_by", True), ("idempotency_key", False))),
     ),

@@ -12,7 +12,7 @@ from caliber.schema.traits import Place
 KEY = "record_id"
 """The key of every declared memory's records."""
 TABLE_PREFIX = "memory_"
-"""What the tables of declared memories begin with."""
+"""Prefix of the tables of declared memories."""
 FIRST_CODE = 64
 LAST_CODE = 8_191
 """The codes of declared memories."""
@@ -20,7 +20,7 @@ CODE_MAX = 16_383
 """Change records name relations by 14 bits. Built-in relations have the codes below and above declared memories."""
 
 NAMESAKE_BITS = 40
-"""How far apart the ordinals of memories lie that had one name after the other: no table has so many rows."""
+"""Distance between the ordinals of successive memories of one name: no table has as many rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,5 +68,5 @@ MEMORY_TYPE = Relation(
 
 
 def is_declared(relation: Relation) -> bool:
-    """Return whether a relation holds the records of a declared memory: its code says so."""
+    """Return whether a relation holds the records of a declared memory, by its code."""
     return FIRST_CODE <= relation.code <= LAST_CODE

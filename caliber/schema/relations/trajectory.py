@@ -125,7 +125,7 @@ SESSION = Relation(
     mirrored=True,
     by_id=True,
     links=None,  # none is made to a session
-    trust=None,  # nobody's words
+    trust=None,  # not personal data
     exported=Exported.RECORDS,
     framed=True,
     key=("session_id",),
@@ -210,7 +210,7 @@ SCOPE = Relation(
     code=3,
     comment="A stretch of a trajectory, one context's worth; never reopens once closed.",
     derived=(Tokens("summary_tokens", ("summary",)),),
-    # The summary was made of what somebody said who is to be forgotten.
+    # The summary was derived from words of an erased person.
     erase=Erase(made_from=(MadeFrom(("scope_id",), "turn", ("scope_id",), empties="summary"),)),
     ordinal=True,
     versioned=True,
@@ -347,9 +347,9 @@ TURN_SUMMARY = Relation(
     versioned=True,
     mirrored=True,
     by_id=True,
-    links=None,  # it is made anew
+    links=None,  # it is derived again
     trust=Trust("trust"),
-    exported=Exported.ON_REQUEST,  # made anew where the turns are
+    exported=Exported.ON_REQUEST,  # derived again where the turns are
     evicted=5,
     key=("turn_summary_id",),
     columns=(
