@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from caliber.jobs.claims import Claim
 from caliber.jobs.states import SYSTEM, new_job
@@ -74,3 +74,15 @@ class Handler:
         if not waits or self.idle() or to_us(job.available_at) <= next_us:
             return None
         return replace(job, due_at=following, available_at=following, scheduled_at=now)
+
+
+class Producer(Protocol):
+    """A room's search for work that no transaction of this process caused; it runs before jobs are claimed."""
+
+    def due_in_us(self) -> int | None:
+        """Return how long until there is something to look for; None while there is nothing. Units: µs."""
+        ...
+
+    def produce(self) -> None:
+        """Enqueue jobs for what is found now. Raises: StorageError kinds."""
+        ...

@@ -19,7 +19,8 @@ from typing import Any, Final, TypeVar
 from caliber.engine.engine import Engine
 from caliber.jobs.claims import Claim, Superseded, extend_all
 from caliber.jobs.events import record
-from caliber.jobs.handlers import Handler, Recurrence
+from caliber.jobs.handlers import Handler, Producer, Recurrence
+from caliber.jobs.outages import Outages
 from caliber.jobs.states import SYSTEM, new_job, rescheduled
 from caliber.kernels import uuid7
 from caliber.model.access import Principal
@@ -44,13 +45,16 @@ class JobQueue:
         self._engine = engine
         self._config = engine.config.jobs
         self._handlers: dict[str, Handler] = {}
+        self.producers: list[Producer] = []
+        self._outages = Outages(self._config.backoff_ms, self._config.backoff_max_ms)
         self._running: dict[str, int] = {}
         self._counting = threading.Lock()
         self._unwritten: list[tuple[Claim, Exception]] = []
         """Failures that the store could not take when they happened."""
         self._writing_failures = threading.Lock()
         self._claimant = f"jobs:{uuid7()}"
-        self._kinds = "[]"
+        self.kinds = "[]"
+        """The kinds that this process runs, as a JSON list."""
         self._ensured = False
         self._latest_us = 0
         self.lease_us = self._config.lease_ms * 1_000
@@ -69,18 +73,13 @@ class JobQueue:
         if handler.kind in self._handlers:
             raise InternalError(f"jobs of kind {handler.kind} have two handlers")
         self._handlers[handler.kind] = handler
-        self._kinds = json.dumps(sorted(self._handlers))
+        self.kinds = json.dumps(sorted(self._handlers))
         self._ensured = False
 
     @property
     def handlers(self) -> Sequence[Handler]:
         """The handlers in the order of their registration."""
         return tuple(self._handlers.values())
-
-    @property
-    def kinds(self) -> str:
-        """The kinds that this process runs, as a JSON list."""
-        return self._kinds
 
     # --- enqueuing ---------------------------------------------------------------------------------
 
@@ -189,26 +188,26 @@ class JobQueue:
         for job in uow.select_path(JOB, path, key):
             if not job.kind.startswith(kinds):
                 continue
-            try:
+            with contextlib.suppress(Superseded):  # whoever works on it has just done it
                 Claim(self, job).end(uow, JobOutcome.CANCELLED)
-            except Superseded:
-                continue  # whoever works on it has just done it
-            cancelled.append(job)
+                cancelled.append(job)
         return cancelled
 
     # --- claiming ----------------------------------------------------------------------------------
 
     def due_in_us(self) -> int | None:
-        """Return how long until the next job of this process's kinds may be claimed; None while none waits."""
+        """Return how long until a job of this process's kinds may be claimed, or is looked for; None without any."""
         now = self.now_us()
         waits = [max(0, at - now) for kind, at in self._available() if self._takes(kind)]
+        waits += [wait for producer in self.producers if (wait := producer.due_in_us()) is not None]
         return min(waits, default=None)
 
     def _available(self) -> list[tuple[str, int]]:
         """Return when the next job of each kind may be claimed."""
-        statement = self._engine.store.statements["job.next"]
+        statement, now = self._engine.store.statements["job.next"], self.now_us()
         with self._engine.store.read() as session:
-            return [(kind, at) for kind, at in session.run(statement, (self._kinds,)) if at is not None]
+            rows = session.run(statement, (self.kinds,))
+        return [(kind, max(at, self._outages.until_us(kind, now))) for kind, at in rows if at is not None]
 
     def _takes(self, kind: str) -> bool:
         handler = self._handlers[kind]
@@ -224,6 +223,8 @@ class JobQueue:
         self._engine.check_open()
         self._notice_clock()  # before recurring jobs are corrected by the time that it is
         self.ensure()
+        for producer in self.producers:
+            producer.produce()
         with self._writing_failures:  # one thread takes away what others may append to
             while self._unwritten:
                 self.fail(*self._unwritten[0])
@@ -404,6 +405,7 @@ class JobQueue:
                 self._unwritten.append((claim, error))
                 raise
             return None
+        self._outages.over(claim.job.kind)
         if claim.interrupted and not claim.settled:
             self._release(claim)
         return count
@@ -447,7 +449,7 @@ class JobQueue:
             elif last:
                 self._give_up(uow, job, reason)
             else:
-                if not outage or job.error != reason:  # one report for each outage, not one for each attempt
+                if not outage or self._outages.met(job.kind, reason, uow.now_us):  # an outage is reported once
                     self._log(uow, job, error_fields(error)["error"], reason)
                 uow.update(JOB, self.postponed(uow, job, reason))
 
@@ -489,10 +491,8 @@ class JobQueue:
             )
 
         claim.settle()
-        try:
+        with contextlib.suppress(Superseded, CaliberError):  # its lease ends all the same
             self._engine.store.write(work)
-        except (Superseded, CaliberError):
-            return  # its lease ends all the same
 
     def write(self, work: Callable[[UnitOfWork], T]) -> T:
         """Run work about a job in a transaction of its own."""

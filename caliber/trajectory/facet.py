@@ -40,6 +40,7 @@ from caliber.trajectory import artifacts as artifact_ops
 from caliber.trajectory import lifecycle
 from caliber.trajectory import turns as turn_ops
 from caliber.trajectory.service import Tasks
+from caliber.trajectory.summarizer import TurnSummarizer
 
 
 class TaskMethods:
@@ -50,6 +51,7 @@ class TaskMethods:
         self._principal = principal
         self._tasks = tasks
         self._embeddings = engine.part(Embeddings)
+        self._summarizer = engine.find_part(TurnSummarizer)
 
     # --- sessions and trajectories -----------------------------------------------------------------
 
@@ -215,7 +217,7 @@ class TaskMethods:
             return self._append(wanted, new, guard) if new else []
 
     def _append(self, scope_id: uuid.UUID, new: list[turn_ops.NewTurn], guard: LockToken | None) -> list[Turn]:
-        engine = self._engine
+        engine, blocks = self._engine, self._summarizer
         vectors = None
         embedder = self._embeddings.embedder
         if embedder is not None:
@@ -231,6 +233,10 @@ class TaskMethods:
                     attach(uow, "turn", turn.turn_id, text, vector)
             if not appended:
                 return stored, []
+            if blocks is not None:
+                size = blocks.size
+                if blocks.waiting or stored[-1].turn_number // size > (stored[0].turn_number - 1) // size:
+                    blocks.appended(uow, stored)
             # Of several, the first may have been there already, in another scope.
             return stored, self._tasks.appended(uow, stored[0].trajectory_id, ScopeId(scope_id))
 

@@ -1,10 +1,11 @@
-"""Worker that summarizes each completed block of turns of an open scope, after the commit.
+"""Jobs that summarize the completed blocks of turns of a task's open scopes, behind the commit.
 
-A block waits for its summary as long as the row is missing: a crash loses nothing, and there is no second queue. The
-worker keeps in memory only where to look next. No transaction is open while the provider works; the transaction that
-stores a summary locks its turns and checks that they are still those that were summarized.
+The transaction that completes a block adds the job. Blocks that lack a summary for another reason are looked for: turns
+were changed or loaded, or another program wrote them. So a block waits as long as the row is missing, whatever becomes
+of its job. No transaction is open while the provider works; the transaction that stores a summary locks its turns and
+checks that they are still those that were summarized.
 
-Source: design sections 4 and 5; docs/decisions/0192.
+Source: design sections 4 and 5; docs/decisions/0192; docs/jobs.md.
 """
 
 from __future__ import annotations
@@ -12,28 +13,27 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from caliber.config import CaliberConfig
 from caliber.engine import pacing
 from caliber.engine.engine import Engine
+from caliber.jobs.claims import Claim
+from caliber.jobs.handlers import IDLE, Handler
+from caliber.jobs.queue import JobQueue
 from caliber.kernels import uuid7
-from caliber.kernels.tokens.estimators import Estimator
 from caliber.llm.protocols import SummarizationProvider
-from caliber.model.errors import AuthenticationFailed, CaliberError, ConfigError, SummarizationFailed
-from caliber.model.ids import TurnSummaryId
+from caliber.llm.retry import is_outage
+from caliber.model.errors import CaliberError, SummarizationFailed
+from caliber.model.ids import TrajectoryId, TurnSummaryId
 from caliber.model.time import from_us
-from caliber.model.trajectory import Turn, TurnSummary
+from caliber.model.trajectory import Turn, TurnRole, TurnSummary
 from caliber.model.trust import least_trusted
-from caliber.resident.memory import ResidentMemory
 from caliber.schema.relation import Relation
-from caliber.schema.relations import TURN, TURN_SUMMARY
+from caliber.schema.relations import JOB, TRAJECTORY, TURN, TURN_SUMMARY
 from caliber.storage.compile.codec import Row, codec_of
 from caliber.storage.compile.derived import derived_value
-from caliber.storage.protocol import Store
-from caliber.storage.waiting import Event, Worker, is_of_handler
+from caliber.storage.waiting import is_of_handler
 from caliber.storage.write.changes import DELETE
 from caliber.storage.write.unit_of_work import RowChange, UnitOfWork
 from caliber.trajectory.outlines import Outlines, StoredOutlines
@@ -47,9 +47,12 @@ _TURN_NUMBER: Final = codec_of(TURN).index("turn_number")
 _TURN_VERSION: Final = codec_of(TURN).version_place
 _SUMMARY_TASK: Final = codec_of(TURN_SUMMARY).index("trajectory_id")
 
-_NOT_OF_THE_TEXT: Final = (AuthenticationFailed, ConfigError)
-"""Errors that no text is at fault for: the block waits until somebody has mended them, as for an outage."""
+_JOB_KIND: Final = codec_of(JOB).index("kind")
+_JOB_TASK: Final = codec_of(JOB).index("trajectory_id")
 
+KIND: Final = "turn_summaries"
+_WHOLE: Final = "whole"
+"""In the payload of a job: turns were changed, not only appended."""
 
 _APPENDED: Final = 0
 _ALL: Final = 1
@@ -69,55 +72,58 @@ class _Task(NamedTuple):
 class TurnSummarizer:
     """Summarizes completed blocks of turns of one tenant, behind its commits."""
 
-    def __init__(
-        self,
-        store: Store,
-        memory: ResidentMemory,
-        config: CaliberConfig,
-        provider: SummarizationProvider,
-        outlines: Outlines,
-        *,
-        estimator: Estimator,
-        failed: Callable[[CaliberError], None],
-    ) -> None:
-        self._store = store
-        self._memory = memory
+    def __init__(self, engine: Engine, provider: SummarizationProvider, outlines: Outlines) -> None:
+        config = engine.config.summaries
+        self._engine = engine
+        self._store = engine.store
+        self._jobs = engine.part(JobQueue)
         self._provider = provider
         self._outlines = outlines
-        self._estimator = estimator
-        self._failed = failed
-        self._size = config.summaries.block_turns
-        self._max_tokens = config.summaries.max_tokens
-        self._idle_s = config.embedding.worker_idle_ms / 1000
-        self._longest_idle_s = max(self._idle_s, config.llm_retry_config.max_backoff / 1000)
+        self._max_tokens = config.max_tokens
+        self.size = config.block_turns
+        """The number of turns of a block."""
+        self.waiting: frozenset[bytes] = frozenset()
+        """Trajectories with a block that may still get results of its last calls."""
         self.changed: dict[bytes, int] = {}
         """Trajectories to look through, and what of them."""
-        self._waiting: frozenset[bytes] = frozenset()
-        """Trajectories with a block that may still get results of its last calls."""
         self._refused: dict[bytes, set[tuple[bytes, Block]]] = {}
         """Blocks by trajectory that the provider could not summarize: asked again when a turn of it changes."""
-        self._tasks: deque[_Task] = deque()
         self._look_at_s: float | None = time.monotonic()
         self._looked_s = 0.0
-        self._not_before_s = 0.0
-        self._failures = 0
         self._lock = threading.Lock()
+        self._producing = threading.Lock()
         self._draining = threading.Lock()
-        self._wake = Event()
-        self._stopped = Event()
-        self._worker = Worker(self._run, "caliber-summarize")
+        self._stopped = False
+        self._jobs.register(Handler(KIND, self.run, priority=IDLE, outlasts=is_outage))
+        self._jobs.producers.append(self)
 
-    # --- what to look at -------------------------------------------------------------------------
+    # --- what to summarize -----------------------------------------------------------------------
+
+    def appended(self, uow: UnitOfWork, turns: Sequence[Turn]) -> None:
+        """Enqueue the job of a task in the transaction that appends these turns, if they complete a block."""
+        last, key = turns[-1], turns[0].trajectory_id.bytes
+        completes = last.turn_number // self.size > max(turns[0].turn_number - 1, 0) // self.size
+        goes_on = last.role is TurnRole.TOOL
+        if completes or (key in self.waiting and not goes_on):
+            self._enqueue(uow, key, whole=False)
+        if completes and goes_on:
+            self.waiting |= {key}  # more results may follow, and they belong to the block before
+
+    def _enqueue(self, uow: UnitOfWork, task: bytes, *, whole: bool) -> None:
+        owner = TrajectoryId(uuid.UUID(bytes=task))
+        key = f"{owner} {_WHOLE}" if whole else str(owner)
+        self._jobs.enqueue(uow, KIND, key=key, payload={_WHOLE: whole}, trajectory_id=owner)
 
     def committed(self, changes: Sequence[RowChange]) -> None:
-        """Take note of turns of ours that may complete a block, and of summaries that went; quick: on every commit."""
+        """Take note of turns that no job of the same commit is about, and of summaries that went; quick."""
         found = False
+        jobs = {change.row[_JOB_TASK] for change in changes if change.relation is JOB and change.row[_JOB_KIND] == KIND}
         for change in changes:
             relation, row = change.relation, change.row
             if relation is TURN:
                 if change.operation == DELETE or row[_TURN_VERSION] > 1:
                     self._look(row[_TURN_TASK], _REWRITTEN)
-                elif row[_TURN_NUMBER] % self._size == 0 or row[_TURN_TASK] in self._waiting:
+                elif row[_TURN_NUMBER] and row[_TURN_NUMBER] % self.size == 0 and row[_TURN_TASK] not in jobs:
                     self._look(row[_TURN_TASK], _APPENDED)
                 else:
                     continue
@@ -127,7 +133,7 @@ class TurnSummarizer:
                 continue
             found = True
         if found:
-            self.start()
+            self._jobs.on_enqueued()
 
     def _look(self, trajectory: bytes, what: int) -> None:
         with self._lock:
@@ -135,9 +141,8 @@ class TurnSummarizer:
 
     def changed_elsewhere(self) -> None:
         """Take note that another program committed: its turns are looked through once it had time to do so itself."""
-        if self._look_at_s is None or not self._worker.begun:
+        if self._look_at_s is None:
             self._look_at_s = time.monotonic() + pacing.foreign_wait_s(self._looked_s)
-            self.start()
 
     def follows(self, relation: Relation) -> bool:
         """Return whether summaries depend on the records of a relation."""
@@ -146,7 +151,37 @@ class TurnSummarizer:
     def loaded(self) -> None:
         """Take note that many turns were written at once: all open scopes are looked through now."""
         self._look_at_s = time.monotonic()
-        self.start()
+        self._jobs.on_enqueued()
+
+    def due_in_us(self) -> int | None:
+        """Return how long until something is to be looked through; None while nothing is."""
+        if self.changed:
+            return 0
+        return None if self._look_at_s is None else max(0, int((self._look_at_s - time.monotonic()) * 1_000_000))
+
+    def produce(self) -> None:
+        """Enqueue the jobs of tasks that lack a summary, and have none for what is to be looked through."""
+        if self.due_in_us() != 0 or not self._producing.acquire(blocking=False):
+            return
+        try:
+            if self._look_at_s is not None and self._look_at_s <= time.monotonic():
+                self._look_through()
+            while (found := self._take()) is not None:
+                self._enqueue_missing(*found)
+        finally:
+            self._producing.release()
+
+    def _enqueue_missing(self, trajectory: bytes, what: int) -> None:
+        def work(uow: UnitOfWork) -> None:
+            if uow.find(TRAJECTORY, trajectory) is not None:
+                self._enqueue(uow, trajectory, whole=tasks != self.tasks_of(trajectory, _APPENDED))
+
+        try:
+            if tasks := self.tasks_of(trajectory, what):
+                self._jobs.write(work)
+        except BaseException:
+            self._look(trajectory, what)
+            raise
 
     def _look_through(self) -> None:
         """Have every open scope looked through."""
@@ -156,43 +191,78 @@ class TurnSummarizer:
             self._look(trajectory, _ALL)
         self._looked_s = time.monotonic() - begun
 
-    def next_task(self) -> _Task | None:
-        """Return the next piece of work, or None."""
-        while not self._tasks:
-            with self._lock:
-                if not self.changed:
-                    return None
-                trajectory = next(iter(self.changed))
-                what = self.changed.pop(trajectory)
-            if what == _REWRITTEN:
-                self._refused.pop(trajectory, None)
-            refused = self._refused.get(trajectory, ())
-            waits = False
-            # Before anything is read: what is appended meanwhile is looked at once more.
-            self._waiting |= {trajectory}
-            for scope, outline in self._outlines.of(trajectory, whole=what != _APPENDED):
-                found = missing(outline, self._size)
-                waits = waits or found.waits
-                if what != _APPENDED:
-                    self._tasks.extend(_Task(trajectory, scope, block, True) for block in outdated(outline))
-                blocks = (block for block in found.blocks if (scope, block) not in refused)
-                self._tasks.extend(_Task(trajectory, scope, block, False) for block in blocks)
-            if not waits:
-                self._waiting -= {trajectory}
-        return self._tasks.popleft()
+    def _take(self) -> tuple[bytes, int] | None:
+        """Return a trajectory to look through, and what of it; None when there is no more."""
+        with self._lock:
+            if not self.changed:
+                return None
+            trajectory = next(iter(self.changed))
+            what = self.changed.pop(trajectory)
+        if what == _REWRITTEN:
+            self._refused.pop(trajectory, None)
+        return trajectory, what
+
+    def tasks_of(self, trajectory: bytes, what: int) -> list[_Task]:
+        """Return the blocks of a trajectory to summarize, and the summaries to check."""
+        refused = self._refused.get(trajectory, ())
+        found: list[_Task] = []
+        waits = False
+        # Before anything is read: what is appended meanwhile is looked at once more.
+        self.waiting |= {trajectory}
+        for scope, outline in self._outlines.of(trajectory, whole=what != _APPENDED):
+            lacking = missing(outline, self.size)
+            waits = waits or lacking.waits
+            if what != _APPENDED:
+                found += [_Task(trajectory, scope, block, True) for block in outdated(outline)]
+            blocks = (block for block in lacking.blocks if (scope, block) not in refused)
+            found += [_Task(trajectory, scope, block, False) for block in blocks]
+        if not waits:
+            self.waiting -= {trajectory}
+        return found
 
     def count(self) -> int:
         """Return how many completed blocks of open scopes have no summary."""
         outlines = self._outlines
         return sum(
-            len(missing(outline, self._size).blocks)
+            len(missing(outline, self.size).blocks)
             for trajectory in outlines.tasks()
             for _, outline in outlines.of(trajectory, whole=False)
         )
 
+    # --- one task --------------------------------------------------------------------------------
+
+    def run(self, claim: Claim) -> int:
+        """Summarize the blocks of a task that lack a summary; return how many pieces of work that took.
+
+        Raises: LlmError kinds of an outage, what a provider raised that is no error of ours; Superseded.
+        """
+        assert claim.job.trajectory_id is not None
+        self._engine.snapshot("latest")  # another process may have appended
+        with self._draining:
+            return self._summarize(
+                claim.job.trajectory_id.bytes, _ALL if claim.job.payload[_WHOLE] else _APPENDED, claim
+            )
+
+    def _summarize(self, trajectory: bytes, what: int, claim: Claim | None = None) -> int:
+        tasks = self.tasks_of(trajectory, what)
+        begun = reported = time.monotonic()
+        for at, task in enumerate(tasks):
+            if self._stopped or (claim is not None and claim.stopping):
+                return at
+            now = time.monotonic()
+            if claim is not None and at:
+                if now > begun + pacing.SLICE_S:
+                    claim.interrupt()
+                    return at
+                if now >= reported + pacing.REPORT_S:
+                    claim.report(at, len(tasks))
+                    reported = now
+            self._do(task, claim)
+        return len(tasks)
+
     # --- one block -------------------------------------------------------------------------------
 
-    def _do(self, task: _Task) -> None:
+    def _do(self, task: _Task, claim: Claim | None) -> None:
         """Summarize a block, or drop a summary that is none of its turns.
 
         Raises: LlmError kinds of an outage.
@@ -209,15 +279,15 @@ class TurnSummarizer:
         try:
             content = self._provider.summarize(transcript(said), self._max_tokens)
         except CaliberError as error:
-            if error.retryable or isinstance(error, _NOT_OF_THE_TEXT):
+            if is_outage(error):
                 raise
             self._refuse(task)
-            self._failed(error)
+            self._engine.record_error("summarizing turns", error)
             return
         if not content.strip():
             self._refuse(task)
             return
-        self._store_summary(task, rows, turns, content)
+        self._store_summary(task, rows, turns, content, claim)
 
     def _refuse(self, task: _Task) -> None:
         self._refused.setdefault(task.trajectory, set()).add((task.scope, task.block))
@@ -226,12 +296,16 @@ class TurnSummarizer:
         with self._store.read() as session:
             return session.run(self._store.statements["turn.block"], (task.trajectory, task.scope, *task.block))
 
-    def _store_summary(self, task: _Task, rows: Sequence[Row], turns: Sequence[Turn], content: str) -> None:
+    def _store_summary(
+        self, task: _Task, rows: Sequence[Row], turns: Sequence[Turn], content: str, claim: Claim | None
+    ) -> None:
         expected = [(row[0], row[_TURN_VERSION]) for row in rows]
-        tokens = derived_value(TURN_SUMMARY, "token_count", self._estimator, content=content)
+        tokens = derived_value(TURN_SUMMARY, "token_count", self._engine.estimator, content=content)
         first, last = turns[0].turn_number, turns[-1].turn_number
 
         def work(uow: UnitOfWork) -> bool:
+            if claim is not None:
+                claim.hold(uow)
             # Programs that cut blocks of other sizes do not overlap each other.
             uow.serialize(f"turn_summary {uuid.UUID(bytes=task.scope)}")
             if not uow.select("turn_summary.hold_scope", task.trajectory, task.scope):
@@ -258,6 +332,7 @@ class TurnSummarizer:
 
         if not self._store.write(work, exclusive=True):
             self._look(task.trajectory, _REWRITTEN)
+            self._jobs.on_enqueued()
 
     def _drop(self, task: _Task) -> None:
         def work(uow: UnitOfWork) -> None:
@@ -271,99 +346,36 @@ class TurnSummarizer:
 
         self._store.write(work, exclusive=True)
 
-    # --- the worker ------------------------------------------------------------------------------
-
-    def start(self) -> None:
-        """Wake the worker, starting it the first time."""
-        if not self._stopped.is_set():
-            self._worker.start()
-        self._wake.set()
+    # --- as the engine sees it -------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Summarize all blocks that are complete by now.
+        """Summarize all blocks that are complete by now, in the caller's thread, whoever has their jobs.
 
         Raises: LlmError kinds of an outage; SummarizationFailed for what a provider raised that is no error of ours.
         """
         with self._draining:
             self._look_through()
-            while not self._stopped.is_set() and (task := self.next_task()) is not None:
+            while not self._stopped and (found := self._take()) is not None:
                 try:
-                    self._do(task)
-                except CaliberError:
-                    self._tasks.appendleft(task)
-                    raise
-                except Exception as error:
-                    self._tasks.appendleft(task)
-                    if is_of_handler(error):
+                    self._summarize(*found)
+                except BaseException as error:
+                    self._look(*found)
+                    if isinstance(error, CaliberError) or not isinstance(error, Exception) or is_of_handler(error):
                         raise
-                    raise _as_caliber(error) from error
+                    raise SummarizationFailed(reason=type(error).__name__) from error
 
     def close(self) -> None:
-        """Stop the worker; what is pending is found again at the next open."""
-        self._stopped.set()
-        self._wake.set()
-        self._worker.join(timeout=5)
-
-    def _run(self) -> None:
-        while not self._stopped.is_set():
-            begun = time.monotonic()
-            wait_s = self._step()
-            if wait_s is None or wait_s > 0:
-                self._wake.wait(wait_s)
-                self._wake.clear()
-            else:
-                self._stopped.wait(pacing.rest_s(time.monotonic() - begun))
-
-    def _step(self) -> float | None:
-        """Do the next piece of work; return how long to wait then, None until woken. Units: seconds."""
-        with self._draining:
-            now = time.monotonic()
-            if self._not_before_s > now:
-                return self._not_before_s - now
-            task = None
-            try:
-                if self._look_at_s is not None and self._look_at_s <= now:
-                    self._look_through()
-                task = self.next_task()
-                if task is None:
-                    return None if self._look_at_s is None else self._look_at_s - now
-                self._do(task)
-            except Exception as error:
-                if task is not None:
-                    self._tasks.appendleft(task)
-                if self._stopped.is_set():
-                    return None
-                if not self._failures:  # one report for each outage, not one for each attempt
-                    self._failed(_as_caliber(error))
-                wait_s = pacing.retry_wait_s(self._failures, self._idle_s, self._longest_idle_s)
-                self._failures += 1
-                self._not_before_s = time.monotonic() + wait_s
-                return wait_s
-            self._failures = 0
-            return 0.0
+        """End; what is pending is found again at the next open."""
+        self._stopped = True
 
 
 def open_summarizer(engine: Engine) -> None:
-    """Add the worker of a tenant, at work where an earlier process may have left something; nothing if it has none."""
+    """Add the summarizer of a tenant, unless it has no provider or its turns are not summarized."""
     store, memory, config, provider = engine.store, engine.memory, engine.config, engine.summarization
     if provider is None or config.summaries.turns == "off":
         return
     size = config.summaries.block_turns
     outlines = StoredOutlines(store, memory, size) if config.search.mode == "backend" else Outlines(memory, size)
-    worker = TurnSummarizer(
-        store,
-        memory,
-        config,
-        provider,
-        outlines,
-        estimator=engine.estimator,
-        failed=lambda error: engine.record_error("summarizing turns", error),
-    )
-    engine.add(worker)
-    engine.follow(worker)
-    if memory.snapshot["scope"].count():
-        worker.start()
-
-
-def _as_caliber(error: Exception) -> CaliberError:
-    return error if isinstance(error, CaliberError) else SummarizationFailed(reason=type(error).__name__)
+    summarizer = TurnSummarizer(engine, provider, outlines)
+    engine.add(summarizer)
+    engine.follow(summarizer)

@@ -59,7 +59,6 @@ class World:
     """A store of records that were embedded with the model before."""
 
     def __init__(self, backend: Any) -> None:
-        backend.needs("reopen")
         self.backend = backend
         memory = backend.open(backend.config(**KNOBS))
         for at in range(RECORDS):

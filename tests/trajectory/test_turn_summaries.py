@@ -45,7 +45,9 @@ LIGHT: dict[str, Any] = {
     "summaries__block_turns": SIZE,
     "policies": [],
     "pcp.recovery_points.frequency": "manual",
-    "embedding__worker_idle_ms": 1,
+    "jobs__poll_ms": "20ms",
+    "jobs__backoff_ms": "1ms",
+    "jobs__backoff_max_ms": "10ms",
     "llm_retry_config.max_retries": 0,
 }
 
@@ -193,40 +195,46 @@ def test_nobody_waits_for_a_summary_and_what_waits_is_counted(talk: Talk, held: 
     assert talk.ranges == [(0, 3), (4, 7)]
 
 
-def test_appending_asks_no_more_of_the_database_than_before(backend: Any, start: Any) -> None:
+def test_appending_asks_of_the_database_one_job_for_each_block(backend: Any, start: Any) -> None:
     """Nor does looking for what lacks a summary ask anything of it, where turns are in memory."""
     costs = []
     for turns in ("off", "behind"):
-        talk = Talk(backend, start, summaries__turns=turns)
+        talk = Talk(backend, start, summaries__turns=turns, jobs__poll_ms=0)
         store = inspect(talk.memory).store
-        talk.count(1)
+        talk.count(SIZE + 1)
         before = store.statement_count()
-        talk.count(10 * SIZE)
+        for _ in range(10):
+            talk.count(SIZE - 1)
+            talk.count(1)
         costs.append(store.statement_count() - before)
-    assert costs[0] == costs[1]
+    assert costs[1] - costs[0] == 10
     talk.memory.flush()
     worker: Any = inspect(talk.memory).engine.find_part(TurnSummarizer)
-    with held_back(worker):
-        talk.count(2 * SIZE)
-        before = store.statement_count()
-        assert worker.next_task().block == (10 * SIZE, 11 * SIZE - 1)
-        assert worker.next_task().block == (11 * SIZE, 12 * SIZE - 1)
-        assert worker.next_task() is None
-        assert store.statement_count() == before
+    talk.count(2 * SIZE)
+    before = store.statement_count()
+    tasks = worker.tasks_of(talk.agent.trajectory_id.bytes, 0)
+    assert [task.block for task in tasks] == [(11 * SIZE, 12 * SIZE - 1), (12 * SIZE, 13 * SIZE - 1)]
+    assert store.statement_count() == before
 
 
-def test_only_the_turn_after_a_block_makes_the_worker_look(talk: Talk) -> None:
-    worker: Any = inspect(talk.memory).engine.find_part(TurnSummarizer)
-    talk.memory.flush()
-    with held_back(worker):
-        talk.count(SIZE)
-        assert not worker.changed or set(worker.changed.values()) == {0}
-        worker.changed.clear()  # of turn 0
-        talk.count(1)
-        assert list(worker.changed) == [talk.agent.trajectory_id.bytes]
-        worker.changed.clear()
-        talk.count(SIZE - 1)
-        assert not worker.changed
+def jobs_of(memory: caliber.Caliber, state: str | None = None) -> list[Any]:
+    return memory.jobs.list(kind="turn_summaries", state=state)
+
+
+def test_only_the_turn_after_a_block_adds_a_job(backend: Any, start: Any) -> None:
+    talk = Talk(backend, start, jobs__poll_ms=0)
+    talk.count(SIZE)
+    assert jobs_of(talk.memory) == []
+    talk.count(1)
+    (job,) = jobs_of(talk.memory)
+    assert job.trajectory_id == talk.agent.trajectory_id
+    talk.count(2 * SIZE - 1)
+    assert jobs_of(talk.memory) == [job], "one job for all that waits of a task"
+    assert talk.memory.jobs.run_due() == 2
+    assert talk.ranges == [(0, 3), (4, 7)]
+    assert [each.state.value for each in jobs_of(talk.memory)] == ["done"]
+    talk.count(1)
+    assert len(jobs_of(talk.memory)) == 2, "the next block is another job"
 
 
 @pytest.mark.parametrize("where", ["asked", "storing"])
@@ -459,7 +467,7 @@ def test_retention_takes_summaries_along(backend: Any, start: Any) -> None:
     from support.weeks import SetClock
 
     clock = SetClock()
-    settings = backend.config(**{**LIGHT, "memories": [kept]})
+    settings = backend.config(**{**LIGHT, "memories": [kept], "jobs__poll_ms": 0})
     agent = start(backend.open(settings, summarization_provider=Echo(), clock=clock))
     for number in range(2 * SIZE + 1):
         agent.say(f"turn {number}")
@@ -640,7 +648,8 @@ def test_blocks_of_another_size_overlap_no_summary(backend: Any, start: Any) -> 
 def errors_of(memory: caliber.Caliber) -> list[dict[str, Any]]:
     inspect(memory).behind.flush()
     kinds = (event for event in memory.storage.events.all() if event.event_type == EventType.ERROR)
-    return [event.payload for event in kinds if event.payload["where"] == "summarizing turns"]
+    ours = ("summarizing turns", "job turn_summaries")
+    return [event.payload for event in kinds if event.payload["where"] in ours]
 
 
 def test_a_provider_that_fails_is_asked_again_and_stops_nothing_else(backend: Any, start: Any) -> None:

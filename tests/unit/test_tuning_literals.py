@@ -87,7 +87,6 @@ _allow(
     erasure__store="_WAIT_MS",
     engine__background="BackgroundThread.stop",
     jobs__runner="_STOP_S",
-    trajectory__summarizer="TurnSummarizer.close",
     api__tenants="_SCRUB_S",
 )
 _allow(
