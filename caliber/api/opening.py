@@ -48,7 +48,7 @@ def _of_tenant(config: CaliberConfig, tenant: str | None) -> CaliberConfig:
 def create(config: ConfigSource, *, tenant: str | None = None, exist_ok: bool = False) -> None:
     """Create an empty store: the configured one, or one for a new tenant, which is added to the directory.
 
-    A tenant's name is a lower-case letter and up to 39 of a to z, 0 to 9 and _.
+    A tenant's name is any text of up to 1,024 bytes of UTF-8 without control characters.
 
     Raises: Conflict when it exists and ``exist_ok`` is false, Unavailable, SchemaMismatch, MultipleErrors;
         MissingRequired for a tenant without the section tenancy.

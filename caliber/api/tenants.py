@@ -26,10 +26,10 @@ from caliber.embedding.vector_index import build_index_of
 from caliber.model import arguments
 from caliber.model.errors import CaliberError, Conflict, MissingRequired, NotFound, Unavailable
 from caliber.model.progress import Progress, unheard
-from caliber.model.tenants import Tenant, TenantState, check_tenant_name
+from caliber.model.tenants import Tenant, TenantState, tenant_name
 from caliber.model.time import Clock
 from caliber.tenancy.directory import Directory, require_open
-from caliber.tenancy.move import Hooks, Move, MoveReport, abort, drop_old, drop_store, make_role
+from caliber.tenancy.move import Hooks, Move, MoveReport, abort, drop_old, drop_store, prepare_place
 
 _SCRUB_S: Final = 10.0
 MISSING: Final = "missing"
@@ -95,7 +95,8 @@ class Tenants:
     def create(self, name: str, *, source: str | None = None, exist_ok: bool = False) -> Tenant:
         """Create a tenant with an empty store, in ``source`` or where the configuration puts new ones.
 
-        A name is a lower-case letter and up to 39 of a to z, 0 to 9 and _: files, schemas and roles are named after it.
+        A name is any text of up to 1,024 bytes of UTF-8 without control characters; files, schemas and roles are named
+        after it, escaped. Two spellings of one Unicode form (NFC), and white space around a name, make no difference.
         An attempt that was cut short is gone on with. Raises: Conflict when it is there and ``exist_ok`` is false,
             InvalidValue, Unavailable, and what making its store raises
         """
@@ -108,7 +109,7 @@ class Tenants:
                     return existing
             raise
         storage = self._directory.storage(tenant, tenant.place)
-        make_role(storage)
+        prepare_place(storage)
         backend(storage.adapter).create(self._with(storage), exist_ok=True, clock_us=self._clock_us)
         try:
             return self._directory.change(tenant, state=TenantState.ACTIVE)
@@ -212,7 +213,7 @@ class Tenants:
 
 def tenant_config(config: CaliberConfig, name: str) -> CaliberConfig:
     """Return the configuration of one tenant; without a directory there is none yet. Raises: as ``Tenants.config``."""
-    check_tenant_name(name)
+    name = tenant_name(name)
     try:
         tenants = Tenants(config)
     except Unavailable as error:

@@ -103,6 +103,7 @@ def in_command(path: Path) -> str:
     metavar="FILE",
     help="Write this file out in full: missing knobs come from its base, else from the profile.",
 )
+@click.option("--tenants", is_flag=True, help="Many stores, one for each tenant, opened by name.")
 @click.option("--full", is_flag=True, help="Write every knob, with its meaning and range.")
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 @with_settings
@@ -114,6 +115,7 @@ def init(
     embedding: str | None,
     summaries: str,
     part: Path | None,
+    tenants: bool,
     full: bool,
     force: bool,
 ) -> None:
@@ -127,6 +129,7 @@ def init(
     from caliber.config import StorageConfig, profiles
     from caliber.config.manual.short import Short
     from caliber.config.profiles import services
+    from caliber.config.profiles.tenants import MAIN
 
     target = path or settings.config or Path(DEFAULT_CONFIG)
     if target.is_dir():
@@ -139,7 +142,8 @@ def init(
         config, profile = _completed(part, profile)
         store = config.storage.path if isinstance(config.storage, StorageConfig) else config.storage.shown
     else:
-        config = profiles.PROFILES[profile](store, **services.chosen(embedding, summaries))
+        tenancy = {"tenancy": {"new_tenants": MAIN}} if tenants else {}
+        config = profiles.PROFILES[profile](store, **services.chosen(embedding, summaries), **tenancy)
     if full or part is not None:
         text = render(config, target, profiles.reasons(profile, config))
     else:
@@ -157,7 +161,10 @@ def init(
         "config_hash": config.hash.hex(),
         "embedding": config.embedding_provider.model if config.embedding_provider else None,
         "keys": keys,
-        "next": [f"caliber create{option}", f"caliber ingest git .{option}"],
+        "next": [
+            f"caliber db tenant create NAME{option}" if tenants else f"caliber create{option}",
+            f"caliber ingest git .{option}",
+        ],
     }
 
     def human() -> None:
@@ -168,6 +175,9 @@ def init(
             out.print("  pip install 'caliber-memory[embed]' && caliber init --force")
         for name in keys:
             out.print(f"it reads a key from the environment: export {name}=...")
+        if tenants:
+            out.print(f"next: caliber db tenant create NAME{option}")
+            return
         out.print("next:")
         out.print(f"  caliber create{option}          create the store")
         out.print(f"  caliber ingest git .{option}    remember a repository")
@@ -186,7 +196,7 @@ def _completed(part: Path, profile: str) -> tuple[CaliberConfig, str]:
     from caliber.model.errors import MultipleErrors, lacks_a_base
 
     context = click.get_current_context()
-    for name in ("store", "embedding", "summaries"):
+    for name in ("store", "embedding", "summaries", "tenants"):
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise UsageError(f"--{name} does not go with --from: {part.name} decides it", f"say it in {part.name}")
     chosen = context.get_parameter_source("profile") is ParameterSource.COMMANDLINE

@@ -120,6 +120,10 @@ def _fitted(profile: str, fields: Mapping[str, Any]) -> tuple[dict[str, Any], di
     supplied["storage"]["adapter"] = adapter
     if remote:
         del supplied["storage"]["dsn"]
+    if isinstance(data.get("tenancy"), Mapping):
+        storage = data.get("storage", {})
+        filled = merged(supplied["storage"], storage) if isinstance(storage, Mapping) else supplied["storage"]
+        supplied["tenancy"] = fitting.tenancy_values(data["tenancy"], filled)
     return supplied, data
 
 

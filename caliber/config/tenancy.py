@@ -14,6 +14,7 @@ from pydantic_core import PydanticCustomError
 from caliber.config.knobs import Duration, Flag, FrozenMap, Int, Name, Section, knob
 from caliber.config.secret import SecretRef
 from caliber.config.storage import MEMORY, AnyStorage, PostgresConfig, StorageConfig, path_text, resolved, schema_text
+from caliber.model.tenants import place_name
 
 MARK: Final = "{tenant}"
 
@@ -43,7 +44,7 @@ class SqliteSource(StorageConfig):
     """A data source of SQLite files, one a tenant."""
 
     path: Annotated[Name, AfterValidator(_file_pattern)] = knob(
-        "File of a tenant, with {tenant} for its name; its folder must be there.", "O-1"
+        "File of a tenant, with {tenant} for its name; its folder is made, but none above it.", "O-1"
     )
 
     def store_at(self, location: str) -> StorageConfig:
@@ -52,7 +53,7 @@ class SqliteSource(StorageConfig):
 
     def location_of(self, tenant: str) -> str:
         """Return the location of a new tenant."""
-        return self.path.replace(MARK, tenant)
+        return self.path.replace(MARK, place_name(tenant))
 
 
 class PostgresSource(PostgresConfig):
@@ -70,12 +71,12 @@ class PostgresSource(PostgresConfig):
 
     def store_at(self, location: str, tenant: str) -> PostgresConfig:
         """Return the store of one tenant."""
-        role = None if self.login_role is None else self.login_role.replace(MARK, tenant)
+        role = None if self.login_role is None else self.login_role.replace(MARK, place_name(tenant))
         return PostgresConfig(**{**self.model_dump(), "schema_name": location, "login_role": role})
 
     def location_of(self, tenant: str) -> str:
         """Return the location of a new tenant."""
-        return self.schema_name.replace(MARK, tenant)
+        return self.schema_name.replace(MARK, place_name(tenant))
 
 
 class SqliteDirectory(Section):

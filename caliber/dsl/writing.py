@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from caliber.config.faults import section_in
 from caliber.config.injection import InjectionRule
-from caliber.config.knobs import Section
+from caliber.config.knobs import FrozenMap, Section
 from caliber.config.manual.render import is_unread, meaning_of, refuse_sealed, why
-from caliber.config.manual.short import BASE, BUDGET, EMBEDDING, HEADER, STORE, SUMMARIES, Short
+from caliber.config.manual.short import BASE, BUDGET, EMBEDDING, HEADER, STORE, SUMMARIES, TENANCY, Short
 from caliber.config.memories import FieldConfig, MemoryConfig, trigger_text
 from caliber.config.nested import plain
 from caliber.config.policies import ActionConfig, PolicyAction, PolicyConfig
@@ -70,6 +70,8 @@ def short_caliber(short: Short) -> str:
         value = data[name]
         shown = quoted(value) if isinstance(value, str) else _value(value)
         lines += [*(f"// {line}" for line in comments), f"{name}: {shown}"]
+    if "tenancy" in data:
+        lines += ["", f"// {TENANCY}", f"tenancy {{ new_tenants: {quoted(data['tenancy']['new_tenants'])} }}"]
     lines += ["}", "", f"// {STORE}", "adapter store {", f"type: {data['storage']['adapter']}"]
     return format_text("\n".join([*lines, f"connection: {quoted(data['storage']['path'])}", "}", "}"]) + "\n")
 
@@ -93,7 +95,9 @@ def _section(section: Section, path: str, reasons: Mapping[str, str]) -> Iterato
             yield from _knob(name, field, value, why(f"{path}{name}", reasons))
     for name, field in inner:
         value = getattr(section, name)
-        if value is not None:
+        if isinstance(value, FrozenMap):  # sections by names that need not be words
+            yield from ("", f"// {field.description}", f"{name}: {_value(plain(value))}")
+        elif value is not None:
             yield from ("", f"// {field.description}", f"{name} {{", *_section(value, f"{path}{name}.", reasons), "}")
 
 

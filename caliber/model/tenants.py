@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
+import unicodedata
 import uuid
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from caliber.model.errors import InvalidValue
+from caliber.model.errors import DTypeError, InvalidValue
 
-NAME_PATTERN: Final = re.compile(r"[a-z][a-z0-9_]{0,39}\Z")
-"""Valid tenant names: they become part of file, schema and role names."""
+NAME_BYTES_MAX: Final = 1_024
+"""Longest name of a tenant, in UTF-8."""
+_PLAIN: Final = re.compile(r"[a-z][a-z0-9_]{0,39}\Z")
+_OTHER: Final = re.compile(r"[^a-z0-9]+")
+_READABLE_CHARS: Final = 12
+_DIGEST_BYTES: Final = 16
 
 
 class TenantState(StrEnum):
@@ -83,13 +90,34 @@ class Tenant:
         return TenantPlace(self.old_source, self.old_location)
 
 
-def check_tenant_name(name: object) -> str:
-    """Return ``name`` if a tenant may be called that.
+def tenant_name(name: object) -> str:
+    """Return the name by which the directory knows a tenant: in Unicode form NFC, without white space around it.
 
-    Raises: InvalidValue. Source: O-1.
+    Two spellings of one form are one tenant (``é`` as one character or two); case, and letters that only look alike,
+    make two. Raises: DTypeError; InvalidValue for a name that is empty, longer than 1,024 bytes of UTF-8, or holds
+    control characters or surrogates.
     """
-    if not isinstance(name, str) or not NAME_PATTERN.match(name):
-        raise InvalidValue(
-            field="tenant", reason="must be a lower-case letter and then letters, digits or _, at most 40 together"
-        )
-    return name
+    if not isinstance(name, str):
+        raise DTypeError(field="tenant", expected="str", got=type(name).__name__)
+    plain = unicodedata.normalize("NFC", name).strip() if len(name) <= NAME_BYTES_MAX else name
+    if not plain:
+        raise InvalidValue(field="tenant", reason="must not be empty")
+    if any(unicodedata.category(char) in ("Cc", "Cs") for char in plain[:NAME_BYTES_MAX]):
+        raise InvalidValue(field="tenant", reason="must not contain control characters or surrogates")
+    if len(plain) > NAME_BYTES_MAX or len(plain.encode()) > NAME_BYTES_MAX:
+        raise InvalidValue(field="tenant", reason=f"must be at most {NAME_BYTES_MAX} bytes long")
+    return plain
+
+
+def place_name(name: str) -> str:
+    """Return the part that a tenant's name has in names of files, schemas and roles: at most 40 of a to z, 0 to 9, _.
+
+    A name of that kind that begins with a letter stays as it is; any other becomes ``_``, a few of its characters and
+    128 bits of its hash. No two names share a part.
+    """
+    if _PLAIN.match(name):
+        return name
+    readable = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
+    words = _OTHER.sub("_", readable).strip("_")[:_READABLE_CHARS].strip("_")
+    digest = base64.b32encode(hashlib.sha256(name.encode()).digest()[:_DIGEST_BYTES]).decode().rstrip("=").lower()
+    return f"_{words}_{digest}" if words else f"_{digest}"

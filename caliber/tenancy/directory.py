@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 from caliber.backends import backend
 from caliber.config.tenancy import TenancyConfig
 from caliber.model.errors import Conflict, InvalidValue, NotFound, Unavailable
-from caliber.model.tenants import OPEN_STATES, Tenant, TenantPlace, TenantState, check_tenant_name
+from caliber.model.tenants import OPEN_STATES, Tenant, TenantPlace, TenantState, tenant_name
 from caliber.model.time import from_us
 from caliber.schema.relations import TENANT
 from caliber.storage.write.unit_of_work import UnitOfWork
@@ -71,8 +71,8 @@ class Directory:
 
     def find(self, name: str) -> Tenant | None:
         """Return a tenant, or None. Raises: InvalidValue for what no tenant can be called."""
-        check_tenant_name(name)
-        found: Tenant | None = self._records.work(lambda uow: uow.find(TENANT, name))
+        known_as = tenant_name(name)
+        found: Tenant | None = self._records.work(lambda uow: uow.find(TENANT, known_as))
         return found
 
     def get(self, name: str) -> Tenant:
@@ -93,7 +93,7 @@ class Directory:
 
         Raises: Conflict when the tenant is there, or its place is taken.
         """
-        check_tenant_name(name)
+        name = tenant_name(name)
         now = from_us(self._clock_us())
         new = Tenant(uuid.uuid4(), name, TenantState.CREATING, place.source, place.location, now, now)
 
@@ -137,7 +137,7 @@ class Directory:
 
     def new_place(self, name: str, source: str | None) -> TenantPlace:
         """Return the place of a new tenant in a data source. Raises: InvalidValue."""
-        check_tenant_name(name)
+        name = tenant_name(name)
         wanted = self.config.new_tenants if source is None else source
         found = self.config.sources.get(wanted)
         if found is None:

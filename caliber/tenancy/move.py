@@ -16,10 +16,12 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from caliber.backends import backend
-from caliber.model.errors import CaliberError, Conflict, InvalidValue
+from caliber.config.storage import StorageConfig
+from caliber.model.errors import CaliberError, Conflict, InvalidValue, Unavailable
 from caliber.model.progress import Progress, unheard
 from caliber.model.tenants import MOVE_STATES, Tenant, TenantPlace, TenantState
 from caliber.schema.catalog import BUILT_IN, Catalog
@@ -93,6 +95,22 @@ def make_role(storage: Any) -> None:
         backend(storage.adapter).create_role(storage)
 
 
+def prepare_place(storage: Any) -> None:
+    """Make what a new place needs before its store: the folder of a file, or the login role. Raises: Unavailable."""
+    if isinstance(storage, StorageConfig):
+        _make_folder(Path(storage.resolve_path()).parent)
+    make_role(storage)
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder, but none above it: a mistyped path is an error. Raises: Unavailable."""
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        reason = error.strerror or "not a usable path"
+        raise Unavailable(f"the folder {folder} of tenants cannot be made: {reason}", reason="folder") from error
+
+
 def remove_role(storage: Any) -> None:
     """Remove the login role of a place whose store is gone."""
     if getattr(storage, "login_role", None) is not None:
@@ -160,7 +178,7 @@ class Move:
         try:
             self._hooks.progress("prepare", 0, None)
             self._hooks.check(self._left_storage)
-            make_role(self._entered_storage)
+            prepare_place(self._entered_storage)
             with self._left.reading() as source:
                 self._catalog = source.catalog
                 check_needed(self._left.shown, source.schema_version)

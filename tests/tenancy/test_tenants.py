@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 import uuid
 from pathlib import Path
@@ -14,8 +15,16 @@ from support.configs import USER, config
 from support.tenancies import tenancy_config
 
 import caliber
-from caliber.config import CaliberConfig
-from caliber.model.errors import Conflict, InvalidValue, MissingRequired, NotFound, SchemaMismatch, Unavailable
+from caliber.config import CaliberConfig, profiles
+from caliber.model.errors import (
+    Conflict,
+    DTypeError,
+    InvalidValue,
+    MissingRequired,
+    NotFound,
+    SchemaMismatch,
+    Unavailable,
+)
 from caliber.model.tenants import TenantState
 from caliber.testing import inspect
 
@@ -71,26 +80,111 @@ def test_async_handles_open_tenants_too(settings: CaliberConfig) -> None:
     assert asyncio.run(work()) == "wait"
 
 
-NAMES: list[Any] = ["", "Alice", "a b", "../b", "a/b", 'a"; DROP SCHEMA x; --', "a'b", "1a", "_a", "é", "a" * 41, "a\0"]
+NAMES = [
+    "user@example.com", "Alice", "alice", "ALICE", "a b", "a_b", "a-b", "../b", "a/b", "..", ".", "~", "C:\\b", "con",
+    'a"; DROP SCHEMA x; --', "a'b", "1a", "_a", "é", "e", "аlice", "alice\u200b", "{tenant}", "%s", ":memory:",
+    "env:HOME", "auth0|5f7c8ec7c33c6c004bbafe82", "a" * 40, "a" * 41, "日本語", "🙂", "a" * 1_024, "ü" * 512, "tenants",
+    "pg_catalog",
+]  # fmt: skip
+"""Names of which no two are one tenant; the ``а`` of the second last ``alice`` is Cyrillic."""
+REFUSED: list[tuple[Any, str]] = [
+    ("", "must not be empty"),
+    (" \t\n ", "must not be empty"),
+    ("a\0", "control characters"),
+    ("a\nb", "control characters"),
+    ("a\x1b[31m", "control characters"),
+    ("a\ud800", "surrogates"),
+    ("a" * 1_025, "at most 1024 bytes"),
+    ("ü" * 513, "at most 1024 bytes"),
+    ("a" * 10_240, "at most 1024 bytes"),
+    ("e\u0301" * 1_000_000, "at most 1024 bytes"),
+    (None, "expected str"),
+    (7, "expected str"),
+    (b"alice", "expected str"),
+]
 
 
-def test_names_that_try_to_get_out_are_refused(tmp_path: Path) -> None:
+def test_every_name_is_a_tenant_of_its_own_and_none_gets_out(tmp_path: Path) -> None:
     # issue 5, bad input: "tenant names that try to inject, paths that try to escape"
+    folder = tmp_path / "files"
+    settings = profiles.reference(folder / "unused.db", embedding_provider=None, tenancy={})
+    folder.mkdir()
+    with caliber.Tenants(settings, create=True) as tenants:
+        places = {tenants.create(name).location for name in NAMES}
+        assert len(places) == len(NAMES)
+        assert [each.name for each in tenants.all()] == sorted(NAMES)
+        for name in NAMES:
+            assert tenants.get(name).name == name
+    for name in NAMES:
+        remember(settings, name, f"of {name}")
+    assert [goals(settings, name) for name in NAMES] == [[f"of {name}"] for name in NAMES]
+    assert [path.name for path in tmp_path.iterdir()] == ["files"]
+    assert sorted(path.name for path in folder.iterdir() if path.suffix == ".db" or path.is_dir()) == [
+        "tenants",
+        "tenants.db",
+    ]
+    files = {path.name for path in (folder / "tenants").iterdir()}
+    assert all(re.fullmatch(r"[a-z_][a-z0-9_]{0,39}\.db", name) for name in files)
+    assert len({name.lower() for name in files}) == len(files) == len(NAMES)
+    assert {"alice.db", "a_b.db"} <= files, "plain names stay as they are"
+
+
+def test_names_in_postgresql_are_schemas_of_their_own(tmp_path: Path, postgres: str) -> None:
+    settings = tenancy_config(tmp_path, directory="postgres", embedding_provider=None, tenancy__new_tenants="first")
+    names = ["user@example.com", "User@example.com", "../x", 'a"; DROP SCHEMA public; --', "a" * 1_024]
+    with caliber.Tenants(settings, create=True) as tenants:
+        places = {tenants.create(name).location for name in names}
+        assert all(len(place) <= 63 for place in places)
+        assert len(places) == len(names)
+    for name in names:
+        remember(settings, name, f"of {name}")
+    assert [goals(settings, name) for name in names] == [[f"of {name}"] for name in names]
+    with caliber.Tenants(settings) as tenants:
+        for name in names:
+            tenants.drop(name)
+
+
+def test_spellings_of_one_name_are_one_tenant(settings: CaliberConfig) -> None:
+    caliber.create(settings, tenant="Zoë")
+    remember(settings, "Zoe\u0308", "one")  # NFD
+    remember(settings, "  Zoë\n", "two")
+    assert sorted(goals(settings, "Zoë")) == ["one", "two"]
+    for other in ("zoë", "Zoe", "ZOË", "Ｚoë", "Z\u03bfë"):  # case, accents, width and look-alikes make others
+        with pytest.raises(NotFound):
+            caliber.open(settings, tenant=other)
+    with pytest.raises(Conflict, match="already"):
+        caliber.create(settings, tenant="Zoe\u0308")
+
+
+@pytest.mark.parametrize(("name", "says"), REFUSED, ids=lambda value: ascii(value)[:12])
+def test_what_is_no_name_is_refused(name: Any, says: str, tmp_path: Path) -> None:
     settings = tenancy_config(tmp_path, embedding_provider=None)
     with caliber.Tenants(settings, create=True) as tenants:
-        for name in [*NAMES, "a.b", None, 7]:
-            for call in (tenants.create, tenants.get, tenants.drop, tenants.config):
-                with pytest.raises(InvalidValue, match="lower-case letter"):
-                    call(name)  # type: ignore[operator]
+        for call in (tenants.create, tenants.get, tenants.drop, tenants.config):
+            with pytest.raises((InvalidValue, DTypeError), match=says):
+                call(name)  # type: ignore[operator]
         assert tenants.all() == []
+    with pytest.raises((InvalidValue, DTypeError), match=says):
+        caliber.create(settings, tenant=name if name is not None else 0)
     assert sorted(path.name for path in tmp_path.iterdir() if path.suffix == ".db") == ["tenants.db"]
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    settings = profiles.reference(
+        tmp_path / "unused.db",
+        embedding_provider=None,
+        tenancy={"sources": {"main": {"path": str(tmp_path / "no" / "such" / "{tenant}.db")}}},
+    )
+    with pytest.raises(Unavailable, match="cannot be made"):
+        caliber.create(settings, tenant="alice")
+    assert not (tmp_path / "no").exists()
 
 
 def test_what_is_not_there_is_named(settings: CaliberConfig, tmp_path: Path) -> None:
     with pytest.raises(NotFound, match=r"no tenant alice.*directory of tenants"):
         caliber.open(settings, tenant="alice")
-    with pytest.raises(InvalidValue, match="lower-case letter"):
-        caliber.open(settings, tenant="Alice")
+    with pytest.raises(InvalidValue, match="must not be empty"):
+        caliber.open(settings, tenant="")
     caliber.create(settings, tenant="alice")
     with pytest.raises(NotFound, match="no tenant carol"):
         caliber.open(settings, tenant="carol")

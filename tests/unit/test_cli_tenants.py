@@ -11,7 +11,6 @@ from support.tenancies import tenancy_config
 from caliber.api.opening import create
 from caliber.api.tenants import Tenants
 from caliber.config.manual.render import render_toml
-from caliber.model.tenants import NAME_PATTERN
 
 
 @pytest.fixture
@@ -56,11 +55,27 @@ def test_mistakes_say_what_to_do(here: Path) -> None:
     assert "db tenant create" in caliber("create", "--tenant", "carol", code=2).stderr
 
 
-def test_names_of_tenants_are_said_where_they_are_asked_for() -> None:
-    rule = "lower-case letter and up to 39 of a to z, 0 to 9 and _"
-    for text in (caliber("db", "tenant", "create", "--help").stdout, create.__doc__, Tenants.create.__doc__):
-        assert rule in " ".join(str(text).split())
-    assert NAME_PATTERN.match("a" * 40)
-    assert not NAME_PATTERN.match("a" * 41)
+def test_the_rule_for_names_is_stated_where_names_are_chosen() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "tenants.md").read_text(encoding="utf-8")
-    assert NAME_PATTERN.pattern.removesuffix(r"\Z") in page
+    for text in (caliber("db", "tenant", "create", "--help").stdout, create.__doc__, Tenants.create.__doc__, page):
+        assert "any text of up to 1,024 bytes of UTF-8 without control characters" in " ".join(str(text).split())
+
+
+@pytest.mark.parametrize("suffix", ["toml", "json", "caliber"])
+def test_init_writes_tenants_beside_the_store(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    on = ("-c", f"app.{suffix}")
+    said = caliber("init", "--tenants", "--path", f"app.{suffix}", "--embedding", "none").stdout
+    assert "caliber db tenant create" in said
+    assert (tmp_path / f"app.{suffix}").read_text().count("\n") <= 40
+    caliber("init", "--tenants", "--full", "--path", f"full.{suffix}", "--embedding", "none")
+    assert caliber_json("check", *on)["config_hash"] == caliber_json("check", f"full.{suffix}")["config_hash"]
+    made = caliber("db", "tenant", "create", "user@example.com", *on).stdout
+    assert "--tenant user@example.com" in made
+    caliber("db", "tenant", "create", "O'Neil & Sons", *on)
+    (tmp_path / "talk.jsonl").write_text('{"role": "user", "content": "Which paint is on the door?"}\n')
+    caliber(*on, "--tenant", "user@example.com", "ingest", "chat", "talk.jsonl")
+    assert "paint" in caliber(*on, "--tenant", "user@example.com", "search", "paint").stdout
+    assert "paint" not in caliber(*on, "--tenant", "O'Neil & Sons", "search", "paint", code=None).stdout
+    assert {path.name for path in tmp_path.iterdir()} >= {"tenants", "tenants.db"}
+    assert not (tmp_path / "caliber.db").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -72,14 +73,16 @@ def tenant() -> None:
 def create(settings: Settings, name: str, source: str | None, exist_ok: bool) -> None:
     """Create a tenant with an empty store, and the directory if this is the first.
 
-    NAME is a lower-case letter and up to 39 of a to z, 0 to 9 and _.
+    NAME is any text of up to 1,024 bytes of UTF-8 without control characters.
     """
     with _open(settings, create=True) as opened:
         made = opened.create(name, source=source, exist_ok=exist_ok)
 
     def human() -> None:
         settings.out.print(f"tenant {made.name} is at {made.place}")
-        settings.out.print(f"next: caliber --tenant {made.name} …, or caliber.open(…, tenant={made.name!r}) in Python")
+        settings.out.print(
+            f"next: caliber --tenant {quote(made.name)} …, or caliber.open(…, tenant={made.name!r}) in Python"
+        )
 
     settings.out.result(_document(made), human)
 
@@ -115,8 +118,8 @@ def move(settings: Settings, name: str, source: str | None, abort: bool) -> None
         )
         if report.not_indexed is not None:
             settings.out.print(f"its vectors have no index yet: {report.not_indexed}")
-            settings.out.print(f"next: `caliber --tenant {name} db rebuild-search` makes it")
-        settings.out.print(f"next: `caliber db tenant drop {name} --old` removes what it left at {report.left}")
+            settings.out.print(f"next: `caliber --tenant {quote(name)} db rebuild-search` makes it")
+        settings.out.print(f"next: `caliber db tenant drop {quote(name)} --old` removes what it left at {report.left}")
 
     document = {
         **_document(moved),

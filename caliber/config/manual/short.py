@@ -23,6 +23,7 @@ EMBEDDING: Final = (
 SUMMARIES: Final = "Summaries: extractive (on this machine, no language model), openai, anthropic, ollama, none."
 BUDGET: Final = "Longest context window, in tokens."
 STORE: Final = "The store: one SQLite file, relative to this file."
+TENANCY: Final = "A store for each tenant, in the database of [storage], or in the folder tenants beside its file."
 _POSTGRES: Final = 'In PostgreSQL: adapter = "postgres" and dsn = "env:NAME", a variable that holds the address.'
 _EXAMPLES: Final = (
     ("How long records of operation stay: a duration, or forever.", "retention", ("windows_ms", "events_ms")),
@@ -43,13 +44,16 @@ class Short:
     @property
     def data(self) -> dict[str, Any]:
         """The nested data of the file."""
-        return {
+        data: dict[str, Any] = {
             "base": self.profile,
             "embedding_provider": self.embedding,
             "summarization_provider": self.summaries,
             "token_budget": self.config.token_budget,
             "storage": {"adapter": "sqlite", "path": self.store},
         }
+        if self.config.tenancy is not None:
+            data["tenancy"] = {"new_tenants": self.config.tenancy.new_tenants}
+        return data
 
     @property
     def keys(self) -> list[str]:
@@ -79,6 +83,8 @@ def short_toml(short: Short) -> str:
     lines += ["# Texts that every window begins with.", '# system_instructions = "…"', '# persona = "…"']
     lines += ["", f"# {STORE}", f"# {_POSTGRES}", "[storage]"]
     lines += [f"{name} = {render_value(value)}" for name, value in data["storage"].items()]
+    if "tenancy" in data:
+        lines += ["", f"# {TENANCY}", "[tenancy]", f"new_tenants = {render_value(data['tenancy']['new_tenants'])}"]
     values = short.config.to_mapping()
     for meaning, section, names in _EXAMPLES:
         lines += ["", f"# {meaning}", f"# [{section}]"]

@@ -6,8 +6,9 @@ import importlib.util
 from collections.abc import Mapping
 from typing import Any, Final
 
-from caliber.config.nested import override
+from caliber.config.nested import merged, override, value_at
 from caliber.config.profiles.agents import AGENT_PROFILES, Change
+from caliber.config.profiles.tenants import BATCH_ROWS, FENCE_MS, MAIN, directory_values, source_values
 from caliber.config.profiles.values import reference_values
 
 NAMES: Final = ("reference", *AGENT_PROFILES)
@@ -36,7 +37,39 @@ def values(profile: str, path: str, overrides: Mapping[str, Any]) -> dict[str, A
         budget = overrides.get("token_budget", base["token_budget"] if changed is None else changed.value)
         vectors = base.get("embedding_provider") is not None
         base = override(base, changed_values(changes, budget if isinstance(budget, int) else 1, vectors=vectors))
-    return override(base, {**_following(overrides, base), **overrides})
+    made = override(base, {**_following(overrides, base), **overrides})
+    if isinstance(made.get("tenancy"), Mapping):
+        made["tenancy"] = tenancy_values(made["tenancy"], made["storage"])
+    return made
+
+
+def tenancy_values(stated: Mapping[str, Any], storage: Any) -> dict[str, Any]:
+    """Return a section ``tenancy`` with what it omits: tenants in the database of ``storage``, or in files beside it.
+
+    A source that the section names takes the knobs it omits from ``storage``, or from the reference where ``storage``
+    is of the other database.
+    """
+    table = storage if isinstance(storage, Mapping) else {}
+    sources = stated.get("sources", {value_at(stated, "new_tenants") or MAIN: {}})
+    directory = stated.get("directory", {})
+    filled = {
+        "new_tenants": next(iter(sources), MAIN) if isinstance(sources, Mapping) else MAIN,
+        "fence_ms": FENCE_MS,
+        "verify_in_fence": True,
+        "batch_rows": BATCH_ROWS,
+        "directory": directory_values(table, _adapter(directory, table)) if isinstance(directory, Mapping) else {},
+    }
+    if isinstance(sources, Mapping):
+        filled["sources"] = {
+            name: source_values(table, _adapter(source, table)) if isinstance(source, Mapping) else source
+            for name, source in sources.items()
+        }
+    return merged(filled, stated)
+
+
+def _adapter(stated: Mapping[str, Any], storage: Mapping[str, Any]) -> str:
+    adapter = stated.get("adapter", storage.get("adapter"))
+    return "postgres" if adapter == "postgres" else "sqlite"
 
 
 def changed_values(changes: Mapping[str, Change], budget: int, *, vectors: bool) -> dict[str, Any]:

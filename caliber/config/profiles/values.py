@@ -29,7 +29,7 @@ def reference_values(path: str, adapter: Any, budget: Any, embed: bool) -> dict[
         "min_relevance_threshold": 0.0,
         "embedding_cache_retention": 30 * DAY,
         "cache_dir": "~/.cache/caliber",
-        "storage": _postgres(path) if adapter == "postgres" else _sqlite(path),
+        "storage": postgres_values(path) if adapter == "postgres" else sqlite_values(path),
         "resident": {
             "resident_bytes": 1 << 30,
             "read_consistency": "local",
@@ -208,7 +208,8 @@ def reference_values(path: str, adapter: Any, budget: Any, embed: bool) -> dict[
     return data
 
 
-def _sqlite(path: str) -> dict[str, Any]:
+def sqlite_values(path: str) -> dict[str, Any]:
+    """Return the values of a store in SQLite."""
     return {
         "adapter": "sqlite",
         "path": path,
@@ -226,7 +227,8 @@ def _sqlite(path: str) -> dict[str, Any]:
     }
 
 
-def _postgres(dsn: str) -> dict[str, Any]:
+def postgres_values(dsn: str) -> dict[str, Any]:
+    """Return the values of a store in PostgreSQL."""
     return {
         "adapter": "postgres",
         "dsn": dsn,
