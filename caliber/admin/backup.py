@@ -42,8 +42,9 @@ class BackupReport:
 class RestoreReport:
     """The origin of a restored store; its epoch is new.
 
-    ``erasures_undone`` counts what was forgotten in the replaced store and not yet in the backup: it may be back.
-    ``not_indexed`` says why the database's own index of vectors could not be made: searches compare them all.
+    ``erasures_undone`` counts erasures in the replaced store that came after the backup: their data may be back.
+    ``not_indexed`` is the reason why the database's own index of vectors could not be built: searches then compare all
+    vectors.
     """
 
     path: Path
@@ -90,15 +91,15 @@ def _copied(store: Store, target: Path, replace: bool, progress: Progress) -> Ba
             epoch, sequence = store.maintenance.copy_to(unfinished, progress)
             finish(unfinished, target)
         finally:
-            with suppress(OSError):  # whole, it is there no more
+            with suppress(OSError):  # a complete file has been renamed
                 unfinished.unlink()
     return BackupReport(target, target.stat().st_size, epoch, sequence, None)
 
 
 def restore(config: CaliberConfig, path: str | os.PathLike[str], *, replace: bool, progress: Progress) -> RestoreReport:
-    """Make the configured store what a backup says; see ``caliber.restore``."""
+    """Replace the configured store with a backup; see ``caliber.restore``."""
     source = Path(path)
-    # The backup says which memories the store has then; what the configuration declares is brought about by migrating.
+    # The backup determines the memories of the store; a migration adds those that the configuration declares.
     config = config.model_copy(update={"memories": ()})
     before = _Before.of(config)
     searched = config.search.mode == "backend" or before.has_full_text
@@ -155,7 +156,7 @@ class _Before:
                 has = store.full_text is not None and store.full_text.state() is not None
                 return cls(has, _erasures(store))
         except StorageError:
-            return cls(False, frozenset())  # missing, or what a backup is needed for
+            return cls(False, frozenset())  # missing, or so damaged that a backup is needed
 
 
 def _erasures(store: Store) -> frozenset[bytes]:

@@ -63,13 +63,13 @@ def load(
 def load_source(
     engine: Engine, relation: Relation, source: Source, *, on_existing: OnExisting, progress: Progress
 ) -> BulkReport:
-    """Load what a source holds; records without vectors get theirs behind, as those of other processes do."""
+    """Load the rows of a source; records without vectors get them later, as those of other processes do."""
     loadable = engine.store.catalog.loadable
     if relation not in loadable:
         names = ", ".join(each.name for each in loadable)
         raise InvalidValue(field="relation", reason=f"{relation.name} is written by the store itself; load {names}")
     with reading(engine.store, relation):
-        pass  # a memory that is gone takes no records, though another one may have its name
+        pass  # a dropped memory takes no records, though another one may have its name
     maker = Maker(engine.clock.now_us(), engine.estimator)
     owners = tuple(kinds_of(engine.store.catalog))
     batches = batches_of(relation, source, maker, _spaces(engine), owners, engine.store.catalog.kinds)

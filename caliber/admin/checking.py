@@ -36,9 +36,9 @@ Part = tuple[str, Callable[[StatementSession], Iterable[Finding]]]
 
 
 def check_store(store: Store, config: CaliberConfig, progress: Progress) -> list[Finding]:
-    """Return everything that does not hold in a store, by its database and by ours; writes nothing.
+    """Return all violations in a store, of the database's rules and of ours; it writes nothing.
 
-    What is too damaged to be asked is a finding too, and all else is asked nevertheless.
+    A part that is too damaged to be checked is a finding too, and all others are checked nevertheless.
 
     Raises: SchemaMismatch when its memories were changed since it was opened; Unavailable when it cannot be used now
     """
@@ -50,7 +50,7 @@ def check_store(store: Store, config: CaliberConfig, progress: Progress) -> list
     missing: list[Finding] = []
     found += _asked(store, [("", functools.partial(_schema, store, missing))])
     if any(finding.what.startswith("column") for finding in missing):
-        return found  # nothing can be asked of what is not there
+        return found  # a missing store cannot be checked
     every, asked = list(store.plans.values()), list(questions(store.maintenance, store.catalog))
     steps = len(every) + len(asked)
     found += _asked(
@@ -95,14 +95,14 @@ def _lines(ask_for: Callable[[], list[str]]) -> list[str]:
 
 
 def _is_damage(error: CaliberError) -> bool:
-    """Return whether an error is of what stands in the store, and not of whether it can be asked now."""
+    """Return whether an error is caused by stored data, and not by a temporary failure."""
     if isinstance(error, Unavailable):
         return error.context.get("reason") == "input/output"
     return isinstance(error, StorageError) and not isinstance(error, SchemaMismatch)
 
 
 def _asked(store: Store, parts: Sequence[Part]) -> list[Finding]:
-    """Return the findings of the parts; after a part that fails, the next gets a session of its own."""
+    """Return the findings of the parts; after a part that fails, the next one gets a new session."""
     found: list[Finding] = []
     remaining = list(parts)
     while remaining:
@@ -127,7 +127,7 @@ def _asked(store: Store, parts: Sequence[Part]) -> list[Finding]:
 
 
 def _schema(store: Store, missing: list[Finding], session: StatementSession) -> list[Finding]:
-    """Find what lacks in the schema, and leave it in ``missing``."""
+    """Find missing parts of the schema, and collect them in ``missing``."""
     check_current(session, store.statements, store.catalog)
     missing += [
         Finding(FindingKind.SCHEMA, "", 1, f"{what} is missing", "run `caliber db migrate`, else restore a backup")
@@ -147,7 +147,7 @@ def _answer(
 def _unreadable(
     plans: RelationPlans, progress: Progress, number: int, total: int, session: StatementSession
 ) -> Iterator[Finding]:
-    """Yield in which columns of a relation there is what no entity can be made of."""
+    """Yield the columns of a relation with values that no entity can be built from."""
     progress("checking rules", number, total)
     relation = plans.relation
     by_columns: dict[tuple[str, ...], list[str]] = defaultdict(list)
@@ -162,7 +162,7 @@ def _unreadable(
 
 
 def check_memory(engine: Engine) -> list[Finding]:
-    """Return in what memory and store disagree, a finding for each relation and way."""
+    """Return the differences between memory and store, a finding for each relation and kind."""
     engine.check_open()
     grouped: dict[tuple[str, str], list[int]] = defaultdict(list)
     try:
@@ -195,7 +195,7 @@ def not_opened(error: Exception) -> Finding:
 
 
 def _strays(store: Store, session: StatementSession) -> Iterator[Finding]:
-    """Yield vectors of spaces that there are not: no statement of a relation's can tell them."""
+    """Yield vectors of unknown spaces, which no statement per relation can find."""
     rows = session.run(store.statements["embedding.spaceless"], (-1, 1_000))
     if rows:
         names = tuple(f"ordinal {row[0]}" for row in rows[:EXAMPLES])
@@ -212,7 +212,7 @@ _HASHED: Final = hashed(RELATIONS)
 def _hashes(
     store: Store, progress: Progress, unreadable: Container[str], session: StatementSession
 ) -> Iterator[Finding]:
-    """Yield what is no longer what its hash was made of: no database sees that."""
+    """Yield hashes that no longer match their content, which no database checks."""
     total = sum(session.run(store.plans[relation.name].count, ())[0][0] for relation in _HASHED)
     done = 0
     for relation in _HASHED:
@@ -221,7 +221,7 @@ def _hashes(
         for rows in pages(session, plans, _PAGE):
             for row in rows:
                 if relation.name in unreadable and faults(relation, row, plans.codec.names):
-                    continue  # said already
+                    continue  # reported already
                 wrong = wrong_hash(relation, dict(zip(plans.codec.names, row, strict=True)), Sha256)
                 if wrong is not None:
                     damaged[wrong].append(key_text(plans.codec.key_of(row)))

@@ -83,13 +83,13 @@ class Admin:
     # --- search ----------------------------------------------------------------------------------
 
     def sweep(self, *, dry_run: bool = False, deadline_ms: int | None = None) -> Sweep:
-        """Remove vectors that belong to nobody, and spaces without any; with ``dry_run`` only count them."""
+        """Remove orphaned vectors, and spaces without any; with ``dry_run`` only count them."""
         self._require("sweep")
         with bounded(deadline_ms):
             return spaces.sweep(self._engine, dry_run=arguments.as_flag(dry_run, "dry_run"))
 
     def rebuild_search(self, *, full_text: bool = True, progress: Progress | None = None) -> Rebuilt:
-        """Make anew whatever search is answered from, and verify it; ``progress`` hears of each stage as it begins.
+        """Rebuild everything that search reads, and verify it; ``progress`` is called as each stage begins.
 
         Raises: LlmError kinds of an outage of the embedding provider.
         """
@@ -144,7 +144,7 @@ class Admin:
         return [*check_store(engine.store, engine.config, report), *check_memory(engine)]
 
     def create_views(self) -> list[str]:
-        """Make the views for people anew, under the names of the sources; no code reads them. Raises: Conflict."""
+        """Recreate the views for people, under the names of the sources; no code reads them. Raises: Conflict."""
         engine = self._require("create views in")
         return engine.store.maintenance.create_views(engine.config.debug.view_limit)
 

@@ -14,10 +14,10 @@ from caliber.storage.write.unit_of_work import UnitOfWork
 
 
 def maintain(engine: Engine) -> dict[str, int]:
-    """Remove what retention says, in one transaction; return how many rows of each kind.
+    """Remove expired records in one transaction; return the number of rows of each kind.
 
-    Audit records are never removed here, and knowledge and turns only as the retention of declared memories says, in
-    batches after it. Artifacts past their TTL are retired, not deleted.
+    Audit records are never removed here; knowledge and turns only by the retention of declared memories, in batches
+    after it. Artifacts past their TTL are retired, not deleted.
     """
     engine.check_open()
     retention, jobs = engine.config.retention, engine.part(JobQueue)
@@ -42,12 +42,12 @@ def maintain(engine: Engine) -> dict[str, int]:
         events = before(retention.events_ms)
         if events is not None:
             out["events"] = uow.execute("event.prune", events)
-            # A job that no configuration has a handler for is kept as long as the log that would tell of it.
+            # A job without a configured handler is kept as long as the log that would report it.
             out["abandoned_jobs"] = uow.execute("job.prune_abandoned", events, jobs.kinds)
         changes = before(retention.changes_ms)
         if changes is not None:
             out["changes"] = uow.execute("change.prune", changes, retention.changes_keep_rows)
-        # Another process may still hold a window in its queue that was made of what was replaced meanwhile.
+        # Another process may still have a window in its queue that used content replaced meanwhile.
         behind = engine.config.write_behind
         queued = behind.flush_interval_ms + behind.shutdown_ms
         out["contents"] = uow.execute("content.prune", now - queued * 1_000)

@@ -46,10 +46,10 @@ def plan_rules(
     principal: Principal | None = None,
     clock: Clock | None = None,
 ) -> WindowPlan:
-    """Return the window that a configuration would assemble now, and what each of its rules brings.
+    """Return the window that a configuration would assemble now, and what each of its rules selects.
 
-    Without ``trajectory_id`` it is that of the active trajectory in which something happened last. ``query`` is as for
-    ``assemble_context``: None asks what the last user turn asks, or the goal.
+    Without ``trajectory_id`` it is that of the most recently used active trajectory. ``query`` is as for
+    ``assemble_context``: None stands for the last user turn, or the goal.
 
     Raises: NotFound for an unknown trajectory; InvalidValue, BudgetTooSmall; MultipleErrors for a filter that does not
         compile; Unavailable, SchemaMismatch for a store that cannot be opened.

@@ -63,12 +63,12 @@ class SpaceReport:
     resident_bytes: int
     created_at: datetime
     index: str | None = None
-    """The database's own index of it: how it is built, and what is being done to it."""
+    """The database's own index of it: its definition, and the progress of its build."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Strays, counted; ``removed`` says whether they are gone now. Units: rows."""
+    """Orphaned vectors, counted; ``removed`` tells whether they were deleted. Units: rows."""
 
     owner_gone: int
     owner_out_of_use: int
@@ -281,7 +281,7 @@ def _drop_some(uow: UnitOfWork, space: EmbeddingSpace) -> int:
 
 
 def sweep(engine: Engine, *, dry_run: bool) -> Sweep:
-    """Find vectors of records that are gone or out of use, or of unknown spaces, and spaces without any; remove them.
+    """Find vectors of deleted or inactive records or of unknown spaces, and spaces without any; remove them.
 
     With ``dry_run`` they are counted only.
     """
@@ -297,7 +297,7 @@ def sweep(engine: Engine, *, dry_run: bool) -> Sweep:
 
 
 def _pages(engine: Engine, statement: str, dry_run: bool) -> Any:
-    """Yield pages of strays, removing each as it is found: what was looked at and what goes are one transaction."""
+    """Yield pages of orphaned vectors, each deleted in the transaction that finds it."""
     last = -1
 
     def work(uow: UnitOfWork) -> list[Any]:
@@ -342,7 +342,7 @@ def _empty_spaces(engine: Engine, dry_run: bool) -> tuple[str, ...]:
     return tuple(space.name for space in found)
 
 
-# --- making derived state anew -----------------------------------------------------------------------
+# --- rebuilding derived data -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,10 +362,10 @@ class Rebuilt:
 def rebuild_search(
     engine: Engine, verify: Callable[[], Sequence[str]], progress: Progress, *, full_text: bool
 ) -> Rebuilt:
-    """Make anew whatever search is answered from, and verify it; ``progress`` hears of each stage as it begins.
+    """Rebuild everything that search reads, and verify it; ``progress`` is called as each stage begins.
 
-    Strays are removed; vectors of texts that have changed since are dropped, and what lacks a vector gets one; the
-    store's own full text, where there is one, is written anew; memory and its words are read anew.
+    Orphaned vectors are removed; vectors of changed texts are dropped, and missing ones are made; the store's own full
+    text, where there is one, is rewritten; memory and its keyword index are reloaded.
 
     Raises: LlmError kinds of an outage.
     """
@@ -408,7 +408,7 @@ def _vectors(engine: Engine) -> int:
 
 
 def _drop_outdated(engine: Engine, space_id: bytes) -> int:
-    """Drop the vectors of records that say something else by now; return of how many records."""
+    """Drop the vectors of records whose text has changed; return the number of records."""
     dropped = 0
     for kind in kinds_embedded(engine):
         last = -1

@@ -92,9 +92,9 @@ def _compiled(code: CompiledCode | None) -> dict[str, Any] | None:
 
 
 def _visible_records(engine: Engine, records: dict[str, int], principal: Principal) -> dict[str, int]:
-    """Return how many records there are of the kinds that everybody may see, and of others those in sight.
+    """Return the number of records of public kinds, and of visible records of the others.
 
-    What hangs on records, such as vectors, links and events, would tell of hidden ones, and is left out.
+    Dependent rows, such as vectors, links and events, would reveal hidden records, and are left out.
     """
     by_name = engine.store.catalog.by_name
     out = {name: count for name, count in records.items() if _tells_of_no_other(by_name[name])}
@@ -107,7 +107,7 @@ def _visible_records(engine: Engine, records: dict[str, int], principal: Princip
 
 
 def _tells_of_no_other(relation: Relation) -> bool:
-    """Return whether records are of somebody's own, seen by all, and hang on no others."""
+    """Return whether records are independent, visible to all, and depend on no others."""
     erase = relation.erase
     is_public = relation.exported is not None and relation.readers is None
     return is_public and erase is not None and not erase.hangs_on and erase.cache is None

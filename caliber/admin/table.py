@@ -55,7 +55,7 @@ def _bound(column: Column, value: Any) -> Any:
 
 
 def check_insert(uow: UnitOfWork, entity: Any) -> None:
-    """Raise ConstraintViolation for a row that breaks what relations alone cannot say (C-041, C-042, C-344)."""
+    """Raise ConstraintViolation for a row that breaks a rule beyond the relation's columns (C-041, C-042, C-344)."""
     if isinstance(entity, Artifact | Turn):
         scope: Scope = uow.get(SCOPE, entity.scope_id.bytes)
         if scope.trajectory_id != entity.trajectory_id:
@@ -68,7 +68,7 @@ def check_insert(uow: UnitOfWork, entity: Any) -> None:
 
 
 def check_embedding(uow: UnitOfWork, entity: Any) -> None:
-    """Refuse a vector that memory cannot hold: of what has none, of no space, or not as its space has them.
+    """Refuse a vector that memory cannot hold: of a kind without vectors, of no space, or of other dimensions.
 
     Raises: InvalidValue, NotFound, DimensionMismatch, InvalidVector
     """
@@ -199,7 +199,7 @@ class TableReader:
 
 
 def table_of(engine: Engine, relation: Relation) -> TableReader:
-    """Return the table of a relation: a ``Table``, or one with calls of its own."""
+    """Return the table of a relation: a ``Table``, or a subclass with additional methods."""
     return TableReader._by_relation.get(relation.name, Table)(engine, relation)
 
 
@@ -225,7 +225,7 @@ class Table(TableReader):
         uow.insert(self._relation, entity)
 
     def _encodable(self, entity: Any) -> tuple[Any, ...]:
-        """Return the row of an entity. Raises: DTypeError, InvalidValue for what no database holds."""
+        """Return the row of an entity. Raises: DTypeError, InvalidValue for a value that no database holds."""
         try:
             row = self._plans.codec.encode(entity)
         except (AttributeError, TypeError, ValueError, KeyError, OverflowError, RecursionError) as error:
@@ -303,7 +303,7 @@ class Table(TableReader):
             raise ConstraintViolation(constraint=wrong.column, reason=f"it is {reason_of(self._relation, wrong)}")
 
     def delete(self, *key: Any, deadline_ms: int | None = None) -> bool:
-        """Delete a row and what is owned by it, keeping their content for replay; return whether it was there."""
+        """Delete a row and the rows that it owns, keeping their content for replay; return whether it existed."""
         bound = self._key(key)
 
         def work(uow: UnitOfWork) -> bool:

@@ -117,7 +117,7 @@ class _Similar(Table):
     """A relation whose records have vectors."""
 
     def search_similar(self, embedding: Any, limit: int, min_similarity: float = 0.0) -> list[tuple[uuid.UUID, float]]:
-        """Return (id, similarity) of the most similar records in use, best first, ties by id (C-336, C-342).
+        """Return (id, similarity) of the most similar active records, best first, ties by id (C-336, C-342).
 
         Raises: InvalidValue, DimensionMismatch, ProviderNotConfigured.
         """
@@ -148,7 +148,7 @@ class ArtifactTable(_Similar, of=ARTIFACT):
     def get_by_hash(
         self, trajectory_id: Any, content_hash: bytes, *, deadline_ms: int | None = None
     ) -> Artifact | None:
-        """Return the artifact of this content that is in use in a trajectory, or None (C-331)."""
+        """Return the active artifact of this content in a trajectory, or None (C-331)."""
         found: list[Artifact] = self._list("list_by_hash", trajectory_id, content_hash, deadline_ms=deadline_ms)
         now = from_us(self._engine.clock.now_us())
         return next((artifact for artifact in found if is_valid(ARTIFACT, artifact, now)), None)
@@ -161,14 +161,14 @@ class ArtifactTable(_Similar, of=ARTIFACT):
         limit: int | None = None,
         deadline_ms: int | None = None,
     ) -> list[Artifact]:
-        """Return a trajectory's artifacts, without those that were superseded unless asked (C-334)."""
+        """Return a trajectory's artifacts, without superseded ones by default (C-334)."""
         found: list[Artifact] = self._list("list_by_trajectory", trajectory_id, deadline_ms=deadline_ms)
         every = arguments.as_flag(include_superseded, "include_superseded")
         kept = [artifact for artifact in found if every or artifact.superseded_by is None]
         return kept if limit is None else kept[: arguments.as_whole(limit, "limit")]
 
     def count_by_trajectory(self, trajectory_id: Any, *, deadline_ms: int | None = None) -> int:
-        """Return how many artifacts a trajectory has, whatever became of them (C-337)."""
+        """Return the number of a trajectory's artifacts, inactive ones included (C-337)."""
         return self._count("list_by_trajectory", trajectory_id, deadline_ms=deadline_ms)
 
 
@@ -229,7 +229,7 @@ class EmbeddingCacheTable(Table, of=EMBEDDING_CACHE):
         uow.upsert(self._relation, entity)  # C-360
 
     def delete_older_than(self, age_ms: int, *, deadline_ms: int | None = None) -> int:
-        """Delete what was cached longer ago than ``age_ms``; return how many vectors (C-361)."""
+        """Delete vectors that were cached longer ago than ``age_ms``; return their number (C-361)."""
         arguments.as_whole(age_ms, "age_ms")
         with bounded(deadline_ms):
             return self._engine.write(lambda uow: uow.execute("embedding_cache.prune", uow.now_us - age_ms * 1_000))
@@ -263,7 +263,7 @@ class Tables:
 
     @property
     def embedding_spaces(self) -> SpaceTable:
-        """The embedding spaces: what each holds, filling that of the configured model, dropping one."""
+        """The embedding spaces: report their content, fill that of the configured model, drop one."""
         return SpaceTable(self._engine, EMBEDDING_SPACE)
 
     def bulk_load(

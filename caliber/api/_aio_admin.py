@@ -90,14 +90,11 @@ class AsyncAdmin(AsyncFace, of=Admin):
         return await self._run(self._sync.resume_forgetting, wait_ms=wait_ms, deadline_ms=deadline_ms)
 
     async def sweep(self, *, dry_run: bool = False, deadline_ms: int | None = None) -> Sweep:
-        """Remove vectors that belong to nobody, and spaces without any; with ``dry_run`` only count them.
-
-        See ``Admin.sweep``.
-        """
+        """Remove orphaned vectors, and spaces without any; with ``dry_run`` only count them. See ``Admin.sweep``."""
         return await self._run(self._sync.sweep, dry_run=dry_run, deadline_ms=deadline_ms)
 
     async def rebuild_search(self, *, full_text: bool = True, progress: Progress | None = None) -> Rebuilt:
-        """Make anew whatever search is answered from, and verify it; ``progress`` hears of each stage as it begins.
+        """Rebuild everything that search reads, and verify it; ``progress`` is called as each stage begins.
 
         See ``Admin.rebuild_search``.
         """
@@ -131,7 +128,7 @@ class AsyncAdmin(AsyncFace, of=Admin):
         return await self._run(self._sync.check, progress=progress)
 
     async def create_views(self) -> list[str]:
-        """Make the views for people anew, under the names of the sources; no code reads them.
+        """Recreate the views for people, under the names of the sources; no code reads them.
 
         See ``Admin.create_views``.
         """
@@ -163,7 +160,7 @@ class AsyncTables(AsyncFace, of=Tables):
 
     @property
     def embedding_spaces(self) -> AsyncSpaceTable:
-        """The embedding spaces: what each holds, filling that of the configured model, dropping one.
+        """The embedding spaces: report their content, fill that of the configured model, drop one.
 
         See ``Tables.embedding_spaces``.
         """
@@ -256,7 +253,7 @@ class AsyncTable(AsyncTableReader, of=Table):
         )
 
     async def delete(self, *key: Any, deadline_ms: int | None = None) -> bool:
-        """Delete a row and what is owned by it, keeping their content for replay; return whether it was there.
+        """Delete a row and the rows that it owns, keeping their content for replay; return whether it existed.
 
         See ``Table.delete``.
         """
@@ -394,7 +391,7 @@ class AsyncEmbeddingCacheTable(AsyncTable, of=EmbeddingCacheTable):
     _sync: EmbeddingCacheTable
 
     async def delete_older_than(self, age_ms: int, *, deadline_ms: int | None = None) -> int:
-        """Delete what was cached longer ago than ``age_ms``; return how many vectors (C-361).
+        """Delete vectors that were cached longer ago than ``age_ms``; return their number (C-361).
 
         See ``EmbeddingCacheTable.delete_older_than``.
         """
@@ -409,7 +406,7 @@ class AsyncArtifactTable(AsyncTable, of=ArtifactTable):
     async def get_by_hash(
         self, trajectory_id: Any, content_hash: bytes, *, deadline_ms: int | None = None
     ) -> Artifact | None:
-        """Return the artifact of this content that is in use in a trajectory, or None (C-331).
+        """Return the active artifact of this content in a trajectory, or None (C-331).
 
         See ``ArtifactTable.get_by_hash``.
         """
@@ -423,7 +420,7 @@ class AsyncArtifactTable(AsyncTable, of=ArtifactTable):
         limit: int | None = None,
         deadline_ms: int | None = None,
     ) -> list[Artifact]:
-        """Return a trajectory's artifacts, without those that were superseded unless asked (C-334).
+        """Return a trajectory's artifacts, without superseded ones by default (C-334).
 
         See ``ArtifactTable.list_by_trajectory``.
         """
@@ -436,7 +433,7 @@ class AsyncArtifactTable(AsyncTable, of=ArtifactTable):
         )
 
     async def count_by_trajectory(self, trajectory_id: Any, *, deadline_ms: int | None = None) -> int:
-        """Return how many artifacts a trajectory has, whatever became of them (C-337).
+        """Return the number of a trajectory's artifacts, inactive ones included (C-337).
 
         See ``ArtifactTable.count_by_trajectory``.
         """
@@ -445,7 +442,7 @@ class AsyncArtifactTable(AsyncTable, of=ArtifactTable):
     async def search_similar(
         self, embedding: Any, limit: int, min_similarity: float = 0.0
     ) -> list[tuple[uuid.UUID, float]]:
-        """Return (id, similarity) of the most similar records in use, best first, ties by id (C-336, C-342).
+        """Return (id, similarity) of the most similar active records, best first, ties by id (C-336, C-342).
 
         See ``ArtifactTable.search_similar``.
         """
@@ -464,7 +461,7 @@ class AsyncNoteTable(AsyncTable, of=NoteTable):
     async def search_similar(
         self, embedding: Any, limit: int, min_similarity: float = 0.0
     ) -> list[tuple[uuid.UUID, float]]:
-        """Return (id, similarity) of the most similar records in use, best first, ties by id (C-336, C-342).
+        """Return (id, similarity) of the most similar active records, best first, ties by id (C-336, C-342).
 
         See ``NoteTable.search_similar``.
         """

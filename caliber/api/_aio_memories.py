@@ -192,7 +192,7 @@ class AsyncRecords(AsyncRecordReader, of=Records):
         deadline_ms: int | None = None,
         **fields: Any,
     ) -> Any:
-        """Change fields of a record and return it as stored; what it said is kept for replay.
+        """Change fields of a record and return it as stored; the old content is kept for replay.
 
         See ``Records.update``.
         """
@@ -219,7 +219,7 @@ class AsyncRecords(AsyncRecordReader, of=Records):
         guard: LockToken | None = None,
         deadline_ms: int | None = None,
     ) -> None:
-        """Delete a record and those that belong to it, keeping what they said for replay. See ``Records.delete``."""
+        """Delete a record and those that belong to it, keeping their content for replay. See ``Records.delete``."""
         await self._run(self._sync.delete, id, version=version, guard=guard, deadline_ms=deadline_ms)
 
     @property

@@ -42,7 +42,7 @@ class AsyncTaskMethods(AsyncFace, of=TaskMethods):
         return await self._run(self._sync.start_session, initiator=initiator, deadline_ms=deadline_ms)
 
     async def end_session(self, session_id: Id, *, deadline_ms: int | None = None) -> Session:
-        """End a session and retire what lived only as long as it; ending it again changes nothing.
+        """End a session and retire records that end with it; ending it again changes nothing.
 
         See ``Caliber.end_session``.
         """
@@ -96,7 +96,7 @@ class AsyncTaskMethods(AsyncFace, of=TaskMethods):
         return await self._run(self._sync.suspend_trajectory, trajectory_id, deadline_ms=deadline_ms)
 
     async def resume_trajectory(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> Trajectory:
-        """Go on with a paused task. See ``Caliber.resume_trajectory``."""
+        """Resume a paused task. See ``Caliber.resume_trajectory``."""
         return await self._run(self._sync.resume_trajectory, trajectory_id, deadline_ms=deadline_ms)
 
     async def open_scope(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> Scope:
@@ -182,7 +182,7 @@ class AsyncTaskMethods(AsyncFace, of=TaskMethods):
         guard: LockToken | None = None,
         deadline_ms: int | None = None,
     ) -> Artifact:
-        """Keep a typed output; equal content of one type and label is kept once a trajectory, whoever comes first.
+        """Store a typed output; equal content of one type and label is stored once per trajectory.
 
         See ``Caliber.create_artifact``.
         """
@@ -204,7 +204,7 @@ class AsyncTaskMethods(AsyncFace, of=TaskMethods):
         )
 
     async def consolidate_notes(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> list[Note]:
-        """Draw knowledge from a trajectory and merge it into what is known about the same things.
+        """Draw knowledge from a trajectory and merge it into existing notes about the same things.
 
         See ``Caliber.consolidate_notes``.
         """

@@ -46,7 +46,7 @@ class Outcome:
         return not self.erased and not self.redacted
 
     def add(self, other: Outcome) -> None:
-        """Count what a later walk did besides."""
+        """Add the counts of a later walk."""
         self.erased += other.erased
         self.redacted += other.redacted
         self.windows_closed += other.windows_closed
@@ -54,7 +54,7 @@ class Outcome:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Everything that was counted, by what it is."""
+        """All counts, by what they count."""
         out = {f"erased {name}": count for name, count in sorted(self.erased.items())}
         out |= {f"redacted {name}": count for name, count in sorted(self.redacted.items())}
         return out | {"windows closed": self.windows_closed}
@@ -75,7 +75,7 @@ class Walk:
         self._uow = uow
         self._row: tuple[Any, ...] = ()
         self._now = self._row
-        """The row that is being looked at: as it was read, and as this transaction has it by now."""
+        """The present row: as it was read, and as this transaction has changed it."""
         self._wanted = wanted
         self._subject = wanted.subject
         self._redactor = Redactor(wanted.subject, estimator)
@@ -93,7 +93,7 @@ class Walk:
         """Of relations that others are made from: the values of rows that went, in the columns that others name."""
 
     def _turn_of(self, relation: Relation) -> int:
-        """Return when a relation has its turn: owners, what is made of them, what hangs on them, copies, caches."""
+        """Return the order of a relation: owners, derived records, dependent records, copies, caches."""
         erase = _trait(relation)
         if erase.cache is not None:
             return 4
@@ -106,9 +106,9 @@ class Walk:
         )
 
     def run(self) -> Outcome:
-        """Erase and redact everything that is wanted.
+        """Erase and redact all data of the subject.
 
-        Raises: AmbiguousSubject when what names the subject names others too.
+        Raises: AmbiguousSubject when the names of the subject also name others.
         """
         self._uow.discard_history()
         for relation in self._relations:
@@ -124,14 +124,14 @@ class Walk:
         return self.outcome
 
     def _refuse_declared(self, relation: Relation, reason: str) -> None:
-        """Refuse what is a word of a declaration: it is no record's, and stands in records of everybody."""
+        """Refuse a word of a declaration: it belongs to no record, and occurs in everybody's."""
         for entity in self._each(relation):
             if self._redactor.without(relation, entity) is not entity:
                 key = getattr(entity, relation.key[0])
                 raise AmbiguousSubject(reason=reason.format(key=key), key=key)
 
     def _refuse_shared(self, relation: Relation, erase: Erase) -> None:
-        """Refuse a name of several kinds of things, and one that stands in most of the records."""
+        """Refuse a name of several kinds of things, and one that occurs in most records."""
         kinds: dict[str, set[str]] = {}
         records = naming = 0
         texts = [name for name in relation.content_columns if relation.column(name).type is ColumnType.TEXT]
@@ -195,7 +195,7 @@ class Walk:
                     yield codec.decode(self._now)
 
     def _going(self, relation: Relation, erase: Erase) -> Callable[[], bool]:
-        """Return a function that tells whether the present record goes."""
+        """Return a function that returns whether the present record is deleted."""
         place = codec_of(relation).index
         ids, gone, went, named = self._subject.ids, self._gone, self._is_of_gone, self._subject.named
         needed = [place(each.name) for each in relation.columns if each.type is ColumnType.UUID and not each.nullable]
@@ -224,7 +224,7 @@ class Walk:
         return tuple(self._now[place(name)] for name in made.columns) in self._went[made.relation, made.target]
 
     def _erase(self, relation: Relation, entity: Any) -> None:
-        """Delete the record that is being looked at, and what is owned by it."""
+        """Delete the present record, and the records that it owns."""
         self._uow.track(relation, self._row)
         self._uow.delete(relation, entity)
         if not relation.mirrored:
@@ -249,7 +249,7 @@ class Walk:
         self._remember(relation, row)
 
     def _remember(self, relation: Relation, row: tuple[Any, ...]) -> None:
-        """Keep what others know a row by that went: those made from it, and other versions of its record."""
+        """Record the keys of a deleted row by which others refer to it: derived records, and versions of its record."""
         codec = codec_of(relation)
         for (name, target), values in self._went.items():
             if name == relation.name:
@@ -278,13 +278,13 @@ class Walk:
             self._touched.add((relation.name, self._row[0]))
 
     def _has_twin(self, relation: Relation, entity: Any, changed: Any) -> bool:
-        """Return whether another record says by now what must be said once only."""
+        """Return whether the changed row would duplicate another record's unique value."""
         if changed is entity:
             return False
         return self._uow.has_twin(relation, self._now, codec_of(relation).encode(changed, self._row[0]))
 
     def _lost_records(self) -> frozenset[str]:
-        """Return the ids of records that went or were redacted: copies of what they said are elsewhere."""
+        """Return the ids of deleted or redacted records: copies of their content are elsewhere."""
         touched = (
             change.row[change.relation.index(change.relation.key[0]) + 1]
             for change in self._uow.changes

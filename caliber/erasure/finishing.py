@@ -10,10 +10,10 @@ from caliber.jobs.queue import JobQueue
 
 
 def open_erasures(engine: Engine) -> None:
-    """Have this process finish erasures that others left, and record those that are there."""
+    """Let this process finish erasures that others abandoned, and enqueue jobs for existing ones."""
 
     def run(claim: Claim) -> int:
-        from caliber.erasure.service import run_left  # only a process that erases loads what that takes
+        from caliber.erasure.service import run_left  # imported only by a process that erases
 
         return run_left(engine, claim)
 

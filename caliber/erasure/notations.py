@@ -50,7 +50,7 @@ _LETTERS: Final = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f", "v": "
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One reading of a text. ``starts`` and ``ends`` are where each of its characters stands in the text itself."""
+    """One decoded form of a text. ``starts`` and ``ends`` map its characters to positions in the original text."""
 
     text: str
     starts: Sequence[int]
@@ -58,7 +58,7 @@ class Reading:
 
 
 def readings(text: str) -> Iterator[Reading]:
-    """Yield a text as it is, then with one layer of escapes undone after the other, until there is none left."""
+    """Yield a text as it is, then with one layer of escapes after the other removed, until none is left."""
     reading = Reading(text, range(len(text)), range(1, len(text) + 1))
     yield reading
     for _ in range(ROUNDS):
@@ -93,7 +93,7 @@ def _unescaped(found: re.Match[str]) -> str:
     raw = found[0]
     if kind == "entity":
         return html.unescape(raw)
-    if kind == "tag":  # it may be none, or hold a name in an address: what is inside it is undone first
+    if kind == "tag":  # it may be none, or hold a name in an address: its content is decoded first
         inner = _INSIDE.sub(_unescaped, raw[1:-1])
         return " " if inner == raw[1:-1] else f"<{inner}>"
     if kind == "letter":

@@ -41,7 +41,7 @@ def said(layout: Layout, value: Any) -> Iterable[str | bytes]:
 
 
 def without(layout: Layout, value: Any, lost: Lost) -> tuple[Any, bool]:
-    """Return packed content without what is lost, the same if nothing is; and whether it can be replayed no longer.
+    """Return packed content without the lost data, unchanged if there is none; and whether it can still be replayed.
 
     Raises: StorageError when it is damaged.
     """
@@ -82,7 +82,7 @@ def _json_of(raw: bytes) -> Any:
 
 
 def _json_again(raw: bytes, value: Any) -> bytes:
-    """Return a JSON value packed as ``raw`` is; ``raw`` itself where that says the same."""
+    """Return a JSON value packed like ``raw``; ``raw`` itself if the value is equal."""
     if value == _json_of(raw):
         return raw
     text = dump_json(value).encode()

@@ -78,7 +78,7 @@ class Proof:
         self.places.append(Searched(name, kind, size, found))
 
     def _values(self, store: Store, relation: Relation) -> Iterator[str | bytes]:
-        """Yield what a relation's records say, and take note of the digests that they have a right to."""
+        """Yield the texts of a relation's records, and record the digests that legitimately remain."""
         codec = codec_of(relation)
         packed = {
             codec.index(each.name): each.redaction for each in relation.columns if isinstance(each.redaction, Packed)
@@ -137,7 +137,7 @@ class Proof:
         return found, size
 
     def _in_piece(self, piece: bytes, known: int, digests: Heads | None) -> int:
-        """Count what ends beyond the first ``known`` bytes, which were read before."""
+        """Count the matches that end after the first ``known`` bytes, which were read before."""
         plain = piece.lower()
         ends: set[int] = set()
         for at in _starts(plain, self._heads):
@@ -174,7 +174,7 @@ def heads_of(needles: Iterable[bytes]) -> Heads | None:
 
 
 def _together(values: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield many small values as fewer large pieces, with what no name has between them."""
+    """Yield many small values as fewer large pieces, separated by bytes that no name contains."""
     waiting: list[bytes] = []
     size = 0
     for value in values:

@@ -46,7 +46,7 @@ class Redactor:
                 if changed != value:
                     changes[column.name] = changed
                     self.closed += closed
-                    if closed and how.digest is not None:  # that of a whole text tells whether it was a given one
+                    if closed and how.digest is not None:  # a digest of a whole text confirms a guess of it
                         changes[how.digest] = bytes(relation.column(how.digest).length or 0)
             else:
                 changed = self._value(column, value)
@@ -55,7 +55,7 @@ class Redactor:
         return self.changed(relation, entity, changes) if changes else entity
 
     def changed(self, relation: Relation, entity: Any, changes: dict[str, Any]) -> Any:
-        """Return an entity with changed columns, and what follows from them."""
+        """Return an entity with changed columns, and its derived columns."""
         for column in relation.columns:
             if column.redaction is Redaction.EMPTIED:
                 changes[column.name] = None
@@ -64,7 +64,7 @@ class Redactor:
                 if any(not changes.keys().isdisjoint(columns) for columns in with_it):
                     # Two authors may have used one key, and have one name from now on.
                     changes[column.name] = _new_key()
-        # Hashes of what was erased would tell whether it was a given text.
+        # Hashes of erased content would confirm a guess of it.
         return completed(relation, dataclasses.replace(entity, **changes), self._estimator, changes.keys())
 
     def _mentioned_in(self, how: Packed, value: Any) -> bool:
@@ -104,7 +104,7 @@ class Redactor:
 
 @functools.lru_cache(maxsize=512)
 def _redacted(relation: Relation) -> tuple[Column, ...]:
-    """Return the columns that may name a subject: derived ones follow, a key is what the record is known by."""
+    """Return the columns that may name a subject: derived columns follow from others, a key identifies the record."""
     passed = {*relation.key, *relation.rule_of}
     nothing = (Redaction.NOTHING, Redaction.DIGEST, Redaction.EMPTIED)
     return tuple(each for each in relation.columns if each.name not in passed and each.redaction not in nothing)

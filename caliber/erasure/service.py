@@ -41,7 +41,7 @@ from caliber.storage.write import event_log
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 _ROUNDS: Final = 3
-"""Times that what others wrote meanwhile (a vector, a window in a queue) is looked for and erased too."""
+"""How often data that others wrote meanwhile (a vector, a window in a queue) is searched for and erased too."""
 _WAIT_MS: Final = 10_000
 _BEHIND_MS: Final = 1_000
 """The longest wait for another user of the store when a job finishes an erasure; its next time is later."""
@@ -192,7 +192,7 @@ class Forgetting:
         return self._engine.write(work)
 
     def _again(self, wanted: Wanted, erasure_id: uuid.UUID) -> Outcome:
-        """Erase what others wrote meanwhile."""
+        """Erase data that others wrote meanwhile."""
 
         def work(uow: UnitOfWork) -> Outcome:
             outcome = self._walk(uow, wanted)
@@ -222,9 +222,9 @@ class Forgetting:
 
 
 def finish_erasures(engine: Engine, wait_ms: int, *, log_too: bool) -> list[ForgetReport]:
-    """Do what is left of erasures whose process ended in between, whomever they were about.
+    """Finish the erasures of dead processes, without knowing their subjects.
 
-    What is to be done to the log of a server is done for whoever asks for it (``log_too``), not by upkeep.
+    The log of a server is overwritten only on request (``log_too``), not by maintenance.
     """
     unfinished = unfinished_erasures(engine)
     if not log_too:
@@ -284,7 +284,7 @@ def leave(engine: Engine, claim: Claim) -> int:
 
 
 def mark_rewritten(engine: Engine, erasure_id: uuid.UUID) -> None:
-    """Take note that the store's own files are done: who goes on need not rewrite them once more."""
+    """Record that the store's own files are rewritten: another process need not repeat it."""
 
     def work(uow: UnitOfWork) -> None:
         erasure: Erasure = uow.get(ERASURE, erasure_id.bytes)

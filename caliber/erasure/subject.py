@@ -62,7 +62,7 @@ _OWN_WORDS: Final = frozenset(
     if isinstance(kind, type) and issubclass(kind, StrEnum)
     for member in kind
 )
-"""Words of the model itself, which stand in every store."""
+"""Words of the model itself, which occur in every store."""
 
 
 def folded(text: str) -> str:
@@ -71,7 +71,7 @@ def folded(text: str) -> str:
 
 
 def _pieces(text: str) -> Iterator[tuple[str, int, int]]:
-    """Yield what each character, with the marks that belong to it, is compared as, and where it stands."""
+    """Yield the normalized form of each character, with its combining marks, and its position."""
     at, size = 0, len(text)
     while at < size:
         end = at + 1
@@ -104,7 +104,7 @@ def _pattern(text: str) -> str:
 
 
 def _spellings(text: str) -> set[str]:
-    """Return a text as other notations spell it; what it is in none of them is itself."""
+    """Return a text as other notations spell it, without the text itself."""
     escaped = json.dumps(text)[1:-1]
     out = {text, escaped, json.dumps(escaped)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1], html.escape(text)}
     out.add("+".join(text.split()))
@@ -117,9 +117,9 @@ def _spellings(text: str) -> set[str]:
 
 
 class Subject:
-    """The subject to forget. ``ids`` are looked for in columns and texts, ``texts`` in all content.
+    """The subject to forget. ``ids`` are searched in columns and texts, ``texts`` in all content.
 
-    Raises: RequiredFieldMissing for nobody at all; AmbiguousSubject for texts that say too little; DTypeError.
+    Raises: RequiredFieldMissing for an empty subject; AmbiguousSubject for texts that are too general; DTypeError.
     """
 
     def __init__(self, ids: Sequence[uuid.UUID] = (), texts: Sequence[str] = ()) -> None:
@@ -158,7 +158,7 @@ class Subject:
             plain = text.lower()
         else:
             plain = folded(text)
-        # Most texts name nobody, and looking for a plain word is ten times as quick.
+        # Most texts contain no name, and searching for a plain word is ten times as fast.
         return any(word in plain for word in self._first_words) and self._pattern.search(plain) is not None
 
     def named(self, text: str) -> bool:
@@ -179,7 +179,7 @@ class Subject:
         return "".join([*out, text[last:]])
 
     def _spans(self, reading: Reading) -> Iterator[tuple[int, int]]:
-        """Yield where names of a reading stand in the text itself."""
+        """Yield the positions, in the text itself, of names found in a decoded form."""
         starts: list[int] = []
         ends: list[int] = []
         plain: list[str] = []
@@ -194,7 +194,7 @@ class Subject:
 
     @cached_property
     def byte_forms(self) -> dict[str, tuple[bytes, ...]]:
-        """The subject as bytes by encoding, lower-case in ASCII: what is compared must be lowered too."""
+        """The subject as bytes by encoding, lower-case in ASCII: the compared bytes must be lowered too."""
         texts = {*self.texts, *self.spellings}
         for text in self.texts:
             texts |= {text.lower(), text.upper(), text.title(), text.casefold(), text.swapcase()}
@@ -219,7 +219,7 @@ class Subject:
         return self.without_in(raw) != raw
 
     def without_in(self, raw: bytes) -> bytes:
-        """Return content with ``MARK`` in the place of each name, in the encoding that it stands in."""
+        """Return content with ``MARK`` in place of each name, in the encoding of the name."""
         left = self._bytes_patterns
         try:
             text = raw.decode("utf-8")
@@ -229,7 +229,7 @@ class Subject:
             raw = self.without(text).encode("utf-8")
             if "\0" not in text:
                 return raw
-            # What is UTF-16 may look like this: only so it stands in between zeros.
+            # Bytes of UTF-16 may look like this, but then they are between zeros.
             left = {encoding: pattern for encoding, pattern in left.items() if encoding.startswith("utf-16")}
         for encoding, pattern in left.items():
             raw = pattern.sub(MARK.encode(encoding), raw)
@@ -247,10 +247,10 @@ def _encodable(text: str, encoding: str) -> bool:
 
 
 def _checked(text: object) -> str:
-    """Return a text that is clear enough to be looked for."""
+    """Return a text that is specific enough to search for."""
     if not isinstance(text, str):
         raise DTypeError(field="texts", expected="str", got=type(text).__name__)
-    # A mark at the beginning would belong to whatever stands before the name.
+    # A combining mark at the beginning would belong to the character before the name.
     while text and (text[0].isspace() or unicodedata.combining(text[0])):
         text = text[1:]
     plain = " ".join(folded(text).split())

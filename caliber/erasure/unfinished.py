@@ -13,9 +13,9 @@ from caliber.search.opening import SearchEngine
 from caliber.storage.compile.codec import codec_of
 
 ERASURE_JOB: Final = "erasure.finish"
-"""The kind of the jobs that rid files of what was erased."""
+"""The kind of the jobs that remove erased bytes from the files."""
 LOG_TO_SCRUB: Final = "log to scrub"
-"""Among the counts of an erasure: it was asked for the log of the server too."""
+"""Count of an erasure whose request included the log of the server."""
 REWRITTEN: Final = "files rewritten"
 """Among them as well: the files of the store are done, and only the log is left."""
 
@@ -40,13 +40,13 @@ def report_unfinished(engine: Engine) -> None:
 
 
 def drop_from_memory(engine: Engine) -> None:
-    """Read memory anew and empty what was made of texts: rows that are gone stay in it otherwise, for older readers."""
+    """Reload memory and clear caches of texts: deleted rows would otherwise stay for older readers."""
     engine.memory.reload()
     forget_words(engine)
 
 
 def forget_words(engine: Engine) -> None:
-    """Empty what this process made of texts: words and their stems, filters, vectors of questions and contents."""
+    """Clear this process's caches of texts: words and stems, filters, vectors of queries and contents."""
     engine.part(SearchEngine).forget_words()
     embedder = engine.part(Embeddings).embedder
     for target in () if embedder is None else embedder.targets:

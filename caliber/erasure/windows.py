@@ -31,7 +31,7 @@ class Forgotten:
 
 
 def without(raw: bytes, forgotten: Forgotten) -> tuple[bytes, bool] | None:
-    """Return a record without what was forgotten, and whether it can no longer be replayed; None if nothing changes.
+    """Return a window's record without erased data, and whether it can still be replayed; None if nothing changes.
 
     Raises: StorageError for a record that cannot be read.
     """
@@ -71,7 +71,7 @@ def _places(record: Record, forgotten: Forgotten) -> set[int]:
 
 
 def _rest(rest: bytes, record: Record, places: set[int], ids: frozenset[bytes]) -> bytes:
-    """Return the columns and what follows them: ids by planes, then digests, both of what was included."""
+    """Return the columns and the data after them: ids by planes, then digests, both of included records."""
     kept = list(record.ids)
     size = len(kept)
     columns = rest[: len(rest) - size * (16 + HASH_BYTES)]

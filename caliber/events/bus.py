@@ -11,7 +11,7 @@ from caliber.storage.waiting import is_of_handler
 
 Subscriber = Callable[[Event], None]
 EventFilter = Callable[[Event], Event | None]
-"""Gives of an event what a subscriber may hear; None of what it may not hear of at all."""
+"""Returns the part of an event that a subscriber may see; None to withhold the event."""
 
 
 class FailureSink(Protocol):
@@ -30,8 +30,8 @@ class _Entry(NamedTuple):
 class EventBus:
     """Delivers events to subscribers in the publishing thread, in order.
 
-    A subscriber that raises does not undo what was committed, nor keep others from hearing: its error goes to the
-    failure sink, which records it.
+    An exception of a subscriber affects neither the commit nor other subscribers: it goes to the failure sink, which
+    records it.
     """
 
     def __init__(self, failed: FailureSink) -> None:
@@ -47,7 +47,7 @@ class EventBus:
         remote: bool = False,
         event_filter: EventFilter | None = None,
     ) -> Callable[[], None]:
-        """Call ``subscriber`` for each event, or each of one type; return what ends the subscription.
+        """Call ``subscriber`` for each event, or each of one type; return a function that ends the subscription.
 
         ``remote`` adds the events of other processes, where the store delivers them. ``event_filter`` None: all.
         """
@@ -62,13 +62,13 @@ class EventBus:
         return unsubscribe
 
     def publish(self, event: Event) -> None:
-        """Tell everyone who asked."""
+        """Deliver an event to every subscriber of its type."""
         for entry in self._subscribers:
             if entry.event_type is None or entry.event_type == event.event_type:
                 self._tell(entry, event)
 
     def publish_from_elsewhere(self, event: Event, *, to_all: bool = True) -> None:
-        """Tell those who asked for other processes' events too; of missed ones, whatever type they asked for.
+        """Deliver a remote event to those who subscribed to them; ``events_missed`` goes to all, whatever their type.
 
         Not ``to_all`` leaves out those whose sight is to be asked.
         """
@@ -80,7 +80,7 @@ class EventBus:
                 self._tell(entry, event)
 
     def _tell(self, entry: _Entry, event: Event) -> None:
-        """Tell one subscriber what it may hear; where that cannot be found out, nothing."""
+        """Deliver the visible part of an event to one subscriber; nothing if that cannot be determined."""
         heard: Event | None = event
         if entry.event_filter is not None:
             try:
@@ -94,7 +94,7 @@ class EventBus:
             self.deliver(entry.subscriber, heard)
 
     def deliver(self, subscriber: Subscriber, event: Event) -> None:
-        """Call one subscriber; what it raises goes to the failure sink."""
+        """Call one subscriber; its exception goes to the failure sink."""
         try:
             subscriber(event)
         except Exception as error:

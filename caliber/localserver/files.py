@@ -67,7 +67,7 @@ def cache_folder(asked: Path | None, who: Account) -> Path:
 
 
 def _made_once(target: Path, make: Callable[[Path], None]) -> Path:
-    """Return ``target``, made by the first who needs it: whole or not at all."""
+    """Return ``target``, created by the first process that needs it: completely or not at all."""
     if target.exists():
         return target
     with locked(target.parent / "lock"):
@@ -147,7 +147,7 @@ def copy_programs(programs: Programs, to: Path) -> None:
 
 
 def run(command: Sequence[str | Path], who: Account) -> None:
-    """Run one of the programs as the user. Raises: Unavailable with what it said."""
+    """Run one of the programs as the user. Raises: Unavailable with its output."""
     words = [str(word) for word in command]
     try:
         done = subprocess.run(  # noqa: S603
@@ -197,7 +197,7 @@ def _initialise(programs: Programs, who: Account, to: Path, options: Sequence[st
     password.write_text(secrets.token_urlsafe(24))
     who.own(password)
     run([programs.path("initdb"), *options, f"--pwfile={password}", "-D", work / "data"], who)
-    # From here on nobody but the owner of the cache can change what servers start from.
+    # From here on only the owner of the cache can change the files that servers start from.
     to.chmod(0o700)
     for entry in ("data", "password"):
         (work / entry).rename(to / entry)
@@ -207,7 +207,7 @@ def _initialise(programs: Programs, who: Account, to: Path, options: Sequence[st
 
 
 def new_cluster(programs: Programs, source: Path, target: Path, who: Account, *, sync: bool) -> None:
-    """Copy the template's cluster to ``target``, which appears when it is whole, as a system of its own."""
+    """Copy the template's cluster to ``target``, which appears when it is complete, with a new system identifier."""
     check_room(target.parent)
     making = target.with_name(target.name + ".new")
     shutil.rmtree(making, ignore_errors=True)
@@ -249,7 +249,7 @@ def _copy_owned(source: Path, target: Path, who: Account) -> None:
 
 
 def _copy_file(source: Path, to: Path) -> None:
-    # Most of a new log is zeros: leaving them out halves what is written.
+    # Most of a new log is zeros: skipping them halves the written bytes.
     size = 0
     descriptor = os.open(to, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with source.open("rb", buffering=0) as read, open(descriptor, "wb", buffering=0) as write:  # noqa: PTH123
@@ -272,7 +272,7 @@ def _crc32c(data: bytes) -> Iterator[int]:
 
 
 def _give_identity(data: Path) -> None:
-    """Give a copied cluster a system identifier of its own: positions in one mean nothing in another.
+    """Give a copied cluster its own system identifier: log positions of another system mean nothing in it.
 
     It is the first field of ``pg_control``, whose checksum stands behind all fields and is found by being right, and
     stands again in the header of each file of the log, which no checksum covers.

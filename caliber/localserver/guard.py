@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"}
-"""The environment of PostgreSQL's programs: nobody's locale, time zone or ``PG…`` variables."""
+"""The environment of PostgreSQL's programs: without a user's locale, time zone or ``PG…`` variables."""
 
 STARTED = ("ready", "standby")
 POLL_S = 0.005
@@ -37,7 +37,7 @@ IPC_RMID = 0
 
 
 class Abandoned(Exception):
-    """Nobody is at the other end any more."""
+    """The other end is closed."""
 
 
 # --- one server's processes --------------------------------------------------------------------------------
@@ -52,7 +52,7 @@ def postmaster_lines(data: Path) -> list[str]:
 
 
 def is_ready(data: Path, pid: int) -> bool:
-    """Return whether the server says that it accepts connections, by the line that ``pg_ctl --wait`` goes by."""
+    """Return whether the server accepts connections, by the line of its pid file that ``pg_ctl --wait`` reads."""
     lines = postmaster_lines(data)
     return len(lines) > 7 and lines[0] == str(pid) and lines[7].strip() in STARTED
 
@@ -105,10 +105,10 @@ def children_of(pid: int) -> list[int]:
 
 
 def kill_tree(pid: int) -> None:
-    """SIGKILL a server and all its processes, and return when they are gone.
+    """SIGKILL a server and all its processes, and return when they have ended.
 
-    The children have to be killed too: a busy backend notices the death of its server only when it is done. The
-    server is stopped first, so that it starts no further ones.
+    The children have to be killed too: a busy backend notices the death of its server only when it is done. The server
+    is stopped first, so that it starts no further ones.
     """
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGSTOP)
@@ -158,7 +158,7 @@ def end_orphan(data: Path, *, keep: bool) -> None:
 
 
 class Guard:
-    """One server at a time, on one data directory, for whoever holds the other end of ``channel``."""
+    """One server at a time, on one data directory, for the process at the other end of ``channel``."""
 
     def __init__(self, channel: socket.socket, order: dict[str, Any]) -> None:
         self.channel = channel
@@ -172,7 +172,7 @@ class Guard:
         self.server: subprocess.Popen[bytes] | None = None
 
     def serve(self) -> None:
-        """Answer until told to close, or until nobody is there to answer."""
+        """Answer requests until told to close, or until the other end is closed."""
         try:
             buffered = b""
             while True:
@@ -258,7 +258,7 @@ class Guard:
         self.reap()
 
     def reap(self) -> None:
-        """End and collect what a server that died by itself has left behind: Linux makes it the guard's."""
+        """Kill and reap the children of a server that died: Linux makes them the guard's."""
         if self.runs():
             return
         for child in children_of(os.getpid()):
@@ -268,7 +268,7 @@ class Guard:
                 os.waitpid(child, 0)
 
     def end(self) -> dict[str, Any]:
-        """Stop the server, in order if its data are kept, and remove what was only for it."""
+        """Stop the server, in order if its data are kept, and remove its temporary files."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         try:
             if self.server is not None and self.runs():
@@ -295,7 +295,7 @@ def main() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _leave)
     if sys.platform == "linux":
-        # What a killed server leaves becomes this process's child, so that it can be found and reaped.
+        # Children of a killed server become this process's, so that they can be found and reaped.
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     with socket.socket(fileno=os.dup(0)) as channel:
         os.set_inheritable(channel.fileno(), False)

@@ -62,7 +62,7 @@ class Account:
 
 
 def own_name() -> str:
-    """Return the name of this process's user. Raises: InvalidValue if the system knows none."""
+    """Return the name of this process's user. Raises: InvalidValue if the system has none."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
@@ -181,7 +181,7 @@ def _lock_file_now(path: Path) -> int | None:
 
 
 def own_folder(path: Path, mode: int) -> Path:
-    """Make a folder that nobody else may write to, or check that it is one. Raises: Unavailable."""
+    """Make a folder that only its owner may write to, or check an existing one. Raises: Unavailable."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         status = path.lstat()
@@ -199,16 +199,16 @@ def own_folder(path: Path, mode: int) -> Path:
 
 
 def spread(folder: Path) -> None:
-    """Ask the file system to put the folders in here far from each other, if it knows how to.
+    """Ask the file system to place the subfolders far from each other, if it can.
 
-    ext4 without a journal does not use again for a while what was just freed, and looks at every such place for every
-    new file. A cluster is a thousand files: where another was just removed, making one took seconds, not a quarter.
+    ext4 without a journal does not reuse recently freed inodes for a while, and examines each of them for every new
+    file. A cluster is a thousand files: after another one was removed, creating one took seconds instead of a quarter.
     """
     if sys.platform != "linux":
         return
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        flags = array.array("i", [0])  # an int, whatever the number of the call says
+        flags = array.array("i", [0])  # an int, whatever the number of the call suggests
         fcntl.ioctl(descriptor, GET_FLAGS, flags)
         if not flags[0] & TOP_FOLDER:
             flags[0] |= TOP_FOLDER
@@ -224,7 +224,7 @@ def spread(folder: Path) -> None:
 
 
 class Place:
-    """The folders of one server, claimed: as long as a lock is held, nobody else touches them."""
+    """The folders of one server, claimed: while its lock is held, no other process touches them."""
 
     def __init__(self, runtime: Path, directory: Path | None) -> None:
         self.runtime = runtime
@@ -239,7 +239,7 @@ class Place:
     @classmethod
     def claim(cls, directory: Path | None, who: Account, timeout_ms: int) -> Place:
         """Make the folders of a new server, after sweeping those of dead ones."""
-        # To be passed through by the server's user, if that is another; to be listed by nobody.
+        # The server's user, if another, may pass through it; nobody may list it.
         mode = 0o711 if who.other else 0o700
         root = own_folder(Path(tempfile.gettempdir()).resolve() / f"caliber-pg-{os.geteuid()}", mode)
         place = cls(root / secrets.token_hex(4), directory)
@@ -280,7 +280,7 @@ class Place:
             directory.chmod(0o711)
         check_open(directory, who, "directory")
         deadline = time.monotonic() + timeout_ms / 1000
-        # Who held it may just be ending: a guard takes a moment to stop its server.
+        # Its owner may just be ending: a guard takes a moment to stop its server.
         while (lock := _lock_file_now(directory / "lock")) is None:
             if time.monotonic() > deadline:
                 raise Unavailable(f"{directory} is in use by another server of this kind", reason="in use")
@@ -317,7 +317,7 @@ def sweep(root: Path) -> None:
 
 
 def _end_server_of(data: Path, *, keep: bool) -> None:
-    # A kept directory may be somebody's again by now, and the server that runs there then is theirs.
+    # A kept directory may be in use again by now, and the server that runs there then belongs to another process.
     lock = _lock_file_now(data.parent / "lock") if keep else None
     if keep and lock is None:
         return

@@ -61,7 +61,7 @@ _live: weakref.WeakSet[LocalServer] = weakref.WeakSet()
 
 
 class LocalServer:
-    """A running PostgreSQL server of one's own; see the module for what it guarantees."""
+    """A running private PostgreSQL server; see the module for its guarantees."""
 
     def __init__(self, place: Place, programs: Programs, who: Account, options: Options) -> None:
         """Not for callers: use ``LocalServer.start``."""
@@ -115,7 +115,7 @@ class LocalServer:
             shutil.rmtree(place.runtime, ignore_errors=True)
             raise cannot_write(place.runtime, error) from error
         finally:
-            # From here on the guard alone holds what others wait for.
+            # From here on the guard alone holds the lock that others wait for.
             place.release()
         try:
             _fill(place, programs, template, who, sync=fsync)
@@ -125,7 +125,7 @@ class LocalServer:
             raise
         return server
 
-    # --- what it is ------------------------------------------------------------------------------------
+    # --- properties --------------------------------------------------------------------------------------
 
     @property
     def dsn(self) -> str:
@@ -185,7 +185,7 @@ class LocalServer:
     def __repr__(self) -> str:
         return f"<LocalServer {self._place.data} {self._state}>"
 
-    # --- what can be done with it ----------------------------------------------------------------------
+    # --- operations --------------------------------------------------------------------------------------
 
     def restart(self, *, settings: Mapping[str, Value] | None = None) -> None:
         """Stop the server if it runs (``fast``), and start it; ``settings`` replace those it had.
@@ -238,7 +238,7 @@ class LocalServer:
             self._ask({"do": "kill"})
 
     def close(self) -> None:
-        """Stop the server and remove what was only for it; a kept directory stays. Again does nothing."""
+        """Stop the server and remove its temporary files; a kept directory stays. Closing twice is harmless."""
         with self._lock:
             if self._state != "open":
                 return
@@ -333,7 +333,7 @@ def _spawn_guard(place: Place, programs: Programs, who: Account) -> tuple[subpro
         "parent": os.getpid(),
     }
     with theirs, place.log.open("ab") as log:
-        # A session of its own: what a terminal sends its processes is not for the server.
+        # A new session: signals of a terminal are not for the server.
         process = subprocess.Popen(  # noqa: S603
             [sys.executable, "-I", "-S", guard.__file__, json.dumps(order)],
             stdin=theirs.fileno(),
@@ -347,7 +347,7 @@ def _spawn_guard(place: Place, programs: Programs, who: Account) -> tuple[subpro
 
 
 def _fill(place: Place, programs: Programs, template: Path, who: Account, *, sync: bool) -> None:
-    """Make the cluster, unless it is there."""
+    """Create the cluster, unless it exists."""
     if place.data.exists():
         files.check_cluster(place.data, template, who)
         return

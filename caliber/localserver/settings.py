@@ -76,7 +76,7 @@ def write_settings(
     sockets: Path,
     port: int,
 ) -> None:
-    """Write what the server is told: its own place, who may connect, and what the caller asked for."""
+    """Write the server's configuration: its own place, access rules, and the caller's settings."""
     state = "on" if options.fsync else "off"
     conf = [
         f"listen_addresses = '{'127.0.0.1' if options.tcp else ''}'",

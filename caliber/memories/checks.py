@@ -22,7 +22,7 @@ from caliber.schema.relation import Column, ColumnType
 from caliber.storage.compile.codec import dump_json
 
 JSON_DEPTH: Final = 64
-"""Deeper values are refused: whoever reads them would run out of stack."""
+"""Deeper values are refused: reading them would exhaust the stack."""
 JSON_BYTES: Final = 1 << 20
 
 _INT64_MAX: Final = 2**63 - 1
@@ -31,7 +31,7 @@ _PLACED: Final = ("trajectory_id", "scope_id", "session_id", "parent_id", "occur
 
 
 def checked(memory: MemoryBinding, given: Mapping[str, Any], *, whole: bool = True, within: str = "") -> dict[str, Any]:
-    """Return values by column. ``whole``: what is required must be there; else these are changes of a record.
+    """Return values by column. ``whole``: required fields must be present; otherwise these are changes of a record.
 
     ``within`` stands before the names of fields in errors.
 
@@ -57,7 +57,7 @@ def checked(memory: MemoryBinding, given: Mapping[str, Any], *, whole: bool = Tr
 
 
 def several(faults: list[InputError]) -> InvalidValue:
-    """Return one error that says everything."""
+    """Return one error that lists all faults."""
     return InvalidValue(field=f"{len(faults)} faults", reason="; ".join(str(fault) for fault in faults))
 
 

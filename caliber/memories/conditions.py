@@ -101,7 +101,7 @@ _CHECKS: Final[Mapping[ColumnType, Callable[[Column, Any, str], Any]]] = {
 
 
 def column_of(memory: MemoryBinding, name: str, field: str) -> Column:
-    """Return the column behind a field. Raises: InvalidValue, with what was probably meant."""
+    """Return the column of a field. Raises: InvalidValue, with a suggestion."""
     column = memory.column(name)
     if column is None:
         raise InvalidValue(field=field, reason=unknown(name, memory.fields))

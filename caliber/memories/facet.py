@@ -44,7 +44,7 @@ class RecordMethods:
             raise InvalidValue(field="name", reason=f"there is no such memory; {hint}")
         if name in BUILT_IN:
             return RecordReader(self._engine, self._principal, self._searching, bound)
-        # Most stores have none, and opening one of them need not load what makes relations of them.
+        # Most stores have none, and opening one of them need not import the module that builds relations.
         from caliber.memories.records import Records
 
         return Records(self._engine, self._principal, self._searching, bound)

@@ -164,7 +164,7 @@ class RecordReader:
         return "is not searched by words"
 
     def _snapshot(self) -> RelationSnapshot | None:
-        """Return the records in memory, or None where the database is asked."""
+        """Return the records in memory, or None where the database answers."""
         whole: ResidentSnapshot = self._engine.snapshot()
         return whole.relations.get(self._relation.name)
 
@@ -237,7 +237,7 @@ def _in_order(
     behind: Behind | None,
     most: int | None,
 ) -> list[int]:
-    """Return the rows that meet a condition, in order, those behind a record, at most so many."""
+    """Return the rows that meet a condition, in order, after a given record, up to a limit."""
     rows = np.flatnonzero(meeting)
     high, low = snapshot.ties()[rows].T
     values, unset = _values(snapshot, order, rows)
@@ -245,7 +245,7 @@ def _in_order(
         kept = _beyond(high, low, None if order is None else (values, unset), behind, descending)
         rows, high, low, values, unset = rows[kept], high[kept], low[kept], values[kept], unset[kept]
     if descending:
-        # Each turned round by itself: what has no value comes last either way.
+        # Each key is reversed separately: NULL comes last in either direction.
         high, low, values = ~high, ~low, (-values if values.dtype.kind == "f" else ~values)
     places = np.lexsort((low, high, values, unset))
     found: list[int] = rows[places[:most]].tolist()

@@ -56,7 +56,7 @@ _PLACES = {"trajectory": "trajectory_id", "scope": "scope_id", "session": "sessi
 
 @dataclass(frozen=True, slots=True)
 class _New:
-    """A record as checked, before it is stored; what it belongs to may still say more."""
+    """A validated record before it is stored; the records it belongs to may add fields."""
 
     record: Any
     labelled: bool
@@ -92,8 +92,8 @@ class Records(RecordReader):
     ) -> Any:
         """Store a record, given as a mapping, by keyword or both, and return it; durable when this returns.
 
-        ``trajectory``, ``scope``, ``session`` and ``parent`` are ids of what it belongs to; what is above says where
-        it is. The same idempotency key gives the same record. ``trust`` left out is ``trust.notes``.
+        ``trajectory``, ``scope``, ``session`` and ``parent`` are ids of the records it belongs to; the ids above them
+        follow. The same idempotency key gives the same record. The default of ``trust`` is ``trust.notes``.
 
         Raises: InputError kinds, all that is wrong in one error; NotFound, ConstraintViolation (a scope or session that
             has ended), Conflict (the key came with other content or another label), LockExpired.
@@ -124,8 +124,8 @@ class Records(RecordReader):
     ) -> list[Any]:
         """Store records in order, all or none.
 
-        Where they differ in that, each may say itself where it belongs and when it was: ``scope_id``, ``parent_id``,
-        ``occurred_at``, ``idempotency_key`` and so on.
+        Each may give its own place and time: ``scope_id``, ``parent_id``, ``occurred_at``, ``idempotency_key`` and so
+        on.
 
         Raises: as ``insert``.
         """
@@ -170,7 +170,7 @@ class Records(RecordReader):
         return _New(record, labelled, KEY in known, self._text(record))
 
     def _derived(self, record: Any) -> Any:
-        """Return a record with what follows from its fields."""
+        """Return a record with its derived columns."""
         return completed(self._relation, record, self._engine.estimator)
 
     def _text(self, record: Any) -> str:
@@ -223,7 +223,7 @@ class Records(RecordReader):
     # --- where a record belongs ------------------------------------------------------------------
 
     def _placed(self, uow: UnitOfWork, record: Any) -> Any:
-        """Return a record with all that it belongs to: what is above it says where it is.
+        """Return a record with the ids of everything it belongs to, taken from the records above it.
 
         Raises: NotFound; RequiredFieldMissing, InvalidValue, ConstraintViolation for what its memory asks for.
         """
@@ -249,7 +249,7 @@ class Records(RecordReader):
             session = uow.get(SESSION, places["session_id"].bytes)
         self._check_retained(scope, session)
         if trajectory is not None and own.retention.kind in (RetentionKind.SCOPE, RetentionKind.SESSION):
-            # Who ends its scope or task writes the trajectory too: one of us comes first, and the other sees it.
+            # Ending its scope or task writes the trajectory too: one of the two comes first, and the other sees it.
             uow.update(TRAJECTORY, dataclasses.replace(trajectory, last_activity_at=from_us(uow.now_us)))
         return dataclasses.replace(record, **places)
 
@@ -270,7 +270,7 @@ class Records(RecordReader):
             places[name] = key
 
     def _check_retained(self, scope: Scope | None, session: Session | None) -> None:
-        """Raise unless there is what a record lives as long as."""
+        """Raise unless the record that limits its lifetime exists."""
         kind = self._own.type.retention.kind
         if kind is RetentionKind.SCOPE:
             if scope is None:
@@ -305,7 +305,7 @@ class Records(RecordReader):
         deadline_ms: int | None = None,
         **fields: Any,
     ) -> Any:
-        """Change fields of a record and return it as stored; what it said is kept for replay.
+        """Change fields of a record and return it as stored; the old content is kept for replay.
 
         Other words without ``trust`` are trusted no more than ``trust.notes``.
 
@@ -336,7 +336,7 @@ class Records(RecordReader):
             return self._engine.write(work)
 
     def _relabelled(self, record: Any, changed: Any, values: Mapping[str, Any]) -> Any:
-        """Return a changed record; other words whose label nobody states are trusted no more than new ones."""
+        """Return a changed record; a new text without a stated label is trusted no more than new records."""
         columns = [column.name for column in self._relation.columns if column.declared and column.type in _WORDS]
         if "trust" in values or all(getattr(record, name) == getattr(changed, name) for name in columns):
             return changed
@@ -373,7 +373,7 @@ class Records(RecordReader):
         guard: LockToken | None = None,
         deadline_ms: int | None = None,
     ) -> None:
-        """Delete a record and those that belong to it, keeping what they said for replay. Raises: as ``update``."""
+        """Delete a record and those that belong to it, keeping their content for replay. Raises: as ``update``."""
         key, expected = _which(id, version)
 
         def work(uow: UnitOfWork) -> None:

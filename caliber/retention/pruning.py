@@ -28,7 +28,7 @@ BY_SCOPE = (Trigger.SCOPE_CLOSE, Trigger.TURN)
 
 
 def records_of(uow: UnitOfWork, relation: Relation, owner: Relation, key: uuid.UUID) -> list[Any]:
-    """Return the records that belong to a scope, trajectory or session: by themselves, or with what they belong to."""
+    """Return the records that belong to a scope, trajectory or session, directly or through other records."""
     name = f"list_by_{owner.name}"
     if (own := _listed(uow, relation, name, key)) is not None:
         return own
@@ -86,7 +86,7 @@ def prune_in_range(
     trajectory_id: uuid.UUID,
     scope_id: uuid.UUID | None,
 ) -> int:
-    """Do what a prune action says in the range of its trigger; return how many records. A closing scope is closed."""
+    """Run a prune action in the range of its trigger; return the number of records. A closing scope is closed."""
     relation = relation_of(catalog, action.target)
     assert relation.ends is not None  # the configuration prunes nothing that stays
     doubted = relation.ends.doubted
@@ -100,7 +100,7 @@ def prune_in_range(
 
     def below(record: Any, least: float) -> bool:
         confidence = None if doubted is None else getattr(record, doubted)
-        return confidence is not None and confidence < least  # what says nothing of its confidence is not doubted
+        return confidence is not None and confidence < least  # a record without a confidence is not doubted
 
     if action.target is PolicyTarget.SCOPE:
         scopes = _closed_scopes(uow, trigger, trajectory_id, scope_id)
@@ -121,7 +121,7 @@ def _closed_scopes(
 
 
 def prune_everywhere(uow: UnitOfWork, catalog: Catalog, action: ActionConfig) -> int:
-    """Do what a prune action says in the whole tenant (C-228); return how many records."""
+    """Run a prune action in the whole tenant (C-228); return the number of records."""
     until = _ALL_TIME_US if action.older_than_ms is None else uow.now_us - action.older_than_ms * 1_000
     below = _ANY_CONFIDENCE if action.below_confidence is None else action.below_confidence
     if action.target is PolicyTarget.SCOPE:

@@ -37,14 +37,14 @@ SWEEP: Final = uuid.UUID(bytes=hashlib.sha256(b"caliber:retention").digest()[:16
 _PRINCIPAL = "system:retention"
 _SWEPT = (RetentionKind.DURATION, RetentionKind.MAX)
 _BATCHES = 20
-"""Transactions' worth of records that are looked for at once: a large table is not read again for each."""
+"""Number of transactions whose records are searched at once: a large table is not read again for each."""
 _OF_TENANT = (MemoryCategory.SEMANTIC, MemoryCategory.PROCEDURAL)
 """Categories of knowledge: the newest records are those of the tenant, not of each trajectory (C-137)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A declared memory, and what it is bound to."""
+    """A declared memory, and its binding."""
 
     memory: MemoryConfig
     bound: MemoryBinding
@@ -66,7 +66,7 @@ class Kept:
 
 
 class Retaining:
-    """Applies what the memories of the configuration say of retention."""
+    """Applies the retention of the configured memories."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -86,10 +86,10 @@ class Retaining:
                 found.append(Kept(memory, bound))
         return found
 
-    # --- with what they belong to ------------------------------------------------------------------
+    # --- together with a scope or session ----------------------------------------------------------
 
     def scope_closed(self, uow: UnitOfWork, scope: Scope) -> None:
-        """Take what stays as long as its scope, in the transaction that closes it."""
+        """Remove records that end with their scope, in the transaction that closes it."""
         for kept in self._kept(RetentionKind.SCOPE):
             taken = prune(uow, kept.relation, records_of(uow, kept.relation, SCOPE, scope.scope_id))
             record_taken(
@@ -97,7 +97,7 @@ class Retaining:
             )
 
     def session_ended(self, uow: UnitOfWork, session: Session) -> None:
-        """Take what stays as long as its session, in the transaction that ends it."""
+        """Remove records that end with their session, in the transaction that ends it."""
         for kept in self._kept(RetentionKind.SESSION):
             taken = prune(uow, kept.relation, records_of(uow, kept.relation, SESSION, session.session_id))
             record_taken(self._engine, uow, kept.memory, taken, session_id=session.session_id)
@@ -120,7 +120,7 @@ class Retaining:
         jobs.register(Handler("retention.sweep", run, priority=IDLE, recurrence=recurrence, idle=lambda: idle))
 
     def sweep(self, claim: Claim) -> int:
-        """Take what is too old or too much, in batches of a transaction each; return how many records.
+        """Remove records that are too old or too many, one transaction per batch; return their number.
 
         Raises: Superseded when another process claimed the sweep.
         """
@@ -130,7 +130,7 @@ class Retaining:
         rows = self._engine.config.retention.sweep_rows
         total = 0
         while True:
-            # Looked for outside the transaction: nobody waits to write while a large table is read.
+            # The search is outside the transaction: no writer waits while a large table is read.
             keys = self._over(kept, rows * _BATCHES)
             taken = 0
             for at in range(0, len(keys), rows):
@@ -152,7 +152,7 @@ class Retaining:
         else:
             assert retention.count is not None  # the configuration requires it
             plan, bound = plans.surplus if kept.of_tenant else plans.surplus_by_trajectory, retention.count
-        assert plan is not None  # every memory's relation has what retention asks
+        assert plan is not None  # every memory's relation has the columns of retention
         return plan, bound
 
     def _take(self, kept: Kept, keys: Sequence[bytes], claim: Claim, begun: float, uow: UnitOfWork) -> int:

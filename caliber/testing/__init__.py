@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from caliber.testing.target import CAPABILITIES, Capability, ContractTarget
 
 if (_pytest := sys.modules.get("pytest")) is not None:
-    # Before they are imported, or their assertions say nothing but that they failed.
+    # Before they are imported: pytest rewrites their assertions, so that failures show values.
     _pytest.register_assert_rewrite("caliber.testing.suite", "caliber.testing.world")
 
 _SUITE = ("CAPABILITIES", "Capability", "ContractTarget")

@@ -32,7 +32,7 @@ def part_columns(relation: Relation) -> set[str]:
 
 
 def json_edges(column: Column) -> tuple[Any, ...]:
-    """Return values of a JSON column, a plain one first: what it holds is its entity's own business."""
+    """Return values of a JSON column, a plain one first: their form depends on the entity."""
     if column.declared:
         return _JSON["payload"]
     if column.name not in _JSON:
@@ -175,7 +175,7 @@ def _other_value(column: Column, old: Any) -> Any:
     return next(value for value in json_edges(column) if value != old)
 
 
-# --- values at the edges of what a column may hold ---------------------------------------------------
+# --- values at the edges of a column's range -------------------------------------------------------
 
 TEXTS: Final = (
     "",
@@ -195,7 +195,7 @@ TEXTS: Final = (
     "\ufeff\ufffe\uffff\ufffd\U0010ffff",
     "Straße ß SS ı İ",
 )
-"""No two of them are equal, whatever a collation or a normal form makes of them."""
+"""No two of them are equal under any collation or normal form."""
 
 _JSON: Final[dict[str, tuple[Any, ...]]] = {
     "tool_calls": (
@@ -249,7 +249,7 @@ _VECTORS: Final = tuple(
 def edges(relation: Relation, /, **fixed: Any) -> Iterator[Any]:
     """Yield entities that hold, among them, every edge of every column; ``fixed`` fields stay as they are.
 
-    Rules of uniqueness hold for each of them alone: an edge may stand in a key twice.
+    Each is unique by itself only: an edge may occur in a key twice.
     """
     parts = part_columns(relation)
     choices: dict[str, tuple[Any, ...]] = {}

@@ -38,7 +38,7 @@ OUTCOMES = st.builds(
     tokens_output=COUNTS,
 )
 TTLS = st.just(TTL(TTLKind.PERSISTENT)) | st.builds(TTL, st.just(TTLKind.DURATION), st.integers(1, INT64_MAX))
-# What JSON columns hold is the entity's own business; of others the edges are drawn.
+# The form of JSON columns depends on the entity; of others the edges are drawn.
 JSON_FIELDS = {
     "outcome": OUTCOMES,
     "tool_calls": TOOL_CALLS,
@@ -83,7 +83,7 @@ def _of_column(column: Column) -> st.SearchStrategy[Any]:
 
 
 def entities_of(relation: Relation, /, **fixed: Any) -> st.SearchStrategy[Any]:
-    """Return a strategy for entities of a relation; ``fixed`` gives fields that must refer to what exists.
+    """Return a strategy for entities of a relation; ``fixed`` sets fields that must refer to existing rows.
 
     References that may be NULL are NULL unless fixed.
     """

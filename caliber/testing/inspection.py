@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class Inspector:
-    """The parts of what was opened: a handle, its engine, its resident memory, a bare store, or a set of tenants.
+    """The parts of an opened object: a handle, its engine, its resident memory, a bare store, or a set of tenants.
 
     A part that it does not have raises AttributeError: a bare store has no engine.
     """
@@ -117,17 +117,17 @@ class Inspector:
 
     @property
     def writer(self) -> GroupWriter:
-        """The one who runs write transactions, alone or for a group of threads."""
+        """The writer, which runs transactions alone or for a group of threads."""
         return self.store._writer  # type: ignore[attr-defined,no-any-return]
 
     @property
     def waiting(self) -> int:
-        """The number of writes that stand in line behind the one under way."""
+        """The number of writes in line behind the running one."""
         return len(self.writer._waiting)
 
     @property
     def leader(self) -> Request | None:
-        """The request whose thread runs a transaction, or is about to; None while nobody writes."""
+        """The request whose thread runs a transaction, or is about to; None while no thread writes."""
         return self.writer._leader
 
     @property
@@ -142,7 +142,7 @@ class Inspector:
 
     @property
     def identity(self) -> bytes:
-        """The name under which a handle on PostgreSQL tells other processes of its commits."""
+        """The name under which a handle on PostgreSQL notifies other processes of its commits."""
         return self.store._identity  # type: ignore[attr-defined,no-any-return]
 
     # --- tenants -----------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ def inspect(opened: AsyncCaliber | Caliber | Engine | ResidentMemory | Store | T
 
 
 def session_of(uow: UnitOfWork) -> StatementSession:
-    """Return the session of a unit of work, for what no service does: rows that break rules, foreign versions."""
+    """Return the session of a unit of work, for writes that no service makes, such as rows that break rules."""
     return uow._session
 
 

@@ -70,7 +70,7 @@ class ContractTarget:
                 raise InvalidValue(field="lacks", reason=f"say why {capability!r} is lacking")
 
     def has(self, capability: str) -> bool:
-        """Return whether the backend says that it has a capability."""
+        """Return whether the backend declares a capability."""
         return capability not in self.lacks
 
     def needs(self, capability: str) -> None:

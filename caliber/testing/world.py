@@ -157,7 +157,7 @@ class Contract:
         return self.open(config, clock=clock)
 
     def close(self) -> None:
-        """Close what was opened and give back what was made."""
+        """Close opened stores and release their resources."""
         for store in reversed(self._handles):
             store.close()
         for config in reversed(self._configs):
@@ -186,7 +186,7 @@ class World:
         store.write(work)
 
     def references(self, relation: Relation, *, all_of_them: bool = False) -> dict[str, Any]:
-        """Return the fields that refer to existing rows; those that may be absent only when asked for."""
+        """Return the fields that refer to existing rows; optional ones only on request."""
         return {
             key.column: self.parents[key.relation]
             for key in relation.foreign_keys
@@ -203,7 +203,7 @@ class World:
         return self.store.write(lambda uow: [uow.insert(relation, entity) for entity in made])
 
     def get(self, relation: Relation, entity: Any) -> Any:
-        """Return the stored entity under the key of an entity, or None; read in a session of its own."""
+        """Return the stored entity under the key of an entity, or None; read in a new session."""
         plans = self.store.plans[relation.name]
         with self.store.read() as session:
             rows = session.run(plans.get, key_of(self.store, relation, entity))

@@ -133,7 +133,7 @@ def create_artifact(
     )
     if existing is not None and is_valid(ARTIFACT, existing, now):
         return _update_provenance(uow, existing, new, now), False
-    # The trajectory before all that belongs to it: so it is locked when it is deleted, and nobody waits in a circle.
+    # The trajectory before all that belongs to it: a deletion locks in this order too, so no deadlock occurs.
     uow.update(TRAJECTORY, dataclasses.replace(trajectory, last_activity_at=now))
     if existing is not None:
         archive(uow, ARTIFACT, existing)
@@ -168,14 +168,14 @@ def create_artifact(
 
 
 def _label(uow: UnitOfWork, scope: Scope, new: NewArtifact, unlabelled: TrustLabel) -> tuple[TrustLabel, bool]:
-    """Return the label of an artifact, and whether its caller or its source says so, rather than a rule.
+    """Return the label of an artifact, and whether its caller or its source states it, rather than a rule.
 
     Raises: InvalidValue for content that is to be trusted more than the turn it came from.
     """
     if new.source_turn is None:
         return new.trust or unlabelled, new.trust is not None
     turn: Turn | None = uow.find_by(TURN, ("trajectory_id", "turn_number"), scope.trajectory_id.bytes, new.source_turn)
-    if turn is None:  # pruned, or of no turn: whatever it was, it is trusted no more than the scope
+    if turn is None:  # pruned, or of no turn: it is trusted no more than the scope
         return new.trust or least_trusted(unlabelled, scope.trust), new.trust is not None
     if new.trust is None:
         return turn.trust, True

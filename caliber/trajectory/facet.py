@@ -68,7 +68,7 @@ class TaskMethods:
             return self._engine.write(work)
 
     def end_session(self, session_id: Id, *, deadline_ms: int | None = None) -> Session:
-        """End a session and retire what lived only as long as it; ending it again changes nothing. Raises: NotFound."""
+        """End a session and retire records that end with it; ending it again changes nothing. Raises: NotFound."""
         engine, wanted = self._engine, arguments.as_uuid(session_id, "session_id")
 
         def work(uow: UnitOfWork) -> Session:
@@ -133,7 +133,7 @@ class TaskMethods:
             return self._tasks.move(wanted, TrajectoryStatus.SUSPENDED)
 
     def resume_trajectory(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> Trajectory:
-        """Go on with a paused task. Raises: NotFound, InvalidStateTransition."""
+        """Resume a paused task. Raises: NotFound, InvalidStateTransition."""
         wanted = arguments.as_uuid(trajectory_id, "trajectory_id")
         with bounded(deadline_ms):
             return self._tasks.move(wanted, TrajectoryStatus.ACTIVE)
@@ -179,8 +179,8 @@ class TaskMethods:
     ) -> Turn:
         """Append a message to an open scope; durable when this returns.
 
-        Content may be empty, and bytes are kept as they are. The same idempotency key gives the same turn. ``trust``
-        says where the content came from; left out, section ``trust`` of the configuration says it.
+        Content may be empty, and bytes are kept as they are. The same idempotency key gives the same turn. ``trust`` is
+        the origin of the content; its default is in section ``trust`` of the configuration.
 
         Raises: InputError kinds, NotFound, ConstraintViolation (closed scope, ended trajectory), Conflict (the key
             came with other content or another label), LockExpired.
@@ -264,7 +264,7 @@ class TaskMethods:
         guard: LockToken | None = None,
         deadline_ms: int | None = None,
     ) -> Artifact:
-        """Keep a typed output; equal content of one type and label is kept once a trajectory, whoever comes first.
+        """Store a typed output; equal content of one type and label is stored once per trajectory.
 
         ``ttl`` is ``persistent`` (as None), ``session``, ``scope``, a duration such as ``1h``, or milliseconds.
         ``trust`` left out is the label of the turn ``source_turn``, or else ``trust.artifacts``; it is never higher
@@ -306,7 +306,7 @@ class TaskMethods:
     # --- notes drawn from a task -------------------------------------------------------------------
 
     def consolidate_notes(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> list[Note]:
-        """Draw knowledge from a trajectory and merge it into what is known about the same things.
+        """Draw knowledge from a trajectory and merge it into existing notes about the same things.
 
         Raises: NotFound, ProviderNotConfigured, LlmError kinds.
         """

@@ -58,7 +58,7 @@ def start_session(uow: UnitOfWork, initiator: EntityRef) -> Session:
 
 
 def end_session(uow: UnitOfWork, session_id: uuid.UUID) -> tuple[Session, bool]:
-    """Close a session and retire what lived only as long as it; ending an ended session changes nothing (C-013).
+    """Close a session and retire records that end with it; ending an ended session changes nothing (C-013).
 
     Return the session and whether this call ended it.
     """
@@ -247,7 +247,7 @@ def close_scope(
     checkpoint_id: uuid.UUID | None,
     turns: Sequence[Turn] | None = None,
 ) -> Scope:
-    """Write the close of an open scope and retire what lived only as long as it.
+    """Write the close of an open scope and retire records that end with it.
 
     ``turns`` are those it had when closing it began, where some of them may be gone by now.
 
@@ -259,7 +259,7 @@ def close_scope(
     if turns is None:
         turns = uow.select_path(TURN, "list_by_scope", scope_id.bytes)
     now = from_us(uow.now_us)
-    # The trajectory before all that belongs to it: so it is locked when it is deleted, and nobody waits in a circle.
+    # The trajectory before all that belongs to it: a deletion locks in this order too, so no deadlock occurs.
     uow.update(TRAJECTORY, dataclasses.replace(trajectory, last_activity_at=now, updated_at=now))
     for artifact in uow.select_path(ARTIFACT, "list_by_scope", scope_id.bytes):
         if artifact.ttl.kind is TTLKind.SCOPE:

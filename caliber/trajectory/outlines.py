@@ -39,7 +39,7 @@ class Outlines:
     def of(self, trajectory: bytes, *, whole: bool) -> Iterator[tuple[bytes, Outline]]:
         """Yield the key and the outline of each open scope of a trajectory.
 
-        ``whole``: all of it, with the source turns of summaries; else what is cheap, for turns that were appended.
+        ``whole``: complete, with the source turns of summaries; otherwise only what is cheap after an append.
         """
         snapshot = self._memory.snapshot
         next_number = _next_number(snapshot["trajectory"], trajectory)
@@ -83,7 +83,7 @@ class StoredOutlines(Outlines):
     ) -> Outline:
         with self._store.read() as session:
             ranges = self._run(session, "turn_summary.ranges", scope)
-            # What was summarized before is passed over: appending does not change it.
+            # Summarized turns are skipped: appending does not change them.
             begin = 0 if whole or not ranges else max(last for _, last, _ in ranges) + 1
             turns = np.array(self._run(session, "turn.outline", scope, begin), np.int64).reshape(-1, 3)
         summaries = np.array(ranges, np.int64).reshape(-1, 3)

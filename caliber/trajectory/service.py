@@ -60,14 +60,15 @@ class Tasks(Generic[P]):
         self.policies = policies
         self.retention = retention
 
-    # --- reading what is needed ------------------------------------------------------------------
+    # --- reading the inputs ---------------------------------------------------------------------
 
     def _snapshot(self) -> ResidentSnapshot:
-        # What is prepared is checked again inside the transaction; starting from the newest saves a second round.
+        # Prepared results are checked again inside the transaction; starting from the newest boundary saves a second
+        # round.
         return self._engine.snapshot("latest")
 
     def _erased(self, trigger: Trigger) -> int | None:
-        """Return how often something was erased so far, where actions of a trigger make something of what is read."""
+        """Return the number of erasures so far, where actions of a trigger will derive data from what is read."""
         return erasures(self._engine) if self.policies.actions(trigger) else None
 
     def find(self, snapshot: ResidentSnapshot, relation: str, record_id: uuid.UUID) -> object:
@@ -124,7 +125,7 @@ class Tasks(Generic[P]):
         return Subject(trajectory, scopes, scope, turns, erased=erased)
 
     def _retry(self, attempt: Callable[[], T]) -> T:
-        """Run ``attempt`` again while what it prepared was overtaken by others."""
+        """Repeat ``attempt`` while its prepared results are stale."""
         for _ in range(self._engine.config.storage.serialization_retries):
             try:
                 return attempt()
@@ -207,16 +208,16 @@ class Tasks(Generic[P]):
             self._after(what, lambda: run(claim))
 
     def run_trigger(self, claim: Claim) -> int:
-        """Run a trigger's policies in a transaction that ends the job; return how many actions were done.
+        """Run a trigger's policies in a transaction that ends the job; return the number of actions done.
 
         Raises: Superseded, Conflict, Unavailable, and what stopped an action.
         """
         return self._retry(lambda: self._run(claim))
 
     def _run(self, claim: Claim) -> int:
-        """Run a trigger's policies on what is there now, in its scope or the current one. Raises: Superseded.
+        """Run a trigger's policies on the present records, in its scope or the current one. Raises: Superseded.
 
-        By then there may be no open scope; then the last one has what is made of the task, as when it ends.
+        There may be no open scope any more; then derived records go to the last one, as when the task ends.
         """
         trigger, trajectory_id = self.policies.trigger_of(claim.job), claim.job.trajectory_id
         assert trajectory_id is not None  # a trigger is of a task
@@ -230,9 +231,10 @@ class Tasks(Generic[P]):
         return sum(step.error is None for step in prepared.steps)
 
     def _after(self, what: str, task: Callable[[], object]) -> None:
-        """Do what follows a write that stands: it may not make the call raise, as if nothing had been written.
+        """Run the steps after a committed write: their errors must not make the call fail, as if nothing had been
+        written.
 
-        What stopped the store and may pass is tried once more; providers were asked again already.
+        An outage of the store is retried once; providers have been retried already.
         """
         try:
             try:
@@ -297,7 +299,7 @@ class Tasks(Generic[P]):
         return self._engine.write(work)
 
     def close_scope(self, scope_id: uuid.UUID, guard: LockToken | None) -> Scope:
-        """Close a scope: prepare what the policies ask for, then one short transaction (C-212 to C-216).
+        """Close a scope: prepare the policies' results, then one short transaction (C-212 to C-216).
 
         Closing a closed scope returns it as it is.
         """
@@ -323,7 +325,7 @@ class Tasks(Generic[P]):
         if not current.is_open:
             return current
         _check_turns(current, subject.scope)
-        # What is made of turns is trusted as they are, also when they are gone by the end of this.
+        # Derived records are as trusted as their turns, even if those are removed by the end of this.
         turns: list[Turn] = uow.select_path(TURN, "list_by_scope", current.scope_id.bytes)
         applied = self.policies.apply(uow, subject, prepared)
         summarized = prepared.summarized
@@ -338,7 +340,7 @@ class Tasks(Generic[P]):
                 checkpoint_id=applied.checkpoint_id,
                 turns=turns,
             )
-        except InvalidStateTransition as error:  # since it was looked at above; nothing of this stays
+        except InvalidStateTransition as error:  # since the check above; nothing of this stays
             raise StaleInputs(entity_type="scope", id=current.scope_id, reason="somebody else closed it") from error
         if self.policies.actions(Trigger.TURN):
             self.policies.cancel(uow, "list_by_scope", closed.scope_id.bytes, SCOPE_CLOSED)
@@ -361,9 +363,9 @@ class Tasks(Generic[P]):
         summary: str,
         guard: LockToken | None,
     ) -> TrajectoryOutcome:
-        """Close what is open, run the task_end policies, store the outcome and flip the status last (K-093).
+        """Close open scopes, run the task_end policies, store the outcome and change the status last (K-093).
 
-        Interrupted half way it leaves the trajectory active; completing it again goes on from there.
+        If interrupted half way the trajectory stays active; completing it again continues there.
         """
 
         def attempt() -> TrajectoryOutcome:
@@ -458,7 +460,7 @@ class Tasks(Generic[P]):
         return self._engine.write(work)
 
     def consolidate(self, trajectory_id: uuid.UUID) -> list[Note]:
-        """Draw notes from a trajectory and merge them into what is known (C-233)."""
+        """Draw notes from a trajectory and merge them into existing ones (C-233)."""
 
         def attempt() -> list[Note]:
             erased, snapshot = erasures(self._engine), self._snapshot()

@@ -22,14 +22,14 @@ WAITING: Final = (Trigger.TASK_START, Trigger.TURN)
 """The triggers whose actions come after the transaction that sets them off."""
 
 SCOPE_CLOSED: Final = "the scope was closed"
-"""Why what waits for a scope's turns is not done."""
+"""Reason for cancelling jobs that wait for a scope's turns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The subject of a trigger: a trajectory, and the scope that is closing or the last one.
+    """The subject of a trigger: a trajectory, and the closing scope or the last one.
 
-    ``erased`` is how often something had been erased before all this was read; None where nobody is told of it.
+    ``erased`` is the number of erasures before all this was read; None where it does not matter.
     """
 
     trajectory: Trajectory
@@ -60,13 +60,13 @@ class Summarized(Protocol):
 
 
 class Prepared(Protocol):
-    """The actions of one trigger, prepared; ``checkpoint`` is one that no policy asked for."""
+    """The prepared actions of one trigger; ``checkpoint`` is a checkpoint that no policy requested."""
 
     checkpoint: tuple[str, bytes] | None
 
     @property
     def steps(self) -> Sequence[Any]:
-        """The actions, in their order; ``error`` is None for one that was done."""
+        """The actions, in order; ``error`` is None for a completed one."""
         ...
 
     @property
@@ -95,11 +95,11 @@ class Policies(Protocol[P]):
         ...
 
     def write(self, prepared: P, subject: Subject, work: Callable[[UnitOfWork], T]) -> T:
-        """Run work that applies what was prepared."""
+        """Run work that applies the prepared actions."""
         ...
 
     def apply(self, uow: UnitOfWork, subject: Subject, prepared: P) -> Applied:
-        """Write what was prepared. Raises: StaleInputs, Superseded."""
+        """Write the prepared actions. Raises: StaleInputs, Superseded."""
         ...
 
     def prepare_checkpoint(self, subject: Subject) -> tuple[str, bytes]:
@@ -139,9 +139,9 @@ class Retention(Protocol):
     """Records that stay as long as a scope or a session."""
 
     def scope_closed(self, uow: UnitOfWork, scope: Scope) -> None:
-        """Take what stays as long as its scope, in the transaction that closes it."""
+        """Remove records that end with their scope, in the transaction that closes it."""
         ...
 
     def session_ended(self, uow: UnitOfWork, session: Session) -> None:
-        """Take what stays as long as its session, in the transaction that ends it."""
+        """Remove records that end with their session, in the transaction that ends it."""
         ...

@@ -50,7 +50,7 @@ class NewTurn:
     labelled: bool
 
     def says(self, turn: Turn) -> bool:
-        """Return whether ``turn`` is this turn, as far as callers can tell."""
+        """Return whether ``turn`` equals this turn in everything that callers set."""
         return (
             self.role is turn.role
             and self.content == turn.content
@@ -76,7 +76,7 @@ def check_turn(
     token_count: Any = None,
     trust: Any = None,
 ) -> NewTurn:
-    """Return a checked turn, labelled by ``label_of`` where its caller says nothing. Raises: InputError kinds."""
+    """Return a validated turn, labelled by ``label_of`` if its caller gives no label. Raises: InputError kinds."""
     role = arguments.as_enum(role, TurnRole, "role")
     raw = arguments.as_content(content, "content", allow_empty=True)
     calls = () if tool_calls is None else arguments.as_tool_calls(tool_calls)
@@ -150,8 +150,8 @@ def append_turns(uow: UnitOfWork, scope_id: uuid.UUID, new: Sequence[NewTurn]) -
         spent = sum(turn.token_count for turn in fresh if turn.role is not TurnRole.ASSISTANT)
         made = sum(turn.token_count for turn in fresh if turn.role is TurnRole.ASSISTANT)
         counted = (spent, made, uow.now_us, len(fresh), scope_id.bytes)
-        # The trajectory before its scope, as everybody locks them. Rows, not entities: four fields of two records are
-        # asked for, on the path taken most often.
+        # The trajectory before its scope, the usual lock order. Rows, not entities: this hottest path reads four fields
+        # of two records.
         trajectories, scopes = yield (
             Query(TRAJECTORY, "append.trajectory", counted, scope_id.bytes),
             Query(SCOPE, "append.scope", counted, scope_id.bytes),
@@ -172,7 +172,7 @@ def append_turns(uow: UnitOfWork, scope_id: uuid.UUID, new: Sequence[NewTurn]) -
         now = from_us(uow.now_us)
         before = least = TrustLabel(scopes[0][_SCOPE_TRUST])
         for turn in fresh:
-            # What a model says is made of what it read: of this scope, all that stands before.
+            # A model's output derives from its input: all earlier turns of this scope.
             inherits = turn.role is TurnRole.ASSISTANT and not turn.labelled
             trust = least_trusted(turn.trust, least) if inherits else turn.trust
             least = least_trusted(least, trust)
@@ -236,5 +236,5 @@ def _split(uow: UnitOfWork, scope_id: uuid.UUID, new: Sequence[NewTurn]) -> tupl
 
 
 def transcript(turns: Sequence[Turn]) -> str:
-    """Return turns as one text, one paragraph each, with who said it."""
+    """Return turns as one text, one paragraph each, with the speaker."""
     return "\n\n".join(f"{turn.name or turn.role.value}: {turn.text}" for turn in turns if turn.content)

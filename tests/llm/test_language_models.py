@@ -432,7 +432,7 @@ def test_prompts_are_of_the_configuration_and_part_of_the_models_name(server: Mo
     same = language_model(server, prompts=str(tmp_path))
     assert same.model_id == language_model(server).model_id
     assert same.model_id.startswith("openai:gpt-4.1-mini+prompts-")
-    mine = 'In one word. Answer with a JSON table with one field: "contradiction", true or false.'
+    mine = 'In one word. Answer with a JSON object that has one field: "contradiction", true or false.'
     (tmp_path / "verify_contradiction.txt").write_text(mine)
     changed_prompts = language_model(server, prompts=str(tmp_path))
     assert changed_prompts.model_id != same.model_id

@@ -15,7 +15,7 @@ Member = TypeVar("Member", bound=StrEnum)
 
 _FENCED: Final = re.compile(r"```(?:json)?[ \t]*\n(.*)\n[ \t]*```\Z", re.DOTALL)
 _NAMES: Final = {
-    dict: "a table",
+    dict: "an object",
     list: "a list",
     str: "text",
     bool: "true or false",
@@ -47,16 +47,16 @@ class Answer:
         raise InvalidResponse(provider=self._provider, reason=f"{self._at} {reason}", retryable=self._retryable)
 
     def field(self, name: str) -> Answer:
-        """Return a field of a table that must be there."""
+        """Return a required field of an object."""
         found = self.optional(name)
         if found is None:
             self.refuse(f"has no field {name}")
         return found
 
     def optional(self, name: str) -> Answer | None:
-        """Return a field of a table, or None when it is absent or null."""
+        """Return a field of an object, or None when it is absent or null."""
         if not isinstance(self.value, dict):
-            self._expected("a table")
+            self._expected("an object")
         value = self.value.get(name)
         at = name if self._at == "the answer" else f"{self._at}.{name}"
         return None if value is None else Answer(value, self._provider, at, retryable=self._retryable)
@@ -64,7 +64,7 @@ class Answer:
     def only(self, names: Collection[str]) -> Answer:
         """Return this table, which may have no other fields than these."""
         if not isinstance(self.value, dict):
-            self._expected("a table")
+            self._expected("an object")
         if not self.value.keys() <= set(names):
             self.refuse(f"has other fields than {', '.join(sorted(names))}")
         return self
@@ -128,7 +128,7 @@ class Answer:
 
 
 def parse_json(text: str, provider: str, *, retryable: bool) -> Answer:
-    """Return the JSON table that a language model wrote, alone or as one fenced block.
+    """Return the JSON object that a language model wrote, alone or in one fenced block.
 
     Fields that come twice, numbers that JSON does not have, and depth beyond the parser's are refused.
 
@@ -148,7 +148,7 @@ def parse_json(text: str, provider: str, *, retryable: bool) -> Answer:
         )
     answer = Answer(value, provider, retryable=retryable)
     if not isinstance(value, dict):
-        answer.refuse("should be a table")
+        answer.refuse("should be an object")
     return answer
 
 

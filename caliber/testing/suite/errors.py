@@ -21,7 +21,7 @@ from caliber.testing.entities import INT64_MAX, plain
 from caliber.testing.inspection import session_of
 from caliber.testing.world import Contract, World, count
 
-SECRET = "s3cret-value"  # noqa: S105  (what must not be found in a message)
+SECRET = "s3cret-value"  # noqa: S105  (a value that no message may contain)
 
 
 def _note(**changes: Any) -> Any:

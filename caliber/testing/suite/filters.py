@@ -76,7 +76,7 @@ def test_records_are_listed_in_order_page_by_page(relation: Relation, world: Wor
                 without = [row for row in rows if at is not None and row[at] is None]
                 meant = [
                     row
-                    for part in (with_value, without)  # what has no value comes last, either way round
+                    for part in (with_value, without)  # NULL comes last in either direction
                     for row in sorted(part, key=order, reverse=descending)
                 ]
                 listing = store.listing(relation, None, column, descending=descending)

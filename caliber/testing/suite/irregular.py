@@ -61,7 +61,7 @@ class Filled(NamedTuple):
 
 @pytest.fixture(scope="module")
 def contract_dataset(contract_target: ContractTarget, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Filled]:
-    """The dataset, committed; tests that change it undo what they did."""
+    """The dataset, committed; tests that change it undo their changes."""
     made = Contract(contract_target, lambda: tmp_path_factory.mktemp("dataset"))
     store = made.store()
     rows = dataset()
@@ -140,7 +140,7 @@ def test_append_statements_move_the_counters(contract_dataset: Filled) -> None:
 @pytest.mark.parametrize("stored", TrustLabel)
 @pytest.mark.parametrize("label", TrustLabel)
 def test_a_scope_is_only_ever_trusted_less(stored: TrustLabel, label: TrustLabel, contract_dataset: Filled) -> None:
-    # design section 10: whoever writes at the same time, no label is raised
+    # design section 10: concurrent writers never raise a label
     def work(uow: UnitOfWork) -> None:
         before = uow.update(SCOPE, dataclasses.replace(uow.get(SCOPE, S1.bytes), trust=stored))
         rows = uow.change(SCOPE, "scope.distrust", label.value, S1.bytes)

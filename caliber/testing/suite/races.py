@@ -134,7 +134,7 @@ def test_failing_work_harms_nobody_beside_it(contract: Contract) -> None:
 
 
 def _held(store: Store) -> tuple[threading.Thread, threading.Event]:
-    """Hold the name ``here`` in a transaction until told."""
+    """Hold the name ``here`` in a transaction until released."""
     inside, go_on = threading.Event(), threading.Event()
 
     def work(uow: UnitOfWork) -> None:

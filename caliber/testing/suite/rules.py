@@ -43,7 +43,7 @@ def test_required_column_must_have_a_value(relation: Relation, world: World) -> 
         if column.nullable or (relation.key == (column.name,) and column.type is ColumnType.INT):
             continue  # a database may number such rows by itself
         if column.declared:
-            continue  # a declaration may change: whoever writes sees to it
+            continue  # a declaration may change: the writers enforce it
         _broken(world, relation, column.name, None)
         tried += 1
     assert tried
@@ -196,7 +196,7 @@ def test_database_itself_keeps_references_whole(relation: Relation, key: Foreign
 
 
 def test_owned_rows_go_with_their_owner_and_mentions_are_forgotten(world: World) -> None:
-    # K-038: as the unit of work does it, which also tells mirrors
+    # K-038: as the unit of work does it, which also notifies mirrors
     parent = plain(TRAJECTORY)
     trajectory = plain(TRAJECTORY, parent_trajectory_id=parent.trajectory_id)
     scope = plain(SCOPE, trajectory_id=trajectory.trajectory_id)

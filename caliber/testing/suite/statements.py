@@ -89,7 +89,7 @@ def test_loser_of_a_race_is_told(world: World) -> None:
 
     def lost(uow: UnitOfWork) -> None:
         uow.get(TRAJECTORY, key)
-        with replaced(uow, "held", {}):  # as another writer, who read it as well
+        with replaced(uow, "held", {}):  # as another writer that read it as well
             uow.get(TRAJECTORY, key)
             uow.update(TRAJECTORY, dataclasses.replace(trajectory, goal="first"))
         uow.update(TRAJECTORY, dataclasses.replace(trajectory, goal="second"))
@@ -167,7 +167,7 @@ def test_many_rows_are_read_by_ordinal(relation: Relation, world: World) -> None
 
 @pytest.mark.parametrize("relation", NUMBERED, ids=lambda relation: relation.name)
 def test_ordinal_is_never_given_twice(relation: Relation, world: World) -> None:
-    """Window records and change records name rows by ordinal, also after the row is gone."""
+    """Window records and change records name rows by ordinal, also after the row was deleted."""
     first, second = world.fresh(relation), world.fresh(relation)
     (ordinal,) = world.insert(relation, first)
     assert ordinal is not None
@@ -184,7 +184,7 @@ def test_row_can_be_locked_where_the_database_locks_rows(relation: Relation, wor
     world.insert(relation, entity)
     plan = world.store.plans[relation.name].lock
     if plan is None:
-        return  # one writer at a time: nobody else can write it
+        return  # one writer at a time: no other can write it
     here, nowhere = key_of(world.store, relation, entity), key_of(world.store, relation, world.fresh(relation))
     found = world.store.write(lambda uow: [len(session_of(uow).run(plan, key)) for key in (here, nowhere)])
     assert found == [1, 0]

@@ -29,14 +29,14 @@ from caliber.testing.world import PATIENCE_S, Contract, Undo, count
 
 
 class Recorder:
-    """A follower that writes down what it is told."""
+    """A follower that records its notifications."""
 
     def __init__(self) -> None:
         self.sequence = 0
         self.commits: list[tuple[int, list[tuple[str, int, Any]]]] = []
 
     def follow(self, session: StatementSession) -> None:
-        """Take nothing: nobody else writes here, but a backend may look."""
+        """Apply nothing: no other process writes here, but a backend may poll."""
 
     def lost(self, error: BaseException) -> None:
         raise AssertionError("nothing can be lost") from error
@@ -65,7 +65,7 @@ def _note(**changes: Any) -> Any:
 
 
 def test_failed_work_leaves_nothing_behind(contract: Contract) -> None:
-    # C-193; nothing half-written, no change record, nobody told
+    # C-193; nothing half-written, no change record, no notification
     store = contract.store()
     recorder = Recorder()
     store.follow(recorder)
@@ -283,7 +283,7 @@ def test_store_goes_on_after_every_kind_of_failure(contract: Contract) -> None:
         return work
 
     for work in (fail(ZeroDivisionError()), fail(KeyboardInterrupt()), lambda uow: uow.insert(NOTE, _note())):
-        with pytest.raises(BaseException):  # noqa: B017, PT011  (each in its turn, whatever it is)
+        with pytest.raises(BaseException):  # noqa: B017, PT011  (each in turn, of any type)
             store.write(work)
     store.write(lambda uow: uow.insert(TRAJECTORY, plain(TRAJECTORY)))
     assert (count(store, TRAJECTORY), count(store, NOTE)) == (1, 1)

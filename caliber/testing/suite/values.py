@@ -78,7 +78,7 @@ def test_whatever_is_put_in_comes_back(relation: Relation, world: World) -> None
 
 @pytest.mark.parametrize("relation", DECLARED, ids=lambda relation: relation.name)
 def test_committed_edges_come_back_in_another_session(relation: Relation, world: World) -> None:
-    """Once more through commit, reader and page, with keys of their own."""
+    """Once more through commit, reader and page, with separate keys."""
     # A change record has 32 bits for a version; what a store says of its schema's versions, everybody obeys.
     apart = {*part_columns(relation), "version", "min_reader_version", "min_writer_version"}
     made = []
