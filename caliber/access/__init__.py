@@ -1,1 +1,1 @@
-"""Access: principals, what they may see and what they may change."""
+"""Access control: which records a principal may see, and which it may change."""

@@ -1,8 +1,8 @@
-"""Corrections of records: checked for permission, logged with the values they changed, and undone from that log.
+"""Audited corrections of records: checks permission, logs old and new values, and can undo from that log.
 
 A correction and its audit event are one transaction. The event's payload holds ``action``, ``role`` and ``changes``:
-for each changed column its value before and after, as stored (instants in microseconds, ids in hexadecimal). What
-follows from other columns is not logged.
+for each changed column its value before and after, as stored (instants in microseconds, ids in hexadecimal). Derived
+columns are not logged.
 
 Source: M-110, M-129 to M-141, K-131, K-132.
 """

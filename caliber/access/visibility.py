@@ -1,7 +1,7 @@
-"""Visibility of records that list their readers: one rule, and its mask over resident columns.
+"""Visibility rule of records with a list of readers, and its mask over resident columns.
 
-A record without such a list is seen by all. Otherwise its list names roles (``executor``) and single
-principals (``agent:planner``). An admin sees everything; nobody else sees more than the list says.
+Everybody may see a record without such a list. Otherwise its list names roles (``executor``) and single principals
+(``agent:planner``). An admin sees everything; other principals see a record only if the list names them.
 
 Source: M-118 to M-141, K-130 to K-132.
 """

@@ -1,4 +1,4 @@
-"""Administration of a store's own full text: rebuilt, completed, dropped or checked on request."""
+"""Administration of the database's full-text index: rebuild, complete, drop or check it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``init``, ``check`` and ``create``: set up a configuration and a store."""
+"""Commands ``init``, ``check`` and ``create``: write a configuration, validate it, create the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The configuration tree, its validation, its files and its profiles."""
+"""Configuration: typed sections, validation, files, profiles and the manual of all settings."""
 
 from caliber.config.context import (
     AssemblyConfig,

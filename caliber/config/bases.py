@@ -1,7 +1,7 @@
-"""Bases of a file or program, which supply omitted settings: a configuration, or a profile by its name.
+"""Base of a configuration file or program (a profile or another configuration), which supplies omitted settings.
 
-A file names a profile itself (``base = "chat-companion"``), or the caller does. Beside a profile, a provider may be
-one word (``embedding_provider = "openai"``): the section that ``caliber init --embedding`` writes.
+A file names a profile itself (``base = "chat-companion"``), or the caller does. Beside a profile, a provider may be one
+word (``embedding_provider = "openai"``): the section that ``caliber init --embedding`` writes.
 """
 
 from __future__ import annotations

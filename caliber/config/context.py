@@ -1,4 +1,4 @@
-"""Sections of context assembly: priorities, limits, tokens, retention of windows."""
+"""Configuration sections of window assembly: section priorities, token estimator, limits, stored windows, debugging."""
 
 from __future__ import annotations
 

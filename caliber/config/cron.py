@@ -1,7 +1,7 @@
-"""Due times of schedules: cron expressions of five fields, read in a time zone.
+"""Parser of five-field cron expressions, and computation of due times in a time zone.
 
-Fields that name an hour follow Debian's cron where clocks change: what falls into the hour that is left out is due
-right after it, what falls into the hour that comes twice is due once. Source: C-147, C-148.
+Fields that name an hour follow Debian's cron where clocks change: a time in the skipped hour is due right after it, a
+time in the repeated hour is due once. Source: C-147, C-148.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Configurations stored by earlier versions, in today's names: a window replays under its own configuration.
+"""Upgrade of stored configurations from earlier versions: renames old settings, so that old windows replay.
 
 Only stored configurations are translated. Files must use the names of the installed version.
 """

@@ -1,4 +1,4 @@
-"""Translation of pydantic's findings into the project's errors: path, value, reason, never a secret.
+"""Translation of pydantic's validation errors to CALIBER's, with path, value and reason, secrets redacted.
 
 Source: C-078 to C-082, C-093, C-122 to C-124, K-007.
 """

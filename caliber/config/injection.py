@@ -1,4 +1,4 @@
-"""Rules of injection as configuration: the memory, the records, their form, and their limit.
+"""Configuration section of injection rules: which records of a memory enter windows, in what form, up to what limit.
 
 Source: C-156, C-160 to C-165, C-465, K-065.
 """

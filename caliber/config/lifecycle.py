@@ -1,4 +1,4 @@
-"""Sections of the runtime: closing, block summaries, policies' failures, jobs, tasks, notes, principals, access."""
+"""Configuration sections of scope closing, block summaries, policy failures, jobs, tasks, notes and access."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loading of configuration files: the parser by suffix, the base of relative paths, and errors.
+"""Loader of TOML and JSON configuration files: parses by suffix, resolves relative paths, reports errors.
 
 Source: C-123, design section 8.
 """

@@ -1,4 +1,7 @@
-"""Declared memories as configuration. Source: C-130 to C-148, K-058 to K-060, K-068."""
+"""Configuration section of declared memories: fields, indexes, retention.
+
+Source: C-130 to C-148, K-058 to K-060, K-068.
+"""
 
 from __future__ import annotations
 

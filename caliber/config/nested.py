@@ -1,4 +1,4 @@
-"""Nested data of configurations: plain values, dotted paths, and one put over another."""
+"""Helpers for nested configuration data: plain values, dotted paths, merging of overrides."""
 
 from __future__ import annotations
 

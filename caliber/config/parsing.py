@@ -1,4 +1,4 @@
-"""Parsing of configuration text to nested data, bounded in size and depth. Source: C-123, design section 10."""
+"""Safe parsing of TOML and JSON text, with limits of size and depth. Source: C-123, design section 10."""
 
 from __future__ import annotations
 

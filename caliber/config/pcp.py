@@ -1,4 +1,4 @@
-"""Section ``pcp``: guards of memory. Source: C-119, C-249 to C-257."""
+"""Configuration section ``pcp``: checkpoints, and limits that guard memory. Source: C-119, C-249 to C-257."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policies as data: the actions of each trigger.
+"""Configuration section of policies: the actions to run at each trigger or schedule.
 
 Source: C-149, C-176 to C-179, C-213, C-226 to C-229, C-242.
 """

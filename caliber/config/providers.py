@@ -1,4 +1,4 @@
-"""Sections of language models and vectors: providers, retries, embedding, search."""
+"""Configuration sections of language model, embedding and summary providers, with their retries and vectors."""
 
 from __future__ import annotations
 

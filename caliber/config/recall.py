@@ -1,4 +1,4 @@
-"""Section of recall: the earlier records that windows bring back, and their owner."""
+"""Configuration section of recall: which earlier records windows may include, and of which owner."""
 
 from __future__ import annotations
 

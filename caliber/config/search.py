@@ -1,4 +1,4 @@
-"""Sections of search: its legs, their weights, and boosts.
+"""Configuration sections of search: weights of the legs (keyword, vector, graph), boosts, relevance floor.
 
 Source: M §1.3, K-119, K-202, K-204; docs/search.md.
 """

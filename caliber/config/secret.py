@@ -1,7 +1,7 @@
-"""References to secrets, and the redaction of values in errors.
+"""References to secrets in environment variables, and redaction of secrets in error messages.
 
-A configuration holds the name of an environment variable, never the secret itself: what is not there cannot
-be logged, pickled, hashed or stored with a window.
+A configuration holds the name of an environment variable, never the secret itself: a value that is not there cannot be
+logged, pickled, hashed or stored with a window.
 
 Source: C-105, K-072, K-203, design section 8.
 """

@@ -1,4 +1,4 @@
-"""Sections of the store: the database file, resident memory, write-behind, retention."""
+"""Configuration sections of the store: SQLite file or PostgreSQL schema, resident memory, write-behind, retention."""
 
 from __future__ import annotations
 

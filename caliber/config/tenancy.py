@@ -1,4 +1,4 @@
-"""Sections of tenancy: the place of the tenants' directory, and the data sources of tenants.
+"""Configuration sections of tenancy: place of the tenant directory, and databases for tenants' stores.
 
 A data source is a complete ``storage`` section whose file or schema is a pattern: ``{tenant}`` stands for the name.
 """

@@ -1,7 +1,7 @@
-"""The configuration: one frozen tree, whatever file it came from.
+"""Root class ``CaliberConfig``: the validated, immutable configuration of all sections.
 
-Every knob is stated: what is left out is an error, not a default. Everything that is wrong is reported at
-once, as one ``MultipleErrors``.
+Every knob is required: an omitted one is an error, not a default. All faults are reported at once, as one
+``MultipleErrors``.
 
 Source: C-094 to C-126, design section 8.
 """

@@ -1,4 +1,4 @@
-"""Section trust: labels of content that comes without one."""
+"""Configuration section of trust: default labels for content that comes without one."""
 
 from __future__ import annotations
 

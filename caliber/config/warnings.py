@@ -1,4 +1,4 @@
-"""Warnings: valid settings that are probably mistakes.
+"""Configuration warnings: valid settings that are probably mistakes.
 
 Warnings are values, and nothing prints them by itself: ``caliber check`` shows and ``caliber.dsl.check`` returns them.
 """

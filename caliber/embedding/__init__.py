@@ -1,1 +1,1 @@
-"""Vectors of records: made before a commit or behind it, one space for each model, and re-embedding."""
+"""Embedding of records: vectors computed before or after a commit, one space per model, and re-embedding."""

@@ -1,4 +1,4 @@
-"""Backfill of a new model's space beside the active one, as a job, and the switch once every record has a vector.
+"""Re-embedding job: fills a new model's space beside the active one, then makes it the active one.
 
 Each pass ends with an attempt to switch. If a record written meanwhile would lose its vector, another pass follows.
 Source: docs/decisions/0078-a-new-space-beside-the-old.md; docs/jobs.md.

@@ -1,4 +1,7 @@
-"""Kinds of records with vectors: when the vectors are made, and of which text. Source: design section 4, C-135."""
+"""Kinds of records that are embedded, with the text to embed, and whether before or after the commit.
+
+Source: design section 4, C-135.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Embedder of one tenant: before a commit, or behind it by a worker; and from one model to another.
+"""Embedder of one tenant: computes the vectors of new records, before the commit or behind it by a worker.
 
-What lacks a vector is found by the absence of its row, so nothing is forgotten by a crash. While the space of a new
-model is filled, records get vectors in it and in the space that is searched, as far as both have a provider here.
-Source: design section 4, C-245 to C-248, C-291, K-042, K-101.
+A missing vector is a missing row, so a crash loses no work. While the space of a new model is filled, records get
+vectors in it and in the active space, as far as both have a provider here. Source: design section 4, C-245 to C-248,
+C-291, K-042, K-101.
 """
 
 from __future__ import annotations

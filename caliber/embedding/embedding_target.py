@@ -1,4 +1,4 @@
-"""Embedding target: one provider and the space of its vectors; from texts to rows of relation ``embedding``.
+"""Pair of a provider and the embedding space of its vectors: turns texts into rows of relation ``embedding``.
 
 Source: design section 4, C-245 to C-248, C-291, K-042.
 """

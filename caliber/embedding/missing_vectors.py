@@ -1,4 +1,4 @@
-"""Scan of the store for records without a vector: their writer died, or ran in another process.
+"""Scan for records without a vector, left by a writer that died or that ran in another process.
 
 Source: design section 4, C-245.
 """

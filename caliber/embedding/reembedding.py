@@ -1,7 +1,7 @@
-"""Steps of re-embedding: entering a space, finding records without a vector in it, and the switch.
+"""Steps of a change of embedding model: create the new space, find records without a vector in it, switch to it.
 
-Which space is searched is a row of the store, changed in one transaction; nothing that was made is ever made again, as
-what lacks a vector is found by the absence of its row. Source: relations.md "embedding_space", K-101, C-494, C-495;
+A row of the store names the active space, and is changed in one transaction. No text is embedded twice, since a missing
+vector is a missing row. Source: relations.md "embedding_space", K-101, C-494, C-495;
 docs/decisions/0078-a-new-space-beside-the-old.md.
 """
 

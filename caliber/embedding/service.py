@@ -1,4 +1,4 @@
-"""Vectors of one open tenant: its providers, the spaces of their models, and the worker that embeds behind commits."""
+"""Embedding subsystem of one open tenant: its providers, their spaces, and the worker that embeds behind commits."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Creation of the database's own vector indexes, as a space comes into use that is searched there.
+"""Creation of the database's vector index (such as pgvector) for a space when it becomes active.
 
-A store whose records are all in memory has none, and its writes pay nothing; what has an index once keeps one, also
+A store whose records are all in memory has none, so that its writes stay cheap; a store that has one keeps one, also
 when the model changes. Source: design, section 3; docs/decisions/0121.
 """
 

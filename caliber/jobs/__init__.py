@@ -1,1 +1,1 @@
-"""The durable queue: work behind calls, claimed with a lease and ended in the transaction of the work."""
+"""Durable job queue: background work in database rows, claimed with a lease, acknowledged with its own writes."""

@@ -1,4 +1,4 @@
-"""Claims on jobs: jobs that this process runs, under a lease."""
+"""Claims of this process on jobs: heartbeats that extend leases, acknowledgement, and detection of a lost claim."""
 
 from __future__ import annotations
 

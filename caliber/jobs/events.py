@@ -1,4 +1,4 @@
-"""Events of jobs: written in the transaction that they tell of, as the principal that asked for the work."""
+"""Event logging of jobs, in the transaction of the job's change, as the principal that requested the work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The facet ``memory.jobs``: work behind calls, as a person lists, retries, cancels and runs it."""
+"""Facet ``memory.jobs``: lists, retries, cancels and runs background jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs with an id of their own: one row each, whose work begins anew when there is some again."""
+"""Singleton jobs with a fixed id: one row each, which is reset and run again when there is new work."""
 
 from __future__ import annotations
 

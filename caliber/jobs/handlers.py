@@ -1,4 +1,4 @@
-"""Protocol of job handlers: a room's work for its kind of job, and the rules of its claims."""
+"""Protocol of job handlers: what a subsystem implements to run one kind of job, and its limits and recurrence."""
 
 from __future__ import annotations
 

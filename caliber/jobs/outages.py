@@ -1,4 +1,4 @@
-"""Outages of what jobs need, such as a provider, by the kind of the jobs that met them."""
+"""Tracking of outages, such as of a provider, that make one kind of job fail and wait."""
 
 from __future__ import annotations
 

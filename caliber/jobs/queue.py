@@ -1,7 +1,7 @@
-"""The queue of one open tenant: enqueue in the causing transaction, claim with a lease, fail with a backoff.
+"""Job queue of one open tenant: enqueues in the caller's transaction, claims with a lease, backs off after failures.
 
 A claim raises the version of its job, so a process that was paused beyond its lease finds another version and writes
-nothing. A clock that was put back is noticed: what it had scheduled then waits no longer than it was meant to.
+nothing. The queue notices a clock that was put back: jobs scheduled by the wrong time wait no longer than intended.
 Source: C-229, C-238; docs/jobs.md.
 """
 

@@ -1,8 +1,8 @@
-"""The runner of jobs: for all open tenants of a process it claims what is due, and hands it to workers.
+"""Job runner of a process: claims the due jobs of all its open tenants and hands them to worker threads.
 
-It sleeps until the next job is due, a commit enqueues one, or another process commits. A job that was left behind by a
-process that died is found at the next look, ``jobs.poll_ms`` later at most. A store that does not answer keeps nothing
-but its own look, and the leases of its own jobs.
+It sleeps until the next job is due, a commit enqueues a job, or another process commits. It finds a job that a dead
+process abandoned at its next poll, at most ``jobs.poll_ms`` later. A store that does not answer delays only its own
+polls and leases.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""New jobs, and jobs that wait again: the values of their rows."""
+"""Row values of a job when it is enqueued, renewed, or rescheduled for a later time."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Knowledge: notes and what is known about their use."""
+"""Knowledge: notes that outlive tasks, their creation, merging, correction and summaries."""

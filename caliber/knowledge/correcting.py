@@ -1,4 +1,4 @@
-"""Corrections of notes: updated, superseded, ended and deleted, each logged with what it changed and undoable.
+"""Correction of notes: update, supersede, end or delete a note, with an audit event and undo.
 
 Source: M-110, M-129 to M-141, K-131, K-132; docs/api.md.
 """

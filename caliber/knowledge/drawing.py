@@ -1,4 +1,4 @@
-"""Notes drawn from a trajectory by policies and ``consolidate_notes``: prepared outside, written in a transaction.
+"""Note maker: derives notes from a trajectory outside a transaction, then merges them into the store inside one.
 
 Source: C-232, C-233, K-067, K-111.
 """

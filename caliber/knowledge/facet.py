@@ -1,4 +1,4 @@
-"""Methods of the handle that add notes and correct them."""
+"""Handle methods for notes: add, update, supersede, end, delete and undo."""
 
 from __future__ import annotations
 

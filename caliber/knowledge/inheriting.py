@@ -1,6 +1,8 @@
-"""Inherited trust: summaries, artifacts and notes are trusted as the least of the content they are drawn from.
+"""Inherited trust: a summary, artifact or note derived from content gets the label of its least trusted source.
 
-A provider that quotes says which words it took; any other may have been led by a single line of all that it read.
+A provider that quotes names the words it took; the output of any other may depend on every line that it read. Source:
+design section 10; docs/decisions/0156-trust-labels.md.
+
 Source: design section 10; docs/decisions/0156-trust-labels.md.
 """
 

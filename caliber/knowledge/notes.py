@@ -1,4 +1,4 @@
-"""Notes: adding, merging, changing. Source: C-046 to C-048, C-233, C-234, K-111, K-190."""
+"""Transactional writes of notes: insert, merge and change. Source: C-046 to C-048, C-233, C-234, K-111, K-190."""
 
 from __future__ import annotations
 

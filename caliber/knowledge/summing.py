@@ -1,4 +1,4 @@
-"""Summaries of notes, as notes."""
+"""Summaries of several notes, stored as one note, for retention's ``compress_on``."""
 
 from __future__ import annotations
 

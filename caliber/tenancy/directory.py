@@ -1,6 +1,6 @@
-"""The directory of tenants: one row a tenant, changed only from the state that was read.
+"""Tenant directory: one row per tenant with its place and state, updated with optimistic locking.
 
-Every change carries the version it is based on: of two processes that change a tenant at once, one hears of the other.
+Every change carries the version it is based on: of two processes that change a tenant at once, one gets an error.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Move of a tenant while it is written: copy, catch up, a short fence, switch; it can be resumed.
+"""Online move of a tenant to another database: copy, catch up, short write fence, switch; resumable.
 
-Each step can be the last of a process. The directory says how far a tenant is and changes from the state that was read
-only; a copy is filled by the attempt that took it over last; a fence is lifted by the attempt that put it up. So going
-on is beginning again: what is there already is compared, not copied.
+A process may die after each step. The directory records the progress of a move and changes only from the state that was
+read; a copy is filled by the attempt that took it over last; a fence is lifted by the attempt that put it up. So a move
+is resumed by starting again: existing rows are compared, not copied.
 
-Until the directory names the new place, the old one is where the tenant is, and nothing there was changed.
+Until the directory names the new place, the tenant is at the old one, where nothing was changed.
 
 Source: design section 3; docs/decisions/0131.
 """

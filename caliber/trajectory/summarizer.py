@@ -1,4 +1,4 @@
-"""Jobs that summarize the completed blocks of turns of a task's open scopes, behind the commit.
+"""Job handler that summarizes the completed blocks of turns of a task's open scopes, after the commit.
 
 The transaction that completes a block adds the job. Blocks that lack a summary for another reason are looked for: turns
 were changed or loaded, or another program wrote them. So a block waits as long as the row is missing, whatever becomes

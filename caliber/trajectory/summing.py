@@ -1,4 +1,4 @@
-"""Summaries of turns, or of other artifacts, as artifacts."""
+"""Summaries of turns, or of other artifacts, stored as artifacts, for retention's ``compress_on``."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The manual of a configuration: the meaning of each knob, its origin, its readers, and files to edit."""
+"""Generated documentation of a configuration: explanation of each knob, and commented or short files."""

@@ -1,7 +1,7 @@
-"""The meaning, origin and effect of a knob, for ``caliber check --explain`` and the documentation.
+"""Explanation of one knob (meaning, range, default of each profile, effect) for ``caliber check --explain``.
 
-Everything but the modules is read from the declarations of the knobs and from the profiles; the modules are found in
-the source by ``tools/config_readers.py`` and kept in ``readers.py``.
+All parts but the modules are read from the declarations of the knobs and from the profiles; the modules are found in
+the source by ``tools/config_readers.py`` and stored in ``readers.py``.
 """
 
 from __future__ import annotations

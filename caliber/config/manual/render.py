@@ -1,4 +1,4 @@
-"""A configuration as a file for people: every knob with its meaning, range and origin, and back again unchanged.
+"""Export of a configuration as a complete, commented TOML or JSON file, which loads back unchanged.
 
 The comments are the declarations of the knobs; nothing is written twice.
 

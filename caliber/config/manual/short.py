@@ -1,4 +1,4 @@
-"""A configuration as a short file for people: a profile as the base, and the knobs that people change first."""
+"""Export of a configuration as a short file: a base profile, and the settings that users change first."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Complete configurations to start from.
+"""Profiles: complete, named configurations to start from (``reference``, ``coding_agent``, …).
 
-A profile is chosen by name, never assumed. ``reference`` takes the numbers of the source documents where they
-exist (``source_value`` of a knob); ``DEVIATIONS`` lists the few other values
-with their reasons. Everything else is ours. ``coding_agent``, ``chat_companion`` and ``ops_agent`` make the changes in
-the tables of ``agents``.
+A profile is chosen by name, never assumed. ``reference`` takes the numbers of the source documents where they exist
+(``source_value`` of a knob); ``DEVIATIONS`` lists the few other values with their reasons. All other values are ours.
+``coding_agent``, ``chat_companion`` and ``ops_agent`` make the changes in the tables of ``agents``.
 """
 
 from __future__ import annotations

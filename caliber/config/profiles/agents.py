@@ -1,6 +1,6 @@
-"""Profiles for three kinds of agents, and one that follows the sources: changes to the reference, with reasons.
+"""Profiles for coding, chat and operations agents, and one of the source documents: changes to ``reference``.
 
-Every value is ours, chosen by the reason beside it and not measured; ``caliber init`` writes the reason into the file.
+Every value is ours, chosen for the reason beside it and not measured; ``caliber init`` writes the reason into the file.
 Changes marked ``vectors`` apply where texts are embedded. Source: K-002, O-14.
 """
 

@@ -1,4 +1,4 @@
-"""Values of profiles as nested data, fitted to what a caller or a file changes."""
+"""Builder of a profile's values as nested data, adapted to the adapter and providers that a caller or file sets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Named search settings to start from: the sources' weights, their mix of two, and the best measured ones.
+"""Named presets of search weights: those of the source documents, and the best measured ones.
 
 Source: M-032, B-092, K-202; figures: docs/search.md.
 """

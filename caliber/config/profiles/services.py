@@ -1,6 +1,6 @@
-"""Complete sections for each kind of provider, to start from: ``caliber init --embedding KIND --summaries KIND``.
+"""Provider presets (model, endpoint, limits) for ``caliber init --embedding KIND --summaries KIND``.
 
-The models are what each service offers to begin with, the numbers are ours; all of them are written out, none is
+The models are the usual first choice of each service, the numbers are ours; all of them are written out, none is
 assumed later.
 """
 

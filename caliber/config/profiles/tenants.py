@@ -1,4 +1,4 @@
-"""Values of section ``tenancy``: a directory beside the store, and one source, in the database of the store."""
+"""Default values of section ``tenancy``: a directory beside the store, and one source in the store's database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The values of the reference configuration, of which every profile is a variation."""
+"""Values of the reference profile, from which all other profiles derive."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Rules between knobs that no single knob can check."""
+"""Validation rules that involve several settings."""

@@ -1,7 +1,7 @@
-"""Rules between knobs of different sections.
+"""Consistency checks between settings of different sections, such as limits, weights and providers.
 
-Each check names the paths it reads. It runs whenever those are valid, even when other parts of the
-configuration are not, so that one attempt reports everything.
+Each check names the paths it reads. It runs whenever those are valid, even when other parts of the configuration are
+not, so that one attempt reports everything.
 
 Source: C-109, C-120, C-489, C-493, K-006, K-007 and as noted.
 """

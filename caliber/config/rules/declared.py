@@ -1,6 +1,6 @@
-"""Rules between declared memories, rules of injection and policies, and warnings about them.
+"""Consistency checks of declared memories, injection rules and policies: names, fields, parents, targets.
 
-What a broken definition says is not known, so whatever else speaks of it counts as right.
+References to a broken definition are not reported again, since its content is unknown.
 
 Source: C-122, C-139 to C-146, C-160, C-183, K-058 to K-060, K-068, K-072.
 """
