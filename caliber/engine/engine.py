@@ -168,11 +168,16 @@ class Engine:
         self.store.listen(RemoteEvents(self.follow_feed, self.bus, self.event, self.record_error))
         _engines.add(self)
 
+    def _stop_background(self) -> None:
+        for task in self._background:
+            task.cancel()  # all at once: none goes on while another is waited for
+        for task in self._background:
+            task.stop()
+
     def abandon(self) -> None:
         """Release what a failed opening had started, including its threads."""
         self._state = "closed"
-        for task in self._background:
-            task.stop()
+        self._stop_background()
         self._close_followers()
         behind: WriteBehind | None = getattr(self, "behind", None)
         if behind is not None:
@@ -414,8 +419,7 @@ class Engine:
             # This comes first: calls of other threads would keep the queues from running dry.
             self._state = "closed"
             self._stopped.set()
-            for task in self._background:
-                task.stop()
+            self._stop_background()
             self._close_followers()
             try:
                 self._close_behind()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import pytest
+from support.waits import until
 
+from caliber.engine import background
 from caliber.engine.background import DelayedTask, PeriodicTask
 from caliber.model.errors import CaliberError, InternalError, Unavailable
 
@@ -51,3 +54,69 @@ def test_what_is_done_once_tells_of_any_fault() -> None:
     assert heard.wait(30)
     once.stop()
     assert isinstance(told[0], InternalError)
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """Return a function that counts the threads of background tasks: those of this test alone."""
+    monkeypatch.setattr(background, "_of_process", [])
+    before = set(threading.enumerate())
+    return lambda: len(set(threading.enumerate()) - before)
+
+
+def test_a_thousand_tasks_share_a_few_threads_which_end_with_them(threads: Callable[[], int]) -> None:
+    calls = [0] * 1_000
+
+    def called(number: int) -> PeriodicTask:
+        def task() -> None:
+            calls[number] += 1
+
+        return PeriodicTask("look", task, every_ms=20, failed=lambda *_: None)
+
+    tasks = [called(number) for number in range(len(calls))]
+    for task in tasks:
+        task.start()
+    most = []
+    until(lambda: most.append(threads()) or min(calls) > 3)
+    assert max(most) <= background.THREADS + 1
+    for task in tasks:
+        task.stop()
+    after = list(calls)
+    until(lambda: threads() == 0)
+    assert calls == after
+
+
+def test_a_task_that_hangs_holds_up_no_other(threads: Callable[[], int]) -> None:
+    hold, held, calls = threading.Event(), threading.Semaphore(0), threading.Semaphore(0)
+
+    def hang() -> None:
+        held.release()
+        assert hold.wait(60)
+
+    hanging = [PeriodicTask("held", hang, every_ms=1, failed=lambda *_: None) for _ in range(3)]
+    for task in hanging:
+        task.start()
+    for _ in hanging:
+        assert held.acquire(timeout=30)
+    other = PeriodicTask("look", calls.release, every_ms=1, failed=lambda *_: None)
+    other.start()
+    for _ in range(20):
+        assert calls.acquire(timeout=30)
+    other.stop()
+    hold.set()
+    for task in hanging:
+        task.stop()
+    until(lambda: threads() == 0)
+
+
+def test_a_task_that_was_stopped_is_not_called_again() -> None:
+    calls: list[int] = []
+    for number in range(200):
+        task = PeriodicTask("look", lambda number=number: calls.append(number), every_ms=1, failed=lambda *_: None)  # type: ignore[misc]
+        task.start()
+        if number % 3:
+            until(lambda number=number: number in calls)  # type: ignore[misc]
+        task.stop()
+        before = len(calls)
+        assert task.turn() is False
+        assert len(calls) == before

@@ -85,7 +85,7 @@ _allow(
     embedding__embedder="Embedder.close",
     erasure__service="_BEHIND_MS _WAIT_MS",
     erasure__store="_WAIT_MS",
-    engine__background="BackgroundThread.stop",
+    engine__background="BackgroundTask.stop HANGS_S",
     jobs__runner="_STOP_S",
     api__tenants="_SCRUB_S",
 )
