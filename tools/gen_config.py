@@ -40,12 +40,12 @@ GRAMMAR = ROOT / "caliber" / "dsl" / "grammar.lark"
 
 WHAT_IT_IS = {
     "config": "the knobs of [the configuration](configuration.md), nested or dotted (`assembly.recent_exchanges: 4`)",
-    "provider": "who embeds or summarizes: the knobs of a provider, under a name that `config` uses",
+    "provider": "a provider of embeddings or summaries: its knobs, under a name that `config` uses",
     "adapter": "the database: `type`, `connection`, and `options`, which are knobs of `storage`",
-    "policy": "what happens by itself: rules `on trigger: [actions]`",
+    "policy": "automatic actions: rules `on trigger: [actions]`",
     "include": "definitions of another file, from this folder or one below it, each file once",
     "memory": "a memory type: fields, indexes, retention",
-    "inject": "a rule of what of a memory type enters windows",
+    "inject": "an injection rule: the records of a memory that enter windows",
 }
 
 
@@ -198,7 +198,7 @@ def _line(text: str) -> str:
 def language() -> str:
     """Return the page of the language."""
     lines = [introduction("dsl.md").replace("VERSION", compiler.VERSION)]
-    lines += ["## What may stand in a program", "", "| definition | what it is |", "|---|---|"]
+    lines += ["## Definitions", "", "| definition | meaning |", "|---|---|"]
     lines += [f"| `{kind}` | {what} |" for kind, what in WHAT_IT_IS.items()]
     lines += ["", "Definitions may come in any order; `config` may come several times, a knob only once.", ""]
     lines += ["## Adapters and providers", "", "| `type` | `connection` is |", "|---|---|"]
@@ -222,11 +222,11 @@ def language() -> str:
         *wrapped(
             f'Triggers: {_words(one.value for one in Trigger)}; `schedule("0 3 * * *")` takes five cron fields. '
             "A schedule does `prune` and `notify`, which need no trajectory; `prune` then reaches the whole store. "
-            "[Policies](policies.md): when each trigger fires, what its actions reach, what failures and kills do."
+            "[Policies](policies.md): when each trigger fires, the range of its actions, the effect of failures."
         ),
         "",
     ]
-    lines += ["| action | what it may be done to |", "|---|---|"]
+    lines += ["| action | targets |", "|---|---|"]
     for action in PolicyAction:
         targets = _words(TARGETS[action])
         own = " and declared memories" if action in OWN_TARGETS else ""
@@ -272,9 +272,9 @@ def _memories() -> Iterator[str]:
         "## Memories",
         "",
         *wrapped(
-            "A memory is bound by its name to what every store has, or it is one of your own, with a relation of its "
-            f"own: {_words(BUILT_IN)} are there already. What is declared of those must be what they are: a field they "
-            "do not have, or of another type, is a fault; of an enum, fewer values may be declared."
+            "A memory with the name of a built-in one is bound to it; any other becomes a relation of its own. "
+            f"Built-in are {_words(BUILT_IN)}. A declaration of those must match them: an unknown field, or one of "
+            "another type, is a fault; an enum may declare fewer values."
         ),
         "",
         "```",
@@ -297,13 +297,13 @@ def _memories() -> Iterator[str]:
     fields = [memories._SAMPLE_ENUM if kind is FieldType.ENUM else kind.value for kind in FieldType]
     about = {
         "type": _words(MemoryCategory, "or"),
-        "schema": f"fields `name: type`; types are {_words(fields)}; `optional(text)`: records may be without it",
+        "schema": f"fields `name: type`; types are {_words(fields)}; `optional(text)`: the field may be missing",
         "retention": f"{_words(memories.RETENTIONS, 'or')}; left out: `persistent`",
         "index": f"`field: type`; types are {_words(IndexType)}",
         "lifecycle": f"{_words(memories.LIFECYCLES, 'or')}; left out: `explicit`",
-        "artifacts": "the types of artifact it is made of, as texts",
-        "parent": "the memory whose records its own belong to",
-        "inject_on": "triggers at which its records enter a window by themselves",
+        "artifacts": "the types of artifacts that it contains, as texts",
+        "parent": "the memory of the records that its records belong to",
+        "inject_on": "triggers at which its records enter the next window",
     }
     assert tuple(about) == memories.SETTINGS, "a setting of memories has no line here"
     for name, what in about.items():
@@ -312,16 +312,17 @@ def _memories() -> Iterator[str]:
     yield from ("", *wrapped(needed), "", "Indexes are for fields of these types:", "")
     for kind, types in INDEXES.items():
         own = _words(OWN_INDEXES[kind]) or "none"
-        less = "" if own == _words(types) else f"; in a memory of your own {own}"
+        less = "" if own == _words(types) else f"; in a declared memory {own}"
         yield from item(f"`{kind}`: {_words(types)}{less}")
     yield ""
 
 
 def _rules() -> Iterator[str]:
     yield from (
-        "## Rules of injection",
+        "## Injection rules",
         "",
-        "What of a memory enters windows. Without any rule, windows are assembled as `assembly` says.",
+        "[Injection rules](injection.md) select the records of a memory for windows. Without rules, the section",
+        "`assembly` of the configuration decides.",
         "",
         "```",
         "inject decision into context {",
@@ -333,15 +334,15 @@ def _rules() -> Iterator[str]:
         "}",
         "```",
         "",
-        "| setting | what it takes |",
+        "| setting | value |",
         "|---|---|",
     )
     about = {
         "mode": f"{_words(injection.MODES, 'or')}",
-        "priority": "which rule wins when the budget is short; higher first",
-        "max_tokens": "most tokens of what it brings; not more than `token_budget`",
-        "filter": "which records: a condition over the memory's fields",
-        "name": "what traces and sections call it (an extension of ours); left out, the memory's name",
+        "priority": "precedence of the rule when the budget is short; higher first",
+        "max_tokens": "limit of its tokens; not more than `token_budget`",
+        "filter": "condition over the memory's fields",
+        "name": "name in traces and sections (an extension of ours); default: the memory's name",
     }
     assert tuple(about) == injection.SETTINGS, "a setting of rules has no line here"
     yield from (f"| `{name}` | {what} |" for name, what in about.items())
@@ -352,22 +353,22 @@ def _warnings() -> Iterator[str]:
     yield from (
         "## Warnings",
         "",
-        "What means something, but hardly what was meant, is a warning: `caliber check` shows it (with `--strict` the",
-        "exit code is 1), `--json` carries it, and a program asks for it with `caliber.dsl.check(path)`, which returns",
-        "the configuration and the warnings. `load_config` and `open` say nothing. There are warnings for:",
+        "A valid setting that is probably a mistake causes a warning: `caliber check` shows it (with `--strict` the",
+        "exit code is 1), also with `--json`; `caliber.dsl.check(path)` returns the configuration and the warnings.",
+        "`load_config` and `open` do not report them. There are warnings for:",
         "",
         "- an adapter that is not used (`redis`), with its options;",
         "- a connection that is written out instead of named as `env:NAME`; one that may hold a password is used, and",
         "  never shown, hashed, pickled or written to another file;",
         "- a filter that compares an enum of a built-in memory with a value that its declaration leaves out;",
-        "- what has no effect: `auto_close(scope_close)` on `scope`, `auto_close` where records do not close,",
-        "  `artifacts` on one that is not made of them, `index` of a memory that every store has,",
+        "- settings without effect: `auto_close(scope_close)` on `scope`, `auto_close` where records do not close,",
+        "  `artifacts` on a memory without artifacts, `index` of a built-in memory,",
         '  `inject_on: [schedule("…")]` (a schedule has no task, and so no window).',
         "",
-        "A file that leaves knobs out, as the example of the source documents does, is checked upon a profile with",
+        "A file that omits knobs, as the example of the source documents does, is checked with a profile as its base:",
         '`caliber check FILE --base reference`, and loaded with `caliber.load_config(path, base="reference")`.',
-        "Who embeds is not taken from the profile, so that a file means the same on every machine: one that does not",
-        "say it is warned of.",
+        "The embedding provider is not taken from the profile, so that a file means the same on every machine: a file",
+        "without one causes a warning.",
         "",
     )
 
