@@ -1,14 +1,75 @@
-"""Administration of the database's full-text index: rebuild, complete, drop or check it."""
+"""Administration of the database's full-text index: rebuild it as a job, complete, drop or check it."""
 
 from __future__ import annotations
 
+import hashlib
+import uuid
+from collections.abc import Callable
+from typing import Final
+
 from caliber.backends import backend
 from caliber.config import CaliberConfig
-from caliber.model.progress import Progress
+from caliber.engine.engine import Engine
+from caliber.jobs.claims import Claim, Superseded
+from caliber.jobs.foreground import ForegroundQueue, reported
+from caliber.jobs.handlers import IDLE, Handler
+from caliber.jobs.queue import JobQueue
+from caliber.model.errors import CaliberError, in_a_line
+from caliber.model.progress import Progress, unheard
 from caliber.model.time import SystemClock
 from caliber.search.in_database.full_text import WordIndexer, indexer_of
 from caliber.search.in_database.opening import full_text_of
 from caliber.storage.protocol import Store
+
+KIND: Final = "full_text.rebuild"
+REBUILD: Final = uuid.UUID(bytes=hashlib.sha256(b"caliber:full_text").digest()[:16])
+"""The job of the store's full text."""
+
+
+def register_full_text(engine: Engine, jobs: JobQueue) -> None:
+    """Have this process complete a full text whose rebuild was cut short, by a kill or an outage."""
+    full_text = engine.store.full_text
+    if full_text is None:
+        return
+
+    def run(claim: Claim) -> int:
+        state = full_text.state()
+        if state is None or state.complete:
+            return 0
+        indexer = indexer_of(state.analyzer) or WordIndexer(engine.config.search.keyword.language)
+        full_text.rebuild(indexer, reported(claim, unheard))
+        return 1
+
+    jobs.register(Handler(KIND, run, priority=IDLE))
+
+
+def rebuild(
+    store: Store, config: CaliberConfig, indexer: WordIndexer, progress: Progress, *, clock_us: Callable[[], int]
+) -> int:
+    """Make a store's full text anew in the caller's thread, as its job; return how many texts it holds.
+
+    What cuts it short leaves the job to processes that have the store open. Raises: Unavailable.
+    """
+    full_text = full_text_of(store)
+    queue = ForegroundQueue(store, lease_ms=config.jobs.lease_ms, clock_us=clock_us)
+    claim = queue.take(KIND, REBUILD)
+    report = reported(claim, progress)
+
+    def on_progress(stage: str, done: int, total: int | None) -> None:
+        nonlocal report
+        try:
+            report(stage, done, total)
+        except Superseded:
+            report = progress  # another caller began it anew, and its build ends this one; or a person cancelled it
+            report(stage, done, total)
+
+    try:
+        held = full_text.rebuild(indexer, on_progress)
+    except CaliberError as error:
+        queue.postpone(claim, in_a_line(error))
+        raise
+    queue.end(claim)
+    return held
 
 
 def rebuild_full_text(config: CaliberConfig, progress: Progress | None = None) -> int:
@@ -16,11 +77,12 @@ def rebuild_full_text(config: CaliberConfig, progress: Progress | None = None) -
 
     Raises: Unavailable, SchemaMismatch; InvalidConfigValue for a database that has no full text
     """
-    store = backend(config.storage.adapter).open_store(config, clock_us=SystemClock().now_us)
+    clock_us = SystemClock().now_us
+    store = backend(config.storage.adapter).open_store(config, clock_us=clock_us)
     try:
-        full_text = full_text_of(store)
-        full_text.keep(indexer_of)
-        return full_text.rebuild(WordIndexer(config.search.keyword.language), progress)
+        full_text_of(store).keep(indexer_of)
+        indexer = WordIndexer(config.search.keyword.language)
+        return rebuild(store, config, indexer, progress or unheard, clock_us=clock_us)
     finally:
         store.close()
 
@@ -30,14 +92,15 @@ def complete_full_text(config: CaliberConfig, progress: Progress | None = None) 
 
     Return how many texts it holds; None for a store that has none, or a complete one.
     """
-    store = backend(config.storage.adapter).open_store(config, clock_us=SystemClock().now_us)
+    clock_us = SystemClock().now_us
+    store = backend(config.storage.adapter).open_store(config, clock_us=clock_us)
     try:
         state = None if store.full_text is None else store.full_text.state()
         if store.full_text is None or state is None or state.complete:
             return None
         store.full_text.keep(indexer_of)
         indexer = indexer_of(state.analyzer) or WordIndexer(config.search.keyword.language)
-        return store.full_text.rebuild(indexer, progress)
+        return rebuild(store, config, indexer, progress or unheard, clock_us=clock_us)
     finally:
         store.close()
 

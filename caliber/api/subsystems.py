@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from caliber.access.event_filter import event_filter
 from caliber.admin.facet import Admin
+from caliber.admin.full_text import register_full_text
 from caliber.admin.tables import Tables
 from caliber.agents.facet import Agents
 from caliber.context.service import open_windows
@@ -76,3 +77,4 @@ def add_parts(engine: Engine) -> None:
     Triggers(engine).register(jobs)
     Schedules(engine).register(jobs)
     Retaining(engine).register(jobs)
+    register_full_text(engine, jobs)

@@ -117,13 +117,14 @@ class TurnSummarizer:
     def committed(self, changes: Sequence[RowChange]) -> None:
         """Take note of turns that no job of the same commit is about, and of summaries that went; quick."""
         found = False
-        jobs = {change.row[_JOB_TASK] for change in changes if change.relation is JOB and change.row[_JOB_KIND] == KIND}
         for change in changes:
             relation, row = change.relation, change.row
             if relation is TURN:
                 if change.operation == DELETE or row[_TURN_VERSION] > 1:
                     self._look(row[_TURN_TASK], _REWRITTEN)
-                elif row[_TURN_NUMBER] and row[_TURN_NUMBER] % self.size == 0 and row[_TURN_TASK] not in jobs:
+                elif (
+                    row[_TURN_NUMBER] and row[_TURN_NUMBER] % self.size == 0 and not _has_job(changes, row[_TURN_TASK])
+                ):
                     self._look(row[_TURN_TASK], _APPENDED)
                 else:
                     continue
@@ -367,6 +368,13 @@ class TurnSummarizer:
     def close(self) -> None:
         """End; what is pending is found again at the next open."""
         self._stopped = True
+
+
+def _has_job(changes: Sequence[RowChange], task: bytes) -> bool:
+    """Return whether a commit added a job for the summaries of a task."""
+    return any(
+        change.relation is JOB and change.row[_JOB_KIND] == KIND and change.row[_JOB_TASK] == task for change in changes
+    )
 
 
 def open_summarizer(engine: Engine) -> None:

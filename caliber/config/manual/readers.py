@@ -395,7 +395,7 @@ READERS: Final[dict[str, tuple[str, ...]]] = {
     "aio.workers": ("api.aio_base",),
     "aio.queue": ("api.aio_base",),
     "jobs.poll_ms": ("jobs.runner",),
-    "jobs.lease_ms": ("jobs.queue",),
+    "jobs.lease_ms": ("admin.full_text", "jobs.queue"),
     "jobs.attempts_max": ("jobs.queue", "policies.schedules"),
     "jobs.backoff_ms": ("jobs.queue",),
     "jobs.backoff_max_ms": ("erasure.service", "jobs.queue"),
