@@ -68,7 +68,7 @@ class Corrections:
     ) -> Any:
         """Store a corrected record with its derived columns, and the audit event; return the record as stored.
 
-        Raises: Conflict when another record in use would say the same.
+        Raises: Conflict when another active record would be equal.
         """
         if changed == before and not payload:
             return before

@@ -31,7 +31,7 @@ def event_filter(
             return None
         subject = None if event.subject_type is None else BY_NAME.get(event.subject_type)
         if subject is not None and subject.readers is not None:
-            # The readers of a deleted record are no longer known: nobody gets the event.
+            # The readers of a deleted record are unknown: no principal gets the event.
             if event.subject_id is None or not sees(subject, event.subject_id):
                 return None
         elif subject is not None and subject.private and event.principal != label:

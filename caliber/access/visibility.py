@@ -48,7 +48,7 @@ def author_of(principal: Principal) -> str:
 
 
 def default_visible_to(principal: Principal, roles: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Return the ``visible_to`` of a note that does not say: by the author's role, and the author (M-131)."""
+    """Return the default ``visible_to`` of a note: by the author's role, and the author (M-131)."""
     if principal.kind is not PrincipalKind.AGENT or roles is None:
         return None
     return (principal.label, *roles)

@@ -33,10 +33,7 @@ class AsyncJobs(AsyncFace, of=Jobs):
         limit: int = 100,
         deadline_ms: int | None = None,
     ) -> list[Job]:
-        """Return jobs: those that have not ended by kind and due time, then the ended ones, the newest first.
-
-        See ``Jobs.list``.
-        """
+        """Return jobs: pending ones by kind and due time, then the ended ones, newest first. See ``Jobs.list``."""
         return await self._run(self._sync.list, state=state, kind=kind, limit=limit, deadline_ms=deadline_ms)
 
     async def retry(self, job_id: Id, *, deadline_ms: int | None = None) -> Job:
@@ -44,5 +41,5 @@ class AsyncJobs(AsyncFace, of=Jobs):
         return await self._run(self._sync.retry, job_id, deadline_ms=deadline_ms)
 
     async def cancel(self, job_id: Id, *, deadline_ms: int | None = None) -> Job:
-        """End a job that waits or runs; a process that works on it writes nothing any more. See ``Jobs.cancel``."""
+        """End a waiting or running job; a process that runs it writes nothing any more. See ``Jobs.cancel``."""
         return await self._run(self._sync.cancel, job_id, deadline_ms=deadline_ms)

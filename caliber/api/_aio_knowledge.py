@@ -45,7 +45,7 @@ class AsyncNoteMethods(AsyncFace, of=NoteMethods):
         guard: LockToken | None = None,
         deadline_ms: int | None = None,
     ) -> Note:
-        """Keep a piece of knowledge; the same statement of a label about the same thing and time is kept once.
+        """Add a note; an equal statement of a label about the same thing and time is stored once.
 
         See ``Caliber.add_note``.
         """

@@ -36,7 +36,7 @@ class Origin(NamedTuple):
 
 
 class Completed(NamedTuple):
-    """The nested data of a file with what its base supplies; ``origin`` is None without a profile."""
+    """The nested data of a file completed by its base; ``origin`` is None without a profile."""
 
     data: dict[str, Any]
     origin: Origin | None
@@ -140,7 +140,7 @@ def _local(data: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _providers(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sections of the providers that a file names, each with what its kind supplies; None is no provider."""
+    """Return the sections of the providers that a file names, completed by presets; None: no provider."""
     from caliber.config.profiles import services
 
     tables = {

@@ -197,7 +197,7 @@ class AssemblyConfig(Section):
     section_headers: Flag = knob("Begin each section with its name.", "ours")
 
     def share(self, section: str) -> tuple[float, float]:
-        """Return floor and cap of a section in shares of the budget; none and all of it where nothing is said."""
+        """Return floor and cap of a section in shares of the budget; 0 and 1 where none is configured."""
         shares: Any = self.section_shares
         floor, cap = shares.get(section, (0.0, 1.0))
         return float(floor), float(cap)

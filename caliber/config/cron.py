@@ -39,7 +39,7 @@ def check_cron(text: str) -> str:
 
 
 def check_time_zone(name: str) -> str:
-    """Return the IANA name of a time zone unchanged. Raises: PydanticCustomError when this machine knows none."""
+    """Return the IANA name of a time zone unchanged. Raises: PydanticCustomError when this machine lacks it."""
     try:
         zone_of(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):

@@ -31,7 +31,7 @@ _JOB_KNOBS: Final = {
 }
 """Knobs of ``policy_engine`` up to schema 3, in the names of section ``jobs``."""
 _NEW_JOB_KNOBS: Final = {"backoff_ms": 1, "backoff_max_ms": 1, "history_ms": 0, "workers": 1}
-"""What did not exist then; no window depends on it."""
+"""Settings that did not exist then; no window depends on them."""
 
 
 def renamed(data: dict[str, Any]) -> dict[str, Any]:

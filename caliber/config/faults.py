@@ -64,7 +64,7 @@ class Faults:
         self.found.append((f"clash:{other}", field, reason))
 
     def fit(self, kind: StrEnum, **given: tuple[StrEnum, object]) -> None:
-        """Add what is wrong with knobs that each go with one ``kind`` and only with it; None is not given."""
+        """Add the faults of knobs that belong to one ``kind`` each and only to it; None means not given."""
         for name, (own, value) in given.items():
             if own is kind and value is None:
                 self.missing(name)
@@ -145,7 +145,7 @@ def _without_tags(location: Location, root: type[BaseModel]) -> Location:
 
 
 def variants_in(field: FieldInfo) -> dict[str, type[BaseModel]]:
-    """Return the sections that may stand for a knob, by the tag that tells them apart; empty for the others."""
+    """Return the sections that may stand for a knob, by their discriminating tag; empty for other knobs."""
     out: dict[str, type[BaseModel]] = {}
     for inner in get_args(field.annotation):
         kind, *metadata = get_args(inner) or (inner,)

@@ -25,7 +25,7 @@ CONVERSATION: Final = "turn_buffer"
 
 
 class InjectionKind(StrEnum):
-    """All of a memory, its records in short, the best of them, or those that are near enough to the query."""
+    """All records of a memory, all shortened, the best ones, or those above a relevance."""
 
     FULL = "full"
     SUMMARY = "summary"
@@ -91,7 +91,7 @@ RECALL: Final = "recall"
 
 
 def section_of(memory: str) -> SectionType | None:
-    """Return the section in which a memory's records stand in windows without rules; None: what a search finds."""
+    """Return the section of a memory's records in windows without rules; None: records that the search finds."""
     window = window_of(memory)
     return None if window is None or window.section is SectionType.RECALL else window.section
 

@@ -45,10 +45,10 @@ def knob(
 ) -> Any:
     """Declare a knob.
 
-    ``source`` is the requirement that asks for it, or ``design`` or ``ours``; ``source_value`` is the value in the
-    source documents, if any. Only an ``optional`` knob may be left out; then it is None, or empty. A knob
-    that is ``reserved`` is checked where a file sets it, but nothing reads it yet: its subsystem is still to come, and
-    neither profiles nor generated files and pages have it.
+    ``source`` is its requirement, or ``design`` or ``ours``; ``source_value`` is the value in the source documents, if
+    any. Only an ``optional`` knob may be omitted; then it is None, or empty. A ``reserved`` knob is checked where a
+    file sets it, but nothing reads it yet: its subsystem is not built, and profiles, generated files and pages leave it
+    out.
     """
     about = {"source": source, "unit": unit, "source_value": source_value, "reserved": reserved}
     if optional or reserved:
@@ -155,7 +155,7 @@ class FrozenMap(Mapping[str, V_co]):
 
 
 def _option(value: Any, depth: int = 0) -> Any:
-    """Return a provider's option as immutable data, refusing what a TOML file could not hold."""
+    """Return a provider's option as immutable data, refusing a value that a TOML file could not hold."""
     if depth > _OPTION_DEPTH:
         raise PydanticCustomError("option", "is nested too deeply")
     if isinstance(value, str):

@@ -15,7 +15,7 @@ Roles = Annotated[tuple[AgentRole, ...], AsList]
 
 
 class CloseConfig(Section):
-    """Closing a scope; what is done then is said by the policies on scope_close."""
+    """Closing a scope; the policies on scope_close define the actions."""
 
     on_llm_failure: Literal["fail", "close_without_summary"] = knob(
         "When summarizing or embedding fails after its retries.", "C-215"
@@ -118,7 +118,7 @@ class VisibilityConfig(Section):
     executor: Roles = knob("Who sees notes of an executor.", "M-131", source_value=("executor", "reviewer"))
 
     def for_role(self, role: AgentRole) -> tuple[AgentRole, ...]:
-        """Return the roles that see what ``role`` wrote."""
+        """Return the roles that may see records written by ``role``."""
         roles: tuple[AgentRole, ...] = getattr(self, role.value)
         return roles
 

@@ -21,16 +21,16 @@ PROGRAM_SUFFIX: Final = ".caliber"
 
 
 def load_config_file(path: str | os.PathLike[str], *, base: CaliberConfig | str | None = None) -> CaliberConfig:
-    """Return the configuration in a ``.toml`` or ``.json`` file; its base, or ``base``, supplies what it omits.
+    """Return the configuration in a ``.toml`` or ``.json`` file; its base, or ``base``, supplies omitted settings.
 
-    Relative paths in it lead from the file's own folder, wherever the program was started.
-    Raises: MultipleErrors with every fault.
+    Relative paths in it lead from the file's own folder, wherever the program was started. Raises: MultipleErrors with
+    every fault.
     """
     return CaliberConfig.from_mapping(complete_file(Path(path), base=base).data)
 
 
 def complete_file(file: Path, *, base: CaliberConfig | str | None = None) -> Completed:
-    """Return the data of a ``.toml`` or ``.json`` file with what its base, or ``base``, supplies.
+    """Return the data of a ``.toml`` or ``.json`` file, completed by its base, or ``base``.
 
     Raises: MultipleErrors for a file that cannot be read or parsed, or whose base is no profile.
     """
@@ -76,7 +76,7 @@ def _anchored(path: str, folder: Path) -> str:
 def read_file(file: Path) -> str:
     """Return the text of a file that may hold a configuration. Raises: MultipleErrors with one fault."""
     try:
-        reason = "is a pipe, not a file"  # opening it would wait for somebody who writes
+        reason = "is a pipe, not a file"  # opening it would wait for a writer
         if not file.is_fifo():
             with file.open("rb") as stream:
                 raw = stream.read(MAX_BYTES + 1)

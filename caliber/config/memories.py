@@ -40,7 +40,7 @@ MemoryRef = Annotated[MemoryName, AfterValidator(memory_name)]
 
 
 def check_trigger(faults: Faults, on: Trigger, cron: str | None) -> None:
-    """Add what is wrong with when something happens: a schedule, and nothing else, has cron fields."""
+    """Add the faults of a trigger: a schedule, and nothing else, has cron fields."""
     if on is Trigger.SCHEDULE and cron is None:
         faults.missing("cron")
     if on is not Trigger.SCHEDULE and cron is not None:

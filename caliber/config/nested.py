@@ -15,7 +15,7 @@ from caliber.model.errors import ConfigError, MultipleErrors
 
 
 def plain(value: Any, *, opened: bool = False) -> Any:
-    """Return a part of the configuration as plain data; what is not set is left out.
+    """Return a part of the configuration as plain data, without unset knobs.
 
     ``opened`` keeps connection strings, which are objects that do not show themselves.
     """

@@ -25,7 +25,7 @@ def _unparsed(kind: str, text: object, reason: str) -> ConfigError:
 def parse_toml(text: str) -> dict[str, Any]:
     """Return a TOML document as nested data.
 
-    Raises: MultipleErrors with one fault of field ``toml`` that says line and column.
+    Raises: MultipleErrors with one fault of field ``toml``, with line and column.
     """
     reason = _unfit(text)
     if reason is None:
@@ -43,7 +43,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 def parse_json(text: str) -> dict[str, Any]:
     """Return a JSON document, which must be an object, as nested data.
 
-    Raises: MultipleErrors with one fault of field ``json`` that says line and column.
+    Raises: MultipleErrors with one fault of field ``json``, with line and column.
     """
     reason = _unfit(text)
     if reason is None:

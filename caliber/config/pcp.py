@@ -91,7 +91,7 @@ class GroundingConfig(Section):
 
 
 class PCPConfig(Section):
-    """Persistent Context Protocol: what guards the memory."""
+    """Persistent Context Protocol: checkpoints and guards of memory."""
 
     context_dag: ContextDagConfig = knob("Trajectories that contain trajectories.", "C-250")
     recovery_points: RecoveryConfig = knob("Checkpoints.", "C-252")

@@ -34,7 +34,7 @@ class PolicyAction(StrEnum):
 
 
 class PolicyTarget(StrEnum):
-    """The memories of a conversation and what is made of it, which actions name."""
+    """The memories of a conversation and its derived records, as actions name them."""
 
     TURN_BUFFER = "turn_buffer"
     SCOPE = "scope"
@@ -47,7 +47,7 @@ _BUILT_IN: Final[dict[str, str]] = {
     **{target.value: target for target in PolicyTarget},
     **{name: name for name in BUILT_IN if name not in tuple(PolicyTarget)},
 }
-"""The memories that every store has; a member where there is one, so that it can be told by identity."""
+"""The built-in memories; a member where there is one, so that identity comparisons work."""
 _TEXTS: Final = (PolicyTarget.TURN_BUFFER, PolicyTarget.SCOPE, PolicyTarget.TRAJECTORY)
 TARGETS: Final[dict[PolicyAction, tuple[str, ...]]] = {
     PolicyAction.SUMMARIZE: _TEXTS,
@@ -61,18 +61,18 @@ TARGETS: Final[dict[PolicyAction, tuple[str, ...]]] = {
     PolicyAction.NOTIFY: (),
 }
 OWN_TARGETS: Final = (PolicyAction.SUMMARIZE, PolicyAction.PRUNE, PolicyAction.INJECT)
-"""What can be done to a declared memory that is no built-in one, too."""
+"""Actions that also work on a declared memory with its own relation."""
 
 _GRADED: Final = {
     name: memory.relation.plural
     for name, memory in BUILT_IN.items()
     if memory.relation.ends is not None and memory.relation.ends.doubted is not None
 }
-"""The memories whose records carry a confidence, and what these are called."""
+"""The memories whose records have a confidence, with the column of it."""
 
 
 ON_SCHEDULE: Final = (PolicyAction.PRUNE, PolicyAction.NOTIFY)
-"""What needs no trajectory to work on: on a schedule the whole tenant is the range (C-228)."""
+"""Actions that need no trajectory: on a schedule the whole tenant is the range (C-228)."""
 
 
 def _target(value: str) -> str:

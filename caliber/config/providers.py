@@ -13,7 +13,7 @@ from caliber.config.secret import SecretRef, has_credentials, is_reference, is_s
 from caliber.model.embedding import DistanceMetric, EmbedMode, VectorIndexType
 
 EMBED_DEFAULT: Final = "default"
-"""The entry of ``embedding.embed`` for every kind that has none of its own."""
+"""The entry of ``embedding.embed`` for every kind without one."""
 
 
 def _endpoint(value: str) -> str:
@@ -84,7 +84,7 @@ class ChatConfig(Section):
 
 
 class ProviderConfig(Section):
-    """A provider of embeddings; ``caliber.llm`` knows the kinds."""
+    """A provider of embeddings; ``caliber.llm`` defines the kinds."""
 
     provider_type: Name = knob(
         "Kind of provider. On this machine static, minilm and hash embed, extractive summarizes; over HTTP openai, "

@@ -109,10 +109,10 @@ class SecretRef:
 
 
 class LiteralDsn:
-    """A connection string that stands in a configuration itself.
+    """A connection string that a configuration holds directly.
 
-    What names a host, a port and a database and nothing else is shown as it is. Anything else may hold a password: it
-    is sealed, which means used by ``resolve`` and never shown, written, hashed or pickled. Source: K-072.
+    A string with only host, port and database is shown as it is. Any other may hold a password: it is sealed, which
+    means used by ``resolve`` and never shown, written, hashed or pickled. Source: K-072.
     """
 
     __slots__ = ("_text",)
@@ -132,7 +132,7 @@ class LiteralDsn:
         return self._text not in ("", REDACTED)
 
     def resolve(self) -> str:
-        """Return the connection string. Raises: MissingRequired when it was left out of what this was read from."""
+        """Return the connection string. Raises: MissingRequired when it was omitted from the stored configuration."""
         if not self.is_set:
             raise MissingRequired(
                 "the file does not contain the connection string: set it to env:MY_DSN", field="storage.dsn"

@@ -31,7 +31,7 @@ def _adapter(value: Any) -> Any:
 
 
 def path_text(value: str) -> str:
-    """Refuse what is no path of a file."""
+    """Refuse an invalid path of a file."""
     if "://" in value:
         raise PydanticCustomError("secret", "an address may hold credentials: name it as env:MY_DSN")
     if value.startswith(PREFIX) and not is_reference(value):
@@ -45,7 +45,7 @@ def path_text(value: str) -> str:
 
 
 def schema_text(value: str) -> str:
-    """Refuse what no schema may be called."""
+    """Refuse an invalid name of a schema."""
     if not _SCHEMA_NAME.match(value) or value == "information_schema":
         raise PydanticCustomError(
             "schema", "must be lower-case letters, digits and _, at most 63, not beginning with a digit or pg_"
@@ -113,7 +113,7 @@ class StorageConfig(Section):
 
     @property
     def shown(self) -> str:
-        """The store as people are told of it. Raises: MissingRequired when the named variable is unset."""
+        """The name of the store in messages. Raises: MissingRequired when the named variable is unset."""
         return self.resolve_path()
 
 
@@ -165,20 +165,20 @@ class PostgresConfig(Section):
 
     @property
     def shown(self) -> str:
-        """The store as people are told of it: never a DSN that may hold a password."""
+        """The name of the store in messages: never a DSN that may hold a password."""
         return f"schema {self.schema_name} of {self.dsn}"
 
 
 def _adapter_of(value: Any) -> str:
     adapter = value.get("adapter") if isinstance(value, Mapping) else getattr(value, "adapter", None)
-    # Whatever is no adapter at all is refused where most configurations are.
+    # A value that is no adapter at all is refused where most configurations are.
     return "postgres" if adapter in POSTGRES_ADAPTERS else "sqlite"
 
 
 AnyStorage = Annotated[
     Annotated[StorageConfig, Tag("sqlite")] | Annotated[PostgresConfig, Tag("postgres")], Discriminator(_adapter_of)
 ]
-"""The store in one of the databases; ``adapter`` says which, and with it which knobs there are."""
+"""The store in one of the databases; ``adapter`` selects it, and with it the allowed knobs."""
 
 
 class ResidentConfig(Section):

@@ -178,7 +178,7 @@ class CaliberConfig(Section):
 
     @classmethod
     def from_mapping(cls, data: Mapping[Any, Any]) -> CaliberConfig:
-        """Return the configuration in a nested mapping, such as a parsed file; its ``base`` supplies what it omits.
+        """Return the configuration of a nested mapping, such as a parsed file; its ``base`` supplies omitted settings.
 
         Raises: MultipleErrors with every fault.
         """
@@ -234,12 +234,12 @@ class CaliberConfig(Section):
         """Return a copy; unlike pydantic's own, with ``update`` it is validated again."""
         return self.with_overrides(**update) if update else super().model_copy(deep=deep)
 
-    # --- what it is ------------------------------------------------------------------------------
+    # --- properties ----------------------------------------------------------------------------------
 
     def to_mapping(self) -> dict[str, Any]:
         """Return it as plain nested data; durations are milliseconds, secrets are references.
 
-        A connection string that may hold a password is left out: what names it is ``<redacted>``.
+        A connection string that may hold a password is omitted: its place holds ``<redacted>``.
         """
         data: dict[str, Any] = plain(self)
         return data

@@ -14,7 +14,7 @@ _ORDER = "system, user, tool, web: the most trusted first"
 
 
 class TrustConfig(Section):
-    """The label of what is written without one; a label that a call states counts instead."""
+    """Labels of content that is written without one; a label that a call states takes precedence."""
 
     system_turns: TrustLabel = knob(f"Label of system turns ({_ORDER}).", "design")
     user_turns: TrustLabel = knob("Label of user turns.", "design")

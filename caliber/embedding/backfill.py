@@ -104,7 +104,7 @@ class Backfiller:
 
     @property
     def is_filling(self) -> bool:
-        """True while the configured space has yet to become the one in use."""
+        """True until the configured space is the active one."""
         return self._memory.snapshot.space_in_use != self._target.space.space_id
 
     @property
@@ -151,11 +151,11 @@ class Backfiller:
     # --- in the caller's thread ------------------------------------------------------------------
 
     def reembed(self, progress: Progress, *, accept_refused: bool) -> Reembedded:
-        """Fill the space from the oldest record up, until nothing lacks a vector, and take it into use.
+        """Fill the space from the oldest record up, until no vector is missing, and make it the active one.
 
-        The caller has the job, or works beside another process that has it: the two meet, and do little twice.
+        The caller has the job, or works beside another process that has it: the two meet, and repeat little.
 
-        Raises: as ``run``, and Unavailable when closed meanwhile; what is done stays done.
+        Raises: as ``run``, and Unavailable when closed meanwhile; finished work stays.
         """
         space = self._target.space
         before = self._memory.snapshot
@@ -163,7 +163,7 @@ class Backfiller:
             self._callers += 1
         try:
             with self._filling_behind:
-                pass  # a step of ours in the background ends first, and its job is given back
+                pass  # a background step of this process ends first, and its job is given back
             self._target.refused.clear()
             self._jobs.write(lambda uow: fixed.renew(self._jobs, uow, fill_kind(space), space.space_id))
             with self._jobs.holding(space.space_id) as claim:

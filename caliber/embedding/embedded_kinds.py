@@ -14,7 +14,7 @@ from caliber.storage.compile.codec import Row, codec_of
 
 
 class EmbeddedKinds:
-    """The kinds of one store: those that every store has, and declared memories with an embedding."""
+    """The embedded kinds of one store: built-in ones, and declared memories with an embedding."""
 
     def __init__(self, catalog: Catalog, config: CaliberConfig) -> None:
         settings = config.embedding
@@ -33,9 +33,10 @@ class EmbeddedKinds:
 
     @property
     def wanted(self) -> tuple[str, ...]:
-        """The kinds that are to have vectors.
+        """The kinds that get vectors.
 
-        With mode ``commit`` too the worker gives one to what has none: records of an earlier model, or changed since.
+        With mode ``commit`` too the worker embeds records without a vector: those of an earlier model, or changed
+        since.
         """
         return tuple(kind for kind in self.all if self.modes[kind] is not EmbedMode.OFF)
 
@@ -63,5 +64,5 @@ class EmbeddedKinds:
         text = content.decode("utf-8", "replace") if isinstance(content, bytes) else content
         if not says_something(text):
             return text
-        # What is indexed by word, too: a record has one text.
+        # The text that is indexed for keywords, too: a record has one text.
         return document_of(self._relations[kind], row, text).decode("utf-8", "surrogatepass")

@@ -40,7 +40,7 @@ _OWNER = codec_of(EMBEDDING).index("owner_id")
 _SPACE = codec_of(EMBEDDING).index("space_id")
 
 _QUEUE_MAX = 65_536
-"""Records whose texts wait in memory; what comes on top is found in the store again."""
+"""Maximum number of queued records with their texts in memory; further ones are found in the store."""
 
 _FILL_EVERY = 8
 """While records keep coming, how many of their batches there are to one of a space that is being filled."""
@@ -130,7 +130,7 @@ class Embedder:
         return next((target for target in self._targets if target.space.space_id == space_id), None)
 
     def _review(self) -> None:
-        """Let go of spaces that another program retired, or that nobody searches any more."""
+        """Drop spaces that another program retired, or that are no longer searched."""
         snapshot = self._memory.snapshot
         kept = []
         for target in self._targets:
@@ -145,7 +145,7 @@ class Embedder:
             self._targets = tuple(kept)
 
     def _is_filling(self, target: EmbeddingTarget) -> bool:
-        """Return whether a space has yet to become the one in use."""
+        """Return whether a space is still to become the active one."""
         return target is self.configured and self.backfiller.is_filling
 
     # --- now -------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ class Embedder:
         targets = self._targets
         if not self._kinds.commits(kind) or not texts or not targets:
             return [None] * len(texts)
-        # The last one is the space that is searched: what it cannot embed is not stored.
+        # The last one is the active space: a record that it cannot embed is not stored.
         out: list[Vectors] = [[] for _ in texts]
         for target in reversed(targets):
             try:
@@ -199,9 +199,9 @@ class Embedder:
         return self._kinds.wanted
 
     def committed(self, changes: Sequence[RowChange]) -> None:
-        """Take note of rows of ours that lack a vector; called after each commit, hence quick."""
+        """Queue rows of this process that lack a vector; called after each commit, hence fast."""
         found = False
-        # Memory takes these changes over only when somebody reads: until then it still shows a dropped vector.
+        # Memory applies these changes only when a reader comes: until then it still shows a dropped vector.
         vectors = {
             (change.row[_SPACE], change.row[_OWNER]): change.operation
             for change in changes
@@ -235,12 +235,12 @@ class Embedder:
             self._missing_scan.rescan(target)
 
     def changed_elsewhere(self) -> None:
-        """Take note that another program committed: what it leaves without a vector is looked for after a while."""
+        """Note a commit of another program: its records without a vector are searched for after a while."""
         if self._missing_scan.later():
             self._wake.set()
 
     def loaded(self) -> None:
-        """Take note that many rows were written at once: what lacks a vector is looked for now."""
+        """Note that many rows were written at once: records without a vector are searched for now."""
         self._missing_scan.now()
         self.start()
 
@@ -251,9 +251,9 @@ class Embedder:
         self._wake.set()
 
     def _embed_queued(self, target: EmbeddingTarget) -> int:
-        """Embed one batch of what was committed; return how many rows were handled.
+        """Embed one batch of committed records; return the number of rows handled.
 
-        Raises: LlmError kinds of an outage; what it did not reach is queued again.
+        Raises: LlmError kinds of an outage; the remaining records are queued again.
         """
         batch: list[MissingVector] = []
         try:
@@ -264,7 +264,7 @@ class Embedder:
                 self._embed(target, batch)
         except BaseException as error:
             if not isinstance(error, CaliberError):
-                # Interrupted, perhaps, with records that are in no queue: the store knows which lack a vector.
+                # Interrupted, perhaps, with records that are in no queue: the store shows which lack a vector.
                 target.asking = 0
                 self._missing_scan.rescan(target)
             raise
@@ -272,7 +272,7 @@ class Embedder:
         return len(batch)
 
     def _embed(self, target: EmbeddingTarget, batch: Sequence[MissingVector]) -> None:
-        """Store the vectors of a batch. Raises: LlmError kinds of an outage; what has no vector then is queued."""
+        """Store the vectors of a batch. Raises: LlmError kinds of an outage; the remaining records are queued."""
         left: Sequence[MissingVector] = batch
         try:
             _, left, outage = self._embedded(target, batch)
@@ -283,7 +283,7 @@ class Embedder:
             raise outage
 
     def _embed_apart(self, target: EmbeddingTarget, batch: Sequence[MissingVector]) -> int:
-        """Store the vectors of records that stand in no queue; return how many. Raises: LlmError kinds of an outage."""
+        """Store the vectors of unqueued records; return their number. Raises: LlmError kinds of an outage."""
         made, _, outage = self._embedded(target, batch)
         if outage is not None:
             raise outage
@@ -292,7 +292,7 @@ class Embedder:
     def _embedded(
         self, target: EmbeddingTarget, batch: Sequence[MissingVector]
     ) -> tuple[int, list[MissingVector], CaliberError | None]:
-        """Store the vectors of a batch; return how many, what an outage left without, and the outage."""
+        """Store the vectors of a batch; return their number, the records that an outage left, and the outage."""
         results = target.embedded("records", [item.text for item in batch], apart=True)
         ready: list[tuple[MissingVector, Rows]] = []
         left: list[MissingVector] = []
@@ -310,11 +310,12 @@ class Embedder:
         def work(uow: UnitOfWork) -> int:
             if not target.is_open(uow):
                 return 0
-            uow.lock_reads()  # who deletes a record comes before us, or after: no vector is left of what is gone
+            uow.lock_reads()  # a deletion comes before us, or after: no vector of a deleted record is left
             in_order = sorted(ready, key=lambda made: made[0].owner)
             return sum(self._still_says(uow, item) and target.add(uow, item, rows) for item, rows in in_order)
 
-        # Apart: with a record locked it must not wait for a task that somebody deletes, who waits for that record.
+        # In a separate transaction: holding the record's lock it must not wait for a task whose deletion waits for the
+        # record.
         return (self._store.write(work, exclusive=True) if ready else 0), left, outage
 
     def _still_says(self, uow: UnitOfWork, item: MissingVector) -> bool:
@@ -326,11 +327,12 @@ class Embedder:
         return self._kinds.text_of(item.kind, codec_of(relation).encode(entity)) == item.text
 
     def waiting(self) -> int:
-        """Return how many records of ours wait for a vector, those that are being asked for included."""
+        """Return the number of records of this process that wait for a vector, those being embedded included."""
         return max((target.waiting for target in self._targets), default=0)
 
     def drain(self) -> None:
-        """Embed what lacks a vector by now, whatever others go on writing; of a space being filled what was queued.
+        """Embed all records that lack a vector now; later writes are not waited for. A space being filled embeds its
+        queue.
 
         Raises: LlmError kinds of an outage of the space that is searched.
         """
@@ -349,7 +351,7 @@ class Embedder:
                         raise
 
     def close(self) -> None:
-        """Stop the worker; what is pending is found again at the next open."""
+        """Stop the worker; pending records are found again at the next open."""
         self._stopped.set()
         self._wake.set()
         self._worker.join(timeout=5)
@@ -360,7 +362,7 @@ class Embedder:
             try:
                 wait_s = self._step()
             except Exception as error:
-                # Not of a provider, whose failures are its lane's: the store's, perhaps. The worker goes on.
+                # An error of the store, perhaps; those of a provider belong to its target. The worker continues.
                 if self._stopped.is_set():
                     return
                 self._failed("worker", _as_caliber(error))
@@ -391,7 +393,7 @@ class Embedder:
             return min(waits) if waits else None
 
     def _serve(self, target: EmbeddingTarget) -> bool:
-        """Embed a batch of what waits for a space; return whether there was something."""
+        """Embed a batch of the records that wait for a space; return whether there were any."""
         if self._embed_queued(target):
             return True
         return not self._is_filling(target) and bool(self._missing_scan.look(target))
@@ -428,7 +430,7 @@ class Embedder:
         return any(target.queue and target.not_before_s <= now for target in self._targets)
 
     def _embed_waiting(self) -> None:
-        """Embed a batch of what waits for each space.
+        """Embed a batch of the waiting records of each space.
 
         Raises: LlmError kinds of an outage of the configured provider; Conflict when its space was retired; Unavailable
             when closed.

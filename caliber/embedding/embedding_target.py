@@ -77,7 +77,7 @@ def is_of(space: EmbeddingSpace, provider: EmbeddingProvider) -> bool:
 def embedded_text(head: str | None, text: str) -> str:
     """Return the text to embed for a record, after a note's subject or a turn's speaker.
 
-    Without its head it would be found by half of what it says; a head alone says nothing.
+    Without its head only half of the content would be searchable; a head without a text is not embedded.
     """
     return headed(head, text) if says_something(text) else text
 
@@ -88,7 +88,7 @@ def says_something(text: str) -> bool:
 
 
 class EmbeddingTarget:
-    """Turns texts into vectors of one space, and knows which records wait for theirs."""
+    """Turns texts into vectors of one space, and queues the records that wait for theirs."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class EmbeddingTarget:
         self._truncated = truncated
         self._batch = batch_size
         self._long_text = long_text
-        # A query is compared as one vector, whatever records have.
+        # A query is compared as one vector, even if records have several.
         one = LongTextMode.CHUNK_MEAN if long_text.mode is LongTextMode.CHUNKS else long_text.mode
         self._query_rule = replace(long_text, mode=one)
         self._cache = EmbeddingCache(max_entries=cache_entries, store=backing)
@@ -123,7 +123,7 @@ class EmbeddingTarget:
 
     @property
     def waiting(self) -> int:
-        """The number of records that wait for a vector, those that are being asked for included."""
+        """The number of records that wait for a vector, those being embedded included."""
         return len(self.queue) + self.asking
 
     def query(self, text: str) -> Vector:
@@ -137,7 +137,7 @@ class EmbeddingTarget:
         return result
 
     def queries(self, texts: Sequence[str]) -> list[Vector | CaliberError]:
-        """Return the vectors of queries, asked for at once; an error in place of one that has none.
+        """Return the vectors of queries, embedded in one request; an error in place of a failed one.
 
         Raises: as ``query``, when it concerns them all.
         """
@@ -193,7 +193,7 @@ class EmbeddingTarget:
             return
         old = None
         for chunk, row in enumerate(self._rows_of(kind, owner, text, rows, from_us(uow.now_us))):
-            # Chunks are numbered without gaps: where one is missing there is none behind it.
+            # Chunks are numbered without gaps: after a missing one there is none.
             old = uow.find(EMBEDDING, self.key, owner.bytes, chunk) if chunk == 0 or old is not None else None
             if old is None:
                 uow.insert(EMBEDDING, row)

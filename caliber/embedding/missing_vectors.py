@@ -53,15 +53,15 @@ class MissingVectorScan:
         self._to_walk.add(target.key)
 
     def whole(self, target: EmbeddingTarget, *, stored: bool) -> Generator[int, None, None]:
-        """Yield how many of the first that are queued come next, until all that lacks a vector by now was among them.
+        """Yield the sizes of the next batches of the queue, until every record that lacks a vector now was among them.
 
-        First what is queued; then, page by page, what is ``stored`` without one. What is written meanwhile is not
-        waited for. Abandoned half way, the space is to be looked through again.
+        First the queued records; then, page by page, the ``stored`` ones without a vector. Later writes are not waited
+        for. If abandoned half way, the space must be scanned again.
         """
         yield len(target.queue)
         if not stored:
             return
-        # A walk under way may have passed what lacks a vector by now.
+        # A running scan may have passed records that lack a vector now.
         self._walks.pop(target.key, None)
         self._to_walk.discard(target.key)
         walk = Walk(self._store, target.key, self._kinds)
@@ -76,7 +76,7 @@ class MissingVectorScan:
             raise
 
     def look(self, target: EmbeddingTarget) -> int:
-        """Queue a page of what lacks a vector in the store, whoever left it so; return how many rows are queued."""
+        """Queue a page of the stored records without a vector, whatever the cause; return the number of rows queued."""
         walk = self._walks.get(target.key)
         if walk is None:
             if target.key not in self._to_walk:

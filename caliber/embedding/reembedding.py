@@ -36,7 +36,7 @@ LAST: Final = 2**62
 """Beyond every ordinal."""
 
 STRICT_ATTEMPTS: Final = 5
-"""Switches that wait for the very last vector; then what one call of the provider mends may follow behind."""
+"""Attempts to switch that wait for the very last vector; after that a single provider call may follow the switch."""
 
 REFUSED_SHARE: Final = 0.1
 """Part of the records above which a model that refuses them does not take over by itself."""
@@ -46,7 +46,7 @@ MakeEvent = Callable[..., Event]
 
 @dataclass(frozen=True, slots=True)
 class FillStatus:
-    """The state of filling a space. Units: records; ``refused`` are those that its provider would not embed."""
+    """The state of filling a space. Units: records; ``refused`` are those that its provider did not embed."""
 
     space: str
     done: int
@@ -87,10 +87,10 @@ def enter_space(
     *,
     behind: bool,
 ) -> EmbeddingSpace:
-    """Return the space of a provider's vectors: in use at once where nothing else is, else one that is to be filled.
+    """Return the space of a provider's vectors: active at once if there is no other, else one to be filled.
 
-    Only one space is filled at a time: that of the configuration that was opened last. With ``behind`` a job fills it,
-    unless somebody cancelled that job.
+    Only one space is filled at a time: that of the most recently opened configuration. With ``behind`` a job fills it,
+    unless that job was cancelled.
     """
     wanted = (provider.model_id, provider.dimensions, metric)
 
@@ -134,13 +134,13 @@ def enter_space(
 
 
 def _alone(known: EmbeddingSpace, spaces: Sequence[EmbeddingSpace]) -> bool:
-    """Return whether a space is the only one in its state, beside one in use if it is being filled."""
+    """Return whether a space is the only one in its state, beside an active one if it is being filled."""
     rivals = [space for space in spaces if space.state is known.state and space.space_id != known.space_id]
     return not rivals and in_use_of(spaces) is not None
 
 
 def space_event(event: MakeEvent, kind: EventType, space: EmbeddingSpace, payload: dict[str, Any]) -> Event:
-    """Return the audit record of what became of a space."""
+    """Return the audit record of a change of a space's state."""
     return event(
         kind,
         subject=(EntityType.EMBEDDING_SPACE, space.space_id),
@@ -157,10 +157,10 @@ def switch(
     tolerated: int,
     claim: Claim | None,
 ) -> bool:
-    """Make a filled space the one in use, unless a record would lose its vector by that; return whether it is now.
+    """Make a filled space the active one, unless a record would lose its vector by that; return whether it is now.
 
     The check, the change and the end of the job are one transaction, so each search before it sees the old space only,
-    and each one after it the new one only. Without a claim it ends the job of whoever else fills the space.
+    and each one after it the new one only. Without a claim it ends the job of any other process that fills the space.
 
     Raises: Superseded.
     """
@@ -218,10 +218,10 @@ def count(store: Store, space_id: bytes, kinds: Sequence[str]) -> tuple[int, int
 
 
 class Walk:
-    """Pages over what lacks a vector in a space, kind by kind; nothing it has passed is looked at again.
+    """Pages over the records that lack a vector in a space, kind by kind; it never goes back.
 
-    What is written after a kind was begun is not walked over: it would never end. The newest come first, or the oldest:
-    two programs that walk from both ends meet, and do little twice.
+    Records written after a kind was begun are not included: it would never end. The newest come first, or the oldest:
+    two programs that walk from both ends meet, and repeat little.
     """
 
     def __init__(self, store: Store, space_id: bytes, kinds: Sequence[str], *, upwards: bool = False) -> None:

@@ -43,9 +43,9 @@ class Embeddings:
 
 
 def open_embeddings(engine: Engine) -> None:
-    """Add the tenant's embeddings, and have their worker follow its commits.
+    """Add the tenant's embeddings, and let their worker follow its commits.
 
-    Raises: DTypeError for what is no provider, MultipleErrors for one of other dimensions; ExtraNotInstalled.
+    Raises: DTypeError for an object that is no provider, MultipleErrors for wrong dimensions; ExtraNotInstalled.
     """
     provider, durable = engine.providers.embedding()
     embedder = None if provider is None else _open_embedder(engine, provider, durable=durable)

@@ -23,9 +23,10 @@ Failed = Callable[[str, CaliberError], None]
 
 
 def open_index(store: Store, config: CaliberConfig, space_id: uuid.UUID | None, failed: Failed) -> None:
-    """Index the space that is searched, if the database is what searches it and there is little to index yet.
+    """Index the active space, if the database searches it and it holds few vectors yet.
 
-    Without an index searches are slower and no less right: what went wrong is recorded, and keeps nobody out.
+    Without an index searches are slower, and results equally right: a failure is recorded, and does not prevent
+    opening.
     """
     space = _space(store, space_id)
     if store.vector_index is None or config.search.mode != "backend" or space is None:
@@ -55,7 +56,7 @@ def complete_index(
 
 
 def build_index(store: Store, config: CaliberConfig, progress: Progress | None = None) -> bool:
-    """Index the space in use as it is configured, however much it holds, where the database searches or has done so.
+    """Index the active space as configured, whatever its size, where the database searches it or has an index.
 
     Raises: Unavailable
     """

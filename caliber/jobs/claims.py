@@ -27,7 +27,7 @@ def in_progress() -> int:
 
 
 def extend_all(jobs: Lessor) -> float:
-    """Extend the leases whose first third is over of what this process works on for a queue; return when the next is.
+    """Extend the leases, after their first third, of a queue's running jobs; return when the next extension is due.
 
     Units: seconds from now; infinity while nothing is in progress.
     """
@@ -35,7 +35,7 @@ def extend_all(jobs: Lessor) -> float:
     for claim in list(_in_progress.values()):
         if claim.settled or claim.lessor is not jobs:
             continue
-        # Who lost the lease, or whose store is closed, finds out in the transaction of the work.
+        # A worker that lost its lease, or whose store is closed, finds out in the transaction of the work.
         with contextlib.suppress(Exception):
             if claim.due_for_extension_us <= 0:
                 claim.extend()
@@ -66,7 +66,7 @@ class Lessor(Protocol):
         ...
 
     def write(self, work: Callable[[UnitOfWork], int]) -> int:
-        """Run work in a transaction of its own."""
+        """Run work in its own transaction."""
         ...
 
 
@@ -79,7 +79,7 @@ class Claim:
         self.settled = False
         """Whether a committed transaction of the work ended the job, or gave it another time."""
         self.interrupted = False
-        """Whether the work is to go on later: the store is being closed, or something else goes first."""
+        """Whether the work should stop and continue later: the store is being closed, or a more urgent job is due."""
         self._extended_us = to_us(job.scheduled_at)
 
     @contextlib.contextmanager
@@ -93,7 +93,7 @@ class Claim:
 
     @property
     def stopping(self) -> bool:
-        """True when the store is being closed: long work is to return, and goes on elsewhere or at the next open."""
+        """True when the store is being closed: long work must return, and continues elsewhere or at the next open."""
         self.interrupted = self.interrupted or self.lessor.stopping
         return self.lessor.stopping
 
@@ -167,7 +167,7 @@ class Claim:
         return self._extended_us + self.lessor.lease_us // 3 - self.lessor.now_us()
 
     def interrupt(self) -> None:
-        """Have the job given back once its handler returns, to go on with it after more urgent ones that are due."""
+        """Give the job back once its handler returns, to continue it after more urgent due jobs."""
         self.interrupted = True
 
     def report(self, done: int, total: int | None) -> None:

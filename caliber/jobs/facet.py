@@ -23,7 +23,7 @@ from caliber.storage.write.unit_of_work import UnitOfWork
 
 
 class Jobs:
-    """The jobs of the store. Listing and changing them is for an admin; anybody may run what is due."""
+    """The jobs of the store. Listing and changing them needs an admin; every principal may run due jobs."""
 
     def __init__(self, engine: Engine, principal: Principal) -> None:
         self._engine = engine
@@ -55,7 +55,7 @@ class Jobs:
         limit: int = 100,
         deadline_ms: int | None = None,
     ) -> list[Job]:
-        """Return jobs: those that have not ended by kind and due time, then the ended ones, the newest first.
+        """Return jobs: pending ones by kind and due time, then the ended ones, newest first.
 
         Raises: InputError kinds; PermissionDenied unless the principal is an admin.
         """
@@ -88,9 +88,9 @@ class Jobs:
         return self._change("retry", job_id, again, deadline_ms)
 
     def cancel(self, job_id: Id, *, deadline_ms: int | None = None) -> Job:
-        """End a job that waits or runs; a process that works on it writes nothing any more. Return it.
+        """End a waiting or running job; a process that runs it writes nothing any more. Return it.
 
-        A job that recurs waits for its next time instead, and what it had begun is dropped.
+        A recurring job waits for its next time instead, and its unfinished run is dropped.
 
         Raises: NotFound, InvalidStateTransition for a job that has ended; PermissionDenied.
         """

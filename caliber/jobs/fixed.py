@@ -29,7 +29,7 @@ def renew(jobs: JobQueue, uow: UnitOfWork, kind: str, job_id: uuid.UUID) -> None
 
 
 def resume(jobs: JobQueue, kind: str, job_id: uuid.UUID) -> None:
-    """Let the job wait, unless it does, runs, or somebody cancelled it."""
+    """Let the job wait, unless it waits, runs, or was cancelled."""
     found = jobs.find(job_id)
     if found is None or found.outcome not in (None, JobOutcome.CANCELLED):
         jobs.write(lambda uow: renew(jobs, uow, kind, job_id))
@@ -38,7 +38,7 @@ def resume(jobs: JobQueue, kind: str, job_id: uuid.UUID) -> None:
 
 
 def end(uow: UnitOfWork, job_id: uuid.UUID, outcome: JobOutcome) -> None:
-    """End the job if it has not ended, whoever works on it: the work is done, or not wanted any more."""
+    """End the job if it has not ended, whatever process runs it: the work is done, or no longer needed."""
     found: Job | None = uow.find(JOB, job_id.bytes)
     if found is not None and found.ended_at is None:
         uow.update(JOB, dataclasses.replace(found, ended_at=from_us(uow.now_us), outcome=outcome, claimed_by=None))

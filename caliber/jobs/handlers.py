@@ -15,12 +15,12 @@ from caliber.model.time import from_us, to_us
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 URGENT, NORMAL, IDLE = range(3)
-"""Priorities of kinds: what is due of an earlier one is claimed first."""
+"""Priorities of kinds: due jobs of an earlier one are claimed first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recurrence:
-    """A job that is there for as long as its handler is: when it has run, it waits for its next time.
+    """A job that exists as long as its handler does: after a run it waits for its next time.
 
     ``next_us`` returns the first time after a time, in µs; ``at_once`` makes the first run due immediately. ``state``
     returns the payload that the job begins with at a time.
@@ -84,5 +84,5 @@ class Producer(Protocol):
         ...
 
     def produce(self) -> None:
-        """Enqueue jobs for what is found now. Raises: StorageError kinds."""
+        """Enqueue jobs for existing work. Raises: StorageError kinds."""
         ...

@@ -34,5 +34,5 @@ class Outages:
     def until_us(self, kind: str, now_us: int) -> int:
         """Return when jobs of a kind may be claimed again; a time in the past without an outage. Units: µs."""
         outage = self._of.get(kind)
-        # A clock that was put back lets nobody wait for longer than he was meant to.
+        # A clock that was put back must not make jobs wait longer than intended.
         return 0 if outage is None or outage.until_us > now_us + self._longest_us else outage.until_us

@@ -95,10 +95,10 @@ class JobQueue:
         trajectory_id: TrajectoryId | None = None,
         scope_id: ScopeId | None = None,
     ) -> bool:
-        """Add a job in the transaction that causes it; return False where the same work waits already.
+        """Add a job in the transaction that causes it; return False if the same work waits already.
 
-        Jobs of one ``kind`` and ``key`` are the same work until one of them is begun. ``due_at`` is when to run it, at
-        once where None.
+        Jobs of one ``kind`` and ``key`` are the same work until one of them starts. ``due_at`` is the time to run it;
+        None means now.
         """
         now = from_us(uow.now_us)
         due = now if due_at is None else due_at
@@ -132,7 +132,7 @@ class JobQueue:
         return Claim(self, job)
 
     def ensure(self) -> None:
-        """Add the recurring jobs that are missing, once whoever does so, and correct those of another configuration."""
+        """Add missing recurring jobs, exactly once, and correct those of another configuration."""
         if self._ensured:
             return
         now_us = self.now_us()
@@ -166,7 +166,7 @@ class JobQueue:
         return plans.codec.decode(rows[0]) if rows else None
 
     def waiting(self) -> dict[str, int]:
-        """Return how many jobs of each kind have not ended; those that recur by themselves are not counted."""
+        """Return the number of pending jobs of each kind, without recurring ones."""
         recurring = {handler.kind for handler in self._handlers.values() if handler.recurrence is not None}
         with self._engine.store.read() as session:
             rows = session.run(self._engine.store.statements["job.counts"], ())
@@ -188,7 +188,7 @@ class JobQueue:
         for job in uow.select_path(JOB, path, key):
             if not job.kind.startswith(kinds):
                 continue
-            with contextlib.suppress(Superseded):  # whoever works on it has just done it
+            with contextlib.suppress(Superseded):  # the worker of the job has just ended it
                 Claim(self, job).end(uow, JobOutcome.CANCELLED)
                 cancelled.append(job)
         return cancelled
@@ -196,7 +196,7 @@ class JobQueue:
     # --- claiming ----------------------------------------------------------------------------------
 
     def due_in_us(self) -> int | None:
-        """Return how long until a job of this process's kinds may be claimed, or is looked for; None without any."""
+        """Return the time until a job of this process's kinds may be claimed, or the next poll; None without any."""
         now = self.now_us()
         waits = [max(0, at - now) for kind, at in self._available() if self._takes(kind)]
         waits += [wait for producer in self.producers if (wait := producer.due_in_us()) is not None]
@@ -214,7 +214,7 @@ class JobQueue:
         return self._running.get(kind, 0) < handler.concurrency and not handler.idle()
 
     def claim_due(self, until_us: int | None = None) -> list[Claim]:
-        """Claim what is due by now, or was by ``until_us``: a batch of the most urgent kind, by due time.
+        """Claim jobs that are due now, or were by ``until_us``: a batch of the most urgent kind, by due time.
 
         Return no claims when nothing is due.
 
@@ -225,7 +225,7 @@ class JobQueue:
         self.ensure()
         for producer in self.producers:
             producer.produce()
-        with self._writing_failures:  # one thread takes away what others may append to
+        with self._writing_failures:  # this thread removes entries that others may append
             while self._unwritten:
                 self.fail(*self._unwritten[0])
                 self._unwritten.pop(0)
@@ -243,7 +243,7 @@ class JobQueue:
             jobs = uow.select_entities(JOB, "job.claim", *values)
             return bool(jobs), self._fit(uow, jobs)
 
-        # Counted first, or two threads that look at the same time would both be the last that may run the kind.
+        # Counted first: otherwise two threads could both count themselves as the last allowed one of the kind.
         with self._counting:
             if not self._takes(handler.kind):
                 return []
@@ -251,7 +251,7 @@ class JobQueue:
         jobs: list[Job] = []
         try:
             more = True
-            while more and not jobs:  # what follows jobs that are all given up is due as well
+            while more and not jobs:  # after a batch of abandoned jobs the next one is due as well
                 more, jobs = self._engine.write(work)
         finally:
             if not jobs:
@@ -275,11 +275,11 @@ class JobQueue:
         return Claim(self, jobs[0])
 
     def _fit(self, uow: UnitOfWork, jobs: Iterable[Job]) -> list[Job]:
-        """Return the claimed jobs that may run; give up those that stopped, or killed, everybody who tried."""
+        """Return the claimed jobs that may run; fail those that stopped or killed every worker that tried."""
         fit = []
         for job in jobs:
             handler = self._handlers[job.kind]
-            # After an outage, of which the job keeps the error, many attempts do not say that it kills its workers.
+            # After an outage, of which the job keeps the error, many attempts do not prove that it kills its workers.
             outlasts = handler.recurrence is not None or (handler.outlasts is not None and job.error is not None)
             if not outlasts and job.attempts > self._config.attempts_max:
                 self._give_up(uow, job, f"it was claimed {job.attempts - 1} times, and never done")
@@ -304,7 +304,7 @@ class JobQueue:
         return extended
 
     def _notice_clock(self) -> None:
-        """Move what waits for a time of a clock that has been put back since: delays stay as long as they were."""
+        """Move jobs scheduled by a clock that has been put back since: delays keep their length."""
         now = self.now_us()
         went_back, self._latest_us = now < self._latest_us or not self._latest_us, now
         if not went_back:
@@ -321,7 +321,7 @@ class JobQueue:
         ahead: list[Job] = uow.select_path(JOB, "list_newest", _AHEAD_PAGE)
         moved = [job for job in ahead if to_us(job.scheduled_at) >= bound]
         for job in moved:
-            # A recurring job knows itself when it is due next.
+            # A recurring job computes its next due time itself.
             now, recurs = from_us(uow.now_us), self.recurrence(job.kind) is not None
             later = now if recurs else now + (job.available_at - job.scheduled_at)
             uow.update(JOB, dataclasses.replace(job, available_at=later, scheduled_at=now))
@@ -330,7 +330,7 @@ class JobQueue:
     # --- running -----------------------------------------------------------------------------------
 
     def run_due(self) -> int:
-        """Run what is due by now; return how many actions were done. Raises: StorageError kinds."""
+        """Run due jobs now; return the number of actions done. Raises: StorageError kinds."""
         done, now = 0, self.now_us()
         extend_all(self)
         while claims := self.claim_due(now):
@@ -338,7 +338,7 @@ class JobQueue:
         return done
 
     def run(self, claims: Sequence[Claim]) -> int:
-        """Do claimed jobs of one kind, one after the other; return how many actions were done.
+        """Run claimed jobs of one kind, one after the other; return the number of actions done.
 
         A job that fails waits for its next attempt, or is ended as failed. Raises: Unavailable when nothing can be
         written: the others go on when the leases are over.
@@ -361,9 +361,9 @@ class JobQueue:
 
     @contextlib.contextmanager
     def holding(self, job_id: uuid.UUID) -> Iterator[Claim | None]:
-        """Claim a job for the block, due or not; None while others work on it, or when it has ended.
+        """Claim a job for the block, due or not; None while another process runs it, or when it has ended.
 
-        After the block it has ended, or waits for its next time; what the block raises is recorded, and raised.
+        After the block it has ended, or waits for its next time; an exception of the block is recorded and raised.
         """
         claim = self.claim_one(job_id)
         if claim is None:
@@ -393,7 +393,7 @@ class JobQueue:
         except Exception as error:
             if is_of_handler(error):
                 raise
-            if claim.settled:  # the work is done, whatever came after it
+            if claim.settled:  # the work is done, whatever error came after it
                 self._engine.record_error(f"job {claim.job.kind}", error)
                 return None
             if self.stopping or self._engine.state != "open":
@@ -480,7 +480,7 @@ class JobQueue:
         record(self._engine, uow, job, EventType.ERROR, payload)
 
     def _release(self, claim: Claim) -> None:
-        """Give back a job that was interrupted: whoever comes next need not wait for its lease."""
+        """Give back an interrupted job, so that the next worker need not wait for its lease."""
 
         def work(uow: UnitOfWork) -> None:
             job = claim.current(uow)
@@ -495,5 +495,5 @@ class JobQueue:
             self._engine.store.write(work)
 
     def write(self, work: Callable[[UnitOfWork], T]) -> T:
-        """Run work about a job in a transaction of its own."""
+        """Run work about a job in its own transaction."""
         return self._engine.write(work)

@@ -33,7 +33,7 @@ class Tenant:
         self._poll_s = engine.config.jobs.poll_ms / 1_000
         self._workers_max = engine.config.jobs.workers
         self._workers: set[Worker] = set()
-        self._look_at = time.monotonic() + self._poll_s  # a program that only looks something up is gone by then
+        self._look_at = time.monotonic() + self._poll_s  # a program that makes a single query has ended by then
         self._extend_at = time.monotonic() + self._extend_s
         self._failing = False
         self._not_looking = Event()
@@ -42,7 +42,7 @@ class Tenant:
     # --- as the engine sees it -----------------------------------------------------------------------
 
     def committed(self, changes: Sequence[Any]) -> None:
-        """Nothing: whoever enqueues wakes the runner."""
+        """Nothing: enqueueing wakes the runner."""
 
     def changed_elsewhere(self) -> None:
         """Look now: another process may have enqueued something."""
@@ -53,14 +53,14 @@ class Tenant:
         self.wake()
 
     def drain(self) -> None:
-        """Nothing: jobs are not part of what a flush waits for."""
+        """Nothing: a flush does not wait for jobs."""
 
     def close(self) -> None:
         """End, and wait for jobs under way."""
         self.jobs.stopping = True
         _runner().remove(self)
         until = time.monotonic() + _STOP_S
-        self._not_looking.wait(_STOP_S)  # it may have begun one more worker
+        self._not_looking.wait(_STOP_S)  # it may have started one more worker
         for worker in list(self._workers):
             worker.join(timeout=max(0.0, until - time.monotonic()))
 
@@ -73,7 +73,7 @@ class Tenant:
 
     @property
     def _extend_s(self) -> float:
-        """The longest time between two looks at leases: jobs that callers do themselves begin without a word."""
+        """The longest time between two checks of leases: jobs run by callers start without notice."""
         return self.jobs.lease_us / 1_000_000 / 3
 
     @property
@@ -101,7 +101,8 @@ class Tenant:
                 self._begin(claims)
             due_us = self.jobs.due_in_us()
             if due_us is not None and len(self._workers) < self._workers_max:
-                # What is due and was not claimed is locked by somebody: looking at once again would be a busy loop.
+                # A due job that was not claimed is locked by another process: polling again at once would be a busy
+                # loop.
                 wait_s = max(due_us / 1_000_000, pacing.REST_MAX_S)
                 self._look_at = min(self._look_at, time.monotonic() + wait_s)
             self._failing = False
@@ -162,7 +163,7 @@ class Runner:
             self._condition.notify_all()
 
     def wake(self) -> None:
-        """Look at the tenants now."""
+        """Poll the tenants now."""
         with self._condition:
             self._condition.notify_all()
 

@@ -13,7 +13,7 @@ from caliber.model.jobs import Job
 from caliber.model.time import from_us
 
 SYSTEM: Final = Principal(PrincipalKind.SYSTEM, "jobs")
-"""The principal of jobs that nobody asked for."""
+"""The principal of jobs without a requester."""
 
 
 def new_job(

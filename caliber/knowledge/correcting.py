@@ -65,7 +65,7 @@ OPTIONAL: Final[dict[str, Check]] = {
 
 
 def checked(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that a caller gave, checked; those that are ``...`` were not given.
+    """Return the validated fields that a caller gave; the value ``...`` means not given.
 
     Raises: InputError kinds.
     """
@@ -93,7 +93,7 @@ class NoteCorrections:
         changes = checked(fields)
         if not changes:
             raise RequiredFieldMissing("name at least one field to change", field="changes")
-        # The vector depends on fields that are not changed too: it is made of the note as it is now.
+        # The vector also depends on unchanged fields: it is computed from the note as it is now.
         named = {name for name in ("entity", "content") if name in changes}
         known = self._engine.memory.snapshot.locate(key.bytes) if named else None
         before = None if known is None else self._engine.memory.entity(*known)
@@ -215,7 +215,7 @@ class NoteCorrections:
     def _successor(
         self, old: Note, changes: Mapping[str, Any], start: Any, idempotency_key: str | None, labelled: bool
     ) -> NewNote:
-        """Return the note that holds from ``start`` on: the old one with what its caller changed."""
+        """Return the note that is valid from ``start`` on: the old one with the caller's changes."""
         until = old.valid_until if old.valid_until is not None and old.valid_until > start else None
         kept = {name: getattr(old, name) for name in (*REQUIRED, *OPTIONAL)}
         values = {**kept, "occurred_at": None, **changes, "valid_from": start}

@@ -68,7 +68,7 @@ class NoteMaker:
         self._embeddings = engine.part(Embeddings)
 
     def prepare(self, source: Source, earlier: Iterable[PreparedNote] = ()) -> list[PreparedNote]:
-        """Generate notes and merge each into what is known about the same thing (C-233, K-111).
+        """Generate notes and merge each into an existing note about the same thing (C-233, K-111).
 
         ``earlier`` are notes prepared for the same transaction: a note that one of them changes is changed further.
         """
@@ -149,7 +149,7 @@ class NoteMaker:
     def _mergeable(self, snapshot: ResidentSnapshot, made: GeneratedNote, trust: TrustLabel) -> Note | None:
         """Return the oldest active note of a label about the same thing that this principal may change.
 
-        What is trusted less than a note neither changes what it says, nor draws it down to its own label.
+        A less trusted note must neither change a more trusted one, nor lower its label.
         """
         notes = snapshot[NOTE.name]
         same = {"entity": made.entity, "entity_type": made.entity_type, "note_type": made.note_type, "trust": trust}
@@ -173,7 +173,7 @@ class NoteMaker:
     ) -> Note:
         """Write one prepared note; ``versions`` are those of notes that this transaction has changed already.
 
-        Raises: StaleInputs when the note was changed by somebody else meanwhile.
+        Raises: StaleInputs when another process changed the note meanwhile.
         """
         engine = self._engine
         if prepared.new is not None:

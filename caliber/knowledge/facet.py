@@ -55,12 +55,9 @@ class NoteMethods:
         guard: LockToken | None = None,
         deadline_ms: int | None = None,
     ) -> Note:
-        """Keep a piece of knowledge; the same statement of a label about the same thing and time is kept once.
+        """Add a note; an equal statement of a label about the same thing and time is stored once.
 
-        Time is ``valid_from``, ``valid_until`` and ``occurred_at``: what happened twice is kept twice.
-        ``visible_to`` lists roles and principals (``agent:planner``); without it an agent's notes are seen as
-        ``access.default_visibility`` says, anybody else's by all. ``trust`` says where the content came from; left out
-        it is ``trust.notes``. Units: confidence 0–1, importance 1–10.
+        Time is ``valid_from``, ``valid_until`` and ``occurred_at``: an event that happened twice is stored twice.
 
         Raises: InputError kinds, Conflict (the idempotency key came with another note or label), LockExpired.
         """

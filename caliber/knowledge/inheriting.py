@@ -20,14 +20,14 @@ from caliber.text.statements import wordings
 
 
 class Source(NamedTuple):
-    """A text that something is made of, and how far it is trusted."""
+    """A source text and its trust label."""
 
     text: str
     trust: TrustLabel
 
 
 class Quoted:
-    """The statements of a source: whole sentences, since a part of one can say the opposite."""
+    """The statements of a source: whole sentences, since a part of one can mean the opposite."""
 
     def __init__(self, source: Source) -> None:
         self.trust = source.trust
@@ -52,7 +52,7 @@ class NoteSources:
         artifacts: Iterable[Artifact],
         unlabelled: TrustLabel,
     ) -> None:
-        # Nobody labels a goal or an outcome: they are what a caller says, as notes are.
+        # A goal or an outcome has no label: callers write them, as they write notes.
         told = [Source(text, unlabelled) for text in (digest.goal, digest.summary) if text]
         self._goal = digest.goal
         self._unlabelled = unlabelled
@@ -69,14 +69,14 @@ class NoteSources:
         quoted = trust_of_quotes(note.content, self._quoted)
         if quoted is None:
             return least
-        # What a note says nothing about is filed under the goal.
+        # Statements without a note's subject are filed under the goal.
         content = note.content.casefold()
         is_named = self._goal is None or all(word in content for word in note.entity.casefold().split())
         return quoted if is_named else least_trusted(quoted, self._unlabelled)
 
 
 def quotes(provider: SummarizationProvider) -> bool:
-    """Return whether a provider only repeats: then what its answers say stands in the source they name."""
+    """Return whether a provider only quotes: then its answers are contained in the source they name."""
     return getattr(provider, "quotes", False) is True
 
 
@@ -87,15 +87,15 @@ def trust_of_all(labels: Iterable[TrustLabel], otherwise: TrustLabel) -> TrustLa
 
 
 def trust_of_quotes(text: str, sources: Sequence[Quoted]) -> TrustLabel | None:
-    """Return the label of a text whose every sentence is one of a source; None when one is of none.
+    """Return the label of a text whose every sentence is one of a source; None when one is not.
 
-    A sentence that several sources have is as good as the most trusted of them: it is what that one says.
+    A sentence of several sources has the label of the most trusted of them, which contains it.
     """
     whole = _best(" ".join(text.split()), sources)
     if whole is not None:
         return whole
     found: TrustLabel | None = None
-    # What is united from several stands line by line, each of whole sentences.
+    # A text merged from several sources has one line for each, of whole sentences.
     for line in text.splitlines():
         for sentence in split_sentences(line):
             best = _best(" ".join(sentence.text.split()), sources)
@@ -106,7 +106,7 @@ def trust_of_quotes(text: str, sources: Sequence[Quoted]) -> TrustLabel | None:
 
 
 def _best(sentence: str, sources: Sequence[Quoted]) -> TrustLabel | None:
-    """Return the most trusted label of the sources that say a sentence."""
+    """Return the most trusted label of the sources that contain a sentence."""
     having = [source.trust for source in sources if sentence and source.says(sentence)]
     return min(having, key=lambda label: label.distrust, default=None)
 

@@ -35,7 +35,7 @@ _REFUSED: Final = {
 
 
 def require_open(tenant: Tenant) -> Tenant:
-    """Return a tenant that may be opened. Raises: Unavailable, which says why it may not."""
+    """Return a tenant that may be opened. Raises: Unavailable with the reason why it may not."""
     if tenant.state in OPEN_STATES:
         return tenant
     reason, retryable, advice = _REFUSED[tenant.state]
@@ -66,11 +66,11 @@ class Directory:
     # --- reading ---------------------------------------------------------------------------------
 
     def all(self) -> list[Tenant]:
-        """Return every tenant, those that were dropped too, by name."""
+        """Return every tenant, dropped ones included, by name."""
         return self._records.work(lambda uow: uow.select_path(TENANT, "list_all"))
 
     def find(self, name: str) -> Tenant | None:
-        """Return a tenant, or None. Raises: InvalidValue for what no tenant can be called."""
+        """Return a tenant, or None. Raises: InvalidValue for an invalid name."""
         known_as = tenant_name(name)
         found: Tenant | None = self._records.work(lambda uow: uow.find(TENANT, known_as))
         return found
@@ -89,9 +89,9 @@ class Directory:
     # --- changing --------------------------------------------------------------------------------
 
     def enter(self, name: str, place: TenantPlace) -> Tenant:
-        """Return the row of a tenant that is to be created: a new one, or the one an earlier attempt left.
+        """Return the row of a tenant to be created: a new one, or that of an earlier attempt.
 
-        Raises: Conflict when the tenant is there, or its place is taken.
+        Raises: Conflict when the tenant exists, or its place is taken.
         """
         name = tenant_name(name)
         now = from_us(self._clock_us())
@@ -113,9 +113,9 @@ class Directory:
         return self._records.work(work)
 
     def change(self, tenant: Tenant, **fields: Any) -> Tenant:
-        """Write a tenant that is still as ``tenant`` says, and return it as written.
+        """Write a tenant if its row is unchanged since ``tenant`` was read, and return it as written.
 
-        Raises: Conflict when somebody changed it meanwhile.
+        Raises: Conflict when another process changed it meanwhile.
         """
         changed = dataclasses.replace(tenant, updated_at=from_us(self._clock_us()), **fields)
 
@@ -149,7 +149,7 @@ class Directory:
         return TenantPlace(wanted, location)
 
     def storage(self, tenant: Tenant, place: TenantPlace) -> Any:
-        """Return the ``storage`` section of a tenant at a place. Raises: InvalidValue when its source is gone."""
+        """Return the ``storage`` section of a tenant at a place. Raises: InvalidValue for a removed source."""
         from caliber.config.tenancy import storage_of
 
         source = self.config.sources.get(place.source)

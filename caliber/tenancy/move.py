@@ -43,7 +43,7 @@ from caliber.storage.migrate.migrations import check_needed
 from caliber.tenancy.directory import Directory
 
 ROUNDS_MOST: Final = 8
-"""How often a copy is brought up to date before writers have to wait for what is left."""
+"""How often a copy is brought up to date before writers are blocked for the rest."""
 FEW: Final = 2_000
 """Rows written since the last round that are few enough to have writers wait for them."""
 
@@ -75,7 +75,7 @@ class Hooks:
     progress: Progress = unheard
     """Called at the beginning of each step, and with the rows that are copied."""
     check: Callable[[Any], None] = lambda _: None
-    """Called with the storage section of the place a tenant is in: refuses what this version cannot copy."""
+    """Called with the storage section of the tenant's place: refuses a store that this version cannot copy."""
     complete: Callable[[Any, Any, bool], None] = lambda _, __, ___: None
     """Called with the storage sections of both places once the new one is a store, before anybody uses it, and with
     whether its files may hold what was forgotten since they were begun."""
@@ -96,7 +96,7 @@ def make_role(storage: Any) -> None:
 
 
 def prepare_place(storage: Any) -> None:
-    """Make what a new place needs before its store: the folder of a file, or the login role. Raises: Unavailable."""
+    """Create the prerequisites of a new place: the folder of a file, or the login role. Raises: Unavailable."""
     if isinstance(storage, StorageConfig):
         _make_folder(Path(storage.resolve_path()).parent)
     make_role(storage)
@@ -112,7 +112,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def remove_role(storage: Any) -> None:
-    """Remove the login role of a place whose store is gone."""
+    """Remove the login role of a place whose store was dropped."""
     if getattr(storage, "login_role", None) is not None:
         backend(storage.adapter).drop_role(storage)
 
@@ -136,7 +136,7 @@ class Move:
         self._catalog = BUILT_IN
         self._caught_up = 0
         self._forgotten: str | None = None
-        """What had been forgotten when the copy was begun; None if that is not known."""
+        """The erasures before the copy began; None if unknown."""
 
     def _begin(self, tenant: Tenant, target: TenantPlace) -> Tenant:
         """Write down where a tenant is going; take over from an attempt that was going there."""
@@ -150,7 +150,7 @@ class Move:
                     id=name,
                     reason="moving",
                 )
-            # The state stays: where a fence may stand, nobody opens the tenant.
+            # The state stays: where a fence may exist, the tenant must not be opened.
             return self._directory.change(tenant)
         if tenant.state is not TenantState.ACTIVE:
             raise Conflict(f"tenant {name} is {tenant.state.value}", entity_type="tenant", id=name, reason="state")
@@ -183,14 +183,14 @@ class Move:
                 self._catalog = source.catalog
                 check_needed(self._left.shown, source.schema_version)
             empty = self._entered.prepare(self._epoch, self._token, self._catalog)
-            # What an attempt that broke off left standing; from now on it is ours to put up again.
+            # The fence of an interrupted attempt; this attempt owns it from now on.
             self._left.lift(None)
             if self._tenant.state is TenantState.SWITCHING:
                 self._tenant = self._directory.change(self._tenant, state=TenantState.COPYING)
             mark, rounds = self._approach(empty)
             return self._switch(mark, rounds)
         except BaseException:
-            with contextlib.suppress(CaliberError):  # what went wrong first is what the caller hears
+            with contextlib.suppress(CaliberError):  # the caller gets the first error
                 self._let_go()
             raise
         finally:
@@ -236,7 +236,7 @@ class Move:
         return rows
 
     def _check_memories(self, source: Reading) -> None:
-        """Refuse to go on with a schema or memories that were changed since the copy was prepared for them."""
+        """Refuse to continue if the schema or memories were changed since the copy was prepared for them."""
         check_needed(self._left.shown, source.schema_version)
         if source.catalog.revision != self._catalog.revision:
             raise Conflict(
@@ -298,7 +298,7 @@ class Move:
             )
 
     def _let_go(self) -> None:
-        """Let writers in again after a failure, unless the tenant has moved or another attempt goes on."""
+        """Let writers in again after a failure, unless the tenant has moved or another attempt continues."""
         known = self._directory.find(self._tenant.name)
         if known is None or known.place != self._tenant.place:
             return
@@ -321,7 +321,7 @@ def abort(directory: Directory, name: str, clock_us: Callable[[], int]) -> Tenan
     entered_storage = directory.storage(tenant, tenant.target)
     left = open_replica(left_storage, clock_us)
     try:
-        left.lift(None)  # first: whatever becomes of the copy, writers go on
+        left.lift(None)  # first: writers continue whatever happens to the copy
         discard(entered_storage, str(tenant.move_id), clock_us)
     finally:
         left.close()
@@ -329,7 +329,7 @@ def abort(directory: Directory, name: str, clock_us: Callable[[], int]) -> Tenan
 
 
 def _lift_stray(directory: Directory, tenant: Tenant, clock_us: Callable[[], int]) -> bool:
-    """Lift a fence that nobody stands behind: of an attempt that was killed just after it was given up elsewhere."""
+    """Lift the fence of a dead attempt: one that was killed just after another process took over."""
     replica = open_replica(directory.storage(tenant, tenant.place), clock_us)
     try:
         if replica.fenced_by() is None:
@@ -343,9 +343,9 @@ def _lift_stray(directory: Directory, tenant: Tenant, clock_us: Callable[[], int
 def discard(storage: Any, epoch: str, clock_us: Callable[[], int]) -> None:
     """Remove an unfinished copy, and the login role that was made for it."""
     try:
-        make_role(storage)  # without it nobody could log in to look
+        make_role(storage)  # without it no one could log in to check
     except Conflict:
-        return  # what is there is somebody else's: nothing was made
+        return  # the place belongs to another store: nothing was created
     entered = open_replica(storage, clock_us)
     try:
         entered.discard(epoch)
@@ -355,7 +355,7 @@ def discard(storage: Any, epoch: str, clock_us: Callable[[], int]) -> None:
 
 
 def drop_old(directory: Directory, name: str, clock_us: Callable[[], int]) -> Tenant:
-    """Remove what a tenant left behind when it moved. Raises: Conflict when there is nothing."""
+    """Remove the old store of a tenant that has moved. Raises: Conflict when there is none."""
     tenant = directory.get(name)
     if tenant.old is None:
         raise Conflict(f"tenant {name} has no old data", entity_type="tenant", id=name, reason="old place")

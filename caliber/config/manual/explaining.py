@@ -52,7 +52,7 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """All that can be said of a knob; ``value`` is None when it is not set, or there is no configuration."""
+    """The explanation of a knob; ``value`` is None when it is not set, or there is no configuration."""
 
     key: str
     meaning: str
@@ -106,7 +106,7 @@ def acts(found: list[Declared]) -> bool:
 def explain(key: str, config: CaliberConfig | None = None) -> Explanation:
     """Return the explanation of the knob at a dotted path, with its value in a configuration.
 
-    Raises: InvalidConfigValue with what was probably meant, when there is no such knob.
+    Raises: InvalidConfigValue with a suggestion, when there is no such knob.
     """
     known = declared()
     path = _general(key)

@@ -46,8 +46,7 @@ def render_json(config: CaliberConfig) -> str:
 def render_toml(config: CaliberConfig, reasons: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return the configuration as a commented TOML document that reads back as the same configuration.
 
-    ``reasons`` say, by path, why a knob has its value, such as ``profiles.reasons``.
-    Raises: InvalidConfigValue when the store's connection string may hold a password.
+    ``reasons`` give, by path, the reason of a knob's value, such as ``profiles.reasons``.
     """
     refuse_sealed(config)
     lines = [_HEADER]
@@ -70,7 +69,7 @@ def refuse_sealed(config: CaliberConfig) -> None:
 
 
 def why(path: str, reasons: Mapping[str, str]) -> list[str]:
-    """Return the comment that says why a knob has its value: a line, or one for each entry that has a reason."""
+    """Return the comment with the reason of a knob's value: a line, or one for each entry that has a reason."""
     of_entries = (name for name in reasons if name.startswith(f"{path}."))
     of_itself = [f"Here: {reasons[path]}"] if path in reasons else []
     return [*of_itself, *(f"Here, {name.removeprefix(f'{path}.')}: {reasons[name]}" for name in of_entries)]
@@ -147,7 +146,7 @@ def about(field: FieldInfo) -> dict[str, Any]:
 
 
 def limits_of(field: FieldInfo) -> str:
-    """Return the limits of a knob, as one sentence, or "" where its type says all."""
+    """Return the limits of a knob, as one sentence, or "" where its type has none."""
     return _limits(field, about(field)["unit"])
 
 
@@ -222,7 +221,7 @@ def _policies(policies: tuple[PolicyConfig, ...], reasons: Mapping[str, str]) ->
 
 
 def _listed(name: str, sections: tuple[Section, ...]) -> Iterator[str]:
-    """Write a list of definitions, each a table of its own."""
+    """Write a list of definitions, one table each."""
     if sections:
         yield from ("", f"# {CaliberConfig.model_fields[name].description}")
     for section in sections:
@@ -235,7 +234,7 @@ def _listed(name: str, sections: tuple[Section, ...]) -> Iterator[str]:
 
 
 def _times(section: Section) -> dict[str, Any]:
-    """Return a section as plain data, times as people write them; what is empty by itself is left out."""
+    """Return a section as plain data, with times in words; empty parts are left out."""
     out: dict[str, Any] = {}
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)

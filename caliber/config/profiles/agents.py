@@ -27,7 +27,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class AgentProfile:
-    """A kind of agent: its name on the command line, who it is for, what it changes."""
+    """A kind of agent: its name on the command line, its purpose, its changes."""
 
     name: str
     about: str

@@ -44,7 +44,7 @@ def values(profile: str, path: str, overrides: Mapping[str, Any]) -> dict[str, A
 
 
 def tenancy_values(stated: Mapping[str, Any], storage: Any) -> dict[str, Any]:
-    """Return a section ``tenancy`` with what it omits: tenants in the database of ``storage``, or in files beside it.
+    """Return a section ``tenancy`` with omitted parts: tenants in the database of ``storage``, or in files beside it.
 
     A source that the section names takes the knobs it omits from ``storage``, or from the reference where ``storage``
     is of the other database.

@@ -85,7 +85,7 @@ _MEASURED: Final[dict[str, Any]] = {
         "similar_words": "wordllama-l2-supercat",
     },
     "boosts": {**_SIMPLE["boosts"], "mentioned": 0.175, "date": 0.28, "time": 0.175, "question": -0.07},
-    # Neighbours lend word by word already; edges that somebody made are followed.
+    # Neighbours boost each word already; only explicit edges are followed.
     "graph": {**_SIMPLE["graph"], "conversation": False},
 }
 SEARCH_PROFILES: Final[dict[str, dict[str, Any]]] = {

@@ -161,7 +161,7 @@ def reference_values(path: str, adapter: Any, budget: Any, embed: bool) -> dict[
             },
             "ownership": "agent",
         },
-        # What a caller does not vouch for is taken for what a program said.
+        # Content that a caller does not vouch for counts as the output of a program.
         "trust": {
             "system_turns": "system",
             "user_turns": "user",

@@ -34,7 +34,7 @@ _ENDED_BY: Final = {
     RetentionKind.SESSION: ("session_id", "trajectory_id"),
     RetentionKind.SCOPE: ("scope_id",),
 }
-"""The columns by which records belong to what ends with them."""
+"""The columns by which records belong to a scope or session that ends."""
 _TRUST: Final = re.compile(r"\btrust\b")
 _NAMED_IN: Final = {"fields": "name", "indexes": "field"}
 _MOST: Final = 1_000
@@ -42,7 +42,7 @@ _CLOSES: Final = {
     PolicyTarget.TURN_BUFFER.value: (Trigger.SCOPE_CLOSE, Trigger.TASK_END),
     PolicyTarget.SCOPE.value: (Trigger.TASK_END,),
 }
-"""What closes by itself, and at what: that is so for every store, declared or not."""
+"""Built-in memories that close by themselves, with the trigger: in every store, declared or not."""
 _LITERAL: Final = "this address is that of one machine; with env:MY_DSN the same file serves others"
 _SEALED: Final = (
     "this address may hold a password, and whoever reads the file reads it: name it as env:MY_DSN; it is used, and not "
@@ -57,8 +57,8 @@ _UNSUMMARIZED: Final = (
 
 
 def _sound(kind: type[S], items: Any) -> list[S | None]:
-    """Return definitions as they are meant, with None for those that are wrong by themselves."""
-    # There cannot be more: that they are too many is said elsewhere.
+    """Return definitions, with None in place of invalid ones."""
+    # There cannot be more: another check reports the excess.
     return [_one(kind, item) for item in items[:_MOST]] if isinstance(items, (list, tuple)) else []
 
 
@@ -72,7 +72,7 @@ def _one(kind: type[S], item: Any) -> S | None:
 
 
 def valid_memories(items: Any) -> list[MemoryConfig | None]:
-    """Return declared memories, with None for those that are wrong by themselves."""
+    """Return declared memories, with None in place of invalid ones."""
     return _sound(MemoryConfig, items)
 
 
@@ -306,11 +306,11 @@ def _cannot(action: PolicyAction, graded: bool, memory: MemoryConfig) -> Iterato
         yield "below_confidence", f"{memory.name} has no field confidence: float"
 
 
-# --- what is doubtful ----------------------------------------------------------------------------
+# --- warnings ------------------------------------------------------------------------------------
 
 
 def warnings_of(config: Any) -> Iterator[tuple[str, str]]:
-    """Yield what is doubtful in a sound configuration: the path of a knob and the reason."""
+    """Yield the warnings about a valid configuration: the path of a knob and the reason."""
     yield from _unsummarized(config)
     dsn = getattr(config.storage, "dsn", None)
     if isinstance(dsn, LiteralDsn):
@@ -343,7 +343,7 @@ def warnings_of(config: Any) -> Iterator[tuple[str, str]]:
 
 
 def _unlabelled(config: Any) -> Iterator[tuple[str, str]]:
-    """Yield what brings records into a window past a filter that asks for their label: a trigger has no filter."""
+    """Yield requests that bring records into a window past a rule's filter on their label: a trigger has no filter."""
     asked = {rule.memory for rule in config.injection_rules if _TRUST.search(rule.filter or "")}
     asked.discard(PolicyTarget.TURN_BUFFER.value)  # which no trigger injects
     reason = "this brings records of {} into one window whatever their trust, which a rule of theirs asks for"
@@ -358,7 +358,7 @@ def _unlabelled(config: Any) -> Iterator[tuple[str, str]]:
 
 
 def _unsummarized(config: Any) -> Iterator[tuple[str, str]]:
-    """Yield what asks for a summary where nobody is named who makes one; a program may bring its own."""
+    """Yield requests for summaries without a configured provider; a program may pass its own."""
     if config.summarization_provider is not None:
         return
     asking = []
