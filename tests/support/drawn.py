@@ -38,8 +38,8 @@ NAMES = tuple(LACKS)
 ALIKE = ("sqlite", "sqlite-memory")
 """Databases with the same statements, of which one is enough for a test of what stands above them."""
 
-EVERY = ("backends", "crash", "storage")
-"""Folders of tests that run on every database."""
+EVERY = ("admin", "backends", "crash", "erasure", "storage")
+"""Folders of tests that run on every database: of what a file and memory each do in code of their own."""
 
 
 def needs(*capabilities: str) -> Callable[[Function], Function]:
