@@ -123,7 +123,7 @@ class Admin:
     def backup(
         self, path: str | os.PathLike[str], *, replace: bool = False, progress: Progress | None = None
     ) -> BackupReport:
-        """Write everything to one file, as of one commit; others may go on writing, and nobody waits.
+        """Write everything to one file, as of one commit; writers and readers continue.
 
         ``*.zip`` is an archive that every database restores (extra ``arrow``), ``*.db`` a copy of a SQLite file. It
         appears once it is whole and on disk. ``caliber.restore`` makes a store of it.

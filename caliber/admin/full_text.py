@@ -46,7 +46,7 @@ def register_full_text(engine: Engine, jobs: JobQueue) -> None:
 def rebuild(
     store: Store, config: CaliberConfig, indexer: WordIndexer, progress: Progress, *, clock_us: Callable[[], int]
 ) -> int:
-    """Make a store's full text anew in the caller's thread, as its job; return how many texts it holds.
+    """Rebuild a store's full text in the caller's thread, as its job; return the number of texts.
 
     What cuts it short leaves the job to processes that have the store open. Raises: Unavailable.
     """
@@ -73,7 +73,7 @@ def rebuild(
 
 
 def rebuild_full_text(config: CaliberConfig, progress: Progress | None = None) -> int:
-    """Make the full text of a store anew; return how many texts it holds. Others may go on writing meanwhile.
+    """Rebuild the full text of a store; return the number of texts. Others may go on writing meanwhile.
 
     Raises: Unavailable, SchemaMismatch; InvalidConfigValue for a database that has no full text
     """
@@ -88,7 +88,7 @@ def rebuild_full_text(config: CaliberConfig, progress: Progress | None = None) -
 
 
 def complete_full_text(config: CaliberConfig, progress: Progress | None = None) -> int | None:
-    """Make the full text of a store anew if it is not complete, as after a migration that changed what is searched.
+    """Rebuild the full text of a store if it is incomplete, as after a migration that changed searched fields.
 
     Return how many texts it holds; None for a store that has none, or a complete one.
     """

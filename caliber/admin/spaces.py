@@ -348,7 +348,7 @@ def _empty_spaces(engine: Engine, dry_run: bool) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """Search structures made anew. Units: ``outdated``, ``vectors``, ``texts``: records; ``full_text``: rows, or None
+    """Rebuilt search structures. Units: ``outdated``, ``vectors``, ``texts``: records; ``full_text``: rows, or None
     where the store keeps none. ``differences`` is what is wrong even so.
     """
 

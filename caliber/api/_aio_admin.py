@@ -114,10 +114,7 @@ class AsyncAdmin(AsyncFace, of=Admin):
     async def backup(
         self, path: str | os.PathLike[str], *, replace: bool = False, progress: Progress | None = None
     ) -> BackupReport:
-        """Write everything to one file, as of one commit; others may go on writing, and nobody waits.
-
-        See ``Admin.backup``.
-        """
+        """Write everything to one file, as of one commit; writers and readers continue. See ``Admin.backup``."""
         return await self._run(self._sync.backup, path, replace=replace, progress=progress)
 
     async def check(self, *, progress: Progress | None = None) -> list[Finding]:

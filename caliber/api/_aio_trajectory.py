@@ -106,7 +106,7 @@ class AsyncTaskMethods(AsyncFace, of=TaskMethods):
     async def close_scope(
         self, scope_id: Id, *, guard: LockToken | None = None, deadline_ms: int | None = None
     ) -> Scope:
-        """Close a scope as the policies on scope_close say; a closed one is returned as it is.
+        """Close a scope and run the policies on scope_close; a closed one is returned as it is.
 
         See ``Caliber.close_scope``.
         """

@@ -216,7 +216,7 @@ def _completed(part: Path, profile: str) -> tuple[CaliberConfig, str]:
 @click.option("--strict", is_flag=True, help="Exit code 1 when there are warnings, too.")
 @with_settings
 def check(settings: Settings, file: Path | None, key: str | None, base: str | None, strict: bool) -> int:
-    """Check a configuration: list every fault, or sum it up; and what is doubtful in it.
+    """Check a configuration: list every fault, or print a summary; and list warnings.
 
     Exit code 1 when it has faults. With --explain: what a knob or section means, accepts, has here and in each
     profile, and which modules it acts in.

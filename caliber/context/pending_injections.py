@@ -106,7 +106,7 @@ class PendingInjections(Deferred):
 
 
 def consume(uow: UnitOfWork, claim: Claim) -> None:
-    """Delete the rows that a window consumed. A row that a trigger requested anew meanwhile stays."""
+    """Delete the rows that a window consumed. A row that a trigger requested again meanwhile stays."""
     for key, version in claim.rows:
         row: PendingInjection | None = uow.find(PENDING_INJECTION, key)
         if row is None or row.version != version:

@@ -104,7 +104,7 @@ class _Printer:
         self._last = stands_for
 
     def _comments_before(self, offset: int, depth: int, *, apart: bool = False) -> None:
-        """Write the comments up to an offset; ``apart`` puts an empty line before what follows."""
+        """Write the comments up to an offset; ``apart`` puts an empty line before the next item."""
         while self._next < len(self._comments) and self._comments[self._next].span.start < offset:
             comment = self._comments[self._next]
             line = self._source.line_of(comment.span.start)

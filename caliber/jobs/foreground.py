@@ -39,7 +39,7 @@ class ForegroundQueue:
         return self._clock_us()
 
     def take(self, kind: str, job_id: uuid.UUID) -> Claim:
-        """Begin the job anew, whoever works on it: others find another version, and write nothing."""
+        """Restart the job, even if another process runs it: that one finds another version, and writes nothing."""
 
         def work(uow: UnitOfWork) -> Job:
             uow.serialize(f"job {job_id}")  # of two who take it first, one adds it

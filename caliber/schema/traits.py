@@ -179,7 +179,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The records of ``relation`` that a record sums up: it goes when one of them goes, or says something else.
+    """The records of ``relation`` that a record sums up: it is deleted when one of them is deleted or changed.
 
     They are of one owner, ``by``, and have a ``number`` from ``first`` to ``last``.
     """

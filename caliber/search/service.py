@@ -346,7 +346,7 @@ class Searching:
 
 
 def check_stored(relation: Relation, entity: Any) -> None:
-    """Raise ConstraintViolation when what was read is not what was written (C-240)."""
+    """Raise ConstraintViolation when a row differs from the one that was written (C-240)."""
     codec = codec_of(relation)
     wrong = wrong_hash(relation, dict(zip(codec.names, codec.encode(entity), strict=True)), Sha256)
     if wrong is not None:

@@ -146,7 +146,7 @@ class TaskMethods:
             return self._tasks.open_scope(arguments.as_uuid(trajectory_id, "trajectory_id"))
 
     def close_scope(self, scope_id: Id, *, guard: LockToken | None = None, deadline_ms: int | None = None) -> Scope:
-        """Close a scope as the policies on scope_close say; a closed one is returned as it is.
+        """Close a scope and run the policies on scope_close; a closed one is returned as it is.
 
         Raises: NotFound, LockExpired; what a provider raised, when ``close.on_llm_failure`` is fail.
         """

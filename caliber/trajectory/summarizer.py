@@ -161,7 +161,7 @@ class TurnSummarizer:
         return None if self._look_at_s is None else max(0, int((self._look_at_s - time.monotonic()) * 1_000_000))
 
     def produce(self) -> None:
-        """Enqueue the jobs of tasks that lack a summary, and have none for what is to be looked through."""
+        """Enqueue the jobs of tasks that lack a summary, and clear the list of tasks to scan."""
         if self.due_in_us() != 0 or not self._producing.acquire(blocking=False):
             return
         try:
@@ -350,7 +350,7 @@ class TurnSummarizer:
     # --- as the engine sees it -------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Summarize all blocks that are complete by now, in the caller's thread, whoever has their jobs.
+        """Summarize all complete blocks now, in the caller's thread, even if another process has their jobs.
 
         Raises: LlmError kinds of an outage; SummarizationFailed for what a provider raised that is no error of ours.
         """
@@ -366,7 +366,7 @@ class TurnSummarizer:
                     raise SummarizationFailed(reason=type(error).__name__) from error
 
     def close(self) -> None:
-        """End; what is pending is found again at the next open."""
+        """Stop; pending work is found again at the next open."""
         self._stopped = True
 
 

@@ -1,8 +1,9 @@
-"""Docstrings begin with a name or a verb, not with a question word, and name what they return."""
+"""Docstrings begin with a name or a verb, name what they return, and use no dialect; first lines are unique."""
 
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -17,7 +18,15 @@ QUESTION = re.compile(
 """The beginnings that name nothing; ``Return what …`` has a clause in the place of a result's name."""
 ASKING = re.compile(rf"[\"']\\?\s*{QUESTION.pattern}", re.IGNORECASE)
 """The text of a file in which such a docstring may be: others, nearly all, are not parsed."""
+DIALECT = re.compile(r"\b(?:whoever|whom|nobody|somebody|anew|lest|says?|said|hears?|heard)\b", re.IGNORECASE)
+"""Words that hide the actor, or let data speak: a row holds, a knob sets, a worker is notified."""
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+@functools.cache
+def modules_below(root: Path) -> list[tuple[str, ast.Module]]:
+    """Return the path and the syntax tree of every module below ``root``."""
+    return [(str(path.relative_to(root)), ast.parse(path.read_bytes())) for path in sorted(root.rglob("*.py"))]
 
 
 def question_docstrings(root: Path) -> list[str]:
@@ -29,6 +38,45 @@ def question_docstrings(root: Path) -> list[str]:
         for node in ast.walk(ast.parse(text))
         if isinstance(node, DOCUMENTED) and QUESTION.match(ast.get_docstring(node) or "")
     ]
+
+
+def dialect_docstrings(root: Path) -> list[str]:
+    """Return ``module:name: words`` of all docstrings below ``root`` whose first line has a word of the dialect."""
+    return [
+        f"{path}:{getattr(node, 'name', 'module')}: {' '.join(found)}"
+        for path, module in modules_below(root)
+        for node in ast.walk(module)
+        if isinstance(node, DOCUMENTED)
+        if (found := DIALECT.findall((ast.get_docstring(node) or "").partition("\n")[0]))
+    ]
+
+
+def alike_modules(root: Path) -> list[tuple[str, list[str]]]:
+    """Return the first lines that several modules below ``root`` share: neither names the purpose of its module."""
+    modules: dict[str, list[str]] = {}
+    for path, module in modules_below(root):
+        modules.setdefault((ast.get_docstring(module) or "").partition("\n")[0], []).append(path)
+    return [(first, paths) for first, paths in modules.items() if len(paths) > 1]
+
+
+def test_no_first_line_is_in_dialect() -> None:
+    assert dialect_docstrings(REPOSITORY / "caliber") == []
+
+
+def test_every_module_has_a_first_line_of_its_own() -> None:
+    assert alike_modules(REPOSITORY / "caliber") == []
+
+
+def test_planted_dialect_is_caught(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text('"""Rows that nobody reads."""\n\n\ndef f():\n    """Read what it said, anew."""\n')
+    (tmp_path / "b.py").write_text('"""Rows that are not read.\n\nNobody reads them.\n"""\n')
+    assert dialect_docstrings(tmp_path) == ["a.py:module: nobody", "a.py:f: said anew"]
+
+
+def test_planted_modules_with_one_first_line_are_caught(tmp_path: Path) -> None:
+    for name, text in (("a", "Rows.\n\nOf one."), ("b", "Rows."), ("c", "Columns.")):
+        (tmp_path / f"{name}.py").write_text(f'"""{text}"""\n')
+    assert alike_modules(tmp_path) == [("Rows.", ["a.py", "b.py"])]
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

@@ -1,4 +1,4 @@
-"""Relations as archives hold them: the ordinal, which a bulk load would assign anew, is an ordinary column.
+"""Relations as archives hold them: the ordinal, which a bulk load would reassign, is an ordinary column.
 
 Windows and stored contents refer to rows by ordinal, so a restore must keep ordinals.
 """

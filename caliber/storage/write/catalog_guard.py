@@ -43,7 +43,7 @@ def dropped_memories(session: StatementSession, plans: Mapping[str, RelationPlan
 def dropped_since(
     session: StatementSession, plans: Mapping[str, RelationPlans], statements: Mapping[str, Plan], catalog: Catalog
 ) -> frozenset[str]:
-    """As ``dropped_memories``, at the cost of one small statement while nobody changed a memory."""
+    """As ``dropped_memories``, at the cost of one small statement while no memory was changed."""
     if tuple(session.run(statements["memory.revision"], ())[0]) == catalog.revision:
         return frozenset()
     return dropped_memories(session, plans, catalog)

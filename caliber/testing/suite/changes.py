@@ -20,7 +20,7 @@ from caliber.testing.world import Contract, Undo, all_rows, together
 
 
 class Mirror:
-    """A follower that keeps the rows of notes and trajectories as it is told of them."""
+    """A follower that mirrors the rows of notes and trajectories from its notifications."""
 
     def __init__(self, store: Store) -> None:
         self.store = store

@@ -138,7 +138,7 @@ class PostgresMaintenance:
             return Vacuumed(before, self._bytes(connection), None, None, tuple(skipped))
 
     def skipped(self, connection: Connection) -> list[str]:
-        """Return the tables of other owners: VACUUM would skip them with a warning that nobody reads."""
+        """Return the tables of other owners: VACUUM would skip them with an unread warning."""
         owned = {row[0] for row in connection.execute(_OWNED, (self._dialect.schema,)).fetchall()}
         return [name for name in self._plans if name not in owned]
 

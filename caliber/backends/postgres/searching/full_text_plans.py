@@ -77,7 +77,7 @@ def create_texts(name: str, dialect: PostgresDialect) -> Iterator[str]:
 
 
 def drop_texts(names: Iterable[str], dialect: PostgresDialect) -> str:
-    """Return the statement that removes what ``create_texts`` made, as far as it is there."""
+    """Return the statement that drops the tables of ``create_texts``, if they exist."""
     tables = ", ".join(dialect.table(f"{name}{part}") for name in names for part in ("_entry", ""))
     return f"DROP TABLE IF EXISTS {tables}"
 
