@@ -10,24 +10,27 @@ Source: M-110, M-129 to M-141, K-131, K-132.
 from __future__ import annotations
 
 import dataclasses
+import json
 import uuid
-from typing import Any
+from typing import Any, Final
 
 from caliber.access.visibility import may_change, may_see
 from caliber.engine.engine import Engine
 from caliber.model.access import Principal
-from caliber.model.errors import Conflict, NotFound, PermissionDenied
+from caliber.model.errors import Conflict, NotFound, PermissionDenied, StorageError
 from caliber.model.events import CorrectionAction, Event, EventFamily
 from caliber.model.time import from_us
 from caliber.schema.relation import ColumnType, Relation
 from caliber.schema.relations import EVENT
-from caliber.storage.compile.codec import codec_of
+from caliber.storage.compile.codec import codec_of, dump_json
 from caliber.storage.compile.derived import completed
 from caliber.storage.write import event_log
 from caliber.storage.write.unit_of_work import UnitOfWork
 
-_FOLLOWING = ("version", "updated_at")
+_FOLLOWING: Final = ("version", "updated_at")
 """Columns that every change writes, besides the derived ones."""
+_BINARY: Final = (ColumnType.BYTES, ColumnType.UUID)
+_STRUCTURED: Final = (ColumnType.TEXT_ARRAY, ColumnType.JSON)
 
 
 class Corrections:
@@ -37,25 +40,28 @@ class Corrections:
         self._engine = engine
         self._principal = principal
 
-    def read(self, uow: UnitOfWork, relation: Relation, key: uuid.UUID, action: str, version: int | None) -> Any:
+    def read(self, uow: UnitOfWork, relation: Relation, key: uuid.UUID, action: str) -> Any:
         """Return a record to correct, locked against other writers.
 
         Raises: NotFound, also for a record that the principal may not see; PermissionDenied unless the principal wrote
-            it or is an admin; Conflict when ``version`` is given and is no longer the record's.
+            it or is an admin.
         """
         uow.lock(relation, key.bytes)
         record = uow.find(relation, key.bytes)
-        readers = relation.readers
-        if record is None or (readers is not None and not may_see(getattr(record, readers), self._principal)):
+        if record is None or not self._sees(relation, record):
             raise NotFound(entity_type=relation.name, id=key)
-        ownership = self._engine.config.access.ownership
-        if relation.author is not None and not may_change(
-            getattr(record, relation.author), self._principal, ownership=ownership
-        ):
-            raise PermissionDenied(agent_id=self._principal.label, action=action, resource=f"{relation.name} {key}")
-        if version is not None and record.version != version:
-            raise Conflict(entity_type=relation.name, id=key, reason=f"its version is {record.version} by now")
+        self.check_author(relation, record, action)
         return record
+
+    def check_author(self, relation: Relation, record: Any, action: str) -> None:
+        """Raise PermissionDenied unless the principal wrote a record or is an admin."""
+        if not self._corrects(relation, record):
+            resource = f"{relation.name} {_key(relation, record)}"
+            raise PermissionDenied(agent_id=self._principal.label, action=action, resource=resource)
+
+    def may_correct(self, relation: Relation, record: Any) -> bool:
+        """Return whether the principal may see a record and correct it."""
+        return self._sees(relation, record) and self._corrects(relation, record)
 
     def write(
         self,
@@ -72,7 +78,7 @@ class Corrections:
         """
         if changed == before and not payload:
             return before
-        codec = codec_of(relation)
+        codec, recorded = codec_of(relation), _columns(relation)
         old = uow.current(relation, codec.encode(before, 0 if relation.ordinal else None))
         ordinal = old[0] if relation.ordinal else None
         differing = {
@@ -86,43 +92,61 @@ class Corrections:
         if uow.has_twin(relation, old, new):
             reason = "another record in use says the same; delete one of them, or supersede it"
             raise Conflict(entity_type=relation.name, id=_key(relation, before), reason=reason)
-        stored = uow.update(relation, after) if differing else before
-        logged = differing - {*relation.rule_of, *_FOLLOWING}
+        stored = uow.update(relation, after)
         changes = {
-            name: [_as_json(one), _as_json(other)]
+            name: [_as_json(one, recorded[name]), _as_json(other, recorded[name])]
             for name, one, other in zip(codec.names, old, new, strict=True)
-            if name in logged
+            if name in differing and name in recorded
         }
-        event_log.audit(uow, self._event(relation, before, action, {"changes": changes, **payload}))
+        payload |= {"changes": changes, "version": stored.version}
+        event_log.audit(uow, self._event(relation, before, action, payload))
         return stored
 
     def last(self, uow: UnitOfWork, relation: Relation, record: Any) -> Event | None:
         """Return the audit event of the newest correction of a record that is not undone; None without any."""
-        standing: list[Event] = []
-        for event in uow.select_path(EVENT, "list_by_subject", _key(relation, record).bytes):
-            if event.family is not EventFamily.AUDIT or "changes" not in event.payload:
-                continue
-            if event.payload.get("action") == CorrectionAction.UNDO:
-                del standing[-1:]  # retention may have taken the event it undid
-            else:
-                standing.append(event)
-        return standing[-1] if standing else None
+        events = [
+            event
+            for event in uow.select_path(EVENT, "list_by_subject", _key(relation, record).bytes)
+            if event.family is EventFamily.AUDIT and {"changes", "version"} <= event.payload.keys()
+        ]
+        undone = {event.payload.get("undone") for event in events}
+        standing = [
+            event
+            for event in events
+            if event.payload["action"] != CorrectionAction.UNDO and str(event.event_id) not in undone
+        ]
+        # Not by the order of the log: connections of PostgreSQL take its numbers in blocks.
+        return max(standing, key=lambda event: event.payload["version"], default=None)
 
     def undo(self, uow: UnitOfWork, relation: Relation, record: Any, event: Event) -> Any:
         """Give a record the values it had before a correction; return it as stored.
 
         Raises: Conflict when a corrected value was changed again in another way.
         """
-        codec = codec_of(relation)
+        codec, recorded = codec_of(relation), _columns(relation)
         row = list(codec.encode(record, 0 if relation.ordinal else None))
+        key = _key(relation, record)
         for name, (before, after) in event.payload["changes"].items():
-            place, kind = codec.index(name), relation.column(name).type
-            if _as_json(row[place]) != after:
+            if name not in recorded:
+                raise _redacted(relation, key)
+            place = codec.index(name)
+            if _as_json(row[place], recorded[name]) != after:
                 reason = f"{name} was changed again since that correction; correct it instead"
-                raise Conflict(entity_type=relation.name, id=_key(relation, record), reason=reason)
-            row[place] = _as_stored(before, kind)
-        changed = codec.decode(tuple(row))
+                raise Conflict(entity_type=relation.name, id=key, reason=reason)
+            row[place] = _as_stored(before, recorded[name])
+        try:
+            changed = codec.decode(tuple(row))
+        except StorageError:
+            raise _redacted(relation, key) from None
         return self.write(uow, relation, record, changed, CorrectionAction.UNDO, undone=str(event.event_id))
+
+    def _sees(self, relation: Relation, record: Any) -> bool:
+        return relation.readers is None or may_see(getattr(record, relation.readers), self._principal)
+
+    def _corrects(self, relation: Relation, record: Any) -> bool:
+        ownership = self._engine.config.access.ownership
+        author = relation.author
+        return author is None or may_change(getattr(record, author), self._principal, ownership=ownership)
 
     def _event(self, relation: Relation, record: Any, action: str, payload: dict[str, Any]) -> Event:
         role = None if self._principal.role is None else self._principal.role.value
@@ -135,15 +159,36 @@ class Corrections:
         )
 
 
+def check_version(relation: Relation, record: Any, version: int | None) -> None:
+    """Raise Conflict when ``version`` is given and is no longer that of a record."""
+    if version is not None and record.version != version:
+        reason = f"its version is {record.version} by now"
+        raise Conflict(entity_type=relation.name, id=_key(relation, record), reason=reason)
+
+
 def _key(relation: Relation, record: Any) -> uuid.UUID:
     key: uuid.UUID = getattr(record, relation.key[0])
     return key
 
 
-def _as_json(value: Any) -> Any:
+def _columns(relation: Relation) -> dict[str, ColumnType]:
+    """Return the types of the columns that the log names: those that nothing else determines."""
+    return {each.name: each.type for each in relation.columns if each.name not in (*relation.rule_of, *_FOLLOWING)}
+
+
+def _redacted(relation: Relation, key: uuid.UUID) -> Conflict:
+    return Conflict(entity_type=relation.name, id=key, reason="what that correction changed was forgotten; correct it")
+
+
+def _as_json(value: Any, kind: ColumnType) -> Any:
+    if kind in _STRUCTURED and value is not None:
+        return json.loads(value)  # so that words are forgotten in the log as in the record
     return value.hex() if isinstance(value, bytes) else value
 
 
 def _as_stored(value: Any, kind: ColumnType) -> Any:
-    binary = kind in (ColumnType.BYTES, ColumnType.UUID)
-    return bytes.fromhex(value) if binary and isinstance(value, str) else value
+    if value is None:
+        return None
+    if kind in _STRUCTURED:
+        return dump_json(value)
+    return bytes.fromhex(value) if kind in _BINARY else value

@@ -8,9 +8,10 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any, Final
 
-from caliber.access.corrections import Corrections
+from caliber.access.corrections import Corrections, check_version
 from caliber.access.visibility import author_of
 from caliber.embedding.embedding_target import attach, embedded_text
 from caliber.embedding.service import Embeddings
@@ -33,6 +34,8 @@ from caliber.storage.write.ending import archive
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 Check = Callable[[Any, str], Any]
+_PERIODS: Final = "periods of notes"
+"""What corrections wait for that change when notes hold: notes that are linked must not hold at the same time."""
 
 
 def as_readers(value: Any, field: str) -> tuple[str, ...]:
@@ -93,16 +96,16 @@ class NoteCorrections:
         changes = checked(fields)
         if not changes:
             raise RequiredFieldMissing("name at least one field to change", field="changes")
-        # The vector also depends on unchanged fields: it is computed from the note as it is now.
-        named = {name for name in ("entity", "content") if name in changes}
-        known = self._engine.memory.snapshot.locate(key.bytes) if named else None
-        before = None if known is None else self._engine.memory.entity(*known)
-        text = "" if not isinstance(before, Note) else _text_of(dataclasses.replace(before, **changes))
+        text = self._text(key, changes) if {"entity", "content"} & changes.keys() else ""
         vector = self._embeddings.vector(NOTE.name, text) if text else None
+        dated = bool({"valid_from", "valid_until"} & changes.keys())
 
         def work(uow: UnitOfWork) -> Note:
             uow.guard(guard)
-            note: Note = self._corrections.read(uow, NOTE, key, CorrectionAction.UPDATE, version)
+            if dated:
+                uow.serialize(_PERIODS)
+            note: Note = self._corrections.read(uow, NOTE, key, CorrectionAction.UPDATE)
+            check_version(NOTE, note, version)
             changed = dataclasses.replace(note, **changes)
             check_validity(changed.valid_from, changed.valid_until)
             if changed.content != note.content and "trust" not in changes:
@@ -121,13 +124,15 @@ class NoteCorrections:
 
         def work(uow: UnitOfWork) -> Note:
             uow.guard(guard)
-            note: Note = self._corrections.read(uow, NOTE, key, CorrectionAction.END, version)
+            uow.serialize(_PERIODS)
+            note: Note = self._corrections.read(uow, NOTE, key, CorrectionAction.END)
+            check_version(NOTE, note, version)
             now = from_us(uow.now_us)
             if wanted is None and note.valid_until is not None and note.valid_until <= now:
                 return note  # it has ended
             until = now if wanted is None else wanted
             if note.valid_from is not None and until < note.valid_from:
-                raise InvalidValue(field="at", reason=f"is before valid_from, {note.valid_from.isoformat()}")
+                raise _too_early(note)
             return self._write(uow, note, dataclasses.replace(note, valid_until=until), CorrectionAction.END)
 
         return self._engine.write(work)
@@ -137,7 +142,8 @@ class NoteCorrections:
 
         def work(uow: UnitOfWork) -> Note:
             uow.guard(guard)
-            note: Note = self._corrections.read(uow, NOTE, key, CorrectionAction.DELETE, version)
+            note: Note = self._corrections.read(uow, NOTE, key, CorrectionAction.DELETE)
+            check_version(NOTE, note, version)
             if note.archived_at is not None:
                 return note
             changed = dataclasses.replace(note, archived_at=from_us(uow.now_us))
@@ -159,29 +165,41 @@ class NoteCorrections:
         since = arguments.as_instant(at, "at")
         retried = arguments.as_name(idempotency_key, "idempotency_key")
         labelled = "trust" in changes
-        located = self._engine.memory.snapshot.locate(key.bytes)
-        before = None if located is None else self._engine.memory.entity(*located)
-        text = _text_of(dataclasses.replace(before, **changes)) if isinstance(before, Note) else ""
+        text = self._text(key, changes)
         vector = self._embeddings.vector(NOTE.name, text) if text else None
 
         def work(uow: UnitOfWork) -> Note:
             uow.guard(guard)
-            old: Note = self._corrections.read(uow, NOTE, key, CorrectionAction.SUPERSEDE, version)
+            uow.serialize(_PERIODS)
+            old: Note = self._corrections.read(uow, NOTE, key, CorrectionAction.SUPERSEDE)
+            later = _superseding(uow, key)
+            known = self._with_key(uow, retried)
+            if known is not None:
+                if any(edge.source.id == known.note_id for edge in later) and _says(known, changes, since):
+                    return known  # the same call again
+                raise Conflict(
+                    entity_type=NOTE.name, id=known.note_id, reason="its idempotency key was used; take another"
+                )
+            check_version(NOTE, old, version)
             start = from_us(uow.now_us) if since is None else since
-            new = self._successor(old, {"trust": self._engine.config.trust.notes, **changes}, start, retried, labelled)
-            note, created = add_note(uow, new)
-            later = _successor_of(uow, key)
-            if later is not None and later == note.note_id and not created:
-                return note  # the same call again
-            if later is not None:
-                raise Conflict(entity_type=NOTE.name, id=key, reason=f"note {later} superseded it; correct that one")
-            if not created:
-                reason = f"note {note.note_id} says the same already"
+            for edge in later:
+                other: Note | None = uow.find(NOTE, edge.source.id.bytes)
+                if other is not None and since is not None and _says(other, changes, since):
+                    return other  # the same call again
+                reason = f"note {edge.source.id} superseded it; correct that one"
+                raise Conflict(entity_type=NOTE.name, id=key, reason=reason)
+            if old.superseded_by is not None:
+                reason = f"it was merged into note {old.superseded_by}; correct that one"
                 raise Conflict(entity_type=NOTE.name, id=key, reason=reason)
             if old.archived_at is not None:
                 raise Conflict(entity_type=NOTE.name, id=key, reason="it was deleted; undo that first, or add a note")
             if old.valid_from is not None and start < old.valid_from:
-                raise InvalidValue(field="at", reason=f"is before valid_from, {old.valid_from.isoformat()}")
+                raise _too_early(old)
+            new = self._successor(old, {"trust": self._engine.config.trust.notes, **changes}, start, retried, labelled)
+            note, created = add_note(uow, new)
+            if not created:
+                reason = f"note {note.note_id} says the same already"
+                raise Conflict(entity_type=NOTE.name, id=key, reason=reason)
             _link(uow, note.note_id, old.note_id)
             ended = old if old.valid_until is not None and old.valid_until <= start else _until(old, start)
             self._write(uow, old, ended, CorrectionAction.SUPERSEDE, superseded_by=str(note.note_id))
@@ -197,20 +215,43 @@ class NoteCorrections:
 
         def work(uow: UnitOfWork) -> Note:
             uow.guard(guard)
-            note: Note = self._corrections.read(uow, NOTE, key, CorrectionAction.UNDO, version)
+            uow.serialize(_PERIODS)
+            note: Note = self._corrections.read(uow, NOTE, key, CorrectionAction.UNDO)
+            check_version(NOTE, note, version)
             event = self._corrections.last(uow, NOTE, note)
             if event is None:
                 raise Conflict(entity_type=NOTE.name, id=key, reason="there is no correction of it to undo")
             successor = event.payload.get("superseded_by")
             if successor is not None:
-                self._withdraw(uow, note, uuid.UUID(successor))
+                self._withdraw(uow, note, successor)
             stored: Note = self._corrections.undo(uow, NOTE, note, event)
+            if "valid_from" in event.payload["changes"] or "valid_until" in event.payload["changes"]:
+                _check_order(uow, stored)
             self._emit(uow, EventType.NOTE_UPDATE, stored)
             return stored
 
         return self._engine.write(work)
 
     # --- steps -----------------------------------------------------------------------------------
+
+    def _text(self, key: uuid.UUID, changes: Mapping[str, Any]) -> str:
+        """Return the text to embed for a changed note, computed from the note as it is now; empty for no vector.
+
+        A note that the principal may not correct is shown to no provider.
+        """
+        located = self._engine.memory.snapshot.locate(key.bytes)
+        note = None if located is None else self._engine.memory.entity(*located)
+        if not isinstance(note, Note) or not self._corrections.may_correct(NOTE, note):
+            return ""
+        return _text_of(dataclasses.replace(note, **changes))
+
+    def _with_key(self, uow: UnitOfWork, idempotency_key: str | None) -> Note | None:
+        """Return the note that the principal stored with an idempotency key."""
+        if idempotency_key is None:
+            return None
+        columns = "created_by", "idempotency_key"
+        found: Note | None = uow.find_by(NOTE, columns, author_of(self._principal), idempotency_key)
+        return found
 
     def _successor(
         self, old: Note, changes: Mapping[str, Any], start: Any, idempotency_key: str | None, labelled: bool
@@ -230,24 +271,29 @@ class NoteCorrections:
             labelled=labelled,
         )
 
-    def _withdraw(self, uow: UnitOfWork, old: Note, successor: uuid.UUID) -> None:
-        """Take the note that superseded another out of use, and the link between them.
+    def _withdraw(self, uow: UnitOfWork, old: Note, successor: str) -> None:
+        """Take the note that superseded another out of use, and the link between them; nothing for a forgotten one.
 
-        Raises: Conflict where that note was corrected itself since.
+        Raises: Conflict where that note was corrected or merged itself since; PermissionDenied for another author's.
         """
-        new: Note | None = uow.find(NOTE, successor.bytes)
-        if new is not None and self._corrections.last(uow, NOTE, new) is not None:
-            reason = f"note {successor}, which superseded it, was corrected since; undo that first"
-            raise Conflict(entity_type=NOTE.name, id=old.note_id, reason=reason)
-        if new is not None:
-            archive(uow, NOTE, new)
-        for edge in _superseding(uow, old.note_id):
+        links = [edge for edge in _superseding(uow, old.note_id) if str(edge.source.id) == successor]
+        for edge in links:
+            new: Note = uow.get(NOTE, edge.source.id.bytes)
+            if new.superseded_by is not None or self._corrections.last(uow, NOTE, new) is not None:
+                done = "corrected since; undo that first" if new.superseded_by is None else "merged since; correct that"
+                reason = f"note {successor}, which superseded it, was {done}"
+                raise Conflict(entity_type=NOTE.name, id=old.note_id, reason=reason)
+            self._corrections.check_author(NOTE, new, CorrectionAction.UNDO)
+            self._emit(uow, EventType.NOTE_UPDATE, archive(uow, NOTE, new))
             uow.update(EDGE, dataclasses.replace(edge, removed_at=from_us(uow.now_us)))
 
     def _write(self, uow: UnitOfWork, note: Note, changed: Note, action: CorrectionAction, **payload: Any) -> Note:
         stored: Note = self._corrections.write(uow, NOTE, note, changed, action, **payload)
-        if stored is not note:
-            self._emit(uow, EventType.NOTE_UPDATE, stored)
+        if stored is note:
+            return note
+        if (stored.valid_from, stored.valid_until) != (note.valid_from, note.valid_until):
+            _check_order(uow, stored)
+        self._emit(uow, EventType.NOTE_UPDATE, stored)
         return stored
 
     def _emit(self, uow: UnitOfWork, kind: EventType, note: Note) -> None:
@@ -264,15 +310,43 @@ def _until(note: Note, end: Any) -> Note:
     return dataclasses.replace(note, valid_until=end)
 
 
+def _too_early(note: Note) -> InvalidValue:
+    assert note.valid_from is not None
+    since = note.valid_from.isoformat()
+    return InvalidValue(field="at", reason=f"is before valid_from, {since}; take a later instant, or delete the note")
+
+
+def _says(note: Note, changes: Mapping[str, Any], since: datetime | None) -> bool:
+    """Return whether a note is what a call to supersede another one made."""
+    same = all(getattr(note, name) == value for name, value in changes.items())
+    return same and since in (None, note.valid_from)
+
+
 def _superseding(uow: UnitOfWork, key: uuid.UUID) -> list[Edge]:
     """Return the links in force from notes that superseded a note."""
-    edges: list[Edge] = uow.select_path(EDGE, "list_by_target", key.bytes)
-    return [edge for edge in edges if edge.relation is EdgeRelation.SUPERSEDES and edge.removed_at is None]
+    return [edge for edge in uow.select_path(EDGE, "list_by_target", key.bytes) if _supersedes(uow, edge, edge.source)]
 
 
-def _successor_of(uow: UnitOfWork, key: uuid.UUID) -> uuid.UUID | None:
-    edges = _superseding(uow, key)
-    return edges[0].source.id if edges else None
+def _superseded(uow: UnitOfWork, key: uuid.UUID) -> list[Edge]:
+    """Return the links in force to notes that a note superseded."""
+    return [edge for edge in uow.select_path(EDGE, "list_by_source", key.bytes) if _supersedes(uow, edge, edge.target)]
+
+
+def _supersedes(uow: UnitOfWork, edge: Edge, end: EntityRef) -> bool:
+    """Return whether an edge leads from a note to the one it superseded; ``end`` is not known to be there."""
+    kinds = {edge.source.entity_type, edge.target.entity_type}
+    in_force = edge.relation is EdgeRelation.SUPERSEDES and edge.removed_at is None
+    return in_force and kinds == {EntityType.NOTE} and uow.find(NOTE, end.id.bytes) is not None
+
+
+def _check_order(uow: UnitOfWork, note: Note) -> None:
+    """Raise Conflict when a note would hold while one that superseded it holds, or one that it superseded."""
+    pairs = [(note, uow.get(NOTE, edge.source.id.bytes)) for edge in _superseding(uow, note.note_id)]
+    pairs += [(uow.get(NOTE, edge.target.id.bytes), note) for edge in _superseded(uow, note.note_id)]
+    for old, new in pairs:
+        if new.valid_from is not None and (old.valid_until is None or old.valid_until > new.valid_from):
+            reason = f"note {new.note_id} superseded note {old.note_id}, and both would hold; undo that, or correct it"
+            raise Conflict(entity_type=NOTE.name, id=note.note_id, reason=reason)
 
 
 def _link(uow: UnitOfWork, new: NoteId, old: NoteId) -> None:

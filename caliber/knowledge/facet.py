@@ -130,7 +130,8 @@ class NoteMethods:
         trusted no more than ``trust.notes``. Windows that were assembled before can still be replayed.
 
         Raises: InputError kinds; NotFound; PermissionDenied for a note of another author; Conflict when ``version`` is
-            no longer that of the note, or another note in use says the same; LockExpired.
+            no longer that of the note, when another note in use says the same, or when the note would hold while one
+            that it superseded, or that superseded it, holds; LockExpired.
         """
         fields = {
             "entity": entity,
@@ -171,10 +172,12 @@ class NoteMethods:
         """Replace a statement that was right by the one that holds from ``at`` (now, if left out) on; return that.
 
         The old note ends at ``at``, and a link of relation ``supersedes`` leads from the new one to it: a read with an
-        earlier ``as_of`` finds the old one, a later one only the new one. What is left out is as in the old note.
+        earlier ``as_of`` finds the old one, a later one only the new one. What is left out is as in the old note, but
+        ``trust``, which is ``trust.notes`` then, and ``occurred_at``. The same call with the same ``idempotency_key``
+        returns the note that the first one made.
 
         Raises: as ``update_note``; InvalidValue for ``at`` before the old note held; Conflict for a note that another
-            one superseded already, or that was deleted.
+            one superseded already, that was merged or deleted, or for a key that was used for something else.
         """
         fields = {
             "content": content,
@@ -231,9 +234,12 @@ class NoteMethods:
     ) -> Note:
         """Take back the newest correction of a note, and return the note as it was before; again, the one before that.
 
-        Undoing ``supersede_note`` takes the new note out of use.
+        Undoing ``supersede_note`` takes the new note out of use. Corrections can be undone for as long as
+        ``retention.events_ms`` keeps their events.
 
-        Raises: as ``update_note``; Conflict without a correction, or where its values were changed again since.
+        Raises: as ``update_note``; PermissionDenied where another author wrote the new note; Conflict without a
+            correction, where its values were changed again or forgotten since, or where the new note was corrected or
+            merged since.
         """
         with bounded(deadline_ms):
             return self._note_corrections().undo(arguments.as_uuid(id, "id"), arguments.as_version(version), guard)

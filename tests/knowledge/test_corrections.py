@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
+import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,10 +18,20 @@ from hypothesis import strategies as st
 from support.providers import CountingEmbeddings
 
 import caliber
-from caliber.model import AgentRole, EdgeRelation, FixedClock, Principal, PrincipalKind, TrustLabel
+from caliber.model import (
+    AgentRole,
+    Edge,
+    EdgeRelation,
+    EntityRef,
+    EntityType,
+    FixedClock,
+    Principal,
+    PrincipalKind,
+    TrustLabel,
+)
 from caliber.model.errors import CaliberError, Conflict, InputError, NotFound, PermissionDenied
 from caliber.model.events import EventFamily
-from caliber.model.ids import NoteId
+from caliber.model.ids import EdgeId, NoteId
 from caliber.model.time import from_us
 
 BOSS = Principal(PrincipalKind.AGENT, "boss", AgentRole.ORCHESTRATOR)
@@ -224,6 +235,31 @@ def test_hidden_note_is_not_there_to_correct(agent: Any) -> None:
     assert boss.get(note.note_id) == note
 
 
+def test_author_does_not_withdraw_what_an_admin_wrote(agent: Any) -> None:
+    # M-130
+    memory, boss = agent.memory, agent.memory.acting_as(BOSS)
+    values = {"entity": "plan", "entity_type": "thing", "note_type": "fact", "content": "one", "confidence": 1.0}
+    note = boss.add_note(**values)
+    new = memory.supersede_note(note.note_id, content="two")
+    with pytest.raises(PermissionDenied):
+        boss.undo_note(note.note_id)
+    assert memory.get(new.note_id) == new
+    assert same(memory.undo_note(note.note_id), note)
+
+
+def test_provider_sees_no_note_that_may_not_be_corrected(backend: Any, start: Any) -> None:
+    provider = CountingEmbeddings()
+    memory = start(backend.open(embedding_provider=provider, embedding__embed__note="commit")).memory
+    boss, critic = memory.acting_as(BOSS), memory.acting_as(CRITIC)
+    values = {"entity": "secret plan", "entity_type": "thing", "note_type": "fact", "confidence": 1.0}
+    note = boss.add_note(content="one", visible_to=["agent:boss"], **values)
+    asked = len(provider.asked)
+    for correct in (critic.update_note, critic.supersede_note):
+        with pytest.raises(NotFound):
+            correct(note.note_id, content="two")
+    assert len(provider.asked) == asked
+
+
 # --- supersede and end ---------------------------------------------------------------------------
 
 
@@ -278,6 +314,73 @@ def test_superseded_note_is_superseded_once(agent: Any) -> None:
     third = memory.supersede_note(new.note_id, content="version 3")
     assert memory.storage.notes.count() == 3
     assert contents(memory, "version") == [third.content]
+
+
+def test_repeated_call_is_known_by_its_key(agent: Any, clock: FixedClock) -> None:
+    memory = agent.memory
+    old = agent.note("version 1")
+    options = {"content": "version 2", "idempotency_key": "k", "version": old.version}
+    new = memory.supersede_note(old.note_id, **options)
+    clock.advance(us=1)
+    assert memory.supersede_note(old.note_id, **options) == new
+    for other in ({"content": "version 3"}, {"confidence": 0.1}, {"at": now(clock)}):
+        with pytest.raises(Conflict, match="idempotency key"):
+            memory.supersede_note(old.note_id, **{**options, **other})
+    memory.undo_note(old.note_id)
+    with pytest.raises(Conflict, match="idempotency key"):
+        memory.supersede_note(old.note_id, **options)
+    assert memory.get(old.note_id).valid_until is None
+    agent.note("elsewhere", idempotency_key="of another")
+    with pytest.raises(Conflict, match="idempotency key"):
+        memory.supersede_note(old.note_id, content="elsewhere", idempotency_key="of another")
+
+
+def test_no_correction_lets_both_hold(agent: Any, clock: FixedClock) -> None:
+    memory = agent.memory
+    old = agent.note("the port is 8080")
+    new = memory.supersede_note(old.note_id, content="the port is 9090", at=now(clock) + DAY)
+    for call in (
+        lambda: memory.end_note(old.note_id, at=now(clock) + 2 * DAY),
+        lambda: memory.update_note(old.note_id, valid_until=None),
+        lambda: memory.update_note(new.note_id, valid_from=now(clock)),
+    ):
+        with pytest.raises(Conflict, match="both would hold"):
+            call()
+    memory.update_note(new.note_id, valid_from=now(clock) + 3 * DAY)
+    memory.end_note(old.note_id, at=now(clock) + 2 * DAY)
+    with pytest.raises(Conflict, match="both would hold"):
+        memory.undo_note(new.note_id)
+    for days in range(5):
+        text = memory.assemble_context(agent.trajectory_id, query="port?", as_of=now(clock) + days * DAY).text
+        assert ("8080" in text, "9090" in text) == (days < 2, days >= 3), days
+
+
+def test_merged_notes_are_not_superseded_nor_withdrawn(agent: Any) -> None:
+    memory = agent.memory
+    whole, part, old = agent.note("whole"), agent.note("part"), agent.note("old")
+    memory.storage.notes.update(part.note_id, superseded_by=whole.note_id)
+    with pytest.raises(Conflict, match=f"merged into note {whole.note_id}"):
+        memory.supersede_note(part.note_id, content="other")
+    new = memory.supersede_note(old.note_id, content="new")
+    memory.storage.notes.update(new.note_id, superseded_by=whole.note_id)
+    ended = memory.get(old.note_id)
+    with pytest.raises(Conflict, match="was merged since"):
+        memory.undo_note(old.note_id)
+    assert memory.get(old.note_id) == ended
+
+
+def test_links_of_others_stay_as_they_are(agent: Any, clock: FixedClock) -> None:
+    memory = agent.memory
+    old, turn = agent.note("old"), agent.say("something else")
+    ends = EntityRef(EntityType.TURN, turn.turn_id), EntityRef(EntityType.NOTE, old.note_id)
+    edge = Edge(EdgeId(uuid.uuid4()), *ends, EdgeRelation.SUPERSEDES, 1.0, 1.0, now(clock))
+    memory.storage.edges.insert(edge)
+    new = memory.supersede_note(old.note_id, content="new")
+    memory.undo_note(old.note_id)
+    assert memory.storage.edges.get(edge.edge_id).removed_at is None
+    new = memory.supersede_note(old.note_id, content="new")
+    memory.storage.notes.delete(new.note_id)
+    assert memory.supersede_note(old.note_id, content="newer", at=new.valid_from).content == "newer"
 
 
 def test_deleted_note_is_not_superseded(agent: Any) -> None:
@@ -408,6 +511,71 @@ def test_vectors_that_are_committed_follow_corrections(backend: Any, start: Any)
         assert memory.search("drink").pending == 0
         assert memory.admin.check() == []
     assert memory.get(note.note_id).content == "tea"
+
+
+def test_corrections_are_undone_in_the_order_they_were_made(backend: Any, start: Any) -> None:
+    """On PostgreSQL, the numbers of the log are handed to connections in blocks: they tell no order."""
+    first = backend.open()
+    handles = [first, backend.open() if backend.has("sharing") else first]
+    note = start(first).note("0")
+    for turn in range(1, 7):
+        handles[turn % 2].update_note(note.note_id, content=str(turn))
+    assert [handles[turn % 2].undo_note(note.note_id).content for turn in range(6)] == list("543210")
+
+
+def test_threads_that_correct_and_undo(backend: Any, start: Any) -> None:
+    first = backend.open()
+    handles = [first, backend.open() if backend.has("sharing") else first]
+    note = start(first).note("0")
+    failed: list[BaseException] = []
+
+    def correct(memory: Any, name: str) -> None:
+        try:
+            for step in range(5):
+                memory.update_note(note.note_id, content=f"{name} {step}")
+                with contextlib.suppress(Conflict):
+                    memory.supersede_note(note.note_id, content=f"{name} holds from then on {step}")
+                with contextlib.suppress(Conflict):
+                    memory.undo_note(note.note_id)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=correct, args=(handles[at % 2], str(at))) for at in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    actions = [event.payload["action"] for event in audits(first, note.note_id)]
+    for _ in range(len(actions) - 2 * actions.count("undo")):
+        first.undo_note(note.note_id)
+    with pytest.raises(Conflict, match="no correction"):
+        first.undo_note(note.note_id)
+    assert same(first.get(note.note_id), note)
+    assert first.records("note").count() == 1
+    assert first.admin.check() == []
+
+
+def test_undo_after_the_new_note_was_forgotten(agent: Any) -> None:
+    memory = agent.memory
+    old = agent.note("the code is 1111")
+    new = memory.supersede_note(old.note_id, content="the code is 2222")
+    memory.forget(entity=EntityRef(EntityType.NOTE, new.note_id))
+    assert same(memory.undo_note(old.note_id), old)
+
+
+def test_undo_after_the_log_was_redacted(agent: Any) -> None:
+    memory = agent.memory
+    note = agent.note("one", tags=['Zoë "the Owl" O\\Neil', "plain"])
+    memory.update_note(note.note_id, tags=["other"])
+    memory.forget(texts=['Zoë "the Owl" O\\Neil'])
+    assert audits(memory, note.note_id)[0].payload["changes"]["tags"][0] == ["[forgotten]", "plain"]
+    assert memory.undo_note(note.note_id).tags == ("[forgotten]", "plain")
+    memory.update_note(note.note_id, content="two")
+    memory.forget(texts=["content"])  # the name of a column
+    with pytest.raises(Conflict, match="was forgotten"):
+        memory.undo_note(note.note_id)
+    assert memory.get(note.note_id).content == "two"
 
 
 def test_forgotten_words_do_not_come_back(agent: Any) -> None:
