@@ -6,19 +6,23 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.configs import USER
+from support.databases import note as add_note
 from support.drawn import needs
 from support.memories import AT, FACT, STEP, record
 
 import caliber
 from caliber.api.opening import plan_migration
 from caliber.embedding.service import Embeddings
+from caliber.model import Edge, EdgeRelation, EntityRef, EntityType
 from caliber.model.errors import InvalidValue, NotFound, SchemaMismatch, StorageError
+from caliber.model.ids import EdgeId
 from caliber.schema.relations import MEMORY_TYPE
 from caliber.schema.relations.memory import StoredMemory
 from caliber.testing import inspect, session_of
@@ -221,6 +225,24 @@ def test_a_memory_that_was_removed_is_told_of(backend: Any) -> None:
     with pytest.raises(SchemaMismatch):
         inspect(old).write(lambda uow: uow.insert(fact, made))
     old.close()
+
+
+@needs("reopen")
+def test_edges_go_with_the_memory_they_lead_to(backend: Any) -> None:
+    memory = backend.open(memories=[FACT])
+    facts, note = memory.records("fact"), add_note(memory, "stays")
+    end, other = EntityRef(EntityType.NOTE, note.note_id), EntityRef(EntityType.NOTE, add_note(memory, "too").note_id)
+    fact = EntityRef(facts.relation.name, facts.insert(subject="Ada", kind="claim").record_id)
+    kept, *_ = (
+        memory.storage.edges.insert(Edge(EdgeId(uuid.uuid4()), *ends, EdgeRelation.LINK, 1.0, 1.0, AT))
+        for ends in ((end, other), (end, fact), (fact, end))
+    )
+    memory.close()
+    caliber.migrate(backend.config(), drop=["fact"])
+    after = backend.open()
+    assert list(after.storage.edges.all()) == [kept]
+    assert after.admin.verify() == []
+    assert after.admin.check() == []
 
 
 IDEA = {
