@@ -234,13 +234,9 @@ def _added(store: str, rows: Sequence[StoredMemory], memory: MemoryType, dialect
 
 def _removed(row: StoredMemory, dialect: Dialect, at: datetime) -> MemoryStep:
     relation = bind_declared(memory_from(row.definition), row.code).relation
-    # Vectors, uses and kept content belong to one record; an edge refers to two.
-    owned = [
-        f"DELETE FROM {dialect.table(each.name)} WHERE {column} = '{relation.name}'"
-        for each in RELATIONS
-        for column in ("owner_type", "source_type", "target_type")
-        if each.has(column)
-    ]
+    kinds = ("owner_type", "source_type", "target_type")
+    named = [(each.name, column) for each in RELATIONS for column in kinds if each.has(column)]
+    owned = [f"DELETE FROM {dialect.table(name)} WHERE {column} = '{relation.name}'" for name, column in named]
     # Nothing needs its definition any more, and the definition may quote personal words.
     gone = replace(row, definition="", retired_at=at, updated_at=at, version=row.version + 1)
     line = f"remove memory {row.name} and all its records"
