@@ -234,8 +234,8 @@ class NoteMethods:
     ) -> Note:
         """Take back the newest correction of a note, and return the note as it was before; again, the one before that.
 
-        Undoing ``supersede_note`` takes the new note out of use. Corrections can be undone for as long as
-        ``retention.events_ms`` keeps their events.
+        Undoing ``supersede_note`` takes the new note out of use. Retention removes no correction from the log; a
+        backup holds them, an export does not.
 
         Raises: as ``update_note``; PermissionDenied where another author wrote the new note; Conflict without a
             correction, where its values were changed again or forgotten since, or where the new note was corrected or
