@@ -22,7 +22,7 @@ def event_filter(
 
     ``sees`` returns whether a record of a relation exists and the principal may read it.
     """
-    if principal.admin:
+    if principal.is_admin:
         return None
     label = principal.label
 

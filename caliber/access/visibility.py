@@ -25,14 +25,14 @@ from caliber.storage.compile.codec import Row, codec_of
 
 def may_see(visible_to: Sequence[str] | None, principal: Principal) -> bool:
     """Return whether ``principal`` may see a record with this ``visible_to``."""
-    if visible_to is None or principal.admin:
+    if visible_to is None or principal.is_admin:
         return True
     return principal.label in visible_to or (principal.role is not None and principal.role.value in visible_to)
 
 
 def may_change(created_by: str | None, principal: Principal, *, ownership: str) -> bool:
     """Return whether ``principal`` may change or remove a record: its author, or an admin. Source: M-130, M-137."""
-    if principal.admin:
+    if principal.is_admin:
         return True
     if created_by is None:
         return False
@@ -68,7 +68,7 @@ class Readers:
     def over(self, rows: RelationSnapshot) -> Allowed | None:
         """Return the mask over the rows of a relation, or None when everything may be seen."""
         column = rows.relation.readers
-        if column is None or self._principal.admin:
+        if column is None or self._principal.is_admin:
             return None
         lists = rows.interned(column)
         known = self._known.get(rows.relation.name)
@@ -80,7 +80,7 @@ class Readers:
 
     def masks(self, snapshot: ResidentSnapshot) -> dict[str, Allowed]:
         """Return the mask of each relation of which not everything may be seen, by name."""
-        if self._principal.admin:
+        if self._principal.is_admin:
             return {}
         masks = {name: self.over(rows) for name, rows in snapshot.relations.items()}
         return {name: mask for name, mask in masks.items() if mask is not None}
@@ -95,7 +95,7 @@ class Readers:
 
     def allows_row(self, relation: Relation, row: Row) -> bool:
         """Return whether a row as it is stored may be seen."""
-        if relation.readers is None or self._principal.admin:
+        if relation.readers is None or self._principal.is_admin:
             return True
         return self._listed(row[codec_of(relation).index(relation.readers)])
 

@@ -41,7 +41,7 @@ def stats(engine: Engine, principal: Principal) -> dict[str, Any]:
     return {
         "store": engine.store.facts(),
         "position": {"epoch": snapshot.position.epoch, "sequence": snapshot.position.sequence},
-        "records": records if principal.admin else _visible_records(engine, records, principal),
+        "records": records if principal.is_admin else _visible_records(engine, records, principal),
         "resident": {
             "column_bytes": engine.memory.mirrors.column_bytes,
             "text_bytes": engine.memory.mirrors.text_bytes,

@@ -16,6 +16,7 @@ from typing import Any
 
 from caliber.admin.backup import RestoreReport
 from caliber.api import opening
+from caliber.api._aio_access import AsyncIdentities
 from caliber.api._aio_admin import AsyncAdmin, AsyncTables
 from caliber.api._aio_agents import AsyncAgents
 from caliber.api._aio_events import AsyncEvents
@@ -50,6 +51,11 @@ class AsyncFacets(AsyncFace, of=Facets):
     def agents(self) -> AsyncAgents:
         """Several agents in one store: their locks. See ``Caliber.agents``."""
         return self._face(AsyncAgents, self._sync.agents)
+
+    @property
+    def identities(self) -> AsyncIdentities:
+        """Names of users and agents. See ``Caliber.identities``."""
+        return self._face(AsyncIdentities, self._sync.identities)
 
     @property
     def admin(self) -> AsyncAdmin:
@@ -207,6 +213,7 @@ class AsyncCaliber(AsyncHandle, AsyncTaskMethods, AsyncNoteMethods, AsyncRecordM
     async def forget(
         self,
         *,
+        user: str | EntityRef | None = None,
         entity: EntityRef | None = None,
         texts: Sequence[str] = (),
         dry_run: bool = False,
@@ -221,6 +228,7 @@ class AsyncCaliber(AsyncHandle, AsyncTaskMethods, AsyncNoteMethods, AsyncRecordM
         """
         return await self._run(
             self._sync.forget,
+            user=user,
             entity=entity,
             texts=texts,
             dry_run=dry_run,

@@ -37,9 +37,11 @@ class AsyncTaskMethods(AsyncFace, of=TaskMethods):
 
     _sync: TaskMethods
 
-    async def start_session(self, *, initiator: EntityRef, deadline_ms: int | None = None) -> Session:
+    async def start_session(
+        self, *, user: str | EntityRef | None = None, initiator: EntityRef | None = None, deadline_ms: int | None = None
+    ) -> Session:
         """Start a session, which artifacts with ``ttl='session'`` live as long as. See ``Caliber.start_session``."""
-        return await self._run(self._sync.start_session, initiator=initiator, deadline_ms=deadline_ms)
+        return await self._run(self._sync.start_session, user=user, initiator=initiator, deadline_ms=deadline_ms)
 
     async def end_session(self, session_id: Id, *, deadline_ms: int | None = None) -> Session:
         """End a session and retire records that end with it; ending it again changes nothing.
@@ -52,7 +54,8 @@ class AsyncTaskMethods(AsyncFace, of=TaskMethods):
         self,
         goal: str,
         *,
-        initiator: EntityRef,
+        user: str | EntityRef | None = None,
+        initiator: EntityRef | None = None,
         parent: Id | None = None,
         session: Id | None = None,
         tags: Sequence[str] = (),
@@ -62,6 +65,7 @@ class AsyncTaskMethods(AsyncFace, of=TaskMethods):
         return await self._run(
             self._sync.start_trajectory,
             goal,
+            user=user,
             initiator=initiator,
             parent=parent,
             session=session,

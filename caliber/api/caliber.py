@@ -194,6 +194,7 @@ class Caliber(TaskMethods, NoteMethods, RecordMethods, Facets, AbstractContextMa
     def forget(
         self,
         *,
+        user: str | EntityRef | None = None,
         entity: EntityRef | None = None,
         texts: Sequence[str] = (),
         dry_run: bool = False,
@@ -204,10 +205,11 @@ class Caliber(TaskMethods, NoteMethods, RecordMethods, Facets, AbstractContextMa
     ) -> ForgetReport:
         """Erase a subject from everything that is stored: records, versions, windows, vectors, files, memory.
 
-        ``entity`` is a user, agent or record; ``texts`` are names and identifiers, matched as whole words. The
-        subject's records are deleted, mentions in other records redacted; ``dry_run`` only counts them. ``scrub_log``
-        also overwrites the log of a PostgreSQL server. The report lists what was searched afterwards, and what cannot
-        be reached; docs/forgetting.md.
+        ``user`` is a person by name, and counts as ``texts`` with every name that ``identities`` has for them, but for
+        plain words: to redact ``maria`` everywhere, give it in ``texts``. ``entity`` is a user, agent or record;
+        ``texts`` are names and identifiers, matched as whole words. The subject's records are deleted, mentions in
+        other records redacted; ``dry_run`` only counts them. ``scrub_log`` also overwrites the log of a PostgreSQL
+        server. The report lists what was searched afterwards, and what cannot be reached; docs/forgetting.md.
 
         Raises: PermissionDenied unless the principal is an admin; AmbiguousSubject for texts that name others too,
             unless ``even_if_shared``; RequiredFieldMissing, DTypeError, Unavailable.
@@ -218,7 +220,13 @@ class Caliber(TaskMethods, NoteMethods, RecordMethods, Facets, AbstractContextMa
             arguments.as_flag(flag, field)
         with bounded(deadline_ms):
             return Forgetting(self._engine, self._principal).forget(
-                entity, texts, dry_run=dry_run, even_if_shared=even_if_shared, wait_ms=wait_ms, scrub_log=scrub_log
+                entity,
+                texts,
+                user,
+                dry_run=dry_run,
+                even_if_shared=even_if_shared,
+                wait_ms=wait_ms,
+                scrub_log=scrub_log,
             )
 
     def flush(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from caliber.access.event_filter import event_filter
+from caliber.access.identities import Identities
 from caliber.admin.facet import Admin
 from caliber.admin.full_text import register_full_text
 from caliber.admin.tables import Tables
@@ -32,6 +33,11 @@ class Facets:
     def agents(self) -> Agents:
         """Several agents in one store: their locks."""
         return Agents(self._engine, self._principal)
+
+    @property
+    def identities(self) -> Identities:
+        """Names of users and agents."""
+        return Identities(self._engine, self._principal)
 
     @property
     def admin(self) -> Admin:

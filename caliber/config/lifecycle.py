@@ -104,7 +104,7 @@ class PrincipalConfig(Section):
 
     def to_principal(self) -> Principal:
         """Return it as the principal that calls are made for."""
-        return Principal(kind=self.kind, id=self.id, role=self.role, admin=self.admin)
+        return Principal(kind=self.kind, id=self.id, role=self.role, is_admin=self.admin)
 
 
 class VisibilityConfig(Section):

@@ -284,7 +284,7 @@ class Reader:
 
     def _own(self, window: StoredWindow) -> None:
         """Windows hold what their principal could see: other principals may not read them."""
-        if not self._principal.admin and principal_of(window.record) != self._label:
+        if not self._principal.is_admin and principal_of(window.record) != self._label:
             raise NotFound(entity_type="context_window", id=window.window_id)
 
     def replay(self, window_id: uuid.UUID) -> ContextWindow:

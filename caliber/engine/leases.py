@@ -43,7 +43,7 @@ class LockService:
 
     def _is_own(self, holder: str) -> bool:
         who = self._principal
-        return who is None or who.admin or holder == who.label
+        return who is None or who.is_admin or holder == who.label
 
     def _require_own(self, holder: str, action: str, resource: str) -> str:
         holder = arguments.as_text(holder, "holder", limit=arguments.MAX_NAME_CHARS)

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any, Final
 
+from caliber.access.identities import current, entity_of, names_of
 from caliber.engine.engine import Engine
 from caliber.erasure.erasing import Outcome, Walk, Wanted
 from caliber.erasure.proving import Proof
@@ -31,7 +32,7 @@ from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.deadline import unbounded
 from caliber.model.erasure import Erasure, ErasureKind, ForgetReport
-from caliber.model.errors import NotFound
+from caliber.model.errors import AmbiguousSubject, InvalidValue, NotFound
 from caliber.model.events import EventFamily, EventType
 from caliber.model.forks import renew_in_child
 from caliber.model.references import EntityRef
@@ -68,6 +69,7 @@ class Forgetting:
         self,
         entity: EntityRef | None,
         texts: Sequence[str],
+        user: str | EntityRef | None = None,
         *,
         dry_run: bool,
         even_if_shared: bool,
@@ -76,8 +78,17 @@ class Forgetting:
     ) -> ForgetReport:
         """Erase a subject. Raises: as ``Caliber.forget``."""
         self._check_rights("forget")
+        if user is not None and entity is not None:
+            raise InvalidValue(field="user", reason="is given with entity; one of them says who is forgotten")
+        if user is not None:
+            entity = entity_of(self._engine, user, register=False)
+            names = {each.name for each in names_of(self._engine, entity)}
+            names |= set() if isinstance(user, EntityRef) else {EntityRef.plain_name(user)}
+            if not isinstance(texts, str):  # one text by mistake: refused below
+                texts = (*texts, *sorted(filter(_is_unmistakable, names)))
         if entity is not None:
             entity = arguments.as_reference(entity, "entity", self._engine.store.catalog.by_name)
+            entity = current(self._engine, entity)
         wanted = Wanted(Subject.of(entity, texts), even_if_shared=even_if_shared)
         return self._run(ErasureKind.SUBJECT, wanted, dry_run, wait_ms, scrub_log)
 
@@ -309,3 +320,12 @@ def _elsewhere(engine: Engine) -> list[str]:
         f"what other processes had read and not yet written (windows, events, up to {behind} ms): forget again then"
     )
     return [others, "providers that were asked for vectors or summaries, and whatever was printed, logged or exported"]
+
+
+def _is_unmistakable(name: str) -> bool:
+    """Return whether a name may be redacted everywhere unasked: no plain word, and none that says too little."""
+    try:
+        Subject.of(None, (name,))
+    except AmbiguousSubject:
+        return False
+    return not name.isalnum()

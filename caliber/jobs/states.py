@@ -35,7 +35,7 @@ def new_job(
         principal_kind=principal.kind,
         principal_id=principal.id,
         principal_role=principal.role,
-        principal_admin=principal.admin,
+        principal_admin=principal.is_admin,
         created_at=now,
         due_at=due,
         available_at=due,

@@ -22,7 +22,22 @@ class Principal:
     kind: PrincipalKind
     id: str
     role: AgentRole | None = None
-    admin: bool = False
+    is_admin: bool = False
+
+    @classmethod
+    def user(cls, name: str) -> Principal:
+        """Return a person, by the name that the application has for them."""
+        return cls(PrincipalKind.HUMAN, name)
+
+    @classmethod
+    def agent(cls, name: str, role: AgentRole | None = None) -> Principal:
+        """Return an agent, by its name, with its role."""
+        return cls(PrincipalKind.AGENT, name, role)
+
+    @classmethod
+    def admin(cls, name: str = "owner") -> Principal:
+        """Return a person who may see and do everything."""
+        return cls(PrincipalKind.HUMAN, name, is_admin=True)
 
     @property
     def label(self) -> str:
@@ -31,5 +46,5 @@ class Principal:
 
     def require_admin(self, action: str, resource: str) -> None:
         """Raise PermissionDenied unless this is an admin."""
-        if not self.admin:
+        if not self.is_admin:
             raise PermissionDenied(agent_id=self.label, action=action, resource=resource)

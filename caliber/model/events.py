@@ -48,6 +48,7 @@ class EventType(StrEnum):
     SESSION_START = "session_start"
     SESSION_END = "session_end"
     FORGET = "forget"
+    IDENTITY_MERGE = "identity_merge"
     NOTIFY = "notify"
     EVENTS_MISSED = "events_missed"
     ERROR = "error"

@@ -67,7 +67,7 @@ class Job:
     @property
     def principal(self) -> Principal:
         """The principal that requested the work; it runs on its behalf."""
-        return Principal(self.principal_kind, self.principal_id, self.principal_role, admin=self.principal_admin)
+        return Principal(self.principal_kind, self.principal_id, self.principal_role, is_admin=self.principal_admin)
 
     @property
     def state(self) -> JobState:

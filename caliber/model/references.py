@@ -52,8 +52,11 @@ def kind_named(name: str) -> EntityType | str:
     return _KINDS.get(name, name)
 
 
-USERS: Final = uuid.UUID("6c1d1f0e-3f0a-5c55-9a53-6a1c7e0b9d42")
-"""The namespace of users' names, as ``uuid.uuid5`` takes it; it never changes."""
+NAMESPACES: Final = {
+    EntityType.USER: uuid.UUID("6c1d1f0e-3f0a-5c55-9a53-6a1c7e0b9d42"),
+    EntityType.AGENT: uuid.UUID("0f5d6f0b-7a4e-5b1c-8f0d-2b7e9c3a1d64"),
+}
+"""The namespaces of names of users and agents, as ``uuid.uuid5`` takes them; they never change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +68,39 @@ class EntityRef:
 
     @classmethod
     def user(cls, name: str) -> EntityRef:
-        """Return the user of a name: the same reference in every program, and with ``caliber ingest --for``.
+        """Return the user of a name: the same reference in every program. ``maria`` and ``Maria`` are two users.
 
         The id is the UUID version 5 of the name, in Unicode form NFC and without white space around it, in the
-        namespace 6c1d1f0e-3f0a-5c55-9a53-6a1c7e0b9d42. ``maria`` and ``Maria`` are two users.
+        namespace 6c1d1f0e-3f0a-5c55-9a53-6a1c7e0b9d42.
+
+        Raises: as ``named``.
+        """
+        return cls.named(EntityType.USER, name)
+
+    @classmethod
+    def agent(cls, name: str) -> EntityRef:
+        """Return the agent of a name: the same reference in every program.
+
+        Raises: as ``named``.
+        """
+        return cls.named(EntityType.AGENT, name)
+
+    @classmethod
+    def named(cls, kind: EntityType, name: str, namespace: str = "") -> EntityRef:
+        """Return the user or agent of a name in a namespace of the application.
+
+        The id is the UUID version 5 of the name, in Unicode form NFC and without white space around it, in the UUID
+        namespace of its kind (``NAMESPACES``), or in that of the version 5 of ``namespace`` in it.
+
+        Raises: DTypeError; InvalidValue for an empty name.
+        """
+        base = NAMESPACES[kind]
+        return cls(kind, uuid.uuid5(uuid.uuid5(base, namespace) if namespace else base, cls.plain_name(name)))
+
+    @staticmethod
+    def plain_name(name: str) -> str:
+        """Return a name as names are compared: in Unicode form NFC, without white space around it.
+
         Raises: DTypeError; InvalidValue for an empty name.
         """
         if not isinstance(name, str):
@@ -76,4 +108,4 @@ class EntityRef:
         plain = unicodedata.normalize("NFC", name).strip()
         if not plain:
             raise InvalidValue(field="name", reason="must not be empty")
-        return cls(EntityType.USER, uuid.uuid5(USERS, plain))
+        return plain

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from caliber.access.identities import OWN_KIND, current, entity_of
 from caliber.embedding.embedding_target import attach, embedded_text
 from caliber.embedding.service import Embeddings
 from caliber.engine.engine import Engine
@@ -14,6 +15,7 @@ from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.agents import LockToken
 from caliber.model.deadline import bounded
+from caliber.model.errors import InvalidValue, RequiredFieldMissing
 from caliber.model.events import Event, EventType
 from caliber.model.ids import Id, ScopeId
 from caliber.model.knowledge import Note
@@ -55,9 +57,14 @@ class TaskMethods:
 
     # --- sessions and trajectories -----------------------------------------------------------------
 
-    def start_session(self, *, initiator: EntityRef, deadline_ms: int | None = None) -> Session:
+    def start_session(
+        self,
+        *,
+        user: str | EntityRef | None = None,
+        initiator: EntityRef | None = None,
+        deadline_ms: int | None = None,
+    ) -> Session:
         """Start a session, which artifacts with ``ttl='session'`` live as long as."""
-        who = arguments.as_reference(initiator, "initiator")
 
         def work(uow: UnitOfWork) -> Session:
             session = lifecycle.start_session(uow, who)
@@ -65,7 +72,24 @@ class TaskMethods:
             return session
 
         with bounded(deadline_ms):
+            who = self._initiator(user, initiator)
             return self._engine.write(work)
+
+    def _initiator(self, user: str | EntityRef | None, initiator: EntityRef | None) -> EntityRef:
+        """Return the entity that starts a task or session. Raises: RequiredFieldMissing, InvalidValue, DTypeError."""
+        self._engine.check_open()
+        if user is not None and initiator is not None:
+            raise InvalidValue(field="user", reason="is given with initiator; one of them says who starts it")
+        if user is not None:
+            return entity_of(self._engine, user)
+        if initiator is not None:
+            return current(self._engine, arguments.as_reference(initiator, "initiator"))
+        kind = OWN_KIND.get(self._principal.kind)
+        if kind is None or self._principal.is_admin:
+            raise RequiredFieldMissing(
+                "user is required: whom is it for? such as user='maria@example.com'", field="user"
+            )
+        return entity_of(self._engine, self._principal.id, kind)
 
     def end_session(self, session_id: Id, *, deadline_ms: int | None = None) -> Session:
         """End a session and retire records that end with it; ending it again changes nothing. Raises: NotFound."""
@@ -85,7 +109,8 @@ class TaskMethods:
         self,
         goal: str,
         *,
-        initiator: EntityRef,
+        user: str | EntityRef | None = None,
+        initiator: EntityRef | None = None,
         parent: Id | None = None,
         session: Id | None = None,
         tags: Sequence[str] = (),
@@ -93,13 +118,17 @@ class TaskMethods:
     ) -> Trajectory:
         """Start a task; its scope 0 is open at once.
 
+        ``user`` is the person it is for, by the name that the application has for them, such as an email address; or
+        ``initiator`` is the user, agent or system that starts it. On the handle of a user or agent without
+        administration both may be left out.
+
         Raises: InputError kinds, NotFound (parent, session), ConstraintViolation (an ended parent or session,
             nesting beyond ``pcp.context_dag.max_depth``).
         """
         with bounded(deadline_ms):
             return self._tasks.start(
                 arguments.as_text(goal, "goal"),
-                initiator=arguments.as_reference(initiator, "initiator"),
+                initiator=self._initiator(user, initiator),
                 parent=None if parent is None else arguments.as_uuid(parent, "parent"),
                 session=None if session is None else arguments.as_uuid(session, "session"),
                 tags=arguments.as_names(tags, "tags"),

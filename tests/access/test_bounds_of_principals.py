@@ -16,7 +16,7 @@ pytestmark = pytest.mark.databases("one")
 
 PLANNER = Principal(PrincipalKind.AGENT, "planner", AgentRole.EXECUTOR)
 OTHER = Principal(PrincipalKind.AGENT, "other", AgentRole.EXECUTOR)
-ROOT = Principal(PrincipalKind.AGENT, "planner", AgentRole.EXECUTOR, admin=True)
+ROOT = Principal(PrincipalKind.AGENT, "planner", AgentRole.EXECUTOR, is_admin=True)
 NOTE = {"entity": "plan", "entity_type": "topic", "note_type": "fact", "confidence": 1.0}
 
 

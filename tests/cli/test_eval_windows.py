@@ -21,7 +21,7 @@ from caliber.model.context import PendingInjection
 pytestmark = pytest.mark.databases("one")
 
 UNKNOWN = "0190f3c2-7c00-7000-8000-000000000000"
-MAKER = Principal(PrincipalKind.HUMAN, "maker", admin=True)
+MAKER = Principal(PrincipalKind.HUMAN, "maker", is_admin=True)
 LONG = "The archive of the harbour office is kept in the cellar. " * 60
 
 

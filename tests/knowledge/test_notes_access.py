@@ -280,7 +280,7 @@ def test_filled_limit_comes_back_whatever_is_hidden(shared: Any) -> None:
 def test_storage_is_for_admins(shared: Any) -> None:
     with pytest.raises(PermissionDenied):
         shared.memory.acting_as(EXECUTOR).storage  # noqa: B018
-    admin = Principal(PrincipalKind.SYSTEM, "root", admin=True)
+    admin = Principal(PrincipalKind.SYSTEM, "root", is_admin=True)
     assert shared.memory.acting_as(admin).storage.notes.count() == 5
     assert shared.memory.acting_as(EXECUTOR).principal == EXECUTOR
 

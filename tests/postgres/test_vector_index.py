@@ -39,7 +39,7 @@ from caliber.storage.compile.filters import parameters, unfiltered
 from caliber.storage.sql.vector_index import Near
 from caliber.testing import inspect
 
-ADMIN = Principal(PrincipalKind.SYSTEM, "test", admin=True)
+ADMIN = Principal(PrincipalKind.SYSTEM, "test", is_admin=True)
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 NOTES = 1_600
 ENTITIES = np.array(["rare" if at % 230 == 5 else "odd" if at % 2 else "even" for at in range(NOTES)])

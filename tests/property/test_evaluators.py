@@ -460,7 +460,7 @@ def _body(assembled: Any) -> bytes:
     return bytes(raw.replace(*names))
 
 
-OWNER = Principal(PrincipalKind.HUMAN, "owner", admin=True)
+OWNER = Principal(PrincipalKind.HUMAN, "owner", is_admin=True)
 DOER = Principal(PrincipalKind.AGENT, "one", AgentRole.EXECUTOR)
 CONDITIONS: list[dict[str, Any]] = [
     {},

@@ -28,7 +28,7 @@ from caliber.search.opening import SearchEngine
 from caliber.testing import inspect
 
 READERS = [
-    Readers(Principal(PrincipalKind.AGENT, name, role, admin=admin))
+    Readers(Principal(PrincipalKind.AGENT, name, role, is_admin=admin))
     for name, role, admin in (
         ("one", AgentRole.EXECUTOR, False),
         ("two", None, False),

@@ -41,7 +41,7 @@ from caliber.testing import inspect
 
 EXAMPLES, ROWS = (400, 200) if os.environ.get("CALIBER_SOAK") else (15, 20)
 KINDS = {"note": "note", "artifact": "artifact", "turn_buffer": "turn", "scope": "scope"}
-ROOT = Principal(PrincipalKind.HUMAN, "root", admin=True)
+ROOT = Principal(PrincipalKind.HUMAN, "root", is_admin=True)
 AGENT = Principal(PrincipalKind.AGENT, str(uuid.UUID(int=1)))
 BEFORE, NOW = datetime(2026, 3, 1, tzinfo=UTC), datetime(2026, 6, 1, tzinfo=UTC)
 

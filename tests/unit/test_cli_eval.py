@@ -32,7 +32,7 @@ class World:
         self.file.write_text(self.settings.canonical_json())
         caliber.create(self.settings)
         self.ids: dict[str, uuid.UUID] = {}
-        with caliber.open(self.settings, principal=Principal(PrincipalKind.HUMAN, "maker", admin=True)) as memory:
+        with caliber.open(self.settings, principal=Principal(PrincipalKind.HUMAN, "maker", is_admin=True)) as memory:
             self.fill(memory)
 
     def fill(self, memory: caliber.Caliber) -> None:

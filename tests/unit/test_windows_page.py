@@ -10,7 +10,7 @@ import pytest
 
 from caliber.config.manual import explaining
 from caliber.context import trace
-from caliber.model.references import USERS
+from caliber.model.references import NAMESPACES, EntityType
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "windows.md"
@@ -55,7 +55,7 @@ def test_every_reason_is_in_the_table() -> None:
 
 
 def test_the_namespace_of_users_and_every_link_are_right() -> None:
-    assert str(USERS) in PROSE
+    assert str(NAMESPACES[EntityType.USER]) in PROSE
     pages = [
         PAGE,
         *(ROOT / "docs" / "decisions").glob("019[3-8]-*.md"),

@@ -109,7 +109,7 @@ def _task(memory: Caliber, named: str | None) -> Iterator[uuid.UUID]:
             )
         yield task
         return
-    if not memory.principal.admin:
+    if not memory.principal.is_admin:
         raise UsageError(
             f"{memory.principal.label} is no admin, and only an admin can delete the new task afterwards",
             "name a task: --task ID",

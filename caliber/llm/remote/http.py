@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from caliber.llm.remote.wire import Failure, Reply, Wire
 
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_UNCOMPRESSED: Final = "identity"
 _CODE: Final = re.compile(r"[a-z]{1,24}(_[a-z]{1,24}){0,5}\Z")  # words only: no key looks like that
 _KEY: Final = re.compile(r"[\x21-\x7e]+\Z")
 _SECONDS: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?\Z")
@@ -293,7 +294,7 @@ class HttpClient:
         kind = reply.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json" and not kind.endswith("+json"):
             raise InvalidResponse(provider=name, reason="it is not JSON by its content type: is the endpoint right?")
-        if reply.headers.get("content-encoding", "identity").lower() != "identity":
+        if reply.headers.get("content-encoding", _UNCOMPRESSED).lower() != _UNCOMPRESSED:
             raise InvalidResponse(provider=name, reason="it is compressed, although no compression was requested")
         fault = ""
         try:

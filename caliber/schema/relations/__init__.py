@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from caliber.schema.relation import Relation
+from caliber.schema.relations.access import IDENTITY
 from caliber.schema.relations.agents import LOCK
 from caliber.schema.relations.context import CONTENT_VERSION, CONTEXT_WINDOW, PENDING_INJECTION
 from caliber.schema.relations.embedding import EMBEDDING, EMBEDDING_CACHE, EMBEDDING_SPACE
@@ -38,6 +39,7 @@ RELATIONS: tuple[Relation, ...] = (
     CHANGE,
     ERASURE,
     JOB,
+    IDENTITY,
     CONFIG_DOCUMENT,
     MEMORY_TYPE,
     SCHEMA_MIGRATION,
@@ -91,6 +93,7 @@ __all__ = [
     "EMBEDDING_SPACE",
     "ERASURE",
     "EVENT",
+    "IDENTITY",
     "JOB",
     "LOCK",
     "MEMORY_TYPE",

@@ -86,10 +86,10 @@ MIGRATIONS: dict[int, MigrationStep] = {
     ),
     # A process of schema 4 cannot read an edge to a record of a kind that it has no name for.
     5: MigrationStep(
-        "edges between records of every kind",
+        "edges between records of every kind, and identities",
         min_reader_version=5,
         min_writer_version=5,
-        changes=(OpenEnum("edge", ("source_type", "target_type")),),
+        changes=(OpenEnum("edge", ("source_type", "target_type")), AddRelation("identity")),
     ),
 }
 

@@ -1,0 +1,291 @@
+"""Facet ``memory.identities``: names of users and agents, resolved to the entities that records refer to.
+
+A name resolves to the same entity in every process, also before it was ever stored: the id is made of kind, namespace
+and name. Further names of one person, and the ids of entities that were merged, are rows of relation ``identity``.
+
+Source: O-17, K-194, K-195.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Final
+
+from caliber.engine.engine import Engine
+from caliber.kernels import uuid7
+from caliber.model import arguments
+from caliber.model.access import Principal, PrincipalKind
+from caliber.model.deadline import bounded
+from caliber.model.errors import Conflict, InvalidValue
+from caliber.model.events import EventFamily, EventType
+from caliber.model.identities import Identity, MergedIdentities
+from caliber.model.ids import IdentityId
+from caliber.model.references import EntityRef, EntityType
+from caliber.model.time import from_us
+from caliber.schema.relation import Composite, Relation
+from caliber.schema.relations import IDENTITY
+from caliber.storage.compile.codec import Row
+from caliber.storage.write import event_log
+from caliber.storage.write.unit_of_work import UnitOfWork
+
+MERGED: Final = ":merged"
+"""The namespace of ids of entities that were merged into another; no application's namespace begins with a colon."""
+
+_KINDS: Final = (EntityType.USER, EntityType.AGENT)
+OWN_KIND: Final = {PrincipalKind.HUMAN: EntityType.USER, PrincipalKind.AGENT: EntityType.AGENT}
+"""The kind of entity that a principal is, by name, in the records of a store."""
+_BY_NAME: Final = ("entity_type", "namespace", "name")
+_LOCKED: Final = "caliber:identities"
+
+
+def entity_of(
+    engine: Engine,
+    who: str | EntityRef,
+    kind: EntityType = EntityType.USER,
+    *,
+    field: str = "user",
+    namespace: str = "",
+    register: bool = True,
+) -> EntityRef:
+    """Return the entity of a name, or the one that a reference stands for by now; a new name is stored.
+
+    Raises: DTypeError; InvalidValue for an empty or overlong name, or a reference of another kind.
+    """
+    if isinstance(who, EntityRef):
+        reference = arguments.as_reference(who, field)
+        if reference.entity_type is not kind:
+            raise InvalidValue(field=field, reason=f"is a reference to {reference.entity_type}; it must be to {kind}")
+        return current(engine, reference)
+    derived = EntityRef.named(kind, arguments.as_text(who, field, limit=arguments.MAX_NAME_CHARS), namespace)
+    name = EntityRef.plain_name(who)
+    found = _found(engine, kind, namespace, name)
+    if found is not None:
+        return found.entity
+    if register:
+        engine.write(lambda uow: _insert(uow, derived, namespace, name))
+        found = _found(engine, kind, namespace, name)  # another process may have been first, with another entity
+    return derived if found is None else found.entity
+
+
+def current(engine: Engine, reference: EntityRef) -> EntityRef:
+    """Return the entity that a reference stands for by now: the one its own was merged into, or its own."""
+    if reference.entity_type not in _KINDS or not engine.memory.snapshot[IDENTITY.name].count():
+        return reference
+    found = _found(engine, reference.entity_type, MERGED, str(reference.id))
+    return reference if found is None else found.entity
+
+
+def names_of(engine: Engine, entity: EntityRef) -> list[Identity]:
+    """Return the names of an entity, the oldest first."""
+    plans = engine.store.plans[IDENTITY.name]
+    with engine.store.read() as session:
+        rows = session.run(plans.lists["list_by_entity"], (entity.id.bytes,))
+    found: list[Identity] = [plans.codec.decode(row) for row in rows]
+    return [each for each in found if each.namespace != MERGED and each.entity == entity]
+
+
+class Identities:
+    """The names of users and agents, as one principal uses them."""
+
+    def __init__(self, engine: Engine, principal: Principal) -> None:
+        self._engine = engine
+        self._principal = principal
+
+    def resolve(
+        self,
+        name: str | EntityRef,
+        *,
+        kind: EntityType | str = EntityType.USER,
+        namespace: str = "",
+        deadline_ms: int | None = None,
+    ) -> EntityRef:
+        """Return the user or agent of a name, in every process the same one; a new name is stored.
+
+        ``kind`` is ``user`` or ``agent``; ``namespace`` tells names of one source from those of another, such as
+        ``auth0``. Of a reference, return what it stands for by now. Names are compared in Unicode form NFC, without
+        white space around them: ``maria`` and ``Maria`` are two users.
+
+        Raises: InputError kinds.
+        """
+        with bounded(deadline_ms):
+            self._engine.check_open()
+            return entity_of(self._engine, name, _kind(kind), field="name", namespace=_namespace(namespace))
+
+    def add(
+        self,
+        name: str,
+        to: str | EntityRef,
+        *,
+        kind: EntityType | str = EntityType.USER,
+        namespace: str = "",
+        deadline_ms: int | None = None,
+    ) -> Identity:
+        """Give the user or agent ``to`` one more name, and return it; the same name again changes nothing.
+
+        ``namespace`` is that of the new name; a name given for ``to`` is of the namespace ``""``.
+
+        Raises: InputError kinds; PermissionDenied unless the principal is an admin; Conflict for a name that another
+            entity has: ``merge`` them if they are one person.
+        """
+        with bounded(deadline_ms):
+            self._check("name")
+            wanted, within = _kind(kind), _namespace(namespace)
+            EntityRef.named(wanted, arguments.as_text(name, "name", limit=arguments.MAX_NAME_CHARS), within)
+            plain = EntityRef.plain_name(name)
+            entity = entity_of(self._engine, to, wanted, field="to")
+
+            def work(uow: UnitOfWork) -> Identity:
+                uow.serialize(_LOCKED)
+                found: Identity | None = uow.find_by(IDENTITY, _BY_NAME, wanted.value, within, plain)
+                if found is None:
+                    return _insert(uow, entity, within, plain)
+                if found.entity != entity:
+                    reason = f"is a name of {wanted} {found.entity.id}; merge the two if they are one person"
+                    raise Conflict(entity_type=f"{wanted} name", id=found.identity_id, reason=reason)
+                return found
+
+            return self._engine.write(work)
+
+    def names(
+        self,
+        of: str | EntityRef,
+        *,
+        kind: EntityType | str = EntityType.USER,
+        namespace: str = "",
+        deadline_ms: int | None = None,
+    ) -> list[Identity]:
+        """Return every name of a user or agent, the oldest first; none for a name that was never stored.
+
+        Raises: InputError kinds; PermissionDenied unless the principal is an admin.
+        """
+        with bounded(deadline_ms):
+            self._check("list")
+            within = _namespace(namespace)
+            entity = entity_of(self._engine, of, _kind(kind), field="of", namespace=within, register=False)
+            return names_of(self._engine, entity)
+
+    def merge(
+        self,
+        duplicate: str | EntityRef,
+        into: str | EntityRef,
+        *,
+        kind: EntityType | str = EntityType.USER,
+        deadline_ms: int | None = None,
+    ) -> MergedIdentities:
+        """Make two users or agents one: the names and tasks of ``duplicate`` are those of ``into`` from now on.
+
+        One transaction changes every record, and logs an audit event. References to the old entity are understood
+        still. ``remaining`` counts the records that name the old one afterwards: 0. The same merge again changes
+        nothing.
+
+        Raises: InputError kinds; PermissionDenied unless the principal is an admin.
+        """
+        with bounded(deadline_ms):
+            self._check("merge")
+            wanted = _kind(kind)
+            old = entity_of(self._engine, duplicate, wanted, field="duplicate")
+            entity = entity_of(self._engine, into, wanted, field="into")
+
+            def work(uow: UnitOfWork) -> MergedIdentities:
+                uow.serialize(_LOCKED)
+                # Another merge may have been first: what both stand for is read again under the lock.
+                left, right = _stands_for(uow, old), _stands_for(uow, entity)
+                if left == right:
+                    return MergedIdentities(old, right, (), {}, 0)
+                return self._merge(uow, left, right)
+
+            return self._engine.write(work)
+
+    def _merge(self, uow: UnitOfWork, old: EntityRef, entity: EntityRef) -> MergedIdentities:
+        moved: list[Identity] = uow.select_path(IDENTITY, "list_by_entity", old.id.bytes)
+        moved = [each for each in moved if each.entity == old]
+        now = from_us(uow.now_us)
+        for each in moved:
+            uow.update(IDENTITY, dataclasses.replace(each, entity=entity, updated_at=now))
+        _insert(uow, entity, MERGED, str(old.id))
+        records = {
+            relation.name: count
+            for relation in uow.catalog.relations
+            for composite in relation.composites
+            if composite.cls is EntityRef and relation is not IDENTITY and relation.versioned
+            if (count := sum(self._renamed(uow, relation, composite, row, old, entity) for row in _rows(uow, relation)))
+        }
+        remaining = sum(
+            _names(relation, composite, uow.current(relation, row), old)
+            for relation in uow.catalog.relations
+            for composite in relation.composites
+            if composite.cls is EntityRef
+            for row in _rows(uow, relation)
+        )
+        names = tuple(each.name for each in moved if each.namespace != MERGED)
+        event_log.audit(
+            uow,
+            self._engine.event(
+                EventType.IDENTITY_MERGE,
+                principal=self._principal.label,
+                subject=(entity.entity_type, entity.id),
+                payload={"old": str(old.id), "entity": str(entity.id), "records": records},
+                family=EventFamily.AUDIT,
+            ),
+        )
+        return MergedIdentities(old, entity, names, records, remaining)
+
+    def _renamed(
+        self, uow: UnitOfWork, relation: Relation, composite: Composite, row: Row, old: EntityRef, entity: EntityRef
+    ) -> bool:
+        """Have one record refer to ``entity``, if it refers to ``old``; return whether it did."""
+        if not _names(relation, composite, row, old):
+            return False
+        uow.track(relation, row)
+        record = self._engine.store.plans[relation.name].codec.decode(row)
+        uow.update(relation, dataclasses.replace(record, **{composite.field: entity}))
+        return True
+
+    def _check(self, action: str) -> None:
+        self._engine.check_open()
+        self._principal.require_admin(action, "identities")
+
+
+def _rows(uow: UnitOfWork, relation: Relation) -> Any:
+    return (row for page in uow.pages(relation) for row in page)
+
+
+def _names(relation: Relation, composite: Composite, row: Row, entity: EntityRef) -> bool:
+    """Return whether a composite column of a row holds an entity."""
+    first = int(relation.ordinal)
+    columns = dict(composite.parts)
+    kind, key = (row[first + relation.index(columns[part])] for part in ("entity_type", "id"))
+    return bool(kind == str(entity.entity_type) and key == entity.id.bytes)
+
+
+def _stands_for(uow: UnitOfWork, reference: EntityRef) -> EntityRef:
+    found: Identity | None = uow.find_by(IDENTITY, _BY_NAME, str(reference.entity_type), MERGED, str(reference.id))
+    return reference if found is None else found.entity
+
+
+def _found(engine: Engine, kind: EntityType | str, namespace: str, name: str) -> Identity | None:
+    plans = engine.store.plans[IDENTITY.name]
+    with engine.store.read() as session:
+        rows = session.run(plans.unique[_BY_NAME], (str(kind), namespace, name))
+    return plans.codec.decode(rows[0]) if rows else None
+
+
+def _insert(uow: UnitOfWork, entity: EntityRef, namespace: str, name: str) -> Identity:
+    now = from_us(uow.now_us)
+    identity = Identity(IdentityId(uuid7()), entity, namespace, name, now, now)
+    uow.insert_new(IDENTITY, identity)
+    return identity
+
+
+def _kind(value: EntityType | str) -> EntityType:
+    kind = arguments.as_enum(value, EntityType, "kind")
+    if kind not in _KINDS:
+        raise InvalidValue(field="kind", reason="must be user or agent")
+    return kind
+
+
+def _namespace(value: str) -> str:
+    namespace = arguments.as_text(value, "namespace", allow_empty=True, limit=arguments.MAX_NAME_CHARS)
+    if namespace.startswith(":"):
+        raise InvalidValue(field="namespace", reason="must not begin with a colon")
+    return namespace
