@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
@@ -55,6 +56,14 @@ def _keys(relation: Relation) -> list[str]:
     if relation.ordinal:
         return [quote("ordinal")]
     return [quote(name) + (' COLLATE "C"' if relation.column(name).type in _TEXTUAL else "") for name in relation.key]
+
+
+def _key_values(relation: Relation, key: Key) -> list[Any]:
+    """Return the values of a key as PostgreSQL compares its columns with them: ids are UUIDs here, not bytes."""
+    if relation.ordinal:
+        return list(key)
+    ids = [relation.column(name).type is ColumnType.UUID for name in relation.key]
+    return [uuid.UUID(bytes=value) if is_id else value for is_id, value in zip(ids, key, strict=True)]
 
 
 def _columns(relation: Relation) -> list[Column]:
@@ -136,7 +145,7 @@ class _Writing:
             if bound is not None:
                 marks = ", ".join(f"${len(values) + at}" for at in range(1, len(bound) + 1))
                 conditions.append(f"{row} {sign} ({marks})" if len(bound) > 1 else f"{row} {sign} {marks}")
-                values += bound
+                values += _key_values(relation, bound)
         where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
         self._execute(f"DELETE FROM {self._dialect.table(relation.name)}{where}", values)
 
