@@ -104,7 +104,7 @@ def check_counts(settings: Any, log: list[tuple[Any, ...]], done: Counter[str]) 
     taken: Counter[str] = Counter()
     for kind, body in said:
         if kind == "retention_apply":
-            taken[body["memory"]] += body["selected"]
+            taken[body["memory"]] += body["taken"]
     ending = {item.name for item in settings.memories if item.retention.kind is not RetentionKind.PERSISTENT}
     assert {name for name, count in taken.items() if count} == ending
     assert {item.retention.kind for item in settings.memories} == set(RetentionKind)
