@@ -323,7 +323,7 @@ def _elsewhere(engine: Engine) -> list[str]:
 
 
 def _is_unmistakable(name: str) -> bool:
-    """Return whether a name may be redacted everywhere unasked: no plain word, and none that says too little."""
+    """Return whether a name may be redacted everywhere by default: neither a plain word nor a very short text."""
     try:
         Subject.of(None, (name,))
     except AmbiguousSubject:
