@@ -12,17 +12,12 @@ from typing import TYPE_CHECKING
 from caliber.admin import backup as backups
 from caliber.admin.backup import RestoreReport
 from caliber.admin.full_text import complete_full_text
-from caliber.admin.maintenance import maintain
 from caliber.api.caliber import Caliber
-from caliber.api.subsystems import add_parts
+from caliber.api.starting import start_engine
 from caliber.backends import backend
 from caliber.config import CaliberConfig
 from caliber.config.storage import MEMORY
 from caliber.dsl.loading import ConfigSource, config_of
-from caliber.engine.engine import Engine
-from caliber.erasure.finishing import open_erasures
-from caliber.erasure.unfinished import forget_words
-from caliber.jobs import runner
 from caliber.llm.protocols import EmbeddingProvider, SummarizationProvider
 from caliber.model import arguments
 from caliber.model.access import Principal
@@ -30,7 +25,6 @@ from caliber.model.erasure import ForgetReport
 from caliber.model.errors import DTypeError
 from caliber.model.progress import Progress, unheard
 from caliber.model.time import Clock, SystemClock
-from caliber.search.opening import SearchEngine
 from caliber.storage.protocol import ConnectionPool, Store
 
 if TYPE_CHECKING:
@@ -169,19 +163,6 @@ def bare_store(config: ConfigSource, *, tenant: str | None = None) -> Iterator[S
         store.close()
 
 
-@contextmanager
-def _abandoned_on_failure(engine: Engine) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        engine.abandon()
-        raise
-
-
-def _retain(engine: Engine) -> None:
-    maintain(engine)
-
-
 def open(  # noqa: A001  (the pinned name)
     config: ConfigSource,
     *,
@@ -219,7 +200,7 @@ def open(  # noqa: A001  (the pinned name)
                 expected="a pool such as psycopg_pool.ConnectionPool",
                 got=type(connection_pool).__name__,
             )
-    engine = Engine(
+    engine = start_engine(
         settings,
         clock=time,
         embedding_provider=embedding_provider,
@@ -227,14 +208,4 @@ def open(  # noqa: A001  (the pinned name)
         summarization_provider=summarization_provider,
         connection_pool=connection_pool,
     )
-    with _abandoned_on_failure(engine):
-        add_parts(engine)
-        engine.start()
-        search = engine.part(SearchEngine)
-        if search.stored is None:
-            engine.later("warming", search.warm, settings.resident.warm_after_ms)
-    engine.memory.on_erased = lambda: forget_words(engine)
-    open_erasures(engine)
-    engine.repeat("retention", lambda: _retain(engine), settings.retention.apply_every_ms)
-    runner.start(engine)
     return Caliber(engine, who)

@@ -2,11 +2,10 @@
 
 ::
 
-    with Tenants("caliber.toml") as tenants:
-        tenants.create("alice")
-        tenants.move("alice", "cluster_b")
-
-    memory = caliber.open("caliber.toml", tenant="alice")
+    with Tenants("caliber.toml", max_open=256) as tenants:
+        with tenants.open("user@example.com", create=True) as memory:
+            ...
+        tenants.move("user@example.com", "cluster_b")
 
 Source: O-1, design section 3.
 """
@@ -14,45 +13,82 @@ Source: O-1, design section 3.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from types import TracebackType
 from typing import Any, Final, Self
 
 from caliber.admin.full_text import complete_full_text, rebuild_full_text
+from caliber.api.caliber import Caliber
+from caliber.api.starting import start_engine
 from caliber.backends import backend
-from caliber.config import CaliberConfig
+from caliber.config import AioConfig, CaliberConfig
 from caliber.dsl.loading import ConfigSource, config_of
 from caliber.embedding.vector_index import build_index_of
+from caliber.engine.engine import Engine
 from caliber.model import arguments
+from caliber.model.access import Principal
 from caliber.model.errors import CaliberError, Conflict, MissingRequired, NotFound, Unavailable
 from caliber.model.progress import Progress, unheard
 from caliber.model.tenants import Tenant, TenantState, tenant_name
 from caliber.model.time import Clock
+from caliber.storage.waiting import managed
 from caliber.tenancy.directory import Directory, require_open
 from caliber.tenancy.move import Hooks, Move, MoveReport, abort, drop_old, drop_store, prepare_place
+from caliber.tenancy.pool import HandlePool, PoolStats
 
 _SCRUB_S: Final = 10.0
+WAIT_MS: Final = 30_000
+"""The longest wait for a place in the pool, unless the caller says another."""
+_CREATED_ANEW: Final = (None, "creating", "dropped")
+"""The reasons for which a tenant is not open that creating it ends; None of a tenant that was never there."""
 MISSING: Final = "missing"
 """The ``reason`` that databases give for a missing store."""
+
+
+class PooledCaliber(Caliber):
+    """A handle that a pool of tenants lends: the pool closes its tenant."""
+
+    def __init__(self, engine: Engine, principal: Principal, tenant: str) -> None:
+        super().__init__(engine, principal)
+        self.tenant = tenant
+
+    def close(self) -> None:
+        """Do nothing: the pool closes the tenant when it needs the place."""
+
+
+def _is_usable(engine: Engine) -> bool:
+    try:
+        engine.check_open()
+    except Unavailable:  # it moved, or this is a child of the process that opened it
+        return False
+    return True
 
 
 class Tenants:
     """The tenants of a configuration. Safe to share between threads; several processes may use one directory."""
 
-    def __init__(self, config: ConfigSource, *, clock: Clock | None = None, create: bool = False) -> None:
+    def __init__(
+        self, config: ConfigSource, *, max_open: int = 256, clock: Clock | None = None, create: bool = False
+    ) -> None:
         """Open the directory; ``create`` makes it first where it is not there.
+
+        ``max_open`` is the number of tenants that stay open between two uses of ``open``.
 
         Raises: MissingRequired without the section tenancy; Unavailable, SchemaMismatch
         """
         self._config = config_of(config)
-        self._clock_us = arguments.as_clock(clock).now_us
+        self._clock = arguments.as_clock(clock)
+        self._clock_us = self._clock.now_us
         arguments.as_flag(create, "create")
+        places = arguments.as_whole(max_open, "max_open", 1)
         if self._config.tenancy is None:
             raise MissingRequired(
                 "tenant= needs the section [tenancy]: where the directory of tenants is, and its data sources",
                 field="tenancy",
             )
         self._directory = Directory(self._config.tenancy, clock_us=self._clock_us, create=create)
+        self._pool = HandlePool(places, opening=self._start, closing=Engine.close, usable=_is_usable)
 
     def __enter__(self) -> Self:
         return self
@@ -63,8 +99,68 @@ class Tenants:
         self.close()
 
     def close(self) -> None:
-        """Release everything."""
+        """Release everything; a tenant that is in use is closed when its last user leaves it."""
+        self._pool.close()
         self._directory.close()
+
+    # --- using -----------------------------------------------------------------------------------
+
+    @managed
+    def open(
+        self,
+        name: str,
+        *,
+        create: bool = False,
+        principal: Principal | None = None,
+        wait_ms: int = WAIT_MS,
+    ) -> Iterator[Caliber]:
+        """Open a tenant for as long as the block runs; ``create`` creates one that the directory does not know.
+
+        The last ``max_open`` tenants used stay open, so the next use of one costs microseconds. Threads share a tenant.
+        The handle is the pool's: its ``close`` does nothing, and it is not to be used after the block. Where all places
+        are in use, ``open`` waits ``wait_ms``.
+
+        Raises: NotFound; Unavailable (``busy``, retryable; ``closed``; a tenant that is moving or was dropped);
+            InvalidValue, DTypeError, and what opening its store raises.
+        """
+        memory = self.take(name, create=create, principal=principal, wait_ms=wait_ms)
+        try:
+            yield memory
+        finally:
+            self.give_back(memory)
+
+    def take(
+        self, name: str, *, create: bool = False, principal: Principal | None = None, wait_ms: int = 0
+    ) -> PooledCaliber:
+        """Return a tenant's handle, which stays open until ``give_back``: ``open`` for programs without a block."""
+        tenant = tenant_name(name)
+        arguments.as_flag(create, "create")
+        who = self._config.principal.to_principal() if principal is None else arguments.as_principal(principal)
+        wait_s = arguments.as_whole(wait_ms, "wait_ms") / 1_000
+        try:
+            engine = self._pool.take(tenant, wait_s)
+        except (NotFound, Unavailable) as error:
+            if not create or error.context.get("reason") not in _CREATED_ANEW:
+                raise
+            self.create(tenant, exist_ok=True)
+            engine = self._pool.take(tenant, wait_s)
+        return PooledCaliber(engine, who, tenant)
+
+    def give_back(self, memory: PooledCaliber) -> None:
+        """Give back a handle that ``take`` returned, once."""
+        self._pool.give_back(memory.tenant)
+
+    @property
+    def aio_settings(self) -> AioConfig:
+        """The knobs of asynchronous use."""
+        return self._config.aio
+
+    def stats(self) -> PoolStats:
+        """Return how many tenants are open and in use, and how often one was opened, reused and closed."""
+        return self._pool.stats()
+
+    def _start(self, name: str) -> Engine:
+        return start_engine(self.config(name), clock=self._clock)
 
     # --- asking ----------------------------------------------------------------------------------
 
@@ -189,8 +285,12 @@ class Tenants:
     def drop(self, name: str) -> Tenant:
         """Remove a tenant with all that it remembers, wherever it is. Its name may be used again.
 
-        Raises: Conflict while it is moving, NotFound, Unavailable
+        Raises: Conflict while it is moving, or in use through ``open``; NotFound, Unavailable
         """
+        with self._pool.excluded(tenant_name(name)):
+            return self._drop(name)
+
+    def _drop(self, name: str) -> Tenant:
         tenant = self._directory.get(name)
         if tenant.state in (TenantState.COPYING, TenantState.SWITCHING):
             raise Conflict(

@@ -32,6 +32,8 @@ from caliber.storage.waiting import Condition, Worker
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 _RETRY_S = 0.05
+_IDLE_S = 1.0
+"""The time after which a thread with nothing to write ends."""
 _BATCH = 512
 
 
@@ -247,11 +249,12 @@ class WriteBehind:
     def _run(self) -> None:
         while True:
             with self._condition:
-                while not self._queue.size and not self._stop:
-                    self._asleep = True
-                    self._condition.wait()
+                self._asleep = True
+                self._condition.wait_for(lambda: self._queue.size > 0 or self._stop, _IDLE_S)
                 self._asleep = False
                 if not self._queue.size:
+                    # The next entry starts another thread: an idle store has none.
+                    self._worker = Worker(self._run, self._worker.name)
                     return
                 if not self._urgent and not self._stop:
                     # Company makes batches; a flush, a full queue or the end does not wait for it.

@@ -195,7 +195,7 @@ class Worker:
 
     def __init__(self, run: Callable[[], None], name: str) -> None:
         self._run = run
-        self._name = name
+        self.name = name
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         # Not ``Thread.join``: interrupted, it takes a thread that runs for one that has ended (bpo-45274).
@@ -214,7 +214,7 @@ class Worker:
         try:
             with self._lock:
                 if self._thread is None:
-                    thread = threading.Thread(target=self._whole, name=self._name, daemon=True)
+                    thread = threading.Thread(target=self._whole, name=self.name, daemon=True)
                     thread.start()
                     self._thread = thread
         finally:

@@ -123,7 +123,7 @@ def test_each_function_has_its_asynchronous_form(name: str) -> None:
 def test_functions_of_the_package_about_stores_are_all_there() -> None:
     functions = {name for name in caliber.__all__ if inspect.isfunction(getattr(caliber, name))} - {"load_config"}
     assert functions == set(FUNCTIONS)
-    assert dir(caliber.aio) == ["AsyncCaliber", *FUNCTIONS]
+    assert dir(caliber.aio) == ["AsyncCaliber", "Tenants", *FUNCTIONS]
 
 
 def test_what_is_generated_is_current(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from support.cli_runs import caliber
 from caliber.cli.app import COMMANDS
 from caliber.config import profiles
 from caliber.config.profiles import services
+from caliber.dsl import load_config
 from caliber.engine.refusals import provider_refusals
 from caliber.llm import embedding_provider_types, summarization_provider_types
 from caliber.model import errors
@@ -145,3 +146,17 @@ def test_the_programs_in_the_documentation_are_sound(tmp_path: Path) -> None:
         file = tmp_path / f"{name}.caliber"
         file.write_text(f'caliber: "0.1.0" {{\n{EMBEDS}{text}}}\n', encoding="utf-8")
         caliber("check", file, "--base", "reference")
+
+
+def test_the_page_on_tenants_runs_as_printed(tmp_path: Path) -> None:
+    text = page("tenants")
+    code = "\n".join(block for block in blocks("python", text) if "…" not in block and not block.startswith("except"))
+    assert "caliber.aio.Tenants" in code
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "['user@example.com']\n", "")
+    assert {file.name for file in tmp_path.iterdir()} == {"tenants", "tenants.db"}
+    (section,) = (block for block in blocks("toml", text) if "[tenancy]" in block)
+    (tmp_path / "app.toml").write_text(section)
+    assert sorted(load_config(tmp_path / "app.toml").to_mapping()["tenancy"]["sources"]) == ["archive", "main"]

@@ -87,7 +87,7 @@ _allow(
     erasure__store="_WAIT_MS",
     engine__background="BackgroundTask.stop HANGS_S",
     jobs__runner="_STOP_S",
-    api__tenants="_SCRUB_S",
+    api__tenants="WAIT_MS _SCRUB_S",
 )
 _allow(
     PIECES,

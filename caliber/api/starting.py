@@ -1,0 +1,63 @@
+"""Start of an engine with its subsystems, for one configuration: the part that every way of opening a store shares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from caliber.admin.maintenance import maintain
+from caliber.api.subsystems import add_parts
+from caliber.config import CaliberConfig
+from caliber.engine.engine import Engine
+from caliber.erasure.finishing import open_erasures
+from caliber.erasure.unfinished import forget_words
+from caliber.jobs import runner
+from caliber.llm.protocols import EmbeddingProvider, SummarizationProvider
+from caliber.model.time import Clock
+from caliber.search.opening import SearchEngine
+from caliber.storage.protocol import ConnectionPool
+
+
+@contextmanager
+def _abandoned_on_failure(engine: Engine) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        engine.abandon()
+        raise
+
+
+def start_engine(
+    settings: CaliberConfig,
+    *,
+    clock: Clock,
+    embedding_provider: EmbeddingProvider | None = None,
+    previous_embedding_provider: EmbeddingProvider | None = None,
+    summarization_provider: SummarizationProvider | None = None,
+    connection_pool: ConnectionPool | None = None,
+) -> Engine:
+    """Return a started engine; what is None comes from the configuration. Raises: as ``caliber.open``."""
+    engine = Engine(
+        settings,
+        clock=clock,
+        embedding_provider=embedding_provider,
+        previous_embedding_provider=previous_embedding_provider,
+        summarization_provider=summarization_provider,
+        connection_pool=connection_pool,
+    )
+    with _abandoned_on_failure(engine):
+        add_parts(engine)
+        engine.start()
+        search = engine.part(SearchEngine)
+        if search.stored is None:
+            engine.later("warming", search.warm, settings.resident.warm_after_ms)
+    engine.memory.on_erased = lambda: forget_words(engine)
+    open_erasures(engine)
+    engine.repeat("retention", lambda: _retain(engine), settings.retention.apply_every_ms)
+    runner.start(engine)
+    return engine
+
+
+def _retain(engine: Engine) -> None:
+    """Apply retention, without its report."""
+    maintain(engine)

@@ -1,0 +1,444 @@
+"""The pool of open tenants: the last used stay open, none is closed under its user, and it holds many in little."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.configs import USER
+from support.tenancies import tenancy_config
+from support.waits import until
+
+import caliber
+from caliber.config import CaliberConfig, profiles
+from caliber.model.access import PrincipalKind
+from caliber.model.errors import (
+    Conflict,
+    DTypeError,
+    InvalidValue,
+    NotFound,
+    PermissionDenied,
+    StorageError,
+    Unavailable,
+)
+from caliber.tenancy.pool import HandlePool
+
+SOAK = bool(os.environ.get("CALIBER_SOAK"))
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CaliberConfig]:
+    """Tenants in files, or in schemas of the first cluster, and their directory in the same database."""
+    if request.param == "sqlite":
+        yield profiles.reference(tmp_path / "app.db", embedding_provider=None, tenancy={})
+        return
+    request.getfixturevalue("postgres")
+    config = tenancy_config(tmp_path, directory="postgres", embedding_provider=None, tenancy__new_tenants="first")
+    yield config
+    with contextlib.suppress(Unavailable), caliber.Tenants(config) as tenants:
+        for tenant in tenants.all():
+            tenants.drop(tenant.name)
+
+
+def goals(memory: caliber.Caliber) -> list[str]:
+    return [each.goal for each in memory.storage.trajectories.all()]
+
+
+def names(count: int) -> list[str]:
+    return [f"user{number}@example.com" for number in range(count)]
+
+
+# --- the last used stay open ---------------------------------------------------------------------
+
+
+def test_tenants_are_opened_once_and_the_least_recently_used_is_closed(settings: CaliberConfig) -> None:
+    with caliber.Tenants(settings, max_open=2, create=True) as tenants:
+        for name in (*names(3), "user2@example.com", "user0@example.com"):
+            with tenants.open(name, create=True) as memory:
+                memory.start_trajectory(f"of {name}", initiator=USER)
+        counts = tenants.stats()
+        assert (counts.open, counts.in_use, counts.opened, counts.hits, counts.closed) == (2, 0, 4, 1, 2)
+        for name, expected in (("user0@example.com", 2), ("user1@example.com", 1), ("user2@example.com", 2)):
+            with tenants.open(name) as memory:
+                assert goals(memory) == [f"of {name}"] * expected
+    assert tenants.stats().open == 0
+
+
+def test_a_tenant_is_known_by_every_spelling_of_its_name(settings: CaliberConfig) -> None:
+    with caliber.Tenants(settings, create=True) as tenants:
+        with tenants.open("Zoë", create=True) as memory, tenants.open("Zoe\u0308 ") as same:
+            task = memory.start_trajectory("one", initiator=USER)
+            assert same.get(task.trajectory_id) == task
+        assert tenants.stats().opened == 1
+
+
+def test_a_handle_has_the_principal_that_was_asked_for(settings: CaliberConfig) -> None:
+    guest = caliber.Principal(PrincipalKind.HUMAN, "guest")
+    with caliber.Tenants(settings, create=True) as tenants:
+        tenants.create("a")
+        with tenants.open("a", principal=guest) as memory, tenants.open("a") as own:
+            with pytest.raises(PermissionDenied):
+                goals(memory)
+            memory.close()  # the pool's to close
+            assert goals(own) == []
+
+
+def test_what_is_no_tenant_is_an_error_and_takes_no_place(settings: CaliberConfig) -> None:
+    with caliber.Tenants(settings, max_open=1, create=True) as tenants:
+        wrong: list[tuple[Any, dict[str, Any], type[Exception]]] = [
+            ("nobody", {}, NotFound),
+            ("", {}, InvalidValue),
+            ("a\0b", {"create": True}, InvalidValue),
+            ("a" * 10_240, {"create": True}, InvalidValue),
+            (None, {}, DTypeError),
+            ("a", {"create": 1}, DTypeError),
+            ("a", {"wait_ms": -1}, InvalidValue),
+            ("a", {"wait_ms": 0.5}, DTypeError),
+            ("a", {"principal": "guest"}, DTypeError),
+        ]
+        for name, options, error in wrong:
+            with pytest.raises(error), tenants.open(name, **options):
+                pass
+        assert tenants.all() == []
+        with tenants.open("../x", create=True) as memory:
+            assert goals(memory) == []
+    for number in (0, -1, True, 2.0, "many"):
+        with pytest.raises((InvalidValue, DTypeError)):
+            caliber.Tenants(settings, max_open=number)  # type: ignore[arg-type]
+
+
+def test_an_error_of_the_block_gives_the_tenant_back(settings: CaliberConfig) -> None:
+    with caliber.Tenants(settings, max_open=1, create=True) as tenants:
+        for _ in range(3):
+            with pytest.raises(KeyError), tenants.open("a", create=True):
+                raise KeyError("of the caller")
+        assert (tenants.stats().in_use, tenants.stats().opened) == (0, 1)
+        with tenants.open("b", create=True, wait_ms=0):
+            pass
+
+
+def test_when_all_places_are_in_use_the_next_waits_or_hears_so(settings: CaliberConfig) -> None:
+    with caliber.Tenants(settings, max_open=1, create=True) as tenants:
+        tenants.create("b")
+        with tenants.open("a", create=True) as memory:
+            with pytest.raises(Unavailable) as caught, tenants.open("b", wait_ms=0):
+                pass
+            assert (caught.value.context["reason"], caught.value.retryable) == ("busy", True)
+            assert goals(memory) == [], "and what is in use stays open"
+            waited: list[list[str]] = []
+
+            def wait() -> None:
+                with tenants.open("b", wait_ms=60_000) as other:
+                    waited.append(goals(other))
+
+            thread = threading.Thread(target=wait)
+            thread.start()
+        thread.join(60)
+        assert waited == [[]]
+        assert tenants.stats().open == 1
+
+
+def test_two_threads_that_open_one_tenant_at_once_share_it(settings: CaliberConfig) -> None:
+    with caliber.Tenants(settings, create=True) as tenants:
+        tenants.create("a")
+        together = threading.Barrier(8)
+
+        def use(number: int) -> None:
+            together.wait()
+            with tenants.open("a") as memory:
+                memory.start_trajectory(f"g{number}", initiator=USER)
+                together.wait()
+
+        threads = [threading.Thread(target=use, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert tenants.stats().opened == 1
+        with tenants.open("a") as memory:
+            assert sorted(goals(memory)) == [f"g{number}" for number in range(8)]
+
+
+def test_a_closed_pool_opens_nothing_and_closes_what_is_in_use_last(settings: CaliberConfig) -> None:
+    tenants = caliber.Tenants(settings, create=True)
+    with tenants.open("a", create=True) as memory:
+        tenants.close()
+        tenants.close()
+        memory.start_trajectory("still here", initiator=USER)
+        for name in ("a", "b"):
+            with pytest.raises(Unavailable, match="closed"), tenants.open(name):
+                pass
+    with pytest.raises(Unavailable, match="closed"):
+        memory.search("here")
+    with caliber.Tenants(settings) as again, again.open("a") as memory:
+        assert goals(memory) == ["still here"]
+
+
+def test_a_tenant_in_use_is_not_dropped_and_an_idle_one_is_closed_first(settings: CaliberConfig) -> None:
+    with caliber.Tenants(settings, create=True) as tenants:
+        with tenants.open("a", create=True) as memory:
+            with pytest.raises(Conflict, match="in use"):
+                tenants.drop("a")
+            memory.start_trajectory("before", initiator=USER)
+        tenants.drop("a")
+        with pytest.raises(Unavailable, match="dropped"), tenants.open("a"):
+            pass
+        with tenants.open("a", create=True) as memory:
+            assert goals(memory) == [], "a new tenant of that name"
+
+
+def test_forgetting_reaches_a_tenant_that_others_use(settings: CaliberConfig) -> None:
+    with caliber.Tenants(settings, create=True) as tenants:
+        tenants.create("a")
+        with tenants.open("a") as memory, tenants.open("a") as other:
+            task = memory.start_trajectory("about marmalade", initiator=USER)
+            assert memory.forget(entity=USER).proven
+            with pytest.raises(NotFound):
+                other.get(task.trajectory_id)
+            assert goals(other) == []
+
+
+def test_a_moved_tenant_is_opened_at_its_new_place(tmp_path: Path) -> None:
+    beside = {"sources": {"main": {}, "archive": {"path": str(tmp_path / "archive" / "{tenant}.db")}}}
+    settings = profiles.reference(tmp_path / "app.db", embedding_provider=None, tenancy=beside)
+    with caliber.Tenants(settings, create=True) as tenants:
+        with tenants.open("user@example.com", create=True) as memory:
+            memory.start_trajectory("before", initiator=USER)
+        with caliber.Tenants(settings) as elsewhere:
+            elsewhere.move("user@example.com", "archive")
+        for _ in range(2):  # the handle in the pool hears of it with its first write
+            with contextlib.suppress(Unavailable), tenants.open("user@example.com") as memory:
+                memory.start_trajectory("after", initiator=USER)
+        with tenants.open("user@example.com") as memory:
+            assert goals(memory) == ["before", "after"]
+            assert "archive" in memory.config.storage.shown
+
+
+# --- many, at once -------------------------------------------------------------------------------
+
+
+def test_threads_that_use_more_tenants_than_places_lose_nothing(settings: CaliberConfig) -> None:
+    every, turns, workers = names(6), 8, 6
+    faults: list[BaseException] = []
+    with caliber.Tenants(settings, max_open=3, create=True) as tenants:
+        for name in every:
+            tenants.create(name)
+
+        def use(worker: int) -> None:
+            try:
+                for turn in range(turns):
+                    name = every[(worker * 5 + turn * (worker + 1)) % len(every)]
+                    with tenants.open(name, wait_ms=60_000) as memory:
+                        memory.start_trajectory(f"{name} {worker} {turn}", initiator=USER)
+                        assert all(goal.startswith(name) for goal in goals(memory))
+            except BaseException as error:
+                faults.append(error)
+
+        threads = [threading.Thread(target=use, args=(worker,)) for worker in range(workers)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(300)
+        assert faults == []
+        assert tenants.stats().open <= 3
+        written = 0
+        for name in every:
+            with tenants.open(name) as memory:
+                written += len(goals(memory))
+        assert written == turns * workers
+        assert tenants.stats().failed_closings == 0
+
+
+def resident_mb() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="there is no /proc here")
+def test_many_tenants_take_the_memory_threads_and_files_of_the_open_ones(tmp_path: Path) -> None:
+    """10,000 in make soak: each created, used, closed, and found again."""
+    count, places = (10_000, 256) if SOAK else (150, 16)
+    settings = profiles.reference(tmp_path / "app.db", embedding_provider=None, tenancy={})
+    threads, files = threading.active_count(), open_files()
+    with caliber.Tenants(settings, max_open=places, create=True) as tenants:
+        first = 0.0
+        for number, name in enumerate(names(count)):
+            with tenants.open(name, create=True) as memory:
+                memory.start_trajectory(f"of {name}", initiator=USER)
+            if number == 2 * places:
+                gc.collect()
+                first = resident_mb()
+            assert tenants.stats().open <= places
+        gc.collect()
+        assert resident_mb() - first < 64 + 0.01 * count, "what is closed is not kept"
+        assert open_files() - files < 8 * places + 32
+        until(lambda: threading.active_count() - threads < 12, seconds=30)
+        assert len(tenants.all()) == count
+        for name in names(count)[:: max(1, count // 50)]:
+            with tenants.open(name) as memory:
+                assert goals(memory) == [f"of {name}"]
+        assert tenants.stats().failed_closings == 0
+    until(lambda: threading.active_count() <= threads)
+    assert open_files() <= files + 2
+
+
+def test_a_tenant_that_is_open_takes_no_time_to_open(settings: CaliberConfig) -> None:
+    """The issue allows 5 ms: measured are about 0.02 ms of a warm one."""
+    took = []
+    with caliber.Tenants(settings, create=True) as tenants:
+        with tenants.open("a", create=True):
+            pass
+        for _ in range(200):
+            begin = time.perf_counter()
+            with tenants.open("a"):
+                took.append(time.perf_counter() - begin)
+    assert sorted(took)[100] < 0.005
+
+
+# --- the pool alone ------------------------------------------------------------------------------
+
+
+class Handles:
+    """Handles in memory, which a pool opens and closes: they check that none is closed while it is used."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.open: set[uuid.UUID] = set()
+        self.names: dict[uuid.UUID, str] = {}
+        self.most = 0
+        self.fails = False
+
+    def opening(self, name: str) -> uuid.UUID:
+        if self.fails:
+            raise StorageError("cannot be opened", reason="test")
+        with self.lock:
+            handle = uuid.uuid4()
+            assert name not in {self.names[one] for one in self.open}, "one handle a name"
+            self.names[handle] = name
+            self.open.add(handle)
+            self.most = max(self.most, len(self.open))
+        return handle
+
+    def closing(self, handle: uuid.UUID) -> None:
+        with self.lock:
+            self.open.remove(handle)
+        if self.fails:
+            raise StorageError("cannot be closed", reason="test")
+
+    def pool(self, places: int) -> HandlePool[uuid.UUID]:
+        return HandlePool(places, opening=self.opening, closing=self.closing, usable=lambda _: True)
+
+
+def test_an_opening_that_fails_leaves_no_trace_and_can_be_tried_again() -> None:
+    handles = Handles()
+    pool = handles.pool(1)
+    handles.fails = True
+    for _ in range(3):
+        with pytest.raises(StorageError):
+            pool.take("a", 0)
+    handles.fails = False
+    pool.take("a", 0)
+    pool.give_back("a")
+    handles.fails = True
+    with pytest.raises(StorageError, match="opened"):
+        pool.take("b", 0)  # closing the first failed too, which is counted
+    assert (pool.stats().failed_closings, pool.stats().open) == (1, 0)
+
+
+def test_a_storm_of_threads_keeps_to_the_places_and_to_one_handle_a_name() -> None:
+    handles, faults = Handles(), list[BaseException]()
+    pool = handles.pool(4)
+    rounds = 3_000 if SOAK else 400
+
+    def use(seed: int) -> None:
+        try:
+            for number in range(rounds):
+                name = str((seed * 7 + number * (seed + 3)) % 9)
+                if number % 41 == 0:
+                    with contextlib.suppress(Conflict), pool.excluded(name):
+                        assert name not in {handles.names[one] for one in list(handles.open)}
+                handle = pool.take(name, 60)
+                assert handle in handles.open
+                assert handles.names[handle] == name
+                assert handle in handles.open
+                pool.give_back(name)
+        except BaseException as error:
+            faults.append(error)
+
+    threads = [threading.Thread(target=use, args=(seed,)) for seed in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(300)
+    assert faults == []
+    assert handles.most <= 4
+    pool.close()
+    assert handles.open == set()
+
+
+# --- asyncio -------------------------------------------------------------------------------------
+
+
+def test_tenants_of_an_event_loop(settings: CaliberConfig) -> None:
+    async def use(tenants: caliber.aio.Tenants, name: str) -> list[str]:
+        async with tenants.open(name, create=True) as memory:
+            await memory.start_trajectory(f"of {name}", initiator=USER)
+            return [each.goal async for each in memory.storage.trajectories.all()]
+
+    async def work() -> None:
+        async with caliber.aio.Tenants(settings, max_open=2, create=True) as tenants:
+            results = await asyncio.gather(*(use(tenants, name) for name in names(5)))
+            assert results == [[f"of {name}"] for name in names(5)]
+            assert [each.name for each in await tenants.all()] == names(5)
+            async with tenants.open(names(1)[0]) as memory:
+                await memory.close()  # the pool's to close
+                assert await memory.search("of") is not None
+                with pytest.raises(Conflict):
+                    await tenants.drop(names(1)[0])
+            await tenants.drop(names(1)[0])
+            with pytest.raises(Unavailable, match="dropped"):
+                async with tenants.open(names(1)[0]):
+                    pass
+            with pytest.raises(NotFound):
+                async with tenants.open("nobody"):
+                    pass
+            assert tenants.stats().in_use == 0
+        with pytest.raises(Unavailable, match="closed"):
+            async with tenants.open(names(2)[1]):
+                pass
+
+    asyncio.run(work())
+
+
+def test_a_cancelled_wait_for_a_tenant_leaves_its_place_free(settings: CaliberConfig) -> None:
+    async def work() -> None:
+        async with caliber.aio.Tenants(settings, max_open=1, create=True) as tenants:
+            await tenants.create("b")
+            async with tenants.open("a", create=True):
+
+                async def wait() -> None:
+                    async with tenants.open("b", wait_ms=60_000):
+                        raise AssertionError("never")
+
+                waiting = asyncio.create_task(wait())
+                await asyncio.sleep(0)
+                with pytest.raises(asyncio.TimeoutError):
+                    await asyncio.wait_for(waiting, 0.2)
+            async with tenants.open("b") as memory:
+                assert await memory.search("x") is not None
+            assert (tenants.stats().open, tenants.stats().in_use) == (1, 0)
+
+    asyncio.run(work())
