@@ -60,24 +60,24 @@ def adapters(state: Building, found: list[tuple[Source, ast.Definition]]) -> Non
 class _Kind:
     """The type of an adapter: one of the known words, where it stands."""
 
-    def __init__(self, value: ast.Word, given: dict[str, ast.Setting]) -> None:
+    def __init__(self, value: ast.Word, settings: dict[str, ast.Setting]) -> None:
         self.value = value
-        self.given = given
+        self.given = settings
 
 
 def _kind(state: Building, source: Source, definition: ast.Definition) -> _Kind | None:
-    given = state.settings(source, definition, SETTINGS)
-    kind = given.get("type")
-    known = (*STORES, *CACHES)
+    settings = state.settings(source, definition, SETTINGS)
+    kind = settings.get("type")
+    types = (*STORES, *CACHES)
     if kind is None:
         if definition.whole:
             state.wrong(source, (definition.name or definition).span, "an adapter needs a type", expected=BUILT)
         return None
-    if not isinstance(kind.value, ast.Word) or kind.value.text not in known:
+    if not isinstance(kind.value, ast.Word) or kind.value.text not in types:
         got = kind.value.text if isinstance(kind.value, ast.Word) else ""
-        state.wrong(source, kind.value.span, "unknown type of adapter", got=got, expected=known)
+        state.wrong(source, kind.value.span, "unknown type of adapter", got=got, expected=types)
         return None
-    return _Kind(kind.value, given)
+    return _Kind(kind.value, settings)
 
 
 def _unused(state: Building, source: Source, definition: ast.Definition) -> None:

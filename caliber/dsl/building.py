@@ -93,15 +93,17 @@ class Building:
         self.places[path] = (source, span)
         return path
 
-    def settings(self, source: Source, definition: ast.Definition, known: tuple[str, ...]) -> dict[str, ast.Setting]:
+    def settings(self, source: Source, definition: ast.Definition, allowed: tuple[str, ...]) -> dict[str, ast.Setting]:
         """Return the settings of a definition by name; others than the known ones, and second ones, are faults."""
         out: dict[str, ast.Setting] = {}
         for entry in definition.entries:
             if not isinstance(entry, ast.Setting):
-                self.wrong(source, entry.span, f"this is not allowed in {definition.kind} definitions", expected=known)
-            elif entry.key.text not in known:
+                self.wrong(
+                    source, entry.span, f"this is not allowed in {definition.kind} definitions", expected=allowed
+                )
+            elif entry.key.text not in allowed:
                 reason = f"{definition.kind} definitions have no {entry.key.text}"
-                self.wrong(source, entry.key.span, reason, got=entry.key.text, expected=known)
+                self.wrong(source, entry.key.span, reason, got=entry.key.text, expected=allowed)
             elif entry.key.text in out:
                 self.wrong(source, entry.key.span, f"{entry.key.text} is given twice")
             else:
@@ -112,13 +114,13 @@ class Building:
         self,
         source: Source,
         definition: ast.Definition,
-        given: dict[str, ast.Setting],
+        settings: dict[str, ast.Setting],
         names: tuple[str, ...],
         what: str,
     ) -> None:
         """Record missing settings; one that did not parse may have been among them."""
         for name in names if definition.whole else ():
-            if name not in given:
+            if name not in settings:
                 assert definition.name is not None
                 self.wrong(source, definition.name.span, f"{what} needs {name}: …")
 

@@ -74,11 +74,13 @@ def compile_parts(
     try:
         config = CaliberConfig.from_mapping(data)
     except MultipleErrors as error:
-        said = {_place(fault) for fault in found if isinstance(fault, ProgramFault)}
+        reported = {_place(fault) for fault in found if isinstance(fault, ProgramFault)}
         # A program with faults of its own may lack settings only because of them.
-        known = [_located(state, item) for item in error.errors[:FAULTS_MAX] if not _derived(state, data, item)]
-        known = [item for item in known if not isinstance(item, ProgramFault) or _place(item) not in said]
-        found.extend([item for item in known if not found or isinstance(item, ProgramFault)])
+        config_faults = [_located(state, item) for item in error.errors[:FAULTS_MAX] if not _derived(state, data, item)]
+        config_faults = [
+            item for item in config_faults if not isinstance(item, ProgramFault) or _place(item) not in reported
+        ]
+        found.extend([item for item in config_faults if not found or isinstance(item, ProgramFault)])
     if found or config is None:
         raise MultipleErrors(errors=in_order(found, [part.source.name for part in parts])[:FAULTS_MAX])
     state.warnings.extend(_warning(state, field, reason) for field, reason in warnings_of(config))
@@ -114,8 +116,8 @@ def _binding(name: str, memory: MemoryType | None, unsure: set[str]) -> MemoryBi
             if not wrong:
                 break
             unknown |= wrong
-            left = tuple(item for item in memory.fields if item.name not in wrong)
-            memory = dataclasses.replace(memory, fields=left, indexes=()) if left else None
+            remaining = tuple(item for item in memory.fields if item.name not in wrong)
+            memory = dataclasses.replace(memory, fields=remaining, indexes=()) if remaining else None
         if memory is None:
             return None
         memory = dataclasses.replace(memory, indexes=())

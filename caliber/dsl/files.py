@@ -63,9 +63,9 @@ def _new(error: MultipleErrors, faults: list[ConfigError]) -> list[ConfigError]:
     """Return the faults that are not those of a place that has one, nor perhaps only there because of one."""
     if not faults:
         return list(error.errors)
-    said = {(item.file, item.line, item.column) for item in faults if isinstance(item, ProgramFault)}
+    reported = {(item.file, item.line, item.column) for item in faults if isinstance(item, ProgramFault)}
     found = [item for item in error.errors if isinstance(item, ProgramFault)]
-    return [item for item in found if (item.file, item.line, item.column) not in said]
+    return [item for item in found if (item.file, item.line, item.column) not in reported]
 
 
 def read_parts(file: Path) -> tuple[list[Part], list[ConfigError]]:
@@ -103,12 +103,12 @@ class _Reading:
         self.parts.append(Part(parsed.program, parsed.source))
 
     def _include(self, source: Source, item: ast.Include, folder: Path) -> None:
-        wanted = Path(item.path.value)
-        file = folder / wanted
+        included = Path(item.path.value)
+        file = folder / included
         reason = ""
-        if wanted.is_absolute() or not file.resolve().is_relative_to(self._folder):
+        if included.is_absolute() or not file.resolve().is_relative_to(self._folder):
             reason = "an included file lies in the folder of the first file or below it"
-        elif wanted.suffix.lower() != PROGRAM_SUFFIX:
+        elif included.suffix.lower() != PROGRAM_SUFFIX:
             reason = f"an included file ends in {PROGRAM_SUFFIX}"
         elif file.resolve() in self._open:
             reason = "this file includes itself, perhaps through another"

@@ -89,8 +89,8 @@ def _condition(value: ast.Value, memory: MemoryBinding, wrong: Wrong) -> Predica
     match value:
         case ast.Joined(operator=operator, conditions=conditions):
             parts = [_condition(item, memory, wrong) for item in conditions]
-            known = tuple(part for part in parts if part is not None)
-            return (All if operator == "and" else Either)(known) if len(known) == len(parts) else None
+            predicates = tuple(part for part in parts if part is not None)
+            return (All if operator == "and" else Either)(predicates) if len(predicates) == len(parts) else None
         case ast.Compared(left=left, operator=operator, right=right):
             try:
                 return _comparison(left, Operator(operator), right, memory, wrong)

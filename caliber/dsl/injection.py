@@ -29,9 +29,9 @@ def rule(state: Building, source: Source, definition: ast.Definition) -> None:
     data: dict[str, Any] = {"memory": definition.name.text}
     path = state.add("injection_rules", data, source, definition.name.span)
     state.places[(*path, "memory")] = (source, definition.name.span)
-    given = state.settings(source, definition, SETTINGS)
-    state.needed(source, definition, given, _SETTINGS_NEEDED, f"a rule of {definition.name.text}")
-    for key, setting in given.items():
+    settings = state.settings(source, definition, SETTINGS)
+    state.needed(source, definition, settings, _SETTINGS_NEEDED, f"a rule of {definition.name.text}")
+    for key, setting in settings.items():
         state.places[(*path, key)] = (source, setting.value.span)
         if key == "mode":
             mode = mode_of(state, source, setting.value)

@@ -51,8 +51,8 @@ def _decides(origin: Origin) -> bool:
 
 def check(path: str | os.PathLike[str], *, base: CaliberConfig | str | None = None) -> Checked:
     """Return the configuration in a file and its warnings; as ``load_config`` otherwise."""
-    given: Any = path
-    if not isinstance(given, str | os.PathLike) or not isinstance(os.fspath(given), str):
+    loaded: Any = path
+    if not isinstance(loaded, str | os.PathLike) or not isinstance(os.fspath(loaded), str):
         raise DTypeError(field="path", expected="the path of a configuration", got=type(path).__name__)
     file = Path(path)
     if file.suffix.lower() != PROGRAM_SUFFIX:

@@ -31,8 +31,8 @@ def memory(state: Building, source: Source, definition: ast.Definition) -> None:
     data: dict[str, Any] = {"name": definition.name.text}
     path = state.add("memories", data, source, definition.name.span)
     state.places[(*path, "name")] = (source, definition.name.span)
-    given = state.settings(source, definition, SETTINGS)
-    state.needed(source, definition, given, _SETTINGS_NEEDED, f"the memory {definition.name.text}")
+    settings = state.settings(source, definition, SETTINGS)
+    state.needed(source, definition, settings, _SETTINGS_NEEDED, f"the memory {definition.name.text}")
     makers = {
         "type": _type,
         "schema": _schema,
@@ -43,12 +43,12 @@ def memory(state: Building, source: Source, definition: ast.Definition) -> None:
         "parent": _parent,
         "inject_on": _inject_on,
     }
-    for key, setting in given.items():
+    for key, setting in settings.items():
         makers[key](state, source, setting.value, data, path)
 
 
-def _one_of(state: Building, source: Source, value: ast.Value, known: Iterable[str], reason: str) -> str | None:
-    names = [str(name) for name in known]
+def _one_of(state: Building, source: Source, value: ast.Value, allowed: Iterable[str], reason: str) -> str | None:
+    names = [str(name) for name in allowed]
     if isinstance(value, ast.Word) and value.text in names:
         return value.text
     state.wrong(source, value.span, reason, got=word_of(value), expected=names)
@@ -102,9 +102,9 @@ def _field(state: Building, source: Source, value: ast.Value, path: Path, *, opt
     if isinstance(value, ast.Word) and value.text == FieldType.ENUM:
         state.wrong(source, value.span, f"an enum takes its values, in quotes: {_SAMPLE_ENUM}")
         return {"type": None}
-    known = [_SAMPLE_ENUM if kind is FieldType.ENUM else kind.value for kind in FieldType] + [f"{OPTIONAL}(text)"]
+    type_names = [_SAMPLE_ENUM if kind is FieldType.ENUM else kind.value for kind in FieldType] + [f"{OPTIONAL}(text)"]
     reason = "optional is given twice" if called == OPTIONAL else "unknown type of field"
-    return {"type": _one_of(state, source, value, known, reason), **more}
+    return {"type": _one_of(state, source, value, type_names, reason), **more}
 
 
 def _retention(state: Building, source: Source, value: ast.Value, data: dict[str, Any], path: Path) -> None:

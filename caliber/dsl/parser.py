@@ -414,8 +414,8 @@ def _spelling(source: Source, program: Any) -> Iterable[ProgramFault]:
 def _escapes(source: Source, span: Span) -> Iterable[ProgramFault]:
     for match in _ESCAPE.finditer(source.text, span.start + 1, span.end - 1):
         if match[1] not in _ESCAPES:
-            known = tuple("\\" + name for name in _ESCAPES)
-            yield source.fault(Span(*match.span()), f"\\{match[1]} is not an escape", expected=known)
+            escapes = tuple("\\" + name for name in _ESCAPES)
+            yield source.fault(Span(*match.span()), f"\\{match[1]} is not an escape", expected=escapes)
 
 
 def walk(node: Any) -> Iterable[Any]:

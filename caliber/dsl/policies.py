@@ -86,9 +86,9 @@ def _action(state: Building, source: Source, item: ast.Value, on: str) -> dict[s
             return {"action": action.value, "channel": item.arguments[0].value}
         state.wrong(source, item.span, 'notify takes the name of a channel: notify("done")')
         return None
-    wanted = 2 if action in _ARGUMENTS else 1
+    expected = 2 if action in _ARGUMENTS else 1
     target = item.arguments[0] if item.arguments else None
-    if len(item.arguments) != wanted or not isinstance(target, ast.Word):
+    if len(item.arguments) != expected or not isinstance(target, ast.Word):
         state.wrong(source, item.span, f"{action} takes {_ARGUMENTS.get(action, 'what it is done to')}")
         return None
     out: dict[str, Any] = {"action": action.value, "target": target.text}

@@ -77,15 +77,15 @@ class Source:
     ) -> ProgramFault:
         """Return a fault at a span; with ``expected``, the nearest of it to ``got`` is suggested."""
         place = self.place(span.start)
-        wanted = tuple(dict.fromkeys(expected))
+        unique = tuple(dict.fromkeys(expected))
         reason = "".join(map(_printable, reason[:_REASON_CHARS])) + ("..." if len(reason) > _REASON_CHARS else "")
         return ProgramFault(
             file=place.file,
             line=place.line,
             column=place.column,
             reason=reason,
-            expected=wanted,
-            suggestion=nearest(got, wanted),
+            expected=unique,
+            suggestion=nearest(got, unique),
             excerpt=self._excerpt(place, span),
         )
 
@@ -168,8 +168,8 @@ def _printable(char: str) -> str:
     return " " if char.isspace() else "\N{REPLACEMENT CHARACTER}"
 
 
-def nearest(got: str, wanted: Iterable[str]) -> str:
+def nearest(got: str, candidates: Iterable[str]) -> str:
     """Return the name that was probably meant, or nothing."""
     short = got[:_NAME_CHARS].lower()
-    found = difflib.get_close_matches(short, list(wanted), n=1, cutoff=_SUGGESTED_FROM) if short else []
+    found = difflib.get_close_matches(short, list(candidates), n=1, cutoff=_SUGGESTED_FROM) if short else []
     return found[0] if found else ""

@@ -149,10 +149,10 @@ class Timer:
     def remove(self, task: BackgroundTask) -> None:
         """Do not begin a task any more."""
         with self._condition:
-            left = [entry for entry in self._due if entry[2] is not task]
-            if len(left) < len(self._due):
-                heapq.heapify(left)
-                self._due = left
+            remaining = [entry for entry in self._due if entry[2] is not task]
+            if len(remaining) < len(self._due):
+                heapq.heapify(remaining)
+                self._due = remaining
                 self._condition.notify_all()
 
     def _push(self, task: BackgroundTask) -> None:
@@ -163,8 +163,8 @@ class Timer:
     def _run(self) -> None:
         thread = threading.current_thread()
         again: BackgroundTask | None = None
-        while (taken := self._take(again)) is not None:
-            task, needed = taken
+        while (entry := self._take(again)) is not None:
+            task, needed = entry
             if needed:
                 Worker(self._run, _NAME).start()
             thread.name = f"caliber-{task.name}"

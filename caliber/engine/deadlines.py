@@ -14,5 +14,5 @@ KEPT_MOST_MS = 100
 
 def embedding_share_s() -> float | None:
     """Return the seconds that embedding may take, so that the other legs still answer; None without a deadline."""
-    left = remaining_s()
-    return None if left is None else left - min(left / KEPT_SHARE, KEPT_MOST_MS / 1_000)
+    remaining = remaining_s()
+    return None if remaining is None else remaining - min(remaining / KEPT_SHARE, KEPT_MOST_MS / 1_000)

@@ -74,19 +74,19 @@ class LockService:
         resource = arguments.as_text(resource, "resource", limit=arguments.MAX_NAME_CHARS)
         holder = self._require_own(holder, "acquire", resource)
         lease = arguments.as_duration_ms(self._lease_ms if lease_ms is None else lease_ms, "lease_ms")
-        wanted = arguments.as_enum(mode, LockMode, "mode")
+        lock_mode = arguments.as_enum(mode, LockMode, "mode")
         until = time.monotonic() + arguments.as_whole(wait_ms, "wait_ms") / 1000
         waiter = threading.Event()
         with bounded(deadline_ms):
             while True:
-                lock, in_the_way = self._write(lambda uow: _try(uow, resource, holder, lease, wanted))
+                lock, in_the_way = self._write(lambda uow: _try(uow, resource, holder, lease, lock_mode))
                 if lock is not None:
                     return lock
-                left = until - time.monotonic()
-                if left <= 0:
-                    known = next((other.holder for other in in_the_way if self._is_own(other.holder)), None)
-                    raise LockAcquisitionFailed(resource=resource, holder=known)
-                waiter.wait(min(WAIT_STEP_S, left))
+                remaining = until - time.monotonic()
+                if remaining <= 0:
+                    blocking_holder = next((other.holder for other in in_the_way if self._is_own(other.holder)), None)
+                    raise LockAcquisitionFailed(resource=resource, holder=blocking_holder)
+                waiter.wait(min(WAIT_STEP_S, remaining))
 
     def _write(self, work: Callable[[UnitOfWork], T]) -> T:
         check("the lock was held by another; nothing was written")
@@ -173,11 +173,11 @@ def _try(
     uow.serialize(resource)
     now = uow.now_us
     held = [lock for lock in uow.select_path(LOCK, "list_by_resource", resource) if to_us(lock.expires_at) > now]
-    own = [lock for lock in held if lock.holder == holder]
-    in_the_way = [lock for lock in held if lock not in own and LockMode.EXCLUSIVE in (mode, lock.mode)]
+    own_locks = [lock for lock in held if lock.holder == holder]
+    in_the_way = [lock for lock in held if lock not in own_locks and LockMode.EXCLUSIVE in (mode, lock.mode)]
     if in_the_way:
         return None, in_the_way
-    for lock in own:
+    for lock in own_locks:
         # Asking again renews; the old token ends here.
         uow.update(LOCK, dataclasses.replace(lock, expires_at=EPOCH))
     fresh = Lock(

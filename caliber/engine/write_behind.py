@@ -215,19 +215,19 @@ class WriteBehind:
         until = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
         with self._condition:
             attempts = self._attempts
-            wanted = self._taken + 1 if self._queue.size else self._taken
-            while self._kept < wanted or (to_the_end and (self._queue.size or self.busy)):
-                if self._taken < wanted or to_the_end or not self.busy:
+            target = self._taken + 1 if self._queue.size else self._taken
+            while self._kept < target or (to_the_end and (self._queue.size or self.busy)):
+                if self._taken < target or to_the_end or not self.busy:
                     self._urgent = True
                     self._condition.notify_all()
                 if self._stop and not self._worker.alive:
                     self._raise_failure()
                     raise Unavailable("the handle is closed", reason="closed", retryable=False)
-                left = None if until is None else until - time.monotonic()
-                if left is not None and left <= 0:
+                remaining = None if until is None else until - time.monotonic()
+                if remaining is not None and remaining <= 0:
                     self._raise_failure()
                     raise Unavailable(f"{self._queue.size} entries are still waiting to be written", reason="timeout")
-                self._condition.wait(0.2 if left is None else min(0.2, left))
+                self._condition.wait(0.2 if remaining is None else min(0.2, remaining))
                 if until is None and self._attempts > attempts + 1:
                     self._raise_failure()  # tried again since this call began, and failed again
 
@@ -267,7 +267,7 @@ class WriteBehind:
                 self._taken += 1
                 self._urgent = False
                 self._condition.notify_all()
-            left, failure = self._write(self._writing)
+            remaining, failure = self._write(self._writing)
             with self._condition:
                 self._attempts += 1
                 self._failure = failure
@@ -275,8 +275,8 @@ class WriteBehind:
                     self._kept = self._taken
                 else:
                     # Nothing is lost by a failure: it goes back to the front and is tried again.
-                    left.put(self._queue.entries())
-                    self._queue = left
+                    remaining.put(self._queue.entries())
+                    self._queue = remaining
                 self._writing = _Batch()
                 self.busy = False
                 self._condition.notify_all()
@@ -295,19 +295,19 @@ class WriteBehind:
             return _Batch(), None
         if _of_the_store(failure):
             return batch, failure
-        left = batch.entries()
-        while left:
+        remaining = batch.entries()
+        while remaining:
             entry = _Batch()
-            entry.put(left[:1])
+            entry.put(remaining[:1])
             failure = self._written(entry)
             if failure is not None and _of_the_store(failure):
                 rest = _Batch()
                 rest.put(entry.entries())
-                rest.put(left[1:])
+                rest.put(remaining[1:])
                 return rest, failure
             if failure is not None:
-                self._put_aside(left[0], failure)
-            left.pop(0)
+                self._put_aside(remaining[0], failure)
+            remaining.pop(0)
         return _Batch(), None
 
     def _put_aside(self, entry: Entry, failure: CaliberError) -> None:

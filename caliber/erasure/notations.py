@@ -78,10 +78,10 @@ def _undone(reading: Reading) -> Reading:
     last = 0
     for found in _ESCAPE.finditer(reading.text):
         at, after = found.span()
-        said = _unescaped(found)
-        pieces += [reading.text[last:at], said]
-        starts += [*reading.starts[last:at], *[reading.starts[at]] * len(said)]
-        ends += [*reading.ends[last:at], *[reading.ends[after - 1]] * len(said)]
+        decoded = _unescaped(found)
+        pieces += [reading.text[last:at], decoded]
+        starts += [*reading.starts[last:at], *[reading.starts[at]] * len(decoded)]
+        ends += [*reading.ends[last:at], *[reading.ends[after - 1]] * len(decoded)]
         last = after
     pieces.append(reading.text[last:])
     return Reading("".join(pieces), [*starts, *reading.starts[last:]], [*ends, *reading.ends[last:]])

@@ -136,16 +136,16 @@ class Proof:
             tail = b"" if place.apart else piece[-reach:]
         return found, size
 
-    def _in_piece(self, piece: bytes, known: int, digests: Heads | None) -> int:
-        """Count the matches that end after the first ``known`` bytes, which were read before."""
+    def _in_piece(self, piece: bytes, overlap: int, digests: Heads | None) -> int:
+        """Count the matches that end after the first ``overlap`` bytes, which were read before."""
         plain = piece.lower()
         ends: set[int] = set()
         for at in _starts(plain, self._heads):
             for form in self._forms:
                 end = at + len(form)
-                if end > known and plain.startswith(form, at) and not self._is_longer(plain, at, form):
+                if end > overlap and plain.startswith(form, at) and not self._is_longer(plain, at, form):
                     ends.add(end)
-        return len(ends) + self._digests_in(piece, known, digests)
+        return len(ends) + self._digests_in(piece, overlap, digests)
 
     def _is_longer(self, plain: bytes, at: int, form: bytes) -> bool:
         for word in self._longer:
@@ -154,11 +154,11 @@ class Proof:
                 return True
         return False
 
-    def _digests_in(self, piece: bytes, known: int, digests: Heads | None) -> int:
+    def _digests_in(self, piece: bytes, overlap: int, digests: Heads | None) -> int:
         if digests is None or len(piece) < _DIGEST_BYTES:
             return 0
         return sum(
-            at + _DIGEST_BYTES > known and piece[at : at + _DIGEST_BYTES] in self.hashes
+            at + _DIGEST_BYTES > overlap and piece[at : at + _DIGEST_BYTES] in self.hashes
             for at in _starts(piece, digests)
         )
 

@@ -69,8 +69,8 @@ class Redactor:
 
     def _mentioned_in(self, how: Packed, value: Any) -> bool:
         subject = self._subject
-        said = packed.said(how.layout, value)
-        return any(subject.mentioned_in(each) if isinstance(each, bytes) else subject.mentioned(each) for each in said)
+        texts = packed.said(how.layout, value)
+        return any(subject.mentioned_in(each) if isinstance(each, bytes) else subject.mentioned(each) for each in texts)
 
     def _value(self, column: Column, value: Any) -> Any:
         kind, how, subject = column.type, column.redaction, self._subject

@@ -279,8 +279,8 @@ def run_left(engine: Engine, claim: Claim) -> int:
 
 def leave(engine: Engine, claim: Claim) -> int:
     """End the job of an erasure whose files are done, or let it wait for its next time; return how many it ended."""
-    left = {item.erasure_id.hex for item in unfinished_erasures(engine) if REWRITTEN not in item.counts}
-    done = claim.job.payload["erasure_id"] not in left
+    unfinished = {item.erasure_id.hex for item in unfinished_erasures(engine) if REWRITTEN not in item.counts}
+    done = claim.job.payload["erasure_id"] not in unfinished
 
     def work(uow: UnitOfWork) -> None:
         if done:

@@ -220,7 +220,7 @@ class Subject:
 
     def without_in(self, raw: bytes) -> bytes:
         """Return content with ``MARK`` in place of each name, in the encoding of the name."""
-        left = self._bytes_patterns
+        patterns = self._bytes_patterns
         try:
             text = raw.decode("utf-8")
         except UnicodeDecodeError:
@@ -230,8 +230,8 @@ class Subject:
             if "\0" not in text:
                 return raw
             # Bytes of UTF-16 may look like this, but then they are between zeros.
-            left = {encoding: pattern for encoding, pattern in left.items() if encoding.startswith("utf-16")}
-        for encoding, pattern in left.items():
+            patterns = {encoding: pattern for encoding, pattern in patterns.items() if encoding.startswith("utf-16")}
+        for encoding, pattern in patterns.items():
             raw = pattern.sub(MARK.encode(encoding), raw)
         return raw
 

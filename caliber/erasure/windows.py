@@ -45,7 +45,7 @@ def without(raw: bytes, forgotten: Forgotten) -> tuple[bytes, bool] | None:
     changed = {name: forgotten.words(meta[name]) for name in _INPUTS if meta[name] is not None}
     changed = {name: value for name, value in changed.items() if value != meta[name]}
     places = _places(record, forgotten) | set(record.erased)
-    ids = any(known.bytes in forgotten.ids for known in record.ids.values())
+    ids = any(record_id.bytes in forgotten.ids for record_id in record.ids.values())
     if not changed and places == set(record.erased) and not ids:
         return None
     if "query" in changed:
@@ -77,7 +77,7 @@ def _rest(rest: bytes, record: Record, places: set[int], ids: frozenset[bytes]) 
     columns = rest[: len(rest) - size * (16 + HASH_BYTES)]
     planes = np.zeros((size, 16), np.uint8)
     for at, place in enumerate(kept):
-        known = record.ids[place].bytes
-        planes[at] = np.frombuffer(bytes(16) if known in ids else known, np.uint8)
+        record_id = record.ids[place].bytes
+        planes[at] = np.frombuffer(bytes(16) if record_id in ids else record_id, np.uint8)
     digests = b"".join(bytes(HASH_BYTES) if place in places else record.hashes[place] for place in kept)
     return columns + planes.T.tobytes() + digests

@@ -54,8 +54,8 @@ def _compiled(pattern: str) -> Any:
     except UnicodeEncodeError:
         raise InvalidValue(field="pattern", reason="it holds half of a surrogate pair") from None
     except re2.error as error:
-        said = error.args[0]
-        reason = said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
+        message = error.args[0]
+        reason = message.decode("utf-8", "replace") if isinstance(message, bytes) else str(message)
         raise InvalidValue(field="pattern", reason=reason) from None
 
 

@@ -129,26 +129,26 @@ class EmbeddingCache:
         self._after_fork()
         found: dict[EmbeddingKey, FloatVector | CaliberError] = {}
         position = {key: index for index, key in reversed(list(enumerate(keys)))}
-        wanted = list(dict.fromkeys(keys))
-        while wanted:
-            mine: dict[EmbeddingKey, _Flight] = {}
+        unique = list(dict.fromkeys(keys))
+        while unique:
+            flights: dict[EmbeddingKey, _Flight] = {}
             try:
-                others = self._claim(wanted, found, mine)
+                others = self._claim(unique, found, flights)
                 # Own work first: two threads that wait for each other's keys would wait for ever.
-                if mine:
-                    self._fill(mine, position, compute, found)
+                if flights:
+                    self._fill(flights, position, compute, found)
             finally:
                 try:
-                    self._land(mine)
+                    self._land(flights)
                 finally:
-                    if mine:  # interrupted, and others wait for it: in another thread no handler runs
-                        start_new_thread(self._land, (mine,))
-            wanted = []
+                    if flights:  # interrupted, and others wait for it: in another thread no handler runs
+                        start_new_thread(self._land, (flights,))
+            unique = []
             for key, flight in others:
                 if not flight.done.wait(remaining_s()):
                     raise deadline_passed("another call computed the same vector")
                 if flight.vector is None:
-                    wanted.append(key)
+                    unique.append(key)
                 else:
                     found[key] = flight.vector
         return [found[key] for key in keys]
@@ -188,14 +188,14 @@ class EmbeddingCache:
 
     def _claim(
         self,
-        wanted: list[EmbeddingKey],
+        unique: list[EmbeddingKey],
         found: dict[EmbeddingKey, FloatVector | CaliberError],
-        mine: dict[EmbeddingKey, _Flight],
+        flights: dict[EmbeddingKey, _Flight],
     ) -> list[tuple[EmbeddingKey, _Flight]]:
-        """Add the keys that the caller must compute to ``mine``, and return those that other threads are computing."""
+        """Add the keys that the caller must compute to ``flights``; return those that other threads compute."""
         others: list[tuple[EmbeddingKey, _Flight]] = []
         with self._lock:
-            for key in wanted:
+            for key in unique:
                 vector = self._entries.get(key)
                 if vector is not None:
                     self._entries.move_to_end(key)
@@ -207,28 +207,28 @@ class EmbeddingCache:
                     self._waits += 1
                     others.append((key, flight))
                 else:
-                    mine[key] = self._flights[key] = _Flight()  # in this order: an interrupt leaves none behind
+                    flights[key] = self._flights[key] = _Flight()  # in this order: an interrupt leaves none behind
         return others
 
-    def _land(self, mine: dict[EmbeddingKey, _Flight]) -> None:
+    def _land(self, flights: dict[EmbeddingKey, _Flight]) -> None:
         """End the computations of this thread, successful or not; again does no harm."""
-        while mine:
-            key, flight = next(iter(mine.items()))
+        while flights:
+            key, flight = next(iter(flights.items()))
             with self._lock:
                 if self._flights.get(key) is flight:
                     del self._flights[key]
             flight.done.set()
-            mine.pop(key, None)
+            flights.pop(key, None)
 
     def _fill(
         self,
-        mine: dict[EmbeddingKey, _Flight],
+        flights: dict[EmbeddingKey, _Flight],
         position: Mapping[EmbeddingKey, int],
         compute: Callable[[list[int]], Sequence[FloatVector | CaliberError]],
         found: dict[EmbeddingKey, FloatVector | CaliberError],
     ) -> None:
-        known = self._from_store(list(mine))
-        missing = [key for key in mine if key not in known]
+        stored = self._from_store(list(flights))
+        missing = [key for key in flights if key not in stored]
         fresh: list[tuple[EmbeddingKey, FloatVector]] = []
         if missing:
             for key, result in zip(missing, compute([position[key] for key in missing]), strict=True):
@@ -237,13 +237,13 @@ class EmbeddingCache:
                 else:
                     fresh.append((key, _frozen(result)))
         with self._lock:
-            self._store_hits += len(known)
+            self._store_hits += len(stored)
             self._misses += len(missing)
-            for key, vector in (*known.items(), *fresh):
-                found[key] = self._entries[key] = mine[key].vector = vector
+            for key, vector in (*stored.items(), *fresh):
+                found[key] = self._entries[key] = flights[key].vector = vector
             while len(self._entries) > self._max_entries:
                 self._entries.popitem(last=False)
-        self._land(mine)
+        self._land(flights)
         if fresh and self._store is not None:
             try:
                 self._store.put_many(fresh)
@@ -259,11 +259,11 @@ class EmbeddingCache:
         except StorageError:
             self._count_store_error()
             return {}
-        wanted = {key: stored[key] for key in keys if key in stored}
-        sound = {key: _frozen(vector) for key, vector in wanted.items() if usable(vector, key.dimensions)}
-        if len(sound) < len(wanted):
+        vectors = {key: stored[key] for key in keys if key in stored}
+        sound = {key: _frozen(vector) for key, vector in vectors.items() if usable(vector, key.dimensions)}
+        if len(sound) < len(vectors):
             with self._lock:
-                self._store_rejected += len(wanted) - len(sound)
+                self._store_rejected += len(vectors) - len(sound)
         return sound
 
     def _count_store_error(self) -> None:

@@ -78,18 +78,18 @@ SUMMARIZATION: Mapping[str, Mapping[str, Option]] = {
 
 
 def option_faults(
-    field: str, kind: str, known: Mapping[str, Option], given: Mapping[str, Any]
+    field: str, kind: str, options: Mapping[str, Option], values: Mapping[str, Any]
 ) -> Iterator[ConfigError]:
     """Yield the faults of a provider's options: missing, out of range, unknown."""
-    for name, option in known.items():
-        if name not in given:
+    for name, option in options.items():
+        if name not in values:
             yield MissingRequired(
                 f"{field}.options.{name} is required: {option.meaning}", field=f"{field}.options.{name}"
             )
-        elif (fault := option.fault(given[name])) is not None:
-            shown = given[name] if isinstance(given[name], int) else "it"
+        elif (fault := option.fault(values[name])) is not None:
+            shown = values[name] if isinstance(values[name], int) else "it"
             yield InvalidConfigValue(field=f"{field}.options.{name}", value=shown, reason=fault)
-    unknown = sorted(set(given) - set(known))
+    unknown = sorted(set(values) - set(options))
     if unknown:
-        there = f"has {', '.join(known)}" if known else "has no options"
+        there = f"has {', '.join(options)}" if options else "has no options"
         yield InvalidConfigValue(field=f"{field}.options", value=unknown, reason=f"provider_type {kind} {there}")

@@ -214,8 +214,8 @@ def _client(field: str, settings: ProviderSettings, needs: tuple[str, ...]) -> H
     from caliber.llm.remote.http import HttpClient, Service
 
     kind = settings.provider_type
-    wanted = ("endpoint", "http", *needs, *(("api_key",) if kind in _NEEDS_KEY else ()))
-    _raise(MissingRequired(field=f"{field}.{name}") for name in wanted if getattr(settings, name) is None)
+    fields = ("endpoint", "http", *needs, *(("api_key",) if kind in _NEEDS_KEY else ()))
+    _raise(MissingRequired(field=f"{field}.{name}") for name in fields if getattr(settings, name) is None)
     endpoint, http = settings.endpoint, settings.http
     assert endpoint is not None
     assert http is not None
@@ -233,19 +233,19 @@ def _bytes(text: str) -> int:
 # --- choosing ------------------------------------------------------------------------------------
 
 
-def _chosen(known: Mapping[str, Provider], field: str, settings: ProviderSettings) -> Provider:
+def _chosen(builders: Mapping[str, Provider], field: str, settings: ProviderSettings) -> Provider:
     from caliber.llm import options
 
     kind = settings.provider_type
-    build = known.get(kind)
+    build = builders.get(kind)
     if build is None:
-        supported = tuple(sorted(known))
+        supported = tuple(sorted(builders))
         raise ProviderNotSupported(
             f"{field}.provider_type = {kind!r} is not supported; supported: {', '.join(supported)}",
             provider=kind,
             supported=supported,
         )
-    declared = options.EMBEDDING if known is _EMBEDDING else options.SUMMARIZATION
+    declared = options.EMBEDDING if builders is _EMBEDDING else options.SUMMARIZATION
     _raise(options.option_faults(field, kind, declared[kind], settings.options))
     return build
 

@@ -91,17 +91,17 @@ class Retry:
         ``ask`` takes positions and answers each of them, in order.
         """
         results: dict[int, T | CaliberError] = {}
-        wanted: Sequence[int] = range(count)
+        pending: Sequence[int] = range(count)
         for attempt in range(self._settings.max_retries + 1):
-            results.update(zip(wanted, ask(wanted), strict=True))
-            failed = {at: error for at in wanted if isinstance(error := results[at], LlmError) and error.retryable}
+            results.update(zip(pending, ask(pending), strict=True))
+            failed = {at: error for at in pending if isinstance(error := results[at], LlmError) and error.retryable}
             if not failed or attempt == self._settings.max_retries:
                 break
             # The longest wait that any of them requests: they are retried together.
             slowest = max(failed.values(), key=lambda error: _asked_ms(error) or 0.0)
             if not self._waited(attempt, slowest):
                 break
-            wanted = list(failed)
+            pending = list(failed)
         return [results[at] for at in range(count)]
 
     def _waited(self, attempt: int, error: LlmError) -> bool:
@@ -111,8 +111,8 @@ class Retry:
             error.add_note(f"llm_retry_config.max_retry_after is {self._settings.max_retry_after} ms: not waited for")
             return False
         wait = backoff_ms(self._settings, attempt, error, random.random()) / 1_000  # noqa: S311  (no secret)
-        left = remaining_s()
-        if left is not None and left <= wait:
+        remaining = remaining_s()
+        if remaining is not None and remaining <= wait:
             error.add_note("deadline_ms leaves no time for another attempt")
             return False
         return not self._stopped.wait(wait)

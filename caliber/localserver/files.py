@@ -158,11 +158,11 @@ def run(command: Sequence[str | Path], who: Account) -> None:
             f"{words[0]} cannot be run as {who.name} ({error.strerror})", reason="cannot run", retryable=False
         ) from error
     if done.returncode:
-        said = done.stderr.strip()
-        if "No space left on device" in said:
+        output = done.stderr.strip()
+        if "No space left on device" in output:
             raise no_room(Path(words[-1]), 0)
         raise Unavailable(
-            f"{Path(words[0]).name} failed: {said}", reason=f"{Path(words[0]).name} failed", retryable=False
+            f"{Path(words[0]).name} failed: {output}", reason=f"{Path(words[0]).name} failed", retryable=False
         )
 
 

@@ -75,11 +75,11 @@ def account(user: str | None) -> Account:
 
     Raises: InvalidValue for a user that does not exist or that this process may not become.
     """
-    own = own_name()
+    own_user = own_name()
     if os.geteuid() != 0:
-        if user not in (None, own):
-            raise InvalidValue(field="user", reason=f"only root can start a server as another user than {own}")
-        return Account(own, os.geteuid(), os.getegid())
+        if user not in (None, own_user):
+            raise InvalidValue(field="user", reason=f"only root can start a server as another user than {own_user}")
+        return Account(own_user, os.geteuid(), os.getegid())
     try:
         entry = pwd.getpwnam(user or "nobody")
     except KeyError:

@@ -205,10 +205,10 @@ class LocalServer:
                 if answer["ok"]:
                     self._pid = answer["pid"]
                     return
-                said = self._log_from(answer.get("log_from", 0))
-                taken = "could not bind" in said or "Address already in use" in said
-                if not (self._options.tcp and taken) or attempt == TCP_TRIES - 1:
-                    raise _did_not_start(answer["reason"], said, self._place.data, self._options.timeout_ms)
+                log = self._log_from(answer.get("log_from", 0))
+                is_port_taken = "could not bind" in log or "Address already in use" in log
+                if not (self._options.tcp and is_port_taken) or attempt == TCP_TRIES - 1:
+                    raise _did_not_start(answer["reason"], log, self._place.data, self._options.timeout_ms)
 
     def stop(self, mode: StopMode = "fast", *, timeout_ms: int | None = None) -> None:
         """Stop the server; ``restart`` starts it again.
@@ -367,15 +367,15 @@ def free_port() -> int:
         return port
 
 
-def _did_not_start(reason: str, said: str, data: Path, timeout_ms: int) -> Unavailable | InvalidValue:
-    if "No space left on device" in said:
+def _did_not_start(reason: str, log: str, data: Path, timeout_ms: int) -> Unavailable | InvalidValue:
+    if "No space left on device" in log:
         return no_room(data, shutil.disk_usage(data).free)
-    complaint = next((line for line in said.splitlines() if "FATAL:" in line or "LOG:  unrecognized" in line), "")
-    if "configuration file" in complaint or "invalid value for parameter" in said or "unrecognized config" in said:
-        return InvalidValue(field="settings", reason=f"PostgreSQL refuses them: {said.strip()}")
+    complaint = next((line for line in log.splitlines() if "FATAL:" in line or "LOG:  unrecognized" in line), "")
+    if "configuration file" in complaint or "invalid value for parameter" in log or "unrecognized config" in log:
+        return InvalidValue(field="settings", reason=f"PostgreSQL refuses them: {log.strip()}")
     if reason == "timeout":
-        return Unavailable(f"{FEATURE} was not ready within {timeout_ms} ms:\n{said.strip()}", reason="timeout")
-    return Unavailable(f"{FEATURE} did not start ({reason}):\n{said.strip()}", reason="did not start", retryable=False)
+        return Unavailable(f"{FEATURE} was not ready within {timeout_ms} ms:\n{log.strip()}", reason="timeout")
+    return Unavailable(f"{FEATURE} did not start ({reason}):\n{log.strip()}", reason="did not start", retryable=False)
 
 
 def _after_fork_in_child() -> None:

@@ -30,7 +30,9 @@ _PLACED: Final = ("trajectory_id", "scope_id", "session_id", "parent_id", "occur
 """Columns that a record may set besides its fields; the rest of its columns is CALIBER's."""
 
 
-def checked(memory: MemoryBinding, given: Mapping[str, Any], *, whole: bool = True, within: str = "") -> dict[str, Any]:
+def checked(
+    memory: MemoryBinding, fields: Mapping[str, Any], *, whole: bool = True, within: str = ""
+) -> dict[str, Any]:
     """Return values by column. ``whole``: required fields must be present; otherwise these are changes of a record.
 
     ``within`` stands before the names of fields in errors.
@@ -39,7 +41,7 @@ def checked(memory: MemoryBinding, given: Mapping[str, Any], *, whole: bool = Tr
     """
     out: dict[str, Any] = {}
     faults: list[InputError] = []
-    for name, value in given.items():
+    for name, value in fields.items():
         try:
             column, checked_value = _field(memory, name, value, f"{within}{name}", whole=whole)
         except InputError as error:
@@ -50,7 +52,7 @@ def checked(memory: MemoryBinding, given: Mapping[str, Any], *, whole: bool = Tr
             out[column] = checked_value
     if whole:
         required = (column.name for column in memory.relation.columns if column.declared and not column.nullable)
-        faults += [RequiredFieldMissing(field=f"{within}{name}") for name in required if name not in given]
+        faults += [RequiredFieldMissing(field=f"{within}{name}") for name in required if name not in fields]
     if faults:
         raise faults[0] if len(faults) == 1 else several(faults)
     return out

@@ -58,8 +58,8 @@ def _text(_: Column, value: Any, field: str) -> str:
 
 
 def _number(column: Column, value: Any, field: str) -> int | float:
-    wanted = int if column.type is ColumnType.INT else (int, float)
-    if isinstance(value, bool) or not isinstance(value, wanted):
+    types = int if column.type is ColumnType.INT else (int, float)
+    if isinstance(value, bool) or not isinstance(value, types):
         what = "an int" if column.type is ColumnType.INT else "a number"
         raise DTypeError(field=field, expected=what, got=type(value).__name__)
     if column.type is ColumnType.INT:
@@ -108,9 +108,9 @@ def column_of(memory: MemoryBinding, name: str, field: str) -> Column:
     return column
 
 
-def unknown(name: str, known: Iterable[str]) -> str:
+def unknown(name: str, fields: Iterable[str]) -> str:
     """Return the message about an unknown field."""
-    names = tuple(dict.fromkeys(known))
+    names = tuple(dict.fromkeys(fields))
     hint = did_you_mean(name, names, mark="")
     return f"there is no such field; {hint}" if hint else f"there is no such field: {', '.join(names)}"
 

@@ -149,15 +149,15 @@ class RecordReader:
     # --- how ---------------------------------------------------------------------------------------
 
     def _predicate(
-        self, given: str | Mapping[str, Any] | None, equal: Mapping[str, Any], counting: bool
+        self, condition: str | Mapping[str, Any] | None, equal: Mapping[str, Any], counting: bool
     ) -> Predicate | None:
         kind = self._relation.name
         arguments.as_flag(counting, "valid")
         asked = None
-        if isinstance(given, str):
-            asked = self._shared.filters.of(given, (kind,), named=True)[kind]
-        elif given is not None:
-            asked = conditions.equalities(self._bound, arguments.as_mapping(given, "filter"))
+        if isinstance(condition, str):
+            asked = self._shared.filters.of(condition, (kind,), named=True)[kind]
+        elif condition is not None:
+            asked = conditions.equalities(self._bound, arguments.as_mapping(condition, "filter"))
         return all_of(validity(self._relation) if counting else None, asked, conditions.equalities(self._bound, equal))
 
     def _unsearched(self) -> str:
@@ -178,16 +178,16 @@ class RecordReader:
             among = among & seen.verdicts[seen.codes]
         if predicate is None:
             return among
-        known = variables(self._principal, self._engine.clock.now_us())
-        return mask(predicate, snapshot, known, self._engine.memory.texts, among)
+        variables_now = variables(self._principal, self._engine.clock.now_us())
+        return mask(predicate, snapshot, variables_now, self._engine.memory.texts, among)
 
     def _count_stored(self, predicate: Predicate | None) -> int:
         listing = self._engine.store.listing(self._relation, predicate)
-        known = variables(self._principal, self._engine.clock.now_us())
+        variables_now = variables(self._principal, self._engine.clock.now_us())
         with reading(self._engine.store, self._relation) as session:
-            count = None if self._hides() else listing.count(session, known)
+            count = None if self._hides() else listing.count(session, variables_now)
             if count is None:
-                rows = listing.rows(session, known)
+                rows = listing.rows(session, variables_now)
                 count = sum(self._readers.allows_row(self._relation, row) for row in rows)
             return count
 
@@ -201,10 +201,10 @@ class RecordReader:
     ) -> list[Any]:
         engine, decode = self._engine, codec_of(self._relation).decode
         listing = engine.store.listing(self._relation, predicate, order, descending=descending)
-        known = variables(self._principal, engine.clock.now_us())
+        variables_now = variables(self._principal, engine.clock.now_us())
         with reading(engine.store, self._relation) as session:
             pages = PAGE_ROWS if most is None else min(PAGE_ROWS, most)
-            rows = listing.rows(session, known, behind, page_rows=pages)
+            rows = listing.rows(session, variables_now, behind, page_rows=pages)
             seen = (row for row in rows if self._readers.allows_row(self._relation, row))
             return [decode(row) for row in itertools.islice(seen, most)]
 

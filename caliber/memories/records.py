@@ -98,7 +98,7 @@ class Records(RecordReader):
         Raises: InputError kinds, all that is wrong in one error; NotFound, ConstraintViolation (a scope or session that
             has ended), Conflict (the key came with other content or another label), LockExpired.
         """
-        said = {
+        places = {
             "trajectory": trajectory,
             "scope": scope,
             "session": session,
@@ -108,7 +108,7 @@ class Records(RecordReader):
             "idempotency_key": idempotency_key,
         }
         merged = _merged(arguments.as_mapping(record, "record"), fields)
-        return self._store([self._new(merged, said)], guard, deadline_ms)[0]
+        return self._store([self._new(merged, places)], guard, deadline_ms)[0]
 
     def insert_many(
         self,
@@ -130,22 +130,22 @@ class Records(RecordReader):
         Raises: as ``insert``.
         """
         each = arguments.as_items(records, "records", "a sequence of mappings")
-        said = {"trajectory": trajectory, "scope": scope, "session": session, "parent": parent, "trust": trust}
+        places = {"trajectory": trajectory, "scope": scope, "session": session, "parent": parent, "trust": trust}
         new: list[_New] = []
         faults: list[InputError] = []
         for at, record in enumerate(each):
             try:
-                new.append(self._new(arguments.as_mapping(record, f"records[{at}]"), said, f"records[{at}]."))
+                new.append(self._new(arguments.as_mapping(record, f"records[{at}]"), places, f"records[{at}]."))
             except InputError as error:
                 faults.append(error)
         if faults:
             raise faults[0] if len(faults) == 1 else record_checks.several(faults)
         return self._store(new, guard, deadline_ms) if new else []
 
-    def _new(self, fields: Mapping[str, Any], said: Mapping[str, Any], within: str = "") -> _New:
+    def _new(self, fields: Mapping[str, Any], places: Mapping[str, Any], within: str = "") -> _New:
         """Return a checked record. Raises: InputError kinds."""
         engine, relation = self._engine, self._relation
-        placed = {_PLACES.get(name, name): value for name, value in said.items() if value is not None}
+        placed = {_PLACES.get(name, name): value for name, value in places.items() if value is not None}
         if "parent_id" in placed and not relation.has("parent_id"):
             raise InvalidValue(field=f"{within}parent", reason=f"records of {self._name} belong to no other record")
         clash = next((name for name in placed if fields.get(name) not in (None, placed[name])), None)
@@ -165,9 +165,9 @@ class Records(RecordReader):
             "content_hash": b"",
             "version": 1,
         }
-        known = {name: value for name, value in values.items() if value is not None}
-        record = self._derived(relation.entity(**{**blank, **system, **known}))
-        return _New(record, labelled, KEY in known, self._text(record))
+        present = {name: value for name, value in values.items() if value is not None}
+        record = self._derived(relation.entity(**{**blank, **system, **present}))
+        return _New(record, labelled, KEY in present, self._text(record))
 
     def _derived(self, record: Any) -> Any:
         """Return a record with its derived columns."""
@@ -227,14 +227,15 @@ class Records(RecordReader):
 
         Raises: NotFound; RequiredFieldMissing, InvalidValue, ConstraintViolation for what its memory asks for.
         """
-        own = self._own.type
+        memory_type = self._own.type
         places = {name: getattr(record, name) for name in ("trajectory_id", "scope_id", "session_id")}
-        if own.parent is not None:
+        if memory_type.parent is not None:
             if record.parent_id is None:
                 raise RequiredFieldMissing(
-                    f"parent is required: records of {own.name} belong to a record of {own.parent}", field="parent"
+                    f"parent is required: records of {memory_type.name} belong to a record of {memory_type.parent}",
+                    field="parent",
                 )
-            self._take(places, self._above(uow, own.parent, record.parent_id), "parent")
+            self._take(places, self._above(uow, memory_type.parent, record.parent_id), "parent")
         scope: Scope | None = None
         if places["scope_id"] is not None:
             scope = uow.get(SCOPE, places["scope_id"].bytes)
@@ -248,7 +249,7 @@ class Records(RecordReader):
         if places["session_id"] is not None:
             session = uow.get(SESSION, places["session_id"].bytes)
         self._check_retained(scope, session)
-        if trajectory is not None and own.retention.kind in (RetentionKind.SCOPE, RetentionKind.SESSION):
+        if trajectory is not None and memory_type.retention.kind in (RetentionKind.SCOPE, RetentionKind.SESSION):
             # Ending its scope or task writes the trajectory too: one of the two comes first, and the other sees it.
             uow.update(TRAJECTORY, dataclasses.replace(trajectory, last_activity_at=from_us(uow.now_us)))
         return dataclasses.replace(record, **places)
@@ -316,10 +317,10 @@ class Records(RecordReader):
         values = record_checks.checked(self._own, merged, whole=False)
         if values.get("trust", self) is None:
             raise RequiredFieldMissing(field="trust")
-        said = self._own.embedded is not None and self._own.embedded in values
-        text = (values[self._own.embedded] or "") if said else ""  # type: ignore[index]
+        text_changes = self._own.embedded is not None and self._own.embedded in values
+        text = (values[self._own.embedded] or "") if text_changes else ""  # type: ignore[index]
         with bounded(deadline_ms):
-            vectors = self._embeddings.vector(self._relation.name, text) if said else None
+            vectors = self._embeddings.vector(self._relation.name, text) if text_changes else None
 
             def work(uow: UnitOfWork) -> Any:
                 uow.guard(guard)

@@ -255,8 +255,8 @@ def as_reference(value: Any, field: str, kinds: Collection[str] = ()) -> EntityR
     if not isinstance(value, EntityRef):
         raise DTypeError(field=field, expected="EntityRef(EntityType.…, id)", got=type(value).__name__)
     named: Any = value.entity_type
-    known = isinstance(named, str) and named in kinds
-    kind = kind_named(named) if known else as_enum(named, EntityType, f"{field}.entity_type")
+    is_kind = isinstance(named, str) and named in kinds
+    kind = kind_named(named) if is_kind else as_enum(named, EntityType, f"{field}.entity_type")
     return EntityRef(kind, as_uuid(value.id, f"{field}.id"))
 
 

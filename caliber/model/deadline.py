@@ -39,8 +39,8 @@ def within(seconds: float | None) -> Iterator[None]:
         yield
         return
     before = _until.get()
-    wanted = time.monotonic() + min(seconds, _LONGEST_S)
-    token = _until.set(wanted if before is None else min(before, wanted))
+    until = time.monotonic() + min(seconds, _LONGEST_S)
+    token = _until.set(until if before is None else min(before, until))
     try:
         yield
     finally:

@@ -12,6 +12,8 @@ def did_you_mean(got: str, names: Iterable[str], otherwise: str = "", *, mark: s
     """
     import difflib  # needed only after a mistake
 
-    known = list(names)
-    near = difflib.get_close_matches(got, known, n=1) or [name for name in known if got.startswith(f"{name}_")]
+    candidates = list(names)
+    near = difflib.get_close_matches(got, candidates, n=1) or [
+        name for name in candidates if got.startswith(f"{name}_")
+    ]
     return f"did you mean {mark}{near[0]}{mark}?" if near else otherwise

@@ -149,14 +149,14 @@ class PolicyEngine:
     ) -> None:
         kind = action.action
         # C-216: a scope without turns closes without summary and artifacts.
-        said = trigger is not Trigger.SCOPE_CLOSE or bool(subject.turns)
+        has_content = trigger is not Trigger.SCOPE_CLOSE or bool(subject.turns)
         if kind is PolicyAction.SUMMARIZE:
-            if said:
+            if has_content:
                 self._prepare_summary(trigger, action, subject, step)
         elif kind is PolicyAction.EXTRACT_ARTIFACTS and action.target is not PolicyTarget.TRAJECTORY:
-            if said:
+            if has_content:
                 step.artifacts = self._extract(subject)
-        elif kind is PolicyAction.CONSOLIDATE_NOTES or (kind is PolicyAction.EXTRACT_ARTIFACTS and said):
+        elif kind is PolicyAction.CONSOLIDATE_NOTES or (kind is PolicyAction.EXTRACT_ARTIFACTS and has_content):
             step.notes = self.notes.prepare(
                 source_of(subject), [note for each in prepared.steps for note in each.notes]
             )
@@ -166,9 +166,9 @@ class PolicyEngine:
     def _prepare_summary(self, trigger: Trigger, action: ActionConfig, subject: Subject, step: Step) -> None:
         """A closing scope's turns become its summary; anywhere else a summary becomes an artifact."""
         limit = self._engine.config.close.summary_max_tokens
-        own = own_relation(self._engine.store.catalog, action)
-        if own is not None:
-            text, labels = self._compressor.said(own, trigger, subject.trajectory, subject.scope)
+        declared = own_relation(self._engine.store.catalog, action)
+        if declared is not None:
+            text, labels = self._compressor.said(declared, trigger, subject.trajectory, subject.scope)
         elif action.target is PolicyTarget.TURN_BUFFER:
             text = transcript(subject.turns)
             labels = [turn.trust for turn in subject.turns if turn.content]

@@ -29,8 +29,8 @@ def said_by(relation: Relation, row: Row) -> bytes | None:
     codec, text = codec_of(relation), relation.text
     if len(text.searched) > 1:
         return documents_joined([row[codec.index(name)] for name in text.searched])
-    said = row[codec.index(text.searched[0])]
-    return None if said is None and text.tokens is not None else document_of(relation, row, said)
+    text_value = row[codec.index(text.searched[0])]
+    return None if text_value is None and text.tokens is not None else document_of(relation, row, text_value)
 
 
 def document(head: str | None, text: Any) -> bytes:

@@ -23,16 +23,16 @@ def read_back(
 
     Raises:  NotFound for a record that has been deleted since, and whose text was not kept
     """
-    wanted = {}
+    by_ordinal = {}
     for at in missing:
         packed = snapshot.packed(numbers[at])
-        wanted[at] = (packed[0], packed[snapshot.layout.version_place])
+        by_ordinal[at] = (packed[0], packed[snapshot.layout.version_place])
     plan = store.plans[snapshot.relation.name].get_many
     assert plan is not None
     with store.read() as session:
-        ordinals = sorted({ordinal for ordinal, _ in wanted.values()})
+        ordinals = sorted({ordinal for ordinal, _ in by_ordinal.values()})
         rows = {row[0]: row for row in session.run(plan, (dump_json(ordinals),))}
-        for at, (ordinal, version) in wanted.items():
+        for at, (ordinal, version) in by_ordinal.items():
             out[at] = _text_at(store, session, snapshot, ordinal, version, rows.get(ordinal))
 
 

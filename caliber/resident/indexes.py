@@ -47,10 +47,10 @@ class VectorIndexes(dict[IndexKey, VectorIndex]):
                 if row[_SPACE] in held:
                     parts.setdefault((row[_TYPE], row[_SPACE]), []).append(row)
             last = last_of(rows, last)
-        for (kind, space), mine in parts.items():
+        for (kind, space), part in parts.items():
             if kind not in generations:
                 continue  # records of a memory that came after this process, or took the name of one that went
-            self._put((kind, uuid.UUID(bytes=space)), mine, spaces, generations[kind])
+            self._put((kind, uuid.UUID(bytes=space)), part, spaces, generations[kind])
 
     def apply(
         self, changes: Sequence[RowChange], spaces: Spaces, generations: Mapping[str, Generation]
@@ -60,14 +60,14 @@ class VectorIndexes(dict[IndexKey, VectorIndex]):
         for change in changes:
             by_index.setdefault((change.row[_TYPE], change.row[_SPACE]), []).append(change)
         changed = set()
-        for (kind, space), mine in by_index.items():
+        for (kind, space), index_changes in by_index.items():
             key = (kind, uuid.UUID(bytes=space))
             if not spaces.holds(key[1]) or kind not in generations:
                 continue
             index = self.get(key)
-            put = [change.row for change in mine if change.operation != DELETE]
+            put = [change.row for change in index_changes if change.operation != DELETE]
             if index is not None:
-                index.remove_many([change.row[0] for change in mine if change.operation == DELETE])
+                index.remove_many([change.row[0] for change in index_changes if change.operation == DELETE])
                 put = [row for row in put if index.version_of(row[0]) < row[_VERSION]]
             if index is not None or put:
                 changed.add(key)
@@ -107,10 +107,10 @@ class VectorIndexes(dict[IndexKey, VectorIndex]):
 
     def renumber(self, kind: str, owners: Generation) -> set[IndexKey]:
         """Take over the rows of a mirror that was compacted; return which indexes changed."""
-        mine = {key for key in self if key[0] == kind}
-        for key in mine:
+        keys = {key for key in self if key[0] == kind}
+        for key in keys:
             self[key].renumber(owners.index)
-        return mine
+        return keys
 
     def forget(self, keys: Iterable[IndexKey]) -> None:
         """Give up indexes whose spaces are held no longer."""

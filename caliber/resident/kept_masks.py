@@ -59,21 +59,21 @@ def let_through(
 def _lasting(predicate: Predicate, owners: RelationSnapshot, texts: Texts) -> Bools:
     """Return a filter's verdict on all live rows, for a filter on nothing but the record."""
     with _lock:
-        known = _KNOWN.setdefault(owners.generation, {}).get(predicate)
-    if known is not None and known.live is owners.live_mask and len(known.let_through) == owners.length:
-        return known.let_through
-    if known is not None and len(known.let_through) <= owners.length and known.dead <= owners.dead:
-        start = len(known.let_through)
+        cached = _KNOWN.setdefault(owners.generation, {}).get(predicate)
+    if cached is not None and cached.live is owners.live_mask and len(cached.let_through) == owners.length:
+        return cached.let_through
+    if cached is not None and len(cached.let_through) <= owners.length and cached.dead <= owners.dead:
+        start = len(cached.let_through)
         fresh = np.ones(owners.length, np.bool_)
         fresh[:start] = False
         found = mask(predicate, owners, {}, texts, fresh)
-        np.logical_and(known.let_through, owners.live_mask[:start], out=found[:start])
+        np.logical_and(cached.let_through, owners.live_mask[:start], out=found[:start])
     else:
         found = mask(predicate, owners, {}, texts)
     if found is owners.live_mask:
         found = found.copy()
     found.flags.writeable = False
-    if known is None or len(known.let_through) <= owners.length:
+    if cached is None or len(cached.let_through) <= owners.length:
         with _lock:
             kept = _KNOWN.setdefault(owners.generation, {})
             if len(kept) >= _KEPT:

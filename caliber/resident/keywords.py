@@ -91,18 +91,18 @@ class Keywords:
         texts.update(zip(live, self._memory.texts(snapshot, live), strict=True))
         # Readers of an older boundary may still see a deleted row.
         texts.update(self._past_texts(snapshot, [row for row in evicted if not snapshot.live_mask[row]]))
-        said = list(texts.values())
+        contents = list(texts.values())
         layout, text = snapshot.layout, snapshot.relation.text
         if text is not None and (len(text.searched) > 1 or layout.codec.index(text.searched[0]) != layout.text_place):
             fields: list[Sequence[Any]] = [
-                said if layout.codec.index(name) == layout.text_place else snapshot.packed_values(name, rows)
+                contents if layout.codec.index(name) == layout.text_place else snapshot.packed_values(name, rows)
                 for name in text.searched
             ]
             return [documents_joined(parts) for parts in zip(*fields, strict=True)]
         if text is None or text.head is None:
-            return [document(None, part) for part in said]
+            return [document(None, part) for part in contents]
         heads, codes = snapshot.interned(text.head), snapshot.column(text.head)[rows.start : rows.stop].tolist()
-        return [document(heads[code], part) for code, part in zip(codes, said, strict=True)]
+        return [document(heads[code], part) for code, part in zip(codes, contents, strict=True)]
 
     def _past_texts(self, snapshot: RelationSnapshot, rows: list[int]) -> dict[int, Any]:
         """Return the texts of deleted rows; nothing for rows whose texts were not kept."""

@@ -229,7 +229,7 @@ class ResidentMemory:
     def _apply_foreign(self, session: StatementSession, news: ChangeBatch) -> bool:
         """Apply changes; return whether an erasure was among them, after which deleted rows must leave memory."""
         erased = False
-        wanted: dict[int, dict[int, int]] = {}
+        changed: dict[int, dict[int, int]] = {}
         by_code = self._store.catalog.by_code
         for entries in news.records:
             for code, operation, ordinal, _ in unpack_changes(entries):
@@ -238,18 +238,18 @@ class ResidentMemory:
                     continue
                 erased |= by_code[code].purges
                 if by_code[code].name in self._held:
-                    wanted.setdefault(code, {})[ordinal] = operation
+                    changed.setdefault(code, {})[ordinal] = operation
         changes: list[RowChange] = []
         deleted: list[tuple[Relation, int]] = []
-        for code in sorted(wanted, key=lambda code: (_ORDER.index(by_code[code].mirror), code)):
+        for code in sorted(changed, key=lambda code: (_ORDER.index(by_code[code].mirror), code)):
             relation = by_code[code]
-            upserts = [ordinal for ordinal, operation in wanted[code].items() if operation != DELETE]
+            upserts = [ordinal for ordinal, operation in changed[code].items() if operation != DELETE]
             plan = self._store.plans[relation.name].get_many
             assert plan is not None
             rows = session.run(plan, (dump_json(upserts),)) if upserts else []
             changes.extend(RowChange(relation, UPSERT, row) for row in rows)
             found = {row[0] for row in rows}
-            deleted.extend((relation, ordinal) for ordinal in wanted[code] if ordinal not in found)
+            deleted.extend((relation, ordinal) for ordinal in changed[code] if ordinal not in found)
         self._sequence = max(self._sequence, news.sequence)
         self.stats.applied_foreign += len(changes) + len(deleted)
         self._apply(changes, deleted)
@@ -284,13 +284,13 @@ class ResidentMemory:
     @managed
     def _mine(self) -> Iterator[None]:
         """Hold the lock, within the deadline of the call: its holder may be reading from a silent server."""
-        left = remaining_s()
-        if left is None or self._is_mine():
+        remaining = remaining_s()
+        if remaining is None or self._is_mine():
             with self._lock:
                 yield
             return
         try:
-            if not self._lock.acquire(timeout=min(left + GRACE_S, threading.TIMEOUT_MAX)):
+            if not self._lock.acquire(timeout=min(remaining + GRACE_S, threading.TIMEOUT_MAX)):
                 raise deadline_passed("another thread was reading what others wrote")
             yield
         finally:

@@ -194,15 +194,15 @@ class Generation:
 
     def _append_packed(self, row: Row) -> None:
         layout = self.layout
-        left = list(row)
+        rest = list(row)
         if layout.text_place >= 0:
             text = row[layout.text_place]
             self.texts.append(text)
             self.text_bytes += 0 if text is None else len(text)
-            left[layout.text_place] = None
+            rest[layout.text_place] = None
         for place in layout.gaps:
-            left[place] = None
-        self.packed.append(marshal.dumps(left))
+            rest[place] = None
+        self.packed.append(marshal.dumps(rest))
 
     def load(self, rows: Sequence[Row]) -> None:
         """Fill an empty generation in bulk."""
@@ -218,8 +218,8 @@ class Generation:
         for name, place, residence, kind, _ in layout.columns:
             convert = self._converters[name]
             stored = (row[place] for row in rows)
-            wanted = stored if convert is None else map(convert, stored)
-            self.arrays[name].put_many(0, np.fromiter(wanted, layout.dtype_of(residence, kind), count))
+            converted = stored if convert is None else map(convert, stored)
+            self.arrays[name].put_many(0, np.fromiter(converted, layout.dtype_of(residence, kind), count))
         for row in rows:
             self._append_packed(row)
         if isinstance(self.index, KeyTable):
@@ -397,9 +397,9 @@ class RelationSnapshot:
 
     def group(self, name: str, key: bytes) -> NDArray[np.int64]:
         """Return the live rows whose column ``name`` is ``key``, in the order they were written; read-only."""
-        known = self._groups.get((name, key))
-        if known is not None:
-            return known
+        cached = self._groups.get((name, key))
+        if cached is not None:
+            return cached
         rows = np.array(self.generation.groups[name].get(key, ()), np.int64)
         rows = rows[rows < self.length]
         rows = rows[self.live_mask[rows]]

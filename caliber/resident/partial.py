@@ -48,15 +48,15 @@ class PartialMirrors:
         for row in rows:
             found.setdefault(row[type_at], []).append(row)
         out: dict[tuple[str, uuid.UUID], VectorSnapshot] = {}
-        for kind, mine in found.items():
-            index = VectorIndex(space.dimensions, space.metric.value, max(_LEAST_ROWS, len(mine)))
+        for kind, vectors_of_kind in found.items():
+            index = VectorIndex(space.dimensions, space.metric.value, max(_LEAST_ROWS, len(vectors_of_kind)))
             rows_of = owners[kind].generation.index
             index.put_many(
-                [row[0] for row in mine],
-                [row[codec.version_place] for row in mine],
-                [row[owner_at] for row in mine],
-                [row[vector_at] for row in mine],
-                [rows_of.get(row[owner_at], -1) for row in mine],
+                [row[0] for row in vectors_of_kind],
+                [row[codec.version_place] for row in vectors_of_kind],
+                [row[owner_at] for row in vectors_of_kind],
+                [row[vector_at] for row in vectors_of_kind],
+                [rows_of.get(row[owner_at], -1) for row in vectors_of_kind],
             )
             out[kind, space.space_id] = VectorSnapshot(index, space.model_id)
         return out

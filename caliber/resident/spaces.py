@@ -30,14 +30,14 @@ class Spaces:
     def put(self, row: Row) -> None:
         """Take over a space's new state."""
         space: EmbeddingSpace = self._codec.decode(row)
-        known = self.by_id.get(space.space_id)
-        if known is not None and space.version <= known.version:
+        existing = self.by_id.get(space.space_id)
+        if existing is not None and space.version <= existing.version:
             return
         self._set(row[0], space)
-        if known is None or space.state is SpaceState.RETIRED:
+        if existing is None or space.state is SpaceState.RETIRED:
             return
         # Two steps at once: it may have been retired in between, and its vectors changed unseen.
-        self.revived |= known.state is SpaceState.RETIRED or space.version > known.version + 1
+        self.revived |= existing.state is SpaceState.RETIRED or space.version > existing.version + 1
 
     def _set(self, ordinal: int, space: EmbeddingSpace) -> None:
         self._by_ordinal[ordinal] = space

@@ -97,15 +97,15 @@ class OrdinalTable:
             free = table[slots] < 0
             table[slots[free]] = rows[free]
             found = table[slots]
-            own = found == rows
-            self._used += int(np.count_nonzero(own))
-            other = np.flatnonzero(~own)
+            is_own = found == rows
+            self._used += int(np.count_nonzero(is_own))
+            other = np.flatnonzero(~is_own)
             if not len(other):
                 break
             same = self._same(keys[other], self._keys_at(found[other].astype(np.int64)))
             taken.extend(zip(rows[other[same]].tolist(), found[other[same]].tolist(), strict=True))
-            left = other[~same]
-            rows, keys, slots = rows[left], keys[left], (slots[left] + 1) & last
+            pending = other[~same]
+            rows, keys, slots = rows[pending], keys[pending], (slots[pending] + 1) & last
         return sorted(taken)
 
     def _slot(self, table: NDArray[np.int32], high: int, low: int) -> int:

@@ -179,8 +179,8 @@ class VectorIndex:
         there = self.versions.view(self.matrix.size) > 0
         rows = np.full(self.matrix.size, -1, np.int64)
         owners = self.owners.view(self.matrix.size)[there].astype(">u8").tobytes()
-        wanted = (owner_index.get(owners[at : at + 16], -1) for at in range(0, len(owners), 16))
-        rows[there] = np.fromiter(wanted, np.int64, len(owners) // 16)
+        new_rows = (owner_index.get(owners[at : at + 16], -1) for at in range(0, len(owners), 16))
+        rows[there] = np.fromiter(new_rows, np.int64, len(owners) // 16)
         self._orphans = bool((rows[there] < 0).any())
         fresh.put_many(0, rows)
         self.owner_rows = fresh
@@ -283,46 +283,44 @@ class VectorSnapshot:
         if not len(bound.known):
             return np.empty(0, np.int64), np.empty(0, np.float32)
         mask = bound.mask_of(allowed)
-        wanted = k
+        limit = k
         while True:
-            numbers, scores = self._matrix.topk(query, wanted, min_similarity=min_similarity, mask=mask, tie=bound.ties)
+            numbers, scores = self._matrix.topk(query, limit, min_similarity=min_similarity, mask=mask, tie=bound.ties)
             rows = bound.rows[numbers]
             if bound.single:
                 return rows, scores
             # The first vector of an owner is its best one: the list is in order, and complete down to its end.
             first = np.sort(np.unique(rows, return_index=True)[1])[:k]
-            if len(first) == k or len(numbers) < wanted:
+            if len(first) == k or len(numbers) < limit:
                 return rows[first], scores[first]
-            wanted *= 2
+            limit *= 2
 
     def scores(
-        self, query: NDArray[np.float32], owners: RelationSnapshot, wanted: NDArray[np.int64]
+        self, query: NDArray[np.float32], owners: RelationSnapshot, rows: NDArray[np.int64]
     ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Return the similarity of given owner rows, of the best chunk of each, and which of them have a vector at all.
 
         Shapes: wanted ``int64[m]``; scores ``f32[m]``, 0 where there is no vector.
         """
         bound = self._bound_to(owners)
-        numbers = bound.number_of[wanted]
+        numbers = bound.number_of[rows]
         present = numbers >= 0
-        scores = np.zeros(len(wanted), np.float32)
+        scores = np.zeros(len(rows), np.float32)
         if not present.any():
             return scores, present
         if bound.single:
             scores[present] = self._matrix.scores(query, numbers[present])
             return scores, present
-        chunks, starts = bound.chunks_of(wanted[present])
+        chunks, starts = bound.chunks_of(rows[present])
         scores[present] = np.maximum.reduceat(self._matrix.scores(query, chunks), starts)
         return scores, present
 
-    def first(
-        self, owners: RelationSnapshot, wanted: NDArray[np.int64]
-    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    def first(self, owners: RelationSnapshot, rows: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Return one vector, the first, of each given owner row that has one, and which have.
 
         Shapes: wanted ``int64[m]``; -> ``f32[sum(present), d]``, present ``bool[m]``.
         """
-        numbers = self._bound_to(owners).number_of[wanted]
+        numbers = self._bound_to(owners).number_of[rows]
         present = numbers >= 0
         return self._matrix.rows(numbers[present]), present
 
@@ -393,12 +391,12 @@ class _Bound:
             self._newest = (allowed, mask)
         return mask
 
-    def chunks_of(self, wanted: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def chunks_of(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the vectors of owners that have some, one owner's after another's, and where each owner's begin."""
-        counts = self._counts[wanted]
+        counts = self._counts[rows]
         starts = np.cumsum(counts) - counts
         within = np.arange(int(counts.sum())) - np.repeat(starts, counts)
-        chunks: NDArray[np.int64] = self._by_owner[np.repeat(self._firsts[wanted], counts) + within]
+        chunks: NDArray[np.int64] = self._by_owner[np.repeat(self._firsts[rows], counts) + within]
         return chunks, starts
 
 

@@ -200,11 +200,11 @@ class Compressor:
         out = []
         for records in groups:
             texts = (_text_of(self._engine.store.catalog, relation, record) for record in records)
-            said = [text for text in texts if text.strip()]
-            if len(records) < least or not said:
+            nonblank = [text for text in texts if text.strip()]
+            if len(records) < least or not nonblank:
                 continue
             limit = self._engine.config.close.summary_max_tokens
-            summary = self._engine.summarizer.summarize("\n\n".join(said), limit)
+            summary = self._engine.summarizer.summarize("\n\n".join(nonblank), limit)
             if summary.strip():
                 trust = trust_of_all((_label(relation, record) for record in records), TrustLabel.WEB)
                 new, vector = self._sums_of(relation).prepare(records, summary, trust)
@@ -277,18 +277,18 @@ class RecordSums:
 
 
 def _content_of(catalog: Catalog, relation: Relation) -> str:
-    said = catalog.binding(relation.name).text_field
-    assert said is not None  # the configuration refuses to compress records without text
-    return said
+    text_field = catalog.binding(relation.name).text_field
+    assert text_field is not None  # the configuration refuses to compress records without text
+    return text_field
 
 
 def _text_of(catalog: Catalog, relation: Relation, record: Any) -> str:
     content = getattr(record, _content_of(catalog, relation)) or ""
     text = content.decode("utf-8", "replace") if isinstance(content, bytes) else str(content)
-    follows, said = relation.neighbours, relation.text
-    if not text or follows is None or said is None or said.head is None:
+    follows, text_trait = relation.neighbours, relation.text
+    if not text or follows is None or text_trait is None or text_trait.head is None:
         return text
-    return f"{getattr(record, said.head) or getattr(record, follows.speaker)}: {text}"
+    return f"{getattr(record, text_trait.head) or getattr(record, follows.speaker)}: {text}"
 
 
 def _embedded(relation: Relation, record: Any) -> str:

@@ -30,8 +30,8 @@ BY_SCOPE = (Trigger.SCOPE_CLOSE, Trigger.TURN)
 def records_of(uow: UnitOfWork, relation: Relation, owner: Relation, key: uuid.UUID) -> list[Any]:
     """Return the records that belong to a scope, trajectory or session, directly or through other records."""
     name = f"list_by_{owner.name}"
-    if (own := _listed(uow, relation, name, key)) is not None:
-        return own
+    if (listed := _listed(uow, relation, name, key)) is not None:
+        return listed
     if relation.erase is not None and relation.erase.sources is not None:
         return uow.drawn_from(relation, key.bytes)
     for foreign in relation.foreign_keys:

@@ -91,16 +91,16 @@ class Retaining:
     def scope_closed(self, uow: UnitOfWork, scope: Scope) -> None:
         """Remove records that end with their scope, in the transaction that closes it."""
         for kept in self._kept(RetentionKind.SCOPE):
-            taken = prune(uow, kept.relation, records_of(uow, kept.relation, SCOPE, scope.scope_id))
+            removed = prune(uow, kept.relation, records_of(uow, kept.relation, SCOPE, scope.scope_id))
             record_taken(
-                self._engine, uow, kept.memory, taken, trajectory_id=scope.trajectory_id, scope_id=scope.scope_id
+                self._engine, uow, kept.memory, removed, trajectory_id=scope.trajectory_id, scope_id=scope.scope_id
             )
 
     def session_ended(self, uow: UnitOfWork, session: Session) -> None:
         """Remove records that end with their session, in the transaction that ends it."""
         for kept in self._kept(RetentionKind.SESSION):
-            taken = prune(uow, kept.relation, records_of(uow, kept.relation, SESSION, session.session_id))
-            record_taken(self._engine, uow, kept.memory, taken, session_id=session.session_id)
+            removed = prune(uow, kept.relation, records_of(uow, kept.relation, SESSION, session.session_id))
+            record_taken(self._engine, uow, kept.memory, removed, session_id=session.session_id)
 
     # --- by age and number -------------------------------------------------------------------------
 
@@ -132,12 +132,12 @@ class Retaining:
         while True:
             # The search is outside the transaction: no writer waits while a large table is read.
             keys = self._over(kept, rows * _BATCHES)
-            taken = 0
+            removed = 0
             for at in range(0, len(keys), rows):
                 work = functools.partial(self._take, kept, keys[at : at + rows], claim, time.monotonic())
-                taken += self._engine.write(work)
-            total += taken
-            if len(keys) < rows * _BATCHES or not taken:
+                removed += self._engine.write(work)
+            total += removed
+            if len(keys) < rows * _BATCHES or not removed:
                 return total
 
     def _over(self, kept: Kept, limit: int) -> list[bytes]:
@@ -158,16 +158,16 @@ class Retaining:
     def _take(self, kept: Kept, keys: Sequence[bytes], claim: Claim, begun: float, uow: UnitOfWork) -> int:
         claim.hold(uow)
         found = [entity for key in keys if (entity := uow.find(kept.relation, key)) is not None]
-        taken = prune(uow, kept.relation, found)
-        record_taken(self._engine, uow, kept.memory, taken, duration_ms=int((time.monotonic() - begun) * 1_000))
-        return taken
+        removed = prune(uow, kept.relation, found)
+        record_taken(self._engine, uow, kept.memory, removed, duration_ms=int((time.monotonic() - begun) * 1_000))
+        return removed
 
 
 def record_taken(
     engine: Engine,
     uow: UnitOfWork,
     memory: MemoryConfig,
-    taken: int,
+    removed: int,
     *,
     trajectory_id: uuid.UUID | None = None,
     scope_id: uuid.UUID | None = None,
@@ -175,9 +175,9 @@ def record_taken(
     duration_ms: int | None = None,
 ) -> None:
     """Write in this very transaction that retention took records; nothing where there were none."""
-    if not taken:
+    if not removed:
         return
-    payload = {"memory": memory.name, "rule": memory.retention.shown, "taken": taken}
+    payload = {"memory": memory.name, "rule": memory.retention.shown, "taken": removed}
     if session_id is not None:
         payload["session_id"] = str(session_id)
     event = engine.event(

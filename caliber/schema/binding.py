@@ -79,8 +79,8 @@ def _unbound(memory: str, bound: MemoryBinding, item: Field) -> str:
         return "" if item.type is FieldType.EMBEDDING else f"{item.name} is a vector: declare it as embedding"
     column = bound.column(item.name)
     if column is None:
-        known = did_you_mean(item.name, bound.fields, f"it has {', '.join(bound.fields)}")
-        return f"every store has the memory {memory}, and it has no field {item.name}; {known}"
+        hint = did_you_mean(item.name, bound.fields, f"it has {', '.join(bound.fields)}")
+        return f"every store has the memory {memory}, and it has no field {item.name}; {hint}"
     if column.type not in _KINDS[item.type]:
         return f"{item.name} of {memory} is {_type_of(column)}, not {item.type}"
     if item.type is FieldType.ENUM and column.enum is not None:

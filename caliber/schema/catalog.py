@@ -72,12 +72,12 @@ class Catalog:
         if len(codes) < len(rows) or not all(FIRST_CODE <= code <= LAST_CODE for code in codes):
             raise StorageError("memory_type holds an invalid or duplicate code; run `caliber doctor`")
         memories = {memory.type.name: memory for memory in _in_order(row for row in rows if row.retired_at is None)}
-        own = tuple(memory.relation for memory in memories.values())
-        mirrored = (*MIRRORED, *own)
+        declared = tuple(memory.relation for memory in memories.values())
+        mirrored = (*MIRRORED, *declared)
         return Catalog(
-            (*RELATIONS, *own),
-            MappingProxyType({**BY_NAME, **{relation.name: relation for relation in own}}),
-            MappingProxyType({**BY_CODE, **{relation.code: relation for relation in own}}),
+            (*RELATIONS, *declared),
+            MappingProxyType({**BY_NAME, **{relation.name: relation for relation in declared}}),
+            MappingProxyType({**BY_CODE, **{relation.code: relation for relation in declared}}),
             mirrored,
             _referrers(mirrored),
             MappingProxyType(memories),
@@ -112,8 +112,8 @@ def _in_order(rows: Iterable[StoredMemory]) -> list[MemoryBinding]:
         if not ready:
             raise StorageError("memory_type holds a circle of parents; run `caliber doctor`")
         out += [waiting.pop(name) for name in ready]
-    known = {memory.type.name for memory in out} | BOUND.keys()
-    if any(each.type.parent is not None and each.type.parent not in known for each in out):
+    names = {memory.type.name for memory in out} | BOUND.keys()
+    if any(each.type.parent is not None and each.type.parent not in names for each in out):
         raise StorageError("memory_type names a missing parent; run `caliber doctor`")
     return out
 

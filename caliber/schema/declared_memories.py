@@ -137,9 +137,9 @@ def _fault_of_field(memory: MemoryType, item: Field) -> str:
     if name == "id":
         return "is the id of a record, which is a uuid; call yours otherwise"
     if name in _BINDING:
-        wanted = _BINDING[name]
-        if item.type is not wanted:
-            return f"is kept of every record as {wanted}; declare it as that, or call yours otherwise"
+        expected = _BINDING[name]
+        if item.type is not expected:
+            return f"is kept of every record as {expected}; declare it as that, or call yours otherwise"
         if name == "trust" and set(item.values) - set(TrustLabel):
             return f"is kept of every record; its values are {', '.join(TrustLabel)}"
         return ""
@@ -272,7 +272,7 @@ def _relation_of(memory: MemoryType, code: int, plural: str) -> Relation:
     if memory.parent is not None:
         keys.append(ForeignKey("parent_id", *_target_of(memory.parent), "cascade"))
         groups.append("parent_id")
-    given = {column.name: column for column in columns}
+    by_name = {column.name: column for column in columns}
     searched, embedded = tuple(searched_fields(memory)), embedded_field(memory)
     texts = [column for column in columns if column.declared and column.type is ColumnType.TEXT]
     return Relation(
@@ -305,11 +305,11 @@ def _relation_of(memory: MemoryType, code: int, plural: str) -> Relation:
                 f"list_by_{name.removesuffix('_id')}" if name in groups else f"list_by_{name}",
                 (name,),
                 ("ordinal",),
-                where=((name, False),) if given[name].nullable else (),
+                where=((name, False),) if by_name[name].nullable else (),
                 limited=True,
             )
             for name in dict.fromkeys((*groups, *(item.field for item in memory.indexes if item.field in looked_up)))
-            if name in given
+            if name in by_name
         ),
         text=Text(searched, embedded) if searched else None,
         active=("archived_at",),

@@ -40,8 +40,8 @@ def index_faults(memory: MemoryType, fits: Fits) -> Iterator[tuple[int, str]]:
     for at, index in enumerate(memory.indexes):
         kind = kinds.get(index.field)
         if kind is None:
-            known = did_you_mean(index.field, kinds, f"it has {', '.join(kinds)}")
-            yield at, f"{memory.name} has no field {index.field}; {known}"
+            hint = did_you_mean(index.field, kinds, f"it has {', '.join(kinds)}")
+            yield at, f"{memory.name} has no field {index.field}; {hint}"
         elif kind not in fits[index.type]:
             fitting = [other.value for other in IndexType if kind in fits[other]]
             others = f"; it is indexed by {' or '.join(fitting)}" if fitting else ""

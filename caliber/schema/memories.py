@@ -38,8 +38,8 @@ class MemoryBinding:
 
     def column(self, name: str) -> Column | None:
         """Return the column of a field, or None if there is none."""
-        wanted = self.names.get(name, name)
-        return next((column for column in self.relation.columns if column.name == wanted), None)
+        column_name = self.names.get(name, name)
+        return next((column for column in self.relation.columns if column.name == column_name), None)
 
     @property
     def embedded(self) -> str | None:
@@ -61,13 +61,13 @@ class MemoryBinding:
 @functools.lru_cache(maxsize=64)
 def built_in(relation: Relation) -> MemoryBinding:
     """Return the memory of a relation that every store has, as filters see it."""
-    known, text = relation.memory, relation.text
-    name, category = (relation.name, MemoryCategory.META) if known is None else (known.name, known.category)
+    trait, text = relation.memory, relation.text
+    name, category = (relation.name, MemoryCategory.META) if trait is None else (trait.name, trait.category)
     return MemoryBinding(
         relation,
         MemoryType(name, category, (), _STAYS),
-        {} if known is None else dict(known.names),
-        frozenset(() if known is None else known.vectors),
+        {} if trait is None else dict(trait.names),
+        frozenset(() if trait is None else trait.vectors),
         content=None if text is None else text.embedded or text.searched[0],
     )
 

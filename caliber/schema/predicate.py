@@ -91,8 +91,8 @@ def one_of(column: str, values: Sequence[Literal]) -> Comparison | OneOf:
 
 def all_of(*parts: Predicate | None) -> Predicate | None:
     """Return the condition that all of some hold; None for none."""
-    known = [part for part in parts if part is not None]
-    return All(tuple(known)) if len(known) > 1 else (known[0] if known else None)
+    present = [part for part in parts if part is not None]
+    return All(tuple(present)) if len(present) > 1 else (present[0] if present else None)
 
 
 def variables_in(predicate: Predicate) -> frozenset[Variable]:
@@ -125,33 +125,33 @@ def holds(
             return record[column] in values
         case Comparison(column, operator, None):
             return (record[column] is None) is (operator is Operator.EQUAL)
-        case Comparison(column, operator, wanted):
-            value = variables[wanted] if isinstance(wanted, Variable) else wanted
+        case Comparison(column, operator, operand):
+            value = variables[operand] if isinstance(operand, Variable) else operand
             return _compare(record[column], operator, value, column, matches)
 
 
-def _compare(own: Any, operator: Operator, value: Any, column: str, matches: Callable[[str, str], bool]) -> bool:
+def _compare(stored: Any, operator: Operator, value: Any, column: str, matches: Callable[[str, str], bool]) -> bool:
     if value is None:
         return False  # a variable without a value, such as the scope where none is open, compares with nothing
-    if own is None:
+    if stored is None:
         return _open_bound(column, operator)
     match operator:
         case Operator.EQUAL:
-            return bool(own == value)
+            return bool(stored == value)
         case Operator.UNEQUAL:
-            return bool(own != value)
+            return bool(stored != value)
         case Operator.LESS:
-            return bool(own < value)
+            return bool(stored < value)
         case Operator.GREATER:
-            return bool(own > value)
+            return bool(stored > value)
         case Operator.AT_MOST:
-            return bool(own <= value)
+            return bool(stored <= value)
         case Operator.AT_LEAST:
-            return bool(own >= value)
+            return bool(stored >= value)
         case Operator.MATCHES:
-            return matches(value, own)
+            return matches(value, stored)
         case Operator.CONTAINS:
-            return bool(value in own)
+            return bool(value in stored)
 
 
 def _open_bound(column: str, operator: Operator) -> bool:

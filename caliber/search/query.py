@@ -71,9 +71,9 @@ class QueryReader:
         """Return the parsed query; "last week" is relative to the day of ``clock``."""
         # An agent repeats a query at every step of its work: a parse that does not depend on the clock is cached.
         short = len(text) <= _REMEMBERED_CHARS
-        known = self._remembered.get(text) if short else None
-        if known is not None:
-            return known
+        cached = self._remembered.get(text) if short else None
+        if cached is not None:
+            return cached
         read = text if len(text) <= self._max_chars else self._readable_part(text)
         dated = self._names_days(read)
         found = self._analyzed(read, self._dates.find(read, clock()) if dated else None)
@@ -186,14 +186,14 @@ def _prefixes(text: str) -> Iterator[str]:
             yield found.group()
 
 
-def names_in(parts: Sequence[str], known: Callable[[tuple[str, ...]], bool], longest: int) -> list[tuple[str, ...]]:
+def names_in(parts: Sequence[str], is_name: Callable[[tuple[str, ...]], bool], longest: int) -> list[tuple[str, ...]]:
     """Return the known names that a row of parts holds, the longest where several begin at one place."""
     found: dict[tuple[str, ...], None] = {}
     at = 0
     while at < len(parts):
         for size in range(min(longest, len(parts) - at), 0, -1):
             name = tuple(parts[at : at + size])
-            if known(name):
+            if is_name(name):
                 found[name] = None
                 at += size
                 break

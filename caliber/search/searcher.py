@@ -184,8 +184,8 @@ class Searcher:
         scored = self._scored(searched, query, asked, whole=True, beyond=False)
         rows = fusion.best_rows(searched, scored.joined, limit)
         return [
-            _relevance(item, joined, scored.floored.strength, mine)
-            for item, joined, mine in zip(searched, scored.joined, rows, strict=True)
+            _relevance(item, joined, scored.floored.strength, rows_of_kind)
+            for item, joined, rows_of_kind in zip(searched, scored.joined, rows, strict=True)
         ], degraded
 
     def _understood(self, searched: Sequence[Searched], request: Request) -> Query:
@@ -248,8 +248,8 @@ class Searcher:
         missing = [] if linked else ["graph"]
         if request.vector is not None:
             return missing, None
-        wanted = self._settings.weights.vector > 0
-        return [*missing, "vector"], request.without_vector if wanted else None
+        is_weighted = self._settings.weights.vector > 0
+        return [*missing, "vector"], request.without_vector if is_weighted else None
 
     def _nearest(
         self, searched: Sequence[Searched], request: Request, weights: Mapping[str, float], *, beyond: bool
@@ -456,10 +456,10 @@ def _relevance(
     places[score <= 0] = -1  # a row that is no hit has zero in every part
     none = np.zeros(len(rest))
     near = np.array([value for _, _, value in rest], np.float64)
-    given = contributions(joined.parts, item.rows, item.owners.length, places)
+    shares = contributions(joined.parts, item.rows, item.owners.length, places)
     parts = {
         name: np.concatenate((scores, near if name == "vector" else none)) if rest else scores
-        for name, scores in zip(joined.names, given, strict=True)
+        for name, scores in zip(joined.names, shares, strict=True)
     }
     if not rest:
         return Relevance(rows, score, parts, strength)
@@ -471,6 +471,6 @@ def _relevance(
 def _at(scores: Floats, places: Ints) -> Floats:
     """Return the scores at some places among candidates, 0 for a place of -1, which no leg found."""
     out = np.zeros(len(places))
-    known = places >= 0
-    out[known] = scores[places[known]]
+    is_candidate = places >= 0
+    out[is_candidate] = scores[places[is_candidate]]
     return out

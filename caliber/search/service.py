@@ -83,7 +83,7 @@ def in_one_space(
 
 
 def query_vector(
-    embedder: Embedder | None, query: str | None, given: Any, snapshot: ResidentSnapshot
+    embedder: Embedder | None, query: str | None, passed: Any, snapshot: ResidentSnapshot
 ) -> NDArray[np.float32] | None:
     """Return the vector of a query: the caller's, or the provider's; None where there is nothing to embed it with.
 
@@ -92,9 +92,9 @@ def query_vector(
     if query is not None:
         arguments.as_text(query, "query", allow_empty=True)
     space_id = snapshot.space_in_use
-    if given is not None:
-        known = None if embedder is None or space_id is None else snapshot.spaces[space_id].dimensions
-        return filters.check_vector(given, "query_embedding", known)
+    if passed is not None:
+        dimensions = None if embedder is None or space_id is None else snapshot.spaces[space_id].dimensions
+        return filters.check_vector(passed, "query_embedding", dimensions)
     target = None if embedder is None else embedder.answering(space_id)
     if query is None or not query.strip() or target is None:
         return None
@@ -107,9 +107,9 @@ Search = Callable[[Asked], tuple[Outcome, Position]]
 
 def _not_ours(snapshot: ResidentSnapshot, configured: EmbeddingSpace) -> str:
     """Return why no provider here can embed a query for the space that is searched."""
-    own = snapshot.spaces.get(configured.space_id)
-    if own is not None and own.state is SpaceState.BUILDING:
-        return f"{NO_SPACE}: {own.name}"
+    own_space = snapshot.spaces.get(configured.space_id)
+    if own_space is not None and own_space.state is SpaceState.BUILDING:
+        return f"{NO_SPACE}: {own_space.name}"
     in_use = None if snapshot.space_in_use is None else snapshot.spaces[snapshot.space_in_use]
     return f"{OTHER_SPACE}: {'none' if in_use is None else in_use.name}"
 
@@ -145,7 +145,7 @@ class Searching:
         engine = self._engine
         engine.check_open()
         settings = engine.config.search
-        wanted = filters.check_kinds(kinds, self._shared.kinds)
+        kind_names = filters.check_kinds(kinds, self._shared.kinds)
         count = settings.default_limit if limit is None else arguments.as_whole(limit, "limit", 1)
         if count > settings.limit_max:
             raise InvalidValue(field="limit", reason=f"must be at most search.limit_max = {settings.limit_max}")
@@ -156,13 +156,13 @@ class Searching:
         at_us = now if as_of is None else to_us(as_of, "as_of")
         where = None
         if isinstance(conditions, str):
-            predicates = self._shared.filters.of(conditions, wanted, named=kinds is not None)
+            predicates = self._shared.filters.of(conditions, kind_names, named=kinds is not None)
             where = Where(predicates, variables(self._principal, at_us))
         elif values := arguments.as_mapping(conditions, "filter"):
             relations = engine.store.catalog.by_name
-            where = Where(filters.conditions_of([relations[kind] for kind in wanted], values), {})
+            where = Where(filters.conditions_of([relations[kind] for kind in kind_names], values), {})
         if where is not None:
-            wanted = tuple(where.predicates)
+            kind_names = tuple(where.predicates)
         space = self._embeddings.searched(snapshot)
         out = []
         with self._boundary(snapshot) as search:
@@ -172,7 +172,7 @@ class Searching:
                     vector=vector,
                     without_vector=without,
                     space=space,
-                    kinds=wanted,
+                    kinds=kind_names,
                     limit=count,
                     readers=self.readers,
                     as_of_us=at_us,
@@ -244,8 +244,8 @@ class Searching:
             found = [self._vector_or_why(vector) for vector in target.queries(spoken)] if spoken else []
         except (LlmError, VectorError, Unavailable) as error:
             found = [self._vector_or_why(error)] * len(spoken)
-        left = iter(found)
-        return [next(left) if query.strip() else (None, None) for query in queries]
+        remaining = iter(found)
+        return [next(remaining) if query.strip() else (None, None) for query in queries]
 
     def _vector_or_why(self, answer: NDArray[np.float32] | CaliberError) -> Embedded:
         if not isinstance(answer, CaliberError):
@@ -283,7 +283,7 @@ class Searching:
         fields = [
             memory.texts(snapshot, rows) if name == apart else snapshot.packed_values(name, rows) for name in searched
         ]
-        return ["\n".join(filter(None, said)) for said in zip(*fields, strict=True)]
+        return ["\n".join(filter(None, parts)) for parts in zip(*fields, strict=True)]
 
     def _hits_of(self, snapshot: RelationSnapshot, found: Sequence[Found], words: tuple[str, ...]) -> list[SearchHit]:
         """Return hits of one kind, their texts read at once."""

@@ -66,8 +66,8 @@ class StoredStats:
 
     def today(self, now_us: int) -> date:
         """Return the day of the newest visible record, or today if that is earlier."""
-        known = [stats.newest_us for stats in self.kinds.values() if stats.newest_us is not None]
-        return from_us(min(now_us, max(known)) if known else now_us).date()
+        newest = [stats.newest_us for stats in self.kinds.values() if stats.newest_us is not None]
+        return from_us(min(now_us, max(newest)) if newest else now_us).date()
 
     def count(self, term: str) -> int:
         """Return how many visible texts hold a term."""

@@ -22,22 +22,22 @@ class StoredContents:
 
     def content(self, relation: str, ordinal: int, version: int) -> Mapping[str, Any] | None:
         """Return the content columns of a row as of a version; None if they are deleted."""
-        name, known = relation, self._engine.store.catalog.by_name.get(relation)
+        name, found_relation = relation, self._engine.store.catalog.by_name.get(relation)
         with self._engine.store.read() as session:
             kept = session.run(self._engine.store.statements["content.at"], (name, ordinal, version))
             if kept:
                 return unpack_content(kept[0][0])
-            row = None if known is None else self._row(session, name, ordinal)
-        return None if row is None or known is None else unpack_content(pack_content(known, row))
+            row = None if found_relation is None else self._row(session, name, ordinal)
+        return None if row is None or found_relation is None else unpack_content(pack_content(found_relation, row))
 
     def identity(self, relation: str, ordinal: int) -> uuid.UUID | None:
         """Return the id of a row, also of a deleted one whose content is kept; else None."""
-        name, known = relation, self._engine.store.catalog.by_name.get(relation)
+        name, found_relation = relation, self._engine.store.catalog.by_name.get(relation)
         with self._engine.store.read() as session:
-            row = None if known is None else self._row(session, name, ordinal)
-            if row is not None and known is not None:
+            row = None if found_relation is None else self._row(session, name, ordinal)
+            if row is not None and found_relation is not None:
                 plans = self._engine.store.plans[name]
-                return uuid.UUID(bytes=row[plans.codec.index(known.key[0])])
+                return uuid.UUID(bytes=row[plans.codec.index(found_relation.key[0])])
             gone = session.run(self._engine.store.statements["content.owner"], (name, ordinal))
         return uuid.UUID(bytes=gone[0][0]) if gone else None
 

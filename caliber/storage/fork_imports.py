@@ -18,9 +18,9 @@ _LONGEST_S: Final = 2.0
 
 
 def _are_under_way() -> bool:
-    own = threading.get_ident()
+    thread_id = threading.get_ident()
     locks = [reference() for reference in list(getattr(_bootstrap, "_module_locks", {}).values())]
-    return any(lock is not None and getattr(lock, "owner", own) != own for lock in locks)
+    return any(lock is not None and getattr(lock, "owner", thread_id) != thread_id for lock in locks)
 
 
 def _before() -> None:

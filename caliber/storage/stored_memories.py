@@ -85,27 +85,27 @@ def check_declared(store: str, catalog: Catalog, declared: Iterable[MemoryType])
             )
 
 
-def _lacking(held: MemoryType, wanted: MemoryType) -> Iterator[str]:
+def _lacking(held: MemoryType, declared: MemoryType) -> Iterator[str]:
     """Yield the differences between a store's memory and its declaration."""
     from caliber.schema.memory_types import FieldType
 
-    of = f"memory {wanted.name}"
+    of = f"memory {declared.name}"
     held_fields = {item.name: item for item in held.fields}
-    for item in wanted.fields:
-        known = held_fields.pop(item.name, None)
-        if known is None:
+    for item in declared.fields:
+        stored = held_fields.pop(item.name, None)
+        if stored is None:
             yield f"{of} has no field {item.name}"
-        elif replace(known, values=()) != replace(item, values=()):
-            yield f"{of} has the field {item.name} as {shown(known)}, not {shown(item)}"
-        elif set(item.values) - set(known.values):
-            yield f"{of} has no value {sorted(set(item.values) - set(known.values))[0]!r} of {item.name}"
+        elif replace(stored, values=()) != replace(item, values=()):
+            yield f"{of} has the field {item.name} as {shown(stored)}, not {shown(item)}"
+        elif set(item.values) - set(stored.values):
+            yield f"{of} has no value {sorted(set(item.values) - set(stored.values))[0]!r} of {item.name}"
     for item in held_fields.values():
         if not item.optional and item.type is not FieldType.EMBEDDING:
             yield f"{of} needs a field {item.name}"
-    if held.parent != wanted.parent:
-        yield f"the records of {of} belong to {held.parent or 'none'}, not {wanted.parent or 'none'}"
+    if held.parent != declared.parent:
+        yield f"the records of {of} belong to {held.parent or 'none'}, not {declared.parent or 'none'}"
     held_indexes = {(index.field, index.type) for index in held.indexes}
-    for index in wanted.indexes:
+    for index in declared.indexes:
         if (index.field, index.type) not in held_indexes:
             yield f"{of} is not indexed by {index.field} ({index.type})"
 

@@ -98,8 +98,8 @@ class Condition(_thread.RLock):  # type: ignore[misc]
         # Takes the lock unless this thread has it, all in one call of C: however many signals come, no handler runs
         # between its steps. Unlike ``acquire``, ``_acquire_restore`` is not interrupted while it waits.
         is_missing = map(operator.not_, iter(self._is_owned, True))  # type: ignore[attr-defined]
-        own = itertools.repeat((1, threading.get_ident()))
-        take_again = map(self._acquire_restore, itertools.compress(own, is_missing))  # type: ignore[attr-defined]
+        owner = itertools.repeat((1, threading.get_ident()))
+        take_again = map(self._acquire_restore, itertools.compress(owner, is_missing))  # type: ignore[attr-defined]
         try:
             self.release()
             return gate.acquire(timeout=-1 if timeout is None else max(0.0, min(timeout, threading.TIMEOUT_MAX)))
@@ -115,10 +115,10 @@ class Condition(_thread.RLock):  # type: ignore[misc]
         """Wait until ``condition`` holds; return whether it does."""
         until = None if timeout is None else time.monotonic() + timeout
         while not condition():
-            left = None if until is None else until - time.monotonic()
-            if left is not None and left <= 0:
+            remaining = None if until is None else until - time.monotonic()
+            if remaining is not None and remaining <= 0:
                 return False
-            self.wait(left)
+            self.wait(remaining)
         return True
 
     def notify_all(self) -> None:

@@ -53,9 +53,9 @@ def changed(relation: Relation, entity: Any, /, **columns: Any) -> Any:
     """Return the entity with other values in some columns, parts of fields included."""
     values = dict(columns)
     for composite in relation.composites:
-        given = {attribute: values.pop(name) for attribute, name in composite.parts if name in values}
-        if given:
-            values[composite.field] = dataclasses.replace(getattr(entity, composite.field), **given)
+        parts = {attribute: values.pop(name) for attribute, name in composite.parts if name in values}
+        if parts:
+            values[composite.field] = dataclasses.replace(getattr(entity, composite.field), **parts)
     return dataclasses.replace(entity, **values)
 
 

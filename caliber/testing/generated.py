@@ -77,8 +77,8 @@ def _of_column(column: Column) -> st.SearchStrategy[Any]:
         numbers = st.floats(width=32, allow_nan=False, allow_infinity=False)
         values = st.lists(numbers, min_size=1, max_size=40).map(lambda row: struct.pack(f"<{len(row)}f", *row))
     else:
-        known = column.name in JSON_FIELDS
-        values = JSON_FIELDS[column.name] if known else st.sampled_from(json_edges(column))
+        is_json = column.name in JSON_FIELDS
+        values = JSON_FIELDS[column.name] if is_json else st.sampled_from(json_edges(column))
     return st.none() | values if column.nullable else values
 
 

@@ -64,8 +64,8 @@ class ContractTarget:
     def __post_init__(self) -> None:
         for capability, reason in self.lacks.items():
             if capability not in CAPABILITIES:
-                known = ", ".join(CAPABILITIES)
-                raise InvalidValue(field="lacks", reason=f"there is no capability {capability!r}; there are {known}")
+                names = ", ".join(CAPABILITIES)
+                raise InvalidValue(field="lacks", reason=f"there is no capability {capability!r}; there are {names}")
             if not reason.strip():
                 raise InvalidValue(field="lacks", reason=f"say why {capability!r} is lacking")
 
@@ -77,7 +77,7 @@ class ContractTarget:
         """Skip the running test, with the declared reason, where a capability is lacking; fail if it is mandatory."""
         if self.has(capability):
             return
-        said = f"{self.name} lacks {capability!r} ({CAPABILITIES[capability].meaning}): {self.lacks[capability]}"
+        reason = f"{self.name} lacks {capability!r} ({CAPABILITIES[capability].meaning}): {self.lacks[capability]}"
         if CAPABILITIES[capability].mandatory:
-            pytest.fail(f"{said}; no backend can do without it")
-        pytest.skip(said)
+            pytest.fail(f"{reason}; no backend can do without it")
+        pytest.skip(reason)

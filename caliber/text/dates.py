@@ -70,13 +70,13 @@ class DateReader:
         number = groups.get("number")
         month = self._lexicon.months.get(name.casefold(), 0) if name else int(number) if number else None
         day = groups.get("day")
-        given = groups.get("year")
-        for year in (int(given),) if given else range(clock.year, max(clock.year - _YEARS_BACK, 0), -1):
+        year_text = groups.get("year")
+        for year in (int(year_text),) if year_text else range(clock.year, max(clock.year - _YEARS_BACK, 0), -1):
             try:
                 first, last = _days(year, month, None if day is None else int(day))
             except ValueError:  # 31 June, month 13, a month spelt with a dotless i; 29 February in most years
                 continue
-            if given or first <= clock:
+            if year_text or first <= clock:
                 return Interval(first, last, *match.span())
         return None
 

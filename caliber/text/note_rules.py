@@ -168,9 +168,9 @@ def _headline(text: str) -> str:
 
 
 def _error_entity(text: str, headline: str) -> tuple[str, str]:
-    own = [path for path in _PYTHON_FRAME.findall(text) if "site-packages" not in path and "<" not in path]
-    if own:
-        return own[-1].replace("\\", "/").rsplit("/", 1)[-1][:MAX_ENTITY_CHARS], "file"
+    own_paths = [path for path in _PYTHON_FRAME.findall(text) if "site-packages" not in path and "<" not in path]
+    if own_paths:
+        return own_paths[-1].replace("\\", "/").rsplit("/", 1)[-1][:MAX_ENTITY_CHARS], "file"
     raised = _RAISED.search(headline)
     if raised is not None:
         return raised[1][:MAX_ENTITY_CHARS], "error"
@@ -190,11 +190,11 @@ def _change(fix: ExtractedArtifact) -> str:
 def _united(contents: Sequence[str]) -> str:
     """Return the first text, then those sentences of the others that were not there yet, each on its own line."""
     out = [contents[0].rstrip()]
-    known = {fold_statement(sentence.text) for sentence in split_sentences(contents[0])} | {""}
+    seen = {fold_statement(sentence.text) for sentence in split_sentences(contents[0])} | {""}
     for content in contents[1:]:
         for sentence in split_sentences(content):
             folded = fold_statement(sentence.text)
-            if folded not in known:
-                known.add(folded)
+            if folded not in seen:
+                seen.add(folded)
                 out.append(sentence.text if sentence.kind is UnitKind.CODE else " ".join(sentence.text.split()))
     return "\n".join(filter(None, out)) if len(out) > 1 else contents[0]

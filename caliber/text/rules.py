@@ -32,12 +32,12 @@ def extract_artifacts(turns: Sequence[ExtractionTurn]) -> list[ExtractedArtifact
     for turn in turns:
         for artifact in _of_turn(turn):
             key = (artifact.artifact_type, _folded(artifact.content))
-            known = found.get(key)
-            if known is None:
+            existing = found.get(key)
+            if existing is None:
                 found[key] = artifact
-            elif artifact.confidence > known.confidence:
+            elif artifact.confidence > existing.confidence:
                 found[key] = ExtractedArtifact(
-                    known.artifact_type, known.content, artifact.confidence, known.source_turn
+                    existing.artifact_type, existing.content, artifact.confidence, existing.source_turn
                 )
     return list(found.values())
 

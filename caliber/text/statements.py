@@ -143,24 +143,24 @@ def find_statements(text: str, roles: frozenset[TurnRole]) -> Iterator[Statement
         size = sentence.end - sentence.start
         if sentence.kind not in _SPOKEN_KINDS or not MIN_STATEMENT_CHARS <= size <= MAX_STATEMENT_CHARS:
             continue
-        said = " ".join(sentence.text.split())
-        said = said[marker.end() :] if (marker := _MARKER.match(said)) else said
+        folded = " ".join(sentence.text.split())
+        folded = folded[marker.end() :] if (marker := _MARKER.match(folded)) else folded
         # The cues have one form of the apostrophe; the stored text keeps its own.
-        found = _labelled(said, roles) or _cued(said.replace("’", "'"), cues)
+        found = _labelled(folded, roles) or _cued(folded.replace("’", "'"), cues)
         if found is not None:
             kind, start, confidence = found
-            yield Statement(kind, said[start:], confidence, sentence.start)
+            yield Statement(kind, folded[start:], confidence, sentence.start)
 
 
 def wordings(sentence: str) -> Iterator[str]:
     """Yield how a sentence may be repeated: as it stands, without its bullet, and without its label."""
-    said = " ".join(sentence.split())
-    yield said
-    if marker := _MARKER.match(said):
-        said = said[marker.end() :]
-        yield said
-    if label := _LABEL.match(said):
-        yield said[label.end() :]
+    folded = " ".join(sentence.split())
+    yield folded
+    if marker := _MARKER.match(folded):
+        folded = folded[marker.end() :]
+        yield folded
+    if label := _LABEL.match(folded):
+        yield folded[label.end() :]
 
 
 def _labelled(plain: str, roles: frozenset[TurnRole]) -> tuple[ArtifactType, int, float] | None:

@@ -109,15 +109,15 @@ def _candidates(text: str) -> list[Sentence]:
             if unit.kind in kinds:
                 # A verbatim repetition would only vote for itself.
                 first.setdefault(" ".join(unit.text.split()), unit)
-        wanted = list(first.values())
-        if wanted:
+        unique = list(first.values())
+        if unique:
             break
-    count = len(wanted)
+    count = len(unique)
     if count <= MAX_SENTENCES:
-        return wanted
+        return unique
     bounds = [stratum * count // MAX_SENTENCES for stratum in range(MAX_SENTENCES + 1)]
     # ``max`` keeps the first of equals.
-    return [max(wanted[low:high], key=_weight) for low, high in pairwise(bounds)]
+    return [max(unique[low:high], key=_weight) for low, high in pairwise(bounds)]
 
 
 def stretches(text: str) -> list[str]:
@@ -169,17 +169,17 @@ def _fill(
 ) -> list[int]:
     """Return the sentences that fit, best first, none of them nearly a repetition of another."""
     chosen: list[int] = []
-    left = max_tokens
+    remaining = max_tokens
     separator = count_tokens("\n")
     for index in order:
-        if left < 1:
+        if remaining < 1:
             break
         if any(similar[index, other] > _REDUNDANT for other in chosen):
             continue
         cost = count_tokens(texts[index]) + (separator if chosen else 0)
-        if cost <= left:
+        if cost <= remaining:
             chosen.append(index)
-            left -= cost
+            remaining -= cost
     return chosen
 
 

@@ -93,10 +93,10 @@ class TaskMethods:
 
     def end_session(self, session_id: Id, *, deadline_ms: int | None = None) -> Session:
         """End a session and retire records that end with it; ending it again changes nothing. Raises: NotFound."""
-        engine, wanted = self._engine, arguments.as_uuid(session_id, "session_id")
+        engine, session_key = self._engine, arguments.as_uuid(session_id, "session_id")
 
         def work(uow: UnitOfWork) -> Session:
-            session, ended = lifecycle.end_session(uow, wanted)
+            session, ended = lifecycle.end_session(uow, session_key)
             if ended:
                 self._tasks.retention.session_ended(uow, session)
                 uow.emit(self._event(EventType.SESSION_END, (EntityType.SESSION, session.session_id)))
@@ -157,15 +157,15 @@ class TaskMethods:
 
     def suspend_trajectory(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> Trajectory:
         """Pause a task. Raises: NotFound, InvalidStateTransition."""
-        wanted = arguments.as_uuid(trajectory_id, "trajectory_id")
+        trajectory = arguments.as_uuid(trajectory_id, "trajectory_id")
         with bounded(deadline_ms):
-            return self._tasks.move(wanted, TrajectoryStatus.SUSPENDED)
+            return self._tasks.move(trajectory, TrajectoryStatus.SUSPENDED)
 
     def resume_trajectory(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> Trajectory:
         """Resume a paused task. Raises: NotFound, InvalidStateTransition."""
-        wanted = arguments.as_uuid(trajectory_id, "trajectory_id")
+        trajectory = arguments.as_uuid(trajectory_id, "trajectory_id")
         with bounded(deadline_ms):
-            return self._tasks.move(wanted, TrajectoryStatus.ACTIVE)
+            return self._tasks.move(trajectory, TrajectoryStatus.ACTIVE)
 
     # --- scopes ------------------------------------------------------------------------------------
 
@@ -241,9 +241,9 @@ class TaskMethods:
     ) -> list[Turn]:
         """Append messages in order, all or none; each is a mapping of ``append_turn``'s keywords. Raises: as it."""
         new = turn_ops.check_turns(self._engine.estimator, self._engine.config.trust.of_turn, turns)
-        wanted = arguments.as_uuid(scope_id, "scope_id")
+        scope = arguments.as_uuid(scope_id, "scope_id")
         with bounded(deadline_ms):
-            return self._append(wanted, new, guard) if new else []
+            return self._append(scope, new, guard) if new else []
 
     def _append(self, scope_id: uuid.UUID, new: list[turn_ops.NewTurn], guard: LockToken | None) -> list[Turn]:
         engine, blocks = self._engine, self._summarizer
@@ -269,9 +269,9 @@ class TaskMethods:
             # Of several, the first may have been there already, in another scope.
             return stored, self._tasks.appended(uow, stored[0].trajectory_id, ScopeId(scope_id))
 
-        stored, left = engine.write(pipelined(work))
-        if left:
-            self._tasks.after_append(left)
+        stored, after_commit = engine.write(pipelined(work))
+        if after_commit:
+            self._tasks.after_append(after_commit)
         return stored
 
     # --- artifacts ---------------------------------------------------------------------------------
@@ -316,12 +316,12 @@ class TaskMethods:
             idempotency_key=idempotency_key,
             trust=trust,
         )
-        wanted = arguments.as_uuid(scope_id, "scope_id")
+        scope = arguments.as_uuid(scope_id, "scope_id")
         text = new.content.decode("utf-8", "replace")
 
         def work(uow: UnitOfWork) -> Artifact:
             uow.guard(guard)
-            artifact, created = artifact_ops.create_artifact(uow, wanted, new, unlabelled=engine.config.trust.artifacts)
+            artifact, created = artifact_ops.create_artifact(uow, scope, new, unlabelled=engine.config.trust.artifacts)
             if created:
                 attach(uow, "artifact", artifact.artifact_id, text, vector)
                 about = (EntityType.ARTIFACT, artifact.artifact_id)

@@ -111,10 +111,10 @@ class Tasks(Generic[P]):
         erased: int | None = None,
     ) -> Subject:
         """Return the records that a trigger's actions work on; ``erased`` was read before the snapshot."""
-        wanted = None if all_turns else [] if scope is None else [scope.scope_id]
-        if wanted is None:
-            wanted = [each.scope_id for each in self.scopes_of(snapshot, trajectory_id)]
-        snapshot = self._search.around(snapshot, trajectory_id, wanted)
+        scope_ids = None if all_turns else [] if scope is None else [scope.scope_id]
+        if scope_ids is None:
+            scope_ids = [each.scope_id for each in self.scopes_of(snapshot, trajectory_id)]
+        snapshot = self._search.around(snapshot, trajectory_id, scope_ids)
         trajectory = self.find(snapshot, "trajectory", trajectory_id)
         assert isinstance(trajectory, Trajectory)
         scopes = self.scopes_of(snapshot, trajectory_id)
@@ -252,17 +252,19 @@ class Tasks(Generic[P]):
         Return the work to do right after the commit, by ``after_append`` (C-235, C-253).
         """
         policies = self._enqueue(uow, Trigger.TURN, trajectory_id, scope_id)
-        left: list[Callable[[], None]] = [] if policies is None else [functools.partial(self.after_commit, policies)]
+        deferred: list[Callable[[], None]] = (
+            [] if policies is None else [functools.partial(self.after_commit, policies)]
+        )
         if self._frequency is RecoveryFrequency.PER_TURN:
             checkpoint = self._jobs.enqueue_claimed(
                 uow, CHECKPOINT_JOB, principal=self._principal, trajectory_id=trajectory_id, scope_id=scope_id
             )
-            left.append(functools.partial(self._work, "the checkpoint of a turn", checkpoint, self.run_checkpoint))
-        return left
+            deferred.append(functools.partial(self._work, "the checkpoint of a turn", checkpoint, self.run_checkpoint))
+        return deferred
 
-    def after_append(self, left: Sequence[Callable[[], None]]) -> None:
+    def after_append(self, deferred: Sequence[Callable[[], None]]) -> None:
         """Do the jobs of a turn, right after its commit."""
-        for work in left:
+        for work in deferred:
             work()
 
     def run_checkpoint(self, claim: Claim) -> int:

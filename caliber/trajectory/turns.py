@@ -144,7 +144,7 @@ def append_turns(uow: UnitOfWork, scope_id: uuid.UUID, new: Sequence[NewTurn]) -
     Raises: NotFound, ConstraintViolation for a closed scope or a trajectory that is not active,
         Conflict when a key comes again with other content, or with another label.
     """
-    fresh, known = _split(uow, scope_id, new)
+    fresh, existing = _split(uow, scope_id, new)
     out: list[Turn] = []
     if fresh:
         spent = sum(turn.token_count for turn in fresh if turn.role is not TurnRole.ASSISTANT)
@@ -200,10 +200,10 @@ def append_turns(uow: UnitOfWork, scope_id: uuid.UUID, new: Sequence[NewTurn]) -
             number += 1
         if least is not before:
             yield (Query(SCOPE, "scope.distrust", (least.value, scope_id.bytes), scope_id.bytes),)
-    if not known:
+    if not existing:
         return out
     stored_turns = iter(out)
-    return [known[at] if at in known else next(stored_turns) for at in range(len(new))]
+    return [existing[at] if at in existing else next(stored_turns) for at in range(len(new))]
 
 
 def _split(uow: UnitOfWork, scope_id: uuid.UUID, new: Sequence[NewTurn]) -> tuple[list[NewTurn], dict[int, Turn]]:
@@ -214,7 +214,7 @@ def _split(uow: UnitOfWork, scope_id: uuid.UUID, new: Sequence[NewTurn]) -> tupl
     if scope is None:
         raise NotFound(entity_type="scope", id=scope_id)
     fresh: list[NewTurn] = []
-    known: dict[int, Turn] = {}
+    existing: dict[int, Turn] = {}
     pending: dict[str, NewTurn] = {}
     for at, turn in enumerate(new):
         key = turn.idempotency_key
@@ -228,11 +228,11 @@ def _split(uow: UnitOfWork, scope_id: uuid.UUID, new: Sequence[NewTurn]) -> tupl
             if not turn.says(found):
                 reason = "its idempotency key was used for other content or trust"
                 raise Conflict(entity_type="turn", id=found.turn_id, reason=reason)
-            known[at] = found
+            existing[at] = found
         else:
             pending[key] = turn
             fresh.append(turn)
-    return fresh, known
+    return fresh, existing
 
 
 def transcript(turns: Sequence[Turn]) -> str:

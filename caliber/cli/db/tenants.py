@@ -159,11 +159,11 @@ def drop(settings: Settings, name: str, old: bool, yes: bool) -> None:
             question = f"remove tenant {name} at {known.place} with all that it remembers?"
             if settings.json or not click.confirm(question):
                 raise UsageError("nothing was removed", "use --yes to remove it without confirmation")
-        left = known.old
+        old_place = known.old
         dropped = opened.drop_old(name) if old else opened.drop(name)
 
     def human() -> None:
-        settings.out.print(f"removed what tenant {name} left at {left}" if old else f"dropped tenant {name}")
+        settings.out.print(f"removed what tenant {name} left at {old_place}" if old else f"dropped tenant {name}")
 
     settings.out.result(_document(dropped), human)
 

@@ -119,7 +119,7 @@ def lines_that_fit(lines: Sequence[str], tokens: Callable[[str], int], budget: i
 def windows_of(
     memory: Caliber,
     task: uuid.UUID,
-    wanted: Sequence[Wanted],
+    expected: Sequence[Wanted],
     budgets: Sequence[int],
     *,
     query: str | None,
@@ -133,16 +133,16 @@ def windows_of(
         try:
             window = memory.assemble_context(task, query=query, max_tokens=budget, as_of=as_of)
         except BudgetTooSmall as error:
-            lost = {item.label: Lost("budget_too_small", str(error)) for item in wanted}
-            yield Held(budget, len(wanted), frozenset(), 0, 0, time.perf_counter() - began, lost)
+            lost = {item.label: Lost("budget_too_small", str(error)) for item in expected}
+            yield Held(budget, len(expected), frozenset(), 0, 0, time.perf_counter() - began, lost)
             continue
         seconds = time.perf_counter() - began
         text = window.text
-        held = [item for item in wanted if item.held_in(text)]
-        missed = [item for item in wanted if item not in held] if why else []
+        held = [item for item in expected if item.held_in(text)]
+        missed = [item for item in expected if item not in held] if why else []
         yield Held(
             budget,
-            len(wanted),
+            len(expected),
             frozenset(item.label for item in held),
             sum(tokens(item.text) for item in held),
             window.used_tokens,
@@ -159,20 +159,20 @@ def _lost(memory: Caliber, window: ContextWindow, missed: Sequence[Wanted]) -> d
     return {item.label: _step(memory, window, item, decisions.get(item.id, [])) for item in missed}
 
 
-def _step(memory: Caliber, window: ContextWindow, wanted: Wanted, decisions: Sequence[AssemblyDecision]) -> Lost:
+def _step(memory: Caliber, window: ContextWindow, expected: Wanted, decisions: Sequence[AssemblyDecision]) -> Lost:
     """Return the last decision about a candidate, or why the record was none."""
-    if wanted.id is None:
+    if expected.id is None:
         return Lost("no_such_record", "no record holds it, or the principal may not see one that does")
     lost = [_of_decision(decision) for decision in decisions]
     if lost:
         # A turn that was dropped from the conversation could still have been recalled: the reason why not says more.
         return min(lost, key=lambda item: _SAYS_LESS.get(item.code, 1))
     try:
-        explained = memory.explain(window.window_id, exclusion=wanted.id)
+        explained = memory.explain(window.window_id, exclusion=expected.id)
     except NotFound:
         explained = {"verdict": "no_candidate", "reason": "it was no candidate; windows are not kept for explain"}
     verdict, reason = explained.get("filter") or explained["verdict"], explained["reason"]
-    if wanted.rank is None and verdict != "superseded":
+    if expected.rank is None and verdict != "superseded":
         return Lost(NOT_FOUND, f"search does not find it: {reason}")
     return Lost(_CODE_OF_FILTER.get(verdict, verdict), reason)
 

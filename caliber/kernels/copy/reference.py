@@ -208,8 +208,8 @@ def _elements_of(column: CopyColumn, row: int) -> Iterator[bytes]:
 def _encode_vector(column: CopyColumn, row: int) -> bytes:
     floats = column.values[: column.values.shape[0] // 4 * 4].view(np.float32)
     start, end = _span(column, row, floats.shape[0])
-    count, wanted = end - start, column.field.dimensions
-    if not 1 <= count <= DIMENSIONS_MAX or (wanted and count != wanted):
+    count, dimensions = end - start, column.field.dimensions
+    if not 1 <= count <= DIMENSIONS_MAX or (dimensions and count != dimensions):
         raise _Bad(DIMENSIONS)
     vector = floats[start:end]
     if not np.isfinite(vector).all():

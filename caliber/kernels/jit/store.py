@@ -52,8 +52,8 @@ class CodeStore:
             self.problems.append(f"{self.folder} cannot be made: {error.strerror}")
             return False
         # Loading code means running it: no other user may have put it there.
-        mine = not hasattr(os, "geteuid") or found.st_uid in (os.geteuid(), 0)
-        if mine and not found.st_mode & _OTHERS_WRITE:
+        is_own = not hasattr(os, "geteuid") or found.st_uid in (os.geteuid(), 0)
+        if is_own and not found.st_mode & _OTHERS_WRITE:
             return True
         self.problems.append(f"{self.folder} can be written to by others, so nothing in it is used")
         return False

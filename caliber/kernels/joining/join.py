@@ -68,15 +68,15 @@ def join(
     tie = checks.shaped(tie, checks.U64, (None, 2), field="tie")
     flags = None if inside is None else checks.flags(inside, room, field="inside")
     _check(parts, count, room)
-    wanted = min(checks.whole(k, field="k"), count)
+    limit = min(checks.whole(k, field="k"), count)
     native = dispatch.native()
     if native is None:
         if count and not 0 <= int(rows.min()) <= int(rows.max()) < room:
             raise InvalidValue(field="rows", reason="outside its range")
-        return Best(*reference.join(parts, rows, tie, wanted, flags, least))
+        return Best(*reference.join(parts, rows, tie, limit, flags, least))
     buffer, null = native.ffi.from_buffer, native.ffi.NULL
-    scores, places = np.empty(count), np.empty(wanted, np.int64)
-    best, given = np.empty(wanted, np.float32), np.empty(len(parts) * wanted)
+    scores, places = np.empty(count), np.empty(limit, np.int64)
+    best, shares = np.empty(limit, np.float32), np.empty(len(parts) * limit)
     found = native.ffi.new("size_t *")
     status = native.lib.cal_join(
         _table(native, parts),
@@ -87,17 +87,17 @@ def join(
         null if flags is None else buffer("uint8_t[]", flags),
         least,
         buffer("uint64_t[]", tie),
-        wanted,
+        limit,
         buffer("double[]", scores),
         buffer("int64_t[]", places),
         buffer("float[]", best),
-        buffer("double[]", given),
+        buffer("double[]", shares),
         found,
     )
     if status:
         dispatch.check(status, argument="rows")
     size = int(found[0])
-    return Best(scores, places[:size], best[:size], given[: len(parts) * size].reshape(len(parts), size))
+    return Best(scores, places[:size], best[:size], shares[: len(parts) * size].reshape(len(parts), size))
 
 
 def best_scores(
@@ -115,7 +115,7 @@ def best_scores(
     Raises:  DTypeError, ShapeError, InvalidValue
     """
     scores = checks.view(scores, checks.F64, 1, field="scores")
-    wanted = min(checks.whole(k, field="k"), scores.shape[0])
+    limit = min(checks.whole(k, field="k"), scores.shape[0])
     if tie is not None:
         tie = checks.shaped(tie, checks.U64, (scores.shape[0] if rows is None else None, 2), field="tie")
     if rows is not None:
@@ -124,8 +124,8 @@ def best_scores(
             raise InvalidValue(field="rows", reason="a row for each score")
     native = dispatch.native()
     if native is None:
-        return reference.best_scores(scores, wanted, tie, rows)
-    ids, best = np.empty(wanted, np.int64), np.empty(wanted, np.float32)
+        return reference.best_scores(scores, limit, tie, rows)
+    ids, best = np.empty(limit, np.int64), np.empty(limit, np.float32)
     buffer, null = native.ffi.from_buffer, native.ffi.NULL
     found = native.ffi.new("size_t *")
     status = native.lib.cal_best_scores(
@@ -133,7 +133,7 @@ def best_scores(
         scores.shape[0],
         null if rows is None else buffer("int64_t[]", rows),
         null if tie is None else buffer("uint64_t[]", tie),
-        wanted,
+        limit,
         buffer("int64_t[]", ids),
         buffer("float[]", best),
         found,

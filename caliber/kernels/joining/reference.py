@@ -84,9 +84,9 @@ def join(
 def contributions(parts: Weighted, rows: Ints, places: Ints) -> Doubles:
     """Return each part's share in the scores of some places; 0 for a place below 0."""
     out = np.zeros((len(parts), len(places)))
-    known = places >= 0
+    is_candidate = places >= 0
     for at, (share, part) in enumerate(parts):
-        out[at, known] = share * dense(part, rows)[places[known]]
+        out[at, is_candidate] = share * dense(part, rows)[places[is_candidate]]
     return out
 
 

@@ -113,21 +113,21 @@ class Vocabulary:
         """
         with self.lock:
             words, offsets = self._words.intern(texts)
-            known = len(self._words)
-        while self._learn_some(known):
+            count = len(self._words)
+        while self._learn_some(count):
             if remaining_s() == 0:
                 raise deadline_passed("words were learned")
         return words, offsets
 
-    def _learn_some(self, known: int) -> bool:
-        """Analyse words up to ``known``, in a batch that other threads can wait for; return whether more remain."""
+    def _learn_some(self, until: int) -> bool:
+        """Analyse words up to ``until``, in a batch that other threads can wait for; return whether more remain."""
         with self.lock:
             # From the last completely analysed word on: an interrupted call left words without an analysis.
             learned = self.word_flags.length
-            end = min(known, learned + _LEARNED)
+            end = min(until, learned + _LEARNED)
             if learned < end:
                 self._learn([self._words.word(number).decode("utf-8") for number in range(learned, end)])
-            return end < known
+            return end < until
 
     def spellings(self, texts: Sequence[bytes]) -> list[tuple[str, ...]]:
         """Return the parts of the words of each text, in order."""
@@ -212,13 +212,13 @@ class Vocabulary:
         terms = self.terms_of_part.get(part, ())
         return len(terms) == 1 and self._ways.get(terms[0]) == 1
 
-    def _number(self, known: dict[str, int], texts: list[str], text: str) -> int:
-        number = known.get(text)
+    def _number(self, numbers: dict[str, int], texts: list[str], text: str) -> int:
+        number = numbers.get(text)
         if number is None:
-            number = len(known)
+            number = len(numbers)
             del texts[number:]  # of a call that was interrupted here
             texts.append(text)
-            known[text] = number
+            numbers[text] = number
             self._text_bytes += len(text) + 150  # the entry, its key and its value
         return number
 
@@ -259,9 +259,9 @@ class KeywordIndex:
                 size += len(texts[end])
                 end += 1
             words, offsets = self.dictionary.intern(texts[at:end])
-            own = None if flags is None else np.array(flags[at:end], np.uint8)
+            document_flags = None if flags is None else np.array(flags[at:end], np.uint8)
             with self.dictionary.lock:  # a snapshot is taken between two batches
-                self._add(words, offsets, own)
+                self._add(words, offsets, document_flags)
             at = end
 
     def selected(self, documents: Sequence[int]) -> KeywordIndex:
@@ -417,8 +417,8 @@ class KeywordSnapshot:
         """
         if not 1 <= len(parts) <= PHRASE_MAX:
             raise InvalidValue(field="parts", reason=f"a phrase has 1 to {PHRASE_MAX} parts")
-        wanted = checks.row_ids(documents, self.length, field="documents")
-        packed = self._index.packed(wanted.tolist())
+        numbers = checks.row_ids(documents, self.length, field="documents")
+        packed = self._index.packed(numbers.tolist())
         found: npt.NDArray[np.uint32] = self._reader.phrase(
             packed, self._part_starts, self._part_ids, self._words, _numbers(parts, "parts")
         )

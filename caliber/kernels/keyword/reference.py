@@ -304,12 +304,12 @@ class Reader:
         _words: int,
         phrase: npt.NDArray[np.uint32],
     ) -> npt.NDArray[np.uint32]:
-        starts, ids, wanted = part_starts.tolist(), part_ids.tolist(), phrase.tolist()
+        starts, ids, phrase_ids = part_starts.tolist(), part_ids.tolist(), phrase.tolist()
         out = []
         for item in packed:
             parts = [part for word in unpack(item) for part in ids[starts[word] : starts[word + 1]]]
-            places = range(len(parts) - len(wanted) + 1)
-            out.append(sum(parts[at : at + len(wanted)] == wanted for at in places))
+            places = range(len(parts) - len(phrase_ids) + 1)
+            out.append(sum(parts[at : at + len(phrase_ids)] == phrase_ids for at in places))
         return np.array(out, np.uint32)
 
 

@@ -93,10 +93,10 @@ def code_rows(rows: F32s, row_norms: F64s, stride: int) -> tuple[U8s, F32s, F32s
     step = (np.abs(rows[some]).max(axis=1).astype(np.float64) * shrink / 127.0).astype(np.float32)
     wide = step.astype(np.float64)[:, np.newaxis]
     nearest = np.rint(units * (1.0 / wide))
-    left = units - wide * nearest
-    lanes = np.zeros((left.shape[0], -(-dimensions // LANES) * LANES), dtype=np.float64)
-    lanes[:, :dimensions] = left * left
-    squares = _fold(lanes.reshape(left.shape[0], -1, LANES))
+    residual = units - wide * nearest
+    lanes = np.zeros((residual.shape[0], -(-dimensions // LANES) * LANES), dtype=np.float64)
+    lanes[:, :dimensions] = residual * residual
+    squares = _fold(lanes.reshape(residual.shape[0], -1, LANES))
     codes[some, :dimensions] = (nearest.astype(np.int32) + 128).astype(np.uint8)
     scales[some] = step
     errors[some] = (np.sqrt(squares) * (1.0 + 2.0**-20) + 2.0**-30).astype(np.float32)

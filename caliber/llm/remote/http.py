@@ -147,8 +147,8 @@ class HttpClient:
         self._limiter.take(tokens)
         settings = self._settings
         allowed_s = settings.timeout_ms / 1_000
-        left = remaining_s()
-        hurried = left is not None and left < allowed_s
+        remaining = remaining_s()
+        hurried = remaining is not None and remaining < allowed_s
         with within(allowed_s):
             reply = self._sent(wire, f"{self._service.endpoint.rstrip('/')}{path}", body, hurried)
         return self._document(reply)
@@ -308,17 +308,17 @@ class HttpClient:
         """Raise the error of a status other than 2xx."""
         name, status = self._service.name, reply.status
         code = _code(reply.body)
-        said = f" ({code})" if code else ""
+        detail = f" ({code})" if code else ""
         wait = retry_after_s(reply.headers.get("retry-after-ms"), reply.headers.get("retry-after"))
         if status in (401, 403):
             key = self._service.key
             what = "it wants a key: set api_key" if key is None else f"the key in {key} was refused"
-            raise AuthenticationFailed(provider=name, status=status, message=f"{what}{said}")
+            raise AuthenticationFailed(provider=name, status=status, message=f"{what}{detail}")
         if status == 429 and code not in _NO_MORE:
             if wait is not None:
                 self._limiter.hold(wait)
             raise RateLimited(
-                f"{name} answered 429: too many requests{said}" + ("" if wait is None else f"; wait {wait:g} s"),
+                f"{name} answered 429: too many requests{detail}" + ("" if wait is None else f"; wait {wait:g} s"),
                 provider=name,
                 retry_after_ms=None if wait is None else int(wait * 1_000),
             )
@@ -326,7 +326,7 @@ class HttpClient:
         if wait is not None:
             context["retry_after_ms"] = int(wait * 1_000)
         raise RequestFailed(
-            **context, message=f"{_meaning(status)}{said}", retryable=status >= 500 or status in _RETRIED
+            **context, message=f"{_meaning(status)}{detail}", retryable=status >= 500 or status in _RETRIED
         )
 
 

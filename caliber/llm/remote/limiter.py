@@ -72,16 +72,16 @@ class RateLimiter:
             Unavailable when closed.
         """
         now = self._monotonic()
-        left = remaining_s()
+        remaining = remaining_s()
         with self._lock:
             held = self._held_until - now
             wait = 0.0
             if held <= 0:
                 wait = max(self._requests.take(1, now), self._tokens.take(tokens, now))
-                if left is not None and wait > left:
+                if remaining is not None and wait > remaining:
                     self._requests.take(-1, now)
                     self._tokens.take(-tokens, now)
-        if held > 0 or (left is not None and wait > left):
+        if held > 0 or (remaining is not None and wait > remaining):
             raise RateLimited(provider=self._provider, retry_after_ms=int(max(held, wait) * 1_000) + 1)
         if self._closed.wait(wait) if wait else self._closed.is_set():
             raise Unavailable(f"{self._provider} was closed", reason="closed", retryable=False)

@@ -118,9 +118,9 @@ class Wire:
 
     def request(self, url: str, headers: Iterable[tuple[str, str]], content: bytes, connect_s: float) -> httpx.Request:
         """Return a request to ``send``: its own object, whose repr shows no header."""
-        left = remaining_s()
-        assert left is not None  # the caller has set the bound of the request
-        timeouts = {"connect": min(connect_s, left), "read": left, "write": left, "pool": left}
+        remaining = remaining_s()
+        assert remaining is not None  # the caller has set the bound of the request
+        timeouts = {"connect": min(connect_s, remaining), "read": remaining, "write": remaining, "pool": remaining}
         fields = [*headers, ("content-type", "application/json")]
         return self._client.build_request(
             "POST", url, headers=fields, content=content, extensions={"timeout": timeouts}
@@ -261,14 +261,14 @@ class _Backend(httpcore.NetworkBackend):
         return self.remember(self._inner.connect_tcp(host, port, _bounded(timeout), local_address, socket_options))
 
     def remember(self, stream: httpcore.NetworkStream) -> _Stream:
-        mine = _Stream(stream, self)
+        tracked = _Stream(stream, self)
         with self._lock:
-            self._open.add(mine)
+            self._open.add(tracked)
             shut = self._shut
         if shut:
-            mine.close()
+            tracked.close()
             raise httpcore.ConnectError("closed")
-        return mine
+        return tracked
 
     def shut_down(self) -> None:
         with self._lock:
@@ -319,7 +319,7 @@ class _Stream(httpcore.NetworkStream):
 
 
 def _bounded(timeout: float | None) -> float | None:
-    left = remaining_s()
-    if left is None:
+    remaining = remaining_s()
+    if remaining is None:
         return timeout
-    return max(_LEAST_S, left if timeout is None else min(timeout, left))
+    return max(_LEAST_S, remaining if timeout is None else min(timeout, remaining))

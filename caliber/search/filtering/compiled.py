@@ -49,15 +49,15 @@ class Filters:
         """
         key = (text, tuple(kinds), named)
         with self._lock:
-            known = self.kept.get(key)
-        if known is None:
-            known = self._compiled(text, kinds, named)
+            cached = self.kept.get(key)
+        if cached is None:
+            cached = self._compiled(text, kinds, named)
             if len(text) <= _KEPT_CHARS:
                 with self._lock:
                     if len(self.kept) >= _KEPT:
                         self.kept.clear()
-                    self.kept[key] = known
-        return known
+                    self.kept[key] = cached
+        return cached
 
     def _compiled(self, text: str, kinds: Sequence[str], named: bool) -> dict[str, Predicate]:
         from caliber.dsl.filters import compile_condition
@@ -71,8 +71,8 @@ class Filters:
             raise _wrong(error.context["errors"]) from error
         if not kinds:
             return {}
-        wanted = dict.fromkeys(_fields(condition))
-        lacking = {kind: [name for name in wanted if not self._has(kind, name)] for kind in kinds}
+        fields = dict.fromkeys(_fields(condition))
+        lacking = {kind: [name for name in fields if not self._has(kind, name)] for kind in kinds}
         fitting = [kind for kind in kinds if not lacking[kind]]
         if named and fitting and len(fitting) < len(kinds):
             what = "; ".join(f"{kind} has no {', '.join(lacking[kind])}" for kind in kinds if lacking[kind])
@@ -106,8 +106,8 @@ def _fields(condition: ast.Value) -> Iterator[str]:
 
 
 def _wrong(faults: Sequence[CaliberError]) -> InvalidValue:
-    said = dict.fromkeys(map(str, faults))
-    return InvalidValue(field="filter", reason="\n".join(said))
+    messages = dict.fromkeys(map(str, faults))
+    return InvalidValue(field="filter", reason="\n".join(messages))
 
 
 def variables(principal: Principal, now_us: int) -> Mapping[Variable, object]:

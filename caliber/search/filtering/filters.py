@@ -52,10 +52,10 @@ class Found(NamedTuple):
     found_by: tuple[str, ...]
 
 
-def check_kinds(kinds: Sequence[str] | None, known: Mapping[str, str]) -> tuple[str, ...]:
+def check_kinds(kinds: Sequence[str] | None, kinds_by_name: Mapping[str, str]) -> tuple[str, ...]:
     """Return the kinds to search, by their public names. Raises: InvalidValue, DTypeError."""
     if kinds is None:
-        return tuple(dict.fromkeys(known.values()))
+        return tuple(dict.fromkeys(kinds_by_name.values()))
     if isinstance(kinds, str):
         kinds = (kinds,)
     try:
@@ -64,9 +64,9 @@ def check_kinds(kinds: Sequence[str] | None, known: Mapping[str, str]) -> tuple[
         raise DTypeError(field="kinds", expected="names of kinds", got=type(kinds).__name__) from None
     named: tuple[Any, ...] = tuple(kinds)
     for kind in named:
-        if not isinstance(kind, str) or kind not in known:
-            raise InvalidValue(field="kinds", reason=f"unknown kind; there are {', '.join(known)}")
-    return tuple(dict.fromkeys(known[kind] for kind in named))
+        if not isinstance(kind, str) or kind not in kinds_by_name:
+            raise InvalidValue(field="kinds", reason=f"unknown kind; there are {', '.join(kinds_by_name)}")
+    return tuple(dict.fromkeys(kinds_by_name[kind] for kind in named))
 
 
 def kinds_of(catalog: Catalog) -> dict[str, str]:
@@ -115,13 +115,13 @@ def conditions_of(relations: Sequence[Relation], values: Mapping[str, Any]) -> d
     Raises: InvalidValue for a column that no relation has, or a value that it cannot have.
     """
     parts: dict[str, list[Predicate]] = {relation.name: [] for relation in relations}
-    for name, wanted in values.items():
-        known = False
+    for name, operand in values.items():
+        is_field = False
         for relation in relations:
             if name in filterable(relation):
-                known = True
-                parts[relation.name].append(_condition(relation.column(name), wanted))
-        if not known:
+                is_field = True
+                parts[relation.name].append(_condition(relation.column(name), operand))
+        if not is_field:
             names = ", ".join(sorted(set().union(*map(filterable, relations))))
             raise InvalidValue(field=f"filter.{name}", reason=f"cannot be filtered by; there are {names}")
     out = {}
@@ -132,8 +132,8 @@ def conditions_of(relations: Sequence[Relation], values: Mapping[str, Any]) -> d
     return out
 
 
-def _condition(column: Column, wanted: Any) -> Predicate:
-    several = wanted if isinstance(wanted, list | tuple | set | frozenset) else (wanted,)
+def _condition(column: Column, operand: Any) -> Predicate:
+    several = operand if isinstance(operand, list | tuple | set | frozenset) else (operand,)
     values = dict.fromkeys([_value(column, value) for value in several])
     values.pop(_NOBODYS, None)
     return one_of(column.name, tuple(values))

@@ -89,14 +89,14 @@ class VisibleRows:
         texts: Texts,
         key: object,
     ) -> Bools:
-        known = self.filtered.get(key)
-        if known is None:
-            known = mask(predicate, owners, variables, texts, self.visible)
-            known.flags.writeable = False
+        cached = self.filtered.get(key)
+        if cached is None:
+            cached = mask(predicate, owners, variables, texts, self.visible)
+            cached.flags.writeable = False
             if len(self.filtered) >= _FILTERS:
                 self.filtered.clear()
-            self.filtered[key] = known
-        return known
+            self.filtered[key] = cached
+        return cached
 
     def lengths(self, words: KeywordSnapshot) -> int:
         """Return the number of terms in visible texts: whole numbers, so the sum is exact in any order."""
@@ -151,20 +151,20 @@ class VisibleCache:
             return VisibleRows(alive(owners, at, at, seen))
         verdicts = None if seen is None else seen.verdicts
         with self._lock:
-            known = self.known.setdefault(owners.generation, [])
+            entries = self.known.setdefault(owners.generation, [])
             older = None
-            for place, sight in enumerate(known):
+            for place, sight in enumerate(entries):
                 if not (sight.since_us <= at < sight.until_us and _agree(sight.verdicts, verdicts)):
                     continue
                 if sight.live is owners.live_mask:
                     if place:
-                        known.insert(0, known.pop(place))
+                        entries.insert(0, entries.pop(place))
                     return sight
                 if len(sight.visible) <= owners.length and sight.dead <= owners.dead:
                     older = place if older is None else older
-            found = _fresh(owners, seen, at) if older is None else _grown(known.pop(older), owners, seen, at)
-            known.insert(0, found)
-            del known[_KEPT:]
+            found = _fresh(owners, seen, at) if older is None else _grown(entries.pop(older), owners, seen, at)
+            entries.insert(0, found)
+            del entries[_KEPT:]
             return found
 
 

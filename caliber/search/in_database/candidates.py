@@ -83,9 +83,9 @@ class VisibleSet:
         where = None if asked.where is None or among is not None else asked.where.predicates[kind]
         reach = asked.reach.get(kind, (None,))
         found = [parameters(self.relations[kind], all_of(where, each), among) for each in reach]
-        known = [filters for filters in found if filters is not None]
-        assert len(known) == len(found)  # reach consists of values of columns only
-        return known
+        encodable = [filters for filters in found if filters is not None]
+        assert len(encodable) == len(found)  # reach consists of values of columns only
+        return encodable
 
     def ask(self, statement: str, *parameters: Any) -> list[Row]:
         """Run one statement of full text, if there is still time."""
@@ -159,9 +159,9 @@ class VisibleSet:
                 while seen < _TOKENS_MAX:
                     rows = self.ask(f"search.tokens_{kind}", start, after, start + _LAST, _TOKENS_MAX)
                     page = [row[0] for row in rows]
-                    known = [token for token in page if token in found or any(self.counts(token).values())]
-                    found.update(known)
-                    seen += len(known)
+                    visible_tokens = [token for token in page if token in found or any(self.counts(token).values())]
+                    found.update(visible_tokens)
+                    seen += len(visible_tokens)
                     if len(page) < _TOKENS_MAX:
                         break
                     after = page[-1]
@@ -242,15 +242,15 @@ def by_vector(
     Units: least is a similarity; None for ``search.min_similarity``
     """
     least = settings.min_similarity if least is None else least
-    wanted = max(settings.vector_candidates, settings.candidate_factor * limit) + besides
+    limit_of_vectors = max(settings.vector_candidates, settings.candidate_factor * limit) + besides
     best: list[tuple[float, bytes, str, int]] = []
     for kind in visibility.kinds:
         for filters in visibility.filters(kind):
-            found = visibility.nearest(kind, filters, space, query, wanted)
+            found = visibility.nearest(kind, filters, space, query, limit_of_vectors)
             pages = _pages(visibility, kind, filters, space) if found is None else (found,)
             for rows in pages:
                 if rows:
-                    best = _nearest(best, kind, rows, space, query, least, wanted)
+                    best = _nearest(best, kind, rows, space, query, least, limit_of_vectors)
     for _, _, kind, ordinal in best:
         out.add(kind, (ordinal,))
 
@@ -275,9 +275,9 @@ def _nearest(
     space: EmbeddingSpace,
     query: NDArray[np.float32],
     least: float,
-    wanted: int,
+    count: int,
 ) -> list[tuple[float, bytes, str, int]]:
-    """Return the ``wanted`` nearest records of those known and of one page; a record counts by its nearest vector."""
+    """Return the ``count`` nearest of the known records and one page; a record counts by its nearest vector."""
     matrix = VectorMatrix(space.dimensions, space.metric.value)
     page = np.frombuffer(b"".join(row[3] for row in rows), "<f4").reshape(len(rows), space.dimensions)
     numbers = matrix.append(np.ascontiguousarray(page, np.float32))
@@ -287,10 +287,10 @@ def _nearest(
     for at in near:
         _, ordinal, key, _ = rows[at]
         score = float(scores[at])
-        known = found.get((kind, ordinal))
-        if known is None or known[0] < score:
+        existing = found.get((kind, ordinal))
+        if existing is None or existing[0] < score:
             found[kind, ordinal] = (score, key, kind, ordinal)
-    return sorted(found.values(), key=lambda item: (-item[0], item[1]))[:wanted]
+    return sorted(found.values(), key=lambda item: (-item[0], item[1]))[:count]
 
 
 def beside(visibility: VisibleSet, settings: SearchConfig, out: Candidates) -> None:
@@ -346,16 +346,16 @@ def linked_rows(
     ends = [(edge.index(f"{end}_type") + 1, edge.index(f"{end}_id") + 1) for end in ("source", "target")]
     edges: dict[int, Row] = {}
     records: dict[str, list[Row]] = {}
-    known: set[bytes] = set()
+    seen: set[bytes] = set()
     frontier = {seed.bytes for seed in seeds}
     for _ in range(depth):
         rows = visibility.ask("search.edges_of", _hex(frontier))
         edges.update((row[0], row) for row in rows[:most])
-        known |= frontier
+        seen |= frontier
         reached: dict[str, set[bytes]] = {}
         for row in rows[:most]:
             for kind, key in ((row[type_at], row[id_at]) for type_at, id_at in ends):
-                if key not in known:
+                if key not in seen:
                     reached.setdefault(kind, set()).add(key)
         frontier = set()
         for kind, keys in reached.items():
@@ -363,7 +363,7 @@ def linked_rows(
                 found = visibility.ask(f"search.by_key_{kind}", _hex(keys), *visibility.of(kind))
                 records.setdefault(kind, []).extend(found)
                 frontier |= {row[1] for row in found}
-        if not frontier or len(known) > most:
+        if not frontier or len(seen) > most:
             break
     return list(edges.values()), records
 

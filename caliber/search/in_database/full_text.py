@@ -54,8 +54,8 @@ class WordIndexer:
 
     def digest(self, relation: Relation, row: Row) -> bytes | None:
         """Return the digest of a row's text; None for a scope without a summary."""
-        said = said_by(relation, row)
-        return None if said is None else hashlib.blake2b(said, digest_size=8).digest()
+        text = said_by(relation, row)
+        return None if text is None else hashlib.blake2b(text, digest_size=8).digest()
 
     def entries(self, relation: Relation, rows: Sequence[Row]) -> list[TextEntry | None]:
         """Return the entry of each row; None for a scope without a summary."""
@@ -86,7 +86,7 @@ class WordIndexer:
         for word in range(len(self._tokens), len(vocabulary)):
             term_span = slice(int(term_starts[word]), int(term_starts[word + 1]))
             part_span = slice(int(part_starts[word]), int(part_starts[word + 1]))
-            mine = [vocabulary.term_texts(at, at + 1)[0] for at in term_ids[term_span].tolist()]
+            terms_of_word = [vocabulary.term_texts(at, at + 1)[0] for at in term_ids[term_span].tolist()]
             spelling = [vocabulary.part_texts(at, at + 1)[0] for at in part_ids[part_span].tolist()]
-            others = tuple(f"{PART_MARK}{part}" for part in dict.fromkeys(spelling) if part not in mine)
-            self._tokens.append((" ".join(mine), len(mine), others))
+            others = tuple(f"{PART_MARK}{part}" for part in dict.fromkeys(spelling) if part not in terms_of_word)
+            self._tokens.append((" ".join(terms_of_word), len(terms_of_word), others))

@@ -86,8 +86,8 @@ class StoredRecords:
         rows["trajectory"] = lineage = self._lineage(session, trajectory_id.bytes)
         rows["scope"] = self._list(session, "scope", "list_by_trajectory", trajectory_id.bytes)
         newest = open_scope(self._store.plans["scope"].codec, rows["scope"])
-        wanted = scopes if scopes is not None else [] if newest is None else [newest]
-        rows["turn"] = [row for key in wanted for row in self._list(session, "turn", "list_by_scope", key)]
+        scope_ids = scopes if scopes is not None else [] if newest is None else [newest]
+        rows["turn"] = [row for key in scope_ids for row in self._list(session, "turn", "list_by_scope", key)]
         rows["turn_summary"] = self._list(session, "turn_summary", "list_by_trajectory", trajectory_id.bytes)
         for relation in self._store.catalog.mirrored:
             if relation.window is not None and relation.window.enters is Enters.TASK:

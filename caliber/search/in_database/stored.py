@@ -60,11 +60,11 @@ def check_state(state: FullTextState | None, settings: SearchConfig, store: str,
 
     Raises: SchemaMismatch, which names the command to run
     """
-    wanted = indexer_name(settings.keyword.language)
+    expected = indexer_name(settings.keyword.language)
     if state is None:
         reason = 'search.mode is "backend", and it has no full text'
-    elif state.analyzer != wanted:
-        reason = f"its full text was made by the rules {state.analyzer}, and {wanted} are configured"
+    elif state.analyzer != expected:
+        reason = f"its full text was made by the rules {state.analyzer}, and {expected} are configured"
     elif not state.complete:
         reason = "its full text is not complete"
     elif not holds(state.memories, texts):
@@ -282,10 +282,10 @@ class StoredSearch:
 
 def terms_of(query: Query, stats: StoredStats, visibility: VisibleSet, searcher: Searcher) -> dict[str, float]:
     """Return the terms to look up for a query, with their rarity, and for prefixes also spellings."""
-    wanted = dict.fromkeys(query.terms)
+    unique = dict.fromkeys(query.terms)
     for beginning in query.prefixes:
         for token in visibility.beginning(beginning):
-            wanted[token] = None
+            unique[token] = None
             if token.startswith(PART_MARK):
-                wanted.update(dict.fromkeys(searcher.terms_of(token.removeprefix(PART_MARK))))
-    return {term: stats.rarity(term) for term in wanted if stats.count(term)}
+                unique.update(dict.fromkeys(searcher.terms_of(token.removeprefix(PART_MARK))))
+    return {term: stats.rarity(term) for term in unique if stats.count(term)}

@@ -18,11 +18,11 @@ def diversified(scores: NDArray[np.float64], likeness: NDArray[np.float64], shar
     Shapes: scores ``[n]``, best first; likeness ``[n, n]``
     """
     taken: list[int] = []
-    left = list(range(len(scores)))
+    remaining = list(range(len(scores)))
     most_like = np.zeros(len(scores))
-    while left and len(taken) < limit:
-        value = (1 - share) * scores[left] - share * most_like[left]
-        chosen = left.pop(int(np.argmax(value)))
+    while remaining and len(taken) < limit:
+        value = (1 - share) * scores[remaining] - share * most_like[remaining]
+        chosen = remaining.pop(int(np.argmax(value)))
         taken.append(chosen)
         most_like = np.maximum(most_like, likeness[chosen])
     return taken
@@ -36,9 +36,9 @@ def likeness(searched: Sequence[Searched], request: Request, best: Sequence[tupl
         item = searched[place]
         index = None if request.space_id is None else request.snapshot.vectors.get((item.kind, request.space_id))
         if index is not None and request.vector is not None:
-            own = index.vectors(item.owners, row)
-            vectors.append(own)
-            owner.extend([at] * len(own))
+            own_vectors = index.vectors(item.owners, row)
+            vectors.append(own_vectors)
+            owner.extend([at] * len(own_vectors))
     alike = np.zeros((len(best), len(best)), np.float64)
     if owner:
         rows = np.concatenate(vectors)

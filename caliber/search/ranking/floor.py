@@ -205,5 +205,5 @@ def _without(item: Searched, joined: Joined, kept: Bools, most: int) -> Joined:
     """Return joined scores with 0 for the candidates that are not kept, and the best of the others."""
     scores = np.where(kept, joined.score, 0.0)
     places, best = best_scores(scores, most, tie=item.owners.ties(), rows=item.rows)
-    given = contributions(joined.parts, item.rows, item.owners.length, places)
-    return replace(joined, score=scores, best=Best(scores, places, best, given))
+    shares = contributions(joined.parts, item.rows, item.owners.length, places)
+    return replace(joined, score=scores, best=Best(scores, places, best, shares))

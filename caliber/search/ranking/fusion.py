@@ -83,9 +83,9 @@ class Hit(NamedTuple):
 
 def effective_weights(weights: SearchWeights, missing: Sequence[str]) -> dict[str, float]:
     """Return each leg's weight; that of missing legs goes to the others in proportion (M-041)."""
-    given = {leg: 0.0 if leg in missing else float(getattr(weights, leg)) for leg in LEGS}
-    total = sum(given.values())
-    return given if total == 0 else {leg: weight / total for leg, weight in given.items()}
+    configured = {leg: 0.0 if leg in missing else float(getattr(weights, leg)) for leg in LEGS}
+    total = sum(configured.values())
+    return configured if total == 0 else {leg: weight / total for leg, weight in configured.items()}
 
 
 def keyword_parts(searched: Sequence[Searched], settings: SearchConfig) -> list[tuple[Part | None, Part | None]]:
@@ -96,8 +96,8 @@ def keyword_parts(searched: Sequence[Searched], settings: SearchConfig) -> list[
     if settings.normalisation == "saturation":
         out: list[tuple[Part | None, Part | None]] = []
         for item in searched:
-            own = _rise(item.own_scores)
-            out.append((values(own), values(_rise(item.keyword) - own)))
+            rise = _rise(item.own_scores)
+            out.append((values(rise), values(_rise(item.keyword) - rise)))
         return out
     peak = max(_peak(item) for item in searched)
     if peak <= 0:
@@ -217,8 +217,8 @@ def times_us(owners: RelationSnapshot, rows: Ints | slice = _EVERY) -> Ints:
     """Return when each record happened, or was written if unknown. Shapes: ``int64[n]`` of those rows."""
     times: Ints
     *others, times = [owners.column(name)[rows] for name in owners.relation.dates.happened]
-    for said in reversed(others):
-        times = np.where(said == np.iinfo(np.int64).min, times, said)
+    for column in reversed(others):
+        times = np.where(column == np.iinfo(np.int64).min, times, column)
     return times
 
 
@@ -302,13 +302,17 @@ def best_rows(searched: Sequence[Searched], scored: Sequence[Joined], limit: int
     rows = [item.rows.take(joined.best.places) for item, joined in zip(searched, scored, strict=True)]
     if sum(map(len, rows)) <= limit:
         return rows
-    ties = np.concatenate([item.owners.ties().take(mine, axis=0) for item, mine in zip(searched, rows, strict=True)])
+    ties = np.concatenate(
+        [item.owners.ties().take(rows_of_kind, axis=0) for item, rows_of_kind in zip(searched, rows, strict=True)]
+    )
     scores = np.concatenate([joined.best.best for joined in scored])
     order = np.lexsort((ties[:, 1], ties[:, 0], -scores))[:limit]
     kept = np.zeros(len(scores), np.bool_)
     kept[order] = True
     starts = np.cumsum([0, *map(len, rows)]).tolist()
-    return [mine[kept[start : start + len(mine)]] for mine, start in zip(rows, starts, strict=False)]
+    return [
+        rows_of_kind[kept[start : start + len(rows_of_kind)]] for rows_of_kind, start in zip(rows, starts, strict=False)
+    ]
 
 
 def best_hits(searched: Sequence[Searched], scored: Sequence[Floats], limit: int) -> list[Hit]:

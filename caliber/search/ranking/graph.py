@@ -89,8 +89,8 @@ class GraphLeg:
         rows_of = self._places.of(linked, [snapshot[kind] for kind in kinds])
         visible = np.zeros(linked.graph.nodes, np.bool_)
         for kind, rows in zip(kinds, rows_of, strict=True):
-            known = rows >= 0
-            visible[known] = visibilities[kind].visible[rows[known]]
+            is_row = rows >= 0
+            visible[is_row] = visibilities[kind].visible[rows[is_row]]
         sources = np.repeat(visible, np.diff(linked.graph.indptr))
         any_link = bool((sources & visible[linked.graph.indices]).any())
         links = LinkGraph(linked, dict(zip(kinds, rows_of, strict=True)), visible, any_link)
@@ -128,14 +128,14 @@ class GraphLeg:
     def _converse(self, searched: Sequence[Searched], seeds: Sequence[Hit], brought: Sequence[_Brought]) -> None:
         """Give the records beside seeds their share."""
         for place, item in enumerate(searched):
-            mine = [seed for seed in seeds if seed.kind == place]
+            seeds_of_kind = [seed for seed in seeds if seed.kind == place]
             following = item.owners.layout.relation.neighbours
-            if following is None or not mine:
+            if following is None or not seeds_of_kind:
                 continue
             beside = neighbours(item.owners, following.by)
             for step in (beside.before, beside.after):
-                rows = np.array([seed.row for seed in mine], np.int64)
-                scores = np.array([seed.score for seed in mine], np.float64)
+                rows = np.array([seed.row for seed in seeds_of_kind], np.int64)
+                scores = np.array([seed.score for seed in seeds_of_kind], np.float64)
                 for _ in range(self._settings.depth):
                     rows, scores = step(rows), scores * self._settings.decay
                     there = rows >= 0
@@ -174,8 +174,8 @@ class GraphLeg:
         for place, item in enumerate(searched):
             if item.kind in links.rows:
                 rows = links.rows[item.kind][gained]
-                known = rows >= 0
-                brought[place].append((rows[known], walked.score[gained][known].astype(np.float64)))
+                is_row = rows >= 0
+                brought[place].append((rows[is_row], walked.score[gained][is_row].astype(np.float64)))
         return walked
 
 

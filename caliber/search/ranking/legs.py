@@ -200,10 +200,10 @@ def _groups(searched: Sequence[Searched], query: Query, similar: SimilarTerms | 
 def _in_sight(searched: Sequence[Searched], term: int, parts: tuple[int, ...]) -> bool:
     """Return whether a visible text holds a term in one of these spellings: a hidden one must not open a stem."""
     for item in searched:
-        known = item.visibility.spellings.get((term, parts))
-        if known is None:
-            known = item.visibility.knows_spelling((term, parts), _spelt_so(item, term, parts))
-        if known:
+        cached = item.visibility.spellings.get((term, parts))
+        if cached is None:
+            cached = item.visibility.knows_spelling((term, parts), _spelt_so(item, term, parts))
+        if cached:
             return True
     return False
 
@@ -235,10 +235,10 @@ def _weighed(
     rarities: dict[int, tuple[float, float]] = {}  # two logarithms for each distinct count
 
     def rarity(count: int) -> tuple[float, float]:
-        known = rarities.get(count)
-        if known is None:
-            known = rarities[count] = (_idf(count, total), _idf(count, total + unseen))
-        return known
+        cached = rarities.get(count)
+        if cached is None:
+            cached = rarities[count] = (_idf(count, total), _idf(count, total + unseen))
+        return cached
 
     words, evidence, weight = [], [], 0.0
     for group in groups:

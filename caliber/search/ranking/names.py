@@ -40,14 +40,16 @@ class Names:
 
         A name that only hidden records have is not recognised: results would reveal it.
         """
-        known = [(item, self._of(item.owners)) for item in searched if _name_of(item.owners) is not None]
+        candidates = [(item, self._of(item.owners)) for item in searched if _name_of(item.owners) is not None]
         # Most words begin no name: one look each.
-        if not any(part in names.firsts for _, names in known for part in parts):
+        if not any(part in names.firsts for _, names in candidates for part in parts):
             return []
 
         def in_sight(name: tuple[str, ...]) -> bool:
             # Checked before the longest is chosen: a longer hidden name must not replace a shorter visible one.
-            return any(name in names.codes and self.marked(item, name, item.visible).any() for item, names in known)
+            return any(
+                name in names.codes and self.marked(item, name, item.visible).any() for item, names in candidates
+            )
 
         return names_in(parts, in_sight, _LONGEST)
 
@@ -64,19 +66,19 @@ class Names:
 
     def _of(self, owners: RelationSnapshot) -> _Known:
         with self._lock:
-            known = self._known.get(owners.generation)
-            if known is None:
-                known = self._known[owners.generation] = _Known()
+            cached = self._known.get(owners.generation)
+            if cached is None:
+                cached = self._known[owners.generation] = _Known()
             values = owners.interned(_name_of(owners) or "")
-            if known.read < len(values):
-                fresh = [value if isinstance(value, str) else "" for value in values[known.read :]]
-                for code, name in enumerate(self._spelt(fresh), known.read):
+            if cached.read < len(values):
+                fresh = [value if isinstance(value, str) else "" for value in values[cached.read :]]
+                for code, name in enumerate(self._spelt(fresh), cached.read):
                     spelling = name[:_LONGEST]
                     if spelling:
-                        known.codes.setdefault(spelling, []).append(code)
-                        known.firsts.add(spelling[0])
-                known.read += len(fresh)
-            return known
+                        cached.codes.setdefault(spelling, []).append(code)
+                        cached.firsts.add(spelling[0])
+                cached.read += len(fresh)
+            return cached
 
 
 def _name_of(owners: RelationSnapshot) -> str | None:

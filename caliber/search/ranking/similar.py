@@ -71,9 +71,9 @@ class SimilarTerms:
     def _catch_up(self) -> int:
         """Give a vector to each term that came since; return how many terms there are."""
         terms = self._vocabulary.terms
-        known, count = self._matrix.size, len(terms)
-        if known < count:
-            fresh = self._vocabulary.term_texts(known, count)
+        size, count = self._matrix.size, len(terms)
+        if size < count:
+            fresh = self._vocabulary.term_texts(size, count)
             # Terms that are no words (numbers, paths) have no vector: a row of zeros, similar to nothing.
             spoken = [at for at, text in enumerate(fresh) if text.isalpha() and text not in self._stop_terms]
             rows = np.zeros((len(fresh), DIMENSIONS), np.float32)
@@ -88,16 +88,16 @@ class SimilarTerms:
         spoken = term.isalpha() and term not in self._stop_terms
         query = self._vectors.vectors([term] if spoken else [])
         if query.any():
-            own = self._vocabulary.terms.get(term, count)
+            own_term = self._vocabulary.terms.get(term, count)
             if start and count - start <= _ONE_BY_ONE:
                 terms = np.arange(start, count)
                 cosines = self._matrix.snapshot().scores(query[0], terms)
-                alike = (cosines >= np.float32(self._least)) & (terms != own)
+                alike = (cosines >= np.float32(self._least)) & (terms != own_term)
                 terms, cosines = terms[alike], cosines[alike]
             else:
                 mask = np.ones(count, np.bool_)
                 mask[:start] = False
-                mask[own : own + 1] = False
+                mask[own_term : own_term + 1] = False
                 terms, cosines = self._matrix.snapshot().topk(
                     query[0], count - start, min_similarity=self._least, mask=mask
                 )

@@ -200,19 +200,19 @@ def _conformed(array: Any, field: CopyField, first_row: int) -> Any:
     pa = load_pyarrow()
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
-    wanted = _type_of(field.kind)
-    if array.type == wanted or _is_read(array.type, field.kind):
+    expected = _type_of(field.kind)
+    if array.type == expected or _is_read(array.type, field.kind):
         return array
     if not _is_convertible(array.type, field.kind):
         if pa.types.is_null(array.type):
-            return pa.nulls(len(array), wanted)
+            return pa.nulls(len(array), expected)
         hint = " (give it a time zone)" if pa.types.is_timestamp(array.type) else ""
-        raise DTypeError(field=field.name, expected=str(wanted), got=f"{array.type}{hint}")
+        raise DTypeError(field=field.name, expected=str(expected), got=f"{array.type}{hint}")
     try:
-        return array.cast(wanted)
+        return array.cast(expected)
     except pa.ArrowException:
-        row = _first_bad(array, lambda part: part.cast(wanted))
-        raise InvalidRow(row=first_row + row, field=field.name, reason=f"no value of type {wanted}") from None
+        row = _first_bad(array, lambda part: part.cast(expected))
+        raise InvalidRow(row=first_row + row, field=field.name, reason=f"no value of type {expected}") from None
 
 
 def _is_read(type_: Any, kind: CopyKind) -> bool:

@@ -65,8 +65,8 @@ def _check_column(
     elif declared.enum is not None:
         # An open one of ours names kinds of records; that of a declared memory was open before it was an enum.
         names = kinds if declared.open and not declared.declared else [member.value for member in declared.enum]
-        known = is_one_of(column, rows, [each.encode() for each in names])
-        _refuse(~known, there, first_row, name, f"must be one of {', '.join(sorted(names))}")
+        is_valid = is_one_of(column, rows, [each.encode() for each in names])
+        _refuse(~is_valid, there, first_row, name, f"must be one of {', '.join(sorted(names))}")
     elif kind is CopyKind.BYTES and declared.length is not None:
         bad = np.diff(edges(column, rows)) != declared.length
         _refuse(bad, there, first_row, name, f"must have {declared.length} bytes")
@@ -134,23 +134,23 @@ def _check_across(relation: Relation, columns: Columns, rows: int, first_row: in
             bad = numbers(column)[:rows] < numbers(earlier)[:rows]
             _refuse(bad, both, first_row, rule.column, rule.reason)
         else:
-            wanted = is_one_of(columns[rule.kind], rows, [rule.value.encode()])
-            given = np.ones(rows, np.bool_) if there is None else there
-            _refuse(wanted != given, None, first_row, rule.column, rule.reason)
+            applies = is_one_of(columns[rule.kind], rows, [rule.value.encode()])
+            has_value = np.ones(rows, np.bool_) if there is None else there
+            _refuse(applies != has_value, None, first_row, rule.column, rule.reason)
 
 
 def check_owners(columns: Columns, rows: int, first_row: int, owners: Sequence[str]) -> None:
     """Raise InvalidRow for a vector of a kind that is not embedded."""
-    known = is_one_of(columns["owner_type"], rows, [name.encode() for name in owners])
-    _refuse(~known, None, first_row, "owner_type", "has no vectors")
+    is_valid = is_one_of(columns["owner_type"], rows, [name.encode() for name in owners])
+    _refuse(~is_valid, None, first_row, "owner_type", "has no vectors")
 
 
 def check_dimensions(columns: Columns, rows: int, first_row: int, spaces: Mapping[bytes, int]) -> None:
     """Raise InvalidRow for a vector whose space does not exist, or has another number of dimensions."""
-    wanted = np.array([spaces.get(space, 0) for space in uuids_of(columns["space_id"], rows)], np.int64)
-    _refuse(wanted == 0, None, first_row, "space_id", "refers to no embedding_space: load or make that first")
+    expected = np.array([spaces.get(space, 0) for space in uuids_of(columns["space_id"], rows)], np.int64)
+    _refuse(expected == 0, None, first_row, "space_id", "refers to no embedding_space: load or make that first")
     lengths = np.diff(edges(columns["vector"], rows))
-    _refuse(lengths != wanted, None, first_row, "vector", "has other dimensions than its space")
+    _refuse(lengths != expected, None, first_row, "vector", "has other dimensions than its space")
 
 
 def _both(left: npt.NDArray[np.bool_] | None, right: npt.NDArray[np.bool_] | None) -> npt.NDArray[np.bool_] | None:

@@ -127,12 +127,12 @@ def folded_ids(column: CopyColumn, rows: int) -> npt.NDArray[np.uint64]:
 def rewritten(column: CopyColumn, declared: Column, rows: int, change: Callable[[bytes], bytes]) -> CopyColumn:
     """Return a column of texts, or of lists of texts, with ``change`` made to each text."""
     if column.items is None:
-        known: dict[bytes | None, bytes | None] = {None: None}
+        cache: dict[bytes | None, bytes | None] = {None: None}
         out = []
         for text in texts_of(column, rows):
-            if text not in known and text is not None:
-                known[text] = change(text)
-            out.append(known[text])
+            if text not in cache and text is not None:
+                cache[text] = change(text)
+            out.append(cache[text])
         return column_of_texts(declared, out)
     raw = column.values.tobytes()
     items = [change(raw[start:end]) for start, end in pairwise(column.items[: column.item_count + 1].tolist())]
@@ -224,19 +224,19 @@ def canonical_json(column: CopyColumn, declared: Column, rows: int, first_row: i
     """
     assert declared.json_decode is not None
     assert declared.json_encode is not None
-    known: dict[bytes | None, bytes | None] = {None: None}
+    cache: dict[bytes | None, bytes | None] = {None: None}
     out: list[bytes | None] = []
     changed = False
     for row, text in enumerate(texts_of(column, rows)):
-        if text not in known:
+        if text not in cache:
             assert text is not None
             try:
                 value = declared.json_decode(json.loads(text))
-                known[text] = dump_json(declared.json_encode(value)).encode()
+                cache[text] = dump_json(declared.json_encode(value)).encode()
             except (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError):
                 reason = "is not JSON of the form that this column has"
                 raise InvalidRow(row=first_row + row, field=declared.name, reason=reason) from None
-        written = known[text]
+        written = cache[text]
         changed |= written != text
         out.append(written)
     return column_of_texts(declared, out) if changed else column

@@ -55,12 +55,12 @@ def _batches_of(
     kinds: Sequence[str],
 ) -> Iterator[Batch]:
     first_row = 0
-    for given in source.batches:
-        rows: int = given.num_rows
+    for source_batch in source.batches:
+        rows: int = source_batch.num_rows
         columns: Columns = {}
         for name in source.names:
             declared = relation.column(name)
-            column = arrow.column_from(given, declared, first_row=first_row)
+            column = arrow.column_from(source_batch, declared, first_row=first_row)
             if declared.json_decode is not None:
                 column = canonical_json(column, declared, rows, first_row)
             columns[name] = column

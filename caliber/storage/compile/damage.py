@@ -124,11 +124,11 @@ def _is_read(column: Column, value: Any) -> bool:
 
 def faults(relation: Relation, row: Row, names: Sequence[str]) -> list[str]:
     """Return the columns of a row whose values are none."""
-    known = {column.name: column for column in relation.columns}
+    by_name = {column.name: column for column in relation.columns}
     return [
         name
         for name, value in zip(names, row, strict=False)
-        if (not is_sound(known[name], value) if name in known else not isinstance(value, int))
+        if (not is_sound(by_name[name], value) if name in by_name else not isinstance(value, int))
     ]
 
 

@@ -69,12 +69,12 @@ class Listing:
         """Yield the rows, read in pages; ``check`` is called before each."""
         key_at = self._codec.key_places[0]
         order_at = None if self._order_by is None else self._codec.index(self._order_by.name)
-        known = [bound_value(variables[item] if isinstance(item, Variable) else item) for _, item in self._values]
+        bound = [bound_value(variables[item] if isinstance(item, Variable) else item) for _, item in self._values]
         while True:
             if check is not None:
                 check()
             plan, more = self._page(behind)
-            page = session.run(plan, (*known, *more, page_rows))
+            page = session.run(plan, (*bound, *more, page_rows))
             for row in page:
                 if self._exact or self._predicate is None or meets(self._predicate, self._relation, row, variables):
                     yield row
@@ -122,10 +122,10 @@ class Listing:
         """Return the number of rows; None where the statement alone cannot decide."""
         if not self._exact:
             return None
-        known = [bound_value(variables[item] if isinstance(item, Variable) else item) for _, item in self._values]
+        bound = [bound_value(variables[item] if isinstance(item, Variable) else item) for _, item in self._values]
         where = f" WHERE {self._condition}" if self._condition else ""
         sql = f"SELECT count(*) FROM {self._dialect.table(self._relation.name)}{where}"
         binds = tuple(column for column, _ in self._values)
         plan = Plan(f"{self._relation.name}.count_{digest_of(sql)}", sql, binds, ("count",), is_kept=False)
-        count: int = session.run(plan, known)[0][0]
+        count: int = session.run(plan, bound)[0][0]
         return count

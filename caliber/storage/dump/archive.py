@@ -249,9 +249,9 @@ def _write_member(
 # --- reading --------------------------------------------------------------------------------------
 
 
-def _check_types(*said: Manifest | Member) -> None:
+def _check_types(*entries: Manifest | Member) -> None:
     """Raise ValueError unless all values have their declared types: the file may come from an attacker."""
-    for each in said:
+    for each in entries:
         for declared in fields(each):
             value = getattr(each, declared.name)
             if declared.type == "int" and not (type(value) is int and 0 <= value <= _INTEGER_MAX):
@@ -282,8 +282,8 @@ class _Slice(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")
-        wanted = max(0, min(len(view), self._size - self._at))
-        got = os.pread(self._handle, wanted, self._start + self._at)
+        length = max(0, min(len(view), self._size - self._at))
+        got = os.pread(self._handle, length, self._start + self._at)
         view[: len(got)] = got
         self._at += len(got)
         return len(got)
@@ -356,9 +356,9 @@ class Archive:
             for batch in self.batches(MEMORY_TYPE):
                 rows += [StoredMemory(**row) for row in batch.to_pylist()]
         catalog = BUILT_IN.with_memories(rows)
-        known = {relation.name for relation in (*dump_relations(catalog), *DROPPED)}
+        names = {relation.name for relation in (*dump_relations(catalog), *DROPPED)}
         for each in self.manifest.relations:
-            if each.relation not in known:
+            if each.relation not in names:
                 raise InvalidValue(field=str(self.path), reason=f"holds {each.relation}, which this version lacks")
         return catalog
 

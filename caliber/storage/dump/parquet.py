@@ -127,11 +127,11 @@ def parquet_batches(source: Any, relation: Relation, batch_rows: int) -> Iterato
     except (pa.ArrowInvalid, OSError) as error:
         raise InvalidValue(field=relation.name, reason="not a Parquet file") from error
     with file:
-        wanted, given = schema_of(relation), set(file.schema_arrow.names)
-        unknown = sorted(given - set(wanted.names))
-        absent = {column.name: column for column in relation.columns if column.name not in given}
+        schema, names = schema_of(relation), set(file.schema_arrow.names)
+        unknown = sorted(names - set(schema.names))
+        absent = {column.name: column for column in relation.columns if column.name not in names}
         lacking = [column.name for column in absent.values() if not column.nullable and column.default is None]
-        if len(given) < len(file.schema_arrow.names):
+        if len(names) < len(file.schema_arrow.names):
             raise InvalidValue(field=relation.name, reason="has two columns of one name")
         if unknown or lacking:
             reason = f"has columns this version does not know: {', '.join(unknown)}" if unknown else "lacks "
@@ -142,6 +142,6 @@ def parquet_batches(source: Any, relation: Relation, batch_rows: int) -> Iterato
                     default_array(absent[field.name], batch.num_rows)
                     if field.name in absent
                     else batch.column(field.name)
-                    for field in wanted
+                    for field in schema
                 ]
-                yield pa.record_batch(arrays, names=wanted.names)
+                yield pa.record_batch(arrays, names=schema.names)

@@ -128,20 +128,20 @@ def _counters(table: Callable[[str], str], catalog: Catalog) -> Iterator[Questio
     every = [(relation, counted) for relation in catalog.relations for counted in relation.counted]
     for relation, counted in every:
         owner = catalog.by_name[counted.owner]
-        mine = f"FROM {table(relation.name)} AS o WHERE o.{quote(counted.key)} = t.{quote(counted.key)}"
+        matching = f"FROM {table(relation.name)} AS o WHERE o.{quote(counted.key)} = t.{quote(counted.key)}"
         yield Question(
             FindingKind.COUNTER,
             owner,
             f"{counted.counter} is not beyond the {counted.column} of its {relation.plural}",
             advice,
-            f"EXISTS (SELECT 1 {mine} AND o.{quote(counted.column)} >= t.{quote(counted.counter)})",
+            f"EXISTS (SELECT 1 {matching} AND o.{quote(counted.column)} >= t.{quote(counted.counter)})",
         )
         yield Question(
             FindingKind.COUNTER,
             owner,
             f"{counted.total} is less than the {relation.plural} there are",
             advice,
-            f"t.{quote(counted.total)} < (SELECT count(*) {mine})",
+            f"t.{quote(counted.total)} < (SELECT count(*) {matching})",
         )
 
 

@@ -243,8 +243,8 @@ def make_equal(source: Reading, copy: Replica, token: str, relations: Iterable[R
     """Compare whole relations and replace differing stretches; return the number of those."""
     different = 0
     for relation in relations:
-        with copy.reading() as known, copy.writing(token) as writing:
-            for stretch in stretches(relation, source.rows(relation, batch_rows), known.rows(relation, batch_rows)):
+        with copy.reading() as copied, copy.writing(token) as writing:
+            for stretch in stretches(relation, source.rows(relation, batch_rows), copied.rows(relation, batch_rows)):
                 if stretch.same:
                     continue
                 different += 1

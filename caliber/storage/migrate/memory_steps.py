@@ -64,19 +64,19 @@ class Wanted:
 
 
 def memory_steps(
-    store: str, rows: Sequence[StoredMemory], wanted: Wanted, dialect: Dialect, at: datetime
+    store: str, rows: Sequence[StoredMemory], target: Wanted, dialect: Dialect, at: datetime
 ) -> list[MemoryStep]:
     """Return every step that is to be taken, in order. Raises: SchemaMismatch, InvalidValue (see ``next_step``)."""
-    known = {row.code: row for row in rows}
+    by_code = {row.code: row for row in rows}
     steps = []
-    while (step := next_step(store, list(known.values()), wanted, dialect, at)) is not None:
+    while (step := next_step(store, list(by_code.values()), target, dialect, at)) is not None:
         steps.append(step)
-        known[step.row.code] = step.row
+        by_code[step.row.code] = step.row
     return steps
 
 
 def next_step(
-    store: str, rows: Sequence[StoredMemory], wanted: Wanted, dialect: Dialect, at: datetime
+    store: str, rows: Sequence[StoredMemory], target: Wanted, dialect: Dialect, at: datetime
 ) -> MemoryStep | None:
     """Return the first step from a store's memories to the target's, or None when they are equal.
 
@@ -85,52 +85,52 @@ def next_step(
     """
     live = {row.name: row for row in rows if row.retired_at is None}
     held = {name: memory_from(row.definition) for name, row in live.items()}
-    _check_drops(rows, held, wanted)
-    refusals = [reason for memory in wanted.declared for reason in _refusals(held.get(memory.name), memory, wanted)]
+    _check_drops(rows, held, target)
+    refusals = [reason for memory in target.declared for reason in _refusals(held.get(memory.name), memory, target)]
     if refusals:
         raise SchemaMismatch(store=store, reason="; ".join(refusals))
     for memory in _children_first(held):
-        if memory.name in wanted.drop:
+        if memory.name in target.drop:
             return _removed(live[memory.name], dialect, at)
-    for memory in parents_first(wanted.declared):
+    for memory in parents_first(target.declared):
         if memory.name not in held:
             return _added(store, rows, memory, dialect, at)
-        step = _changed(live[memory.name], held[memory.name], memory, wanted, dialect, at)
+        step = _changed(live[memory.name], held[memory.name], memory, target, dialect, at)
         if step is not None:
             return step
     for name, memory in held.items():  # fields that are no longer declared can be dropped too
         step = (
             None
-            if name in {item.name for item in wanted.declared}
-            else _changed(live[name], memory, memory, wanted, dialect, at)
+            if name in {item.name for item in target.declared}
+            else _changed(live[name], memory, memory, target, dialect, at)
         )
         if step is not None:
             return step
     return None
 
 
-def left_alone(rows: Sequence[StoredMemory], wanted: Wanted) -> Iterator[str]:
+def left_alone(rows: Sequence[StoredMemory], target: Wanted) -> Iterator[str]:
     """Yield a sentence for each memory or field that a store has beyond the configuration, and that stays."""
-    declared = {memory.name: memory for memory in wanted.declared}
+    declared = {memory.name: memory for memory in target.declared}
     for row in rows:
-        if row.retired_at is not None or row.name in wanted.drop:
+        if row.retired_at is not None or row.name in target.drop:
             continue
         if row.name not in declared:
             yield f"memory {row.name} is not declared here and stays; --drop {row.name} removes it and its records"
             continue
         fields = {item.name for item in declared[row.name].fields}
         for item in memory_from(row.definition).fields:
-            if item.name not in fields and f"{row.name}.{item.name}" not in wanted.drop:
+            if item.name not in fields and f"{row.name}.{item.name}" not in target.drop:
                 yield f"field {row.name}.{item.name} is not declared here and stays; --drop {row.name}.{item.name}"
 
 
 # --- refusals ---------------------------------------------------------------------------------------
 
 
-def _check_drops(rows: Sequence[StoredMemory], held: Mapping[str, MemoryType], wanted: Wanted) -> None:
-    declared = {memory.name: memory for memory in wanted.declared}
+def _check_drops(rows: Sequence[StoredMemory], held: Mapping[str, MemoryType], target: Wanted) -> None:
+    declared = {memory.name: memory for memory in target.declared}
     ever = {row.name for row in rows}
-    for item in wanted.drop:
+    for item in target.drop:
         name, _, field = item.partition(".")
         memory = held.get(name)
         if memory is None:
@@ -142,21 +142,21 @@ def _check_drops(rows: Sequence[StoredMemory], held: Mapping[str, MemoryType], w
             raise InvalidValue(
                 field="drop", reason=f"{item} is declared by the configuration; take it out of there first"
             )
-        children = [child.name for child in held.values() if child.parent == name and child.name not in wanted.drop]
+        children = [child.name for child in held.values() if child.parent == name and child.name not in target.drop]
         if not field and children:
             raise InvalidValue(
                 field="drop", reason=f"records of {children[0]} belong to those of {name}; drop {children[0]} too"
             )
 
 
-def _refusals(held: MemoryType | None, memory: MemoryType, wanted: Wanted) -> Iterator[str]:
+def _refusals(held: MemoryType | None, memory: MemoryType, target: Wanted) -> Iterator[str]:
     """Yield why a memory that the store has cannot become the declared one."""
     if held is None:
         return
-    known = {item.name: item for item in held.fields}
+    fields = {item.name: item for item in held.fields}
     for item in memory.fields:
         name = f"{memory.name}.{item.name}"
-        before = known.pop(item.name, None)
+        before = fields.pop(item.name, None)
         if before is None:
             if not item.optional and item.type is not FieldType.EMBEDDING and _has_column(memory, item):
                 yield f"field {name} is new: records that are there are without it; make it optional"
@@ -167,9 +167,9 @@ def _refusals(held: MemoryType | None, memory: MemoryType, wanted: Wanted) -> It
             )
         elif before.optional and not item.optional:
             yield f"field {name} may be missing in records that are there; it stays optional"
-    for before in known.values():
+    for before in fields.values():
         name = f"{memory.name}.{before.name}"
-        if name not in wanted.drop and not before.optional and before.type is not FieldType.EMBEDDING:
+        if name not in target.drop and not before.optional and before.type is not FieldType.EMBEDDING:
             yield f"records need a value of {name}, which is not declared; declare it, or remove it with --drop {name}"
     if held.parent != memory.parent:
         yield (
@@ -177,10 +177,10 @@ def _refusals(held: MemoryType | None, memory: MemoryType, wanted: Wanted) -> It
             " declare a memory of another name"
         )
     names = {item.name for item in memory.fields}
-    left = tuple(
-        item for item in held.fields if item.name not in names and f"{memory.name}.{item.name}" not in wanted.drop
+    remaining = tuple(
+        item for item in held.fields if item.name not in names and f"{memory.name}.{item.name}" not in target.drop
     )
-    yield from _refused_together(held, replace(memory, fields=memory.fields + left))
+    yield from _refused_together(held, replace(memory, fields=memory.fields + remaining))
 
 
 def _refused_together(held: MemoryType, memory: MemoryType) -> Iterator[str]:
@@ -244,10 +244,10 @@ def _removed(row: StoredMemory, dialect: Dialect, at: datetime) -> MemoryStep:
 
 
 def _changed(
-    row: StoredMemory, held: MemoryType, memory: MemoryType, wanted: Wanted, dialect: Dialect, at: datetime
+    row: StoredMemory, held: MemoryType, memory: MemoryType, target: Wanted, dialect: Dialect, at: datetime
 ) -> MemoryStep | None:
     """Return the first step from an existing memory to the declared one."""
-    for line, after, removes in _towards(held, memory, wanted):
+    for line, after, removes in _towards(held, memory, target):
         before, then = bind_declared(held, row.code), bind_declared(after, row.code)
         statements = statements_between(before.relation, then.relation, dialect)
         if before.embedded is not None and then.embedded is None:
@@ -258,7 +258,7 @@ def _changed(
     return None
 
 
-def _towards(held: MemoryType, memory: MemoryType, wanted: Wanted) -> Iterator[tuple[str, MemoryType, bool]]:
+def _towards(held: MemoryType, memory: MemoryType, target: Wanted) -> Iterator[tuple[str, MemoryType, bool]]:
     """Yield single changes from an existing memory towards the declared one: description and intermediate state.
 
     Fields that are no longer declared stay, unless they are dropped.
@@ -267,14 +267,14 @@ def _towards(held: MemoryType, memory: MemoryType, wanted: Wanted) -> Iterator[t
     declared = {item.name: item for item in memory.fields}
     # Vectors go before their text, and come after it.
     for item in sorted(held.fields, key=_is_no_vector):
-        if f"{name}.{item.name}" in wanted.drop:
-            left = tuple(other for other in held.fields if other.name != item.name)
+        if f"{name}.{item.name}" in target.drop:
+            remaining = tuple(other for other in held.fields if other.name != item.name)
             kept = tuple(index for index in held.indexes if index.field != item.name)
             line = f"remove field {name}.{item.name} and what records say there"
-            yield line, replace(held, fields=left, indexes=kept), True
-    known = {item.name for item in held.fields}
+            yield line, replace(held, fields=remaining, indexes=kept), True
+    names = {item.name for item in held.fields}
     for item in sorted(memory.fields, key=_is_no_vector, reverse=True):
-        if item.name not in known:
+        if item.name not in names:
             line = f"add field {name}.{item.name} ({shown(item)})"
             yield line, replace(held, fields=(*held.fields, item)), False
     for at, before in enumerate(held.fields):
@@ -303,8 +303,8 @@ def _indexes_towards(held: MemoryType, memory: MemoryType) -> Iterator[tuple[str
     wanted = set(memory.indexes)
     for index in held.indexes:
         if index not in wanted and (index.field in declared or index.field not in {f.name for f in held.fields}):
-            left = tuple(other for other in held.indexes if other != index)
-            yield f"remove the index of {_shown_index(memory, index)}", replace(held, indexes=left), False
+            remaining = tuple(other for other in held.indexes if other != index)
+            yield f"remove the index of {_shown_index(memory, index)}", replace(held, indexes=remaining), False
     for index in memory.indexes:
         if index not in held.indexes:
             line = f"index {_shown_index(memory, index)}"

@@ -160,11 +160,11 @@ def _is(enum: EnumClass | None, other: EnumClass) -> bool:
 
 def _without(enum: EnumClass | None, member: StrEnum) -> EnumClass:
     assert enum is not None
-    left = [(each.name, each.value) for each in enum if each.value != member.value]
-    if len(left) == len(enum):
+    remaining = [(each.name, each.value) for each in enum if each.value != member.value]
+    if len(remaining) == len(enum):
         raise InternalError(f"a schema version adds {member!r} twice")
     make: Any = StrEnum
-    return cast("EnumClass", make(enum.__name__, left, module=enum.__module__, qualname=enum.__qualname__))
+    return cast("EnumClass", make(enum.__name__, remaining, module=enum.__module__, qualname=enum.__qualname__))
 
 
 # --- from changes to statements ----------------------------------------------------------------------
@@ -172,10 +172,10 @@ def _without(enum: EnumClass | None, member: StrEnum) -> EnumClass:
 
 def changed(before: Relations, after: Relations) -> Iterator[tuple[Relation | None, Relation]]:
     """Yield the relations that differ between two versions, before (None for a new one) and after."""
-    known = {relation.name: relation for relation in before}
+    by_name = {relation.name: relation for relation in before}
     for relation in after:
-        if known.get(relation.name) is not relation:
-            yield known.get(relation.name), relation
+        if by_name.get(relation.name) is not relation:
+            yield by_name.get(relation.name), relation
 
 
 def statements_between(before: Relation | None, after: Relation, dialect: Dialect) -> tuple[str, ...]:

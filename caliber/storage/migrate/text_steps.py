@@ -53,17 +53,17 @@ class TextSteps:
         return replace(step, statements=(*self._words.first(found), *step.statements, *self._words.then(found)))
 
     def _follow(self, step: MemoryStep) -> TextStep | None:
-        known = self._memories
+        index = self._memories
         relation = step.relation
-        if known is None:
+        if index is None:
             return None
         code = step.row.code
-        before, after = known.pop(code, ()), () if relation is None or relation.text is None else relation.text.searched
+        before, after = index.pop(code, ()), () if relation is None or relation.text is None else relation.text.searched
         if after:
-            known[code] = after
+            index[code] = after
         if before == after:
             return None
         records = relation.name if relation is not None and after else None
         return TextStep(
-            text_table_of(code), bool(before), records, "'" + packed_memories(known).replace("'", "''") + "'"
+            text_table_of(code), bool(before), records, "'" + packed_memories(index).replace("'", "''") + "'"
         )

@@ -56,11 +56,11 @@ def kinds_of(catalog: Catalog) -> dict[str, Embedded]:
 
 def with_memories(built_in: dict[str, Plan], catalog: Catalog, dialect: Dialect) -> dict[str, Plan]:
     """Return the irregular statements of a store: those every store has, and of its memories those about vectors."""
-    own = {kind: how for kind, how in kinds_of(catalog).items() if kind not in KINDS}
-    if not own:
+    declared = {kind: how for kind, how in kinds_of(catalog).items() if kind not in KINDS}
+    if not declared:
         return built_in
     out = dict(built_in)
-    for kind, how in own.items():
+    for kind, how in declared.items():
         contracts = of_embedded(kind)
         for name, sql in _of_kind(kind, how, dialect):
             out[name] = Plan(name, sql, contracts[name].parameters, contracts[name].results)

@@ -67,8 +67,8 @@ def indexed_now(
 
 def check_indexed(session: StatementSession, plans: Mapping[str, RelationPlans], texts: Sequence[Relation]) -> None:
     """Refuse to build an index that would lack another process's declarations. Raises: SchemaMismatch."""
-    memories, known = indexed_now(session, plans, texts)
-    if len(known) < len(texts) or memories != memories_of(texts):
+    memories, present = indexed_now(session, plans, texts)
+    if len(present) < len(texts) or memories != memories_of(texts):
         raise stale_catalog()
 
 

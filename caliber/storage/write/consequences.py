@@ -92,12 +92,12 @@ def _floor(owner: Relation, least_of: str) -> Floor:
     key = next(key for key in parts.foreign_keys if key.relation == owner.name)
     assert owner.trust is not None  # asked of relations that have a label
     assert parts.trust is not None
-    part, mine = codec_of(parts), codec_of(owner)
+    part, owner_codec = codec_of(parts), codec_of(owner)
     places = (
         part.index(parts.trust.column),
         part.index(key.column),
-        mine.index(key.target),
-        mine.index(owner.trust.column),
+        owner_codec.index(key.target),
+        owner_codec.index(owner.trust.column),
     )
     return Floor(owner, parts, key.column, *places)
 

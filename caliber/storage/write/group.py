@@ -99,8 +99,8 @@ class Batch:
 
     __slots__ = ("at", "committed", "cut", "ending", "left", "requests", "silent", "trying")
 
-    def __init__(self, own: Request) -> None:
-        self.requests = [own]
+    def __init__(self, leader: Request) -> None:
+        self.requests = [leader]
         self.trying = self.requests
         """Those in the transaction under way."""
         self.at: Request | None = None
@@ -136,10 +136,10 @@ class GroupWriter:
         self._full: threading.Lock | None = None
         """The condition that a leader waits on for its company."""
 
-    def _transaction(self, batch: Batch, own: Request, deadline: float | None) -> None:
-        """Run a batch in one transaction and mark its requests done or alone; ``own`` is the calling thread's.
+    def _transaction(self, batch: Batch, leader: Request, deadline: float | None) -> None:
+        """Run a batch in one transaction and mark its requests done or alone; ``leader`` is the calling thread's.
 
-        Unmarked requests go back in line, except ``own``. Raises: errors that concern the calling thread alone.
+        Unmarked requests go back in line, except ``leader``. Raises: errors that concern the calling thread alone.
         """
         raise NotImplementedError
 

@@ -56,8 +56,8 @@ def test_every_relation_has_its_regular_statements(world: World) -> None:
         assert (plans.get_many is not None) == relation.ordinal
         assert set(plans.lists) == set(plans.counts) == {path.name for path in relation.paths}
         assert set(plans.unique) == {unique.columns for unique in relation.uniques}
-        wanted = {key.column for key in relation.foreign_keys} if relation.mirrored else set()
-        assert set(plans.references) == wanted
+        expected = {key.column for key in relation.foreign_keys} if relation.mirrored else set()
+        assert set(plans.references) == expected
 
 
 def test_statements_are_counted_by_thread(world: World) -> None:

@@ -65,10 +65,10 @@ def contract_dataset(contract_target: ContractTarget, tmp_path_factory: pytest.T
     made = Contract(contract_target, lambda: tmp_path_factory.mktemp("dataset"))
     store = made.store()
     rows = dataset()
-    given = store.write(lambda uow: [uow.insert(relation, entity) for relation, entity in rows])
+    inserted = store.write(lambda uow: [uow.insert(relation, entity) for relation, entity in rows])
     ordinals = {
         getattr(entity, relation.key[0]).int: ordinal
-        for (relation, entity), ordinal in zip(rows, given, strict=True)
+        for (relation, entity), ordinal in zip(rows, inserted, strict=True)
         if ordinal is not None and len(relation.key) == 1
     }
     yield Filled(store, ordinals)
@@ -93,8 +93,8 @@ def test_statement_takes_its_parameters_and_gives_its_columns(name: str, contrac
 
     undone(store, work)
     wrong = [(*arguments, 1), arguments[:-1]] if arguments else [(1,)]
-    for given in wrong:
-        assert refusal(partial(store.write, partial(_run, plan, given))) is not None
+    for parameters in wrong:
+        assert refusal(partial(store.write, partial(_run, plan, parameters))) is not None
 
 
 def _run(plan: Plan, parameters: tuple[Any, ...], uow: UnitOfWork) -> list[Row]:

@@ -50,14 +50,14 @@ def test_upsert_inserts_and_then_overwrites_every_column(relation: Relation, wor
 def test_update_writes_every_column_and_raises_the_version(relation: Relation, world: World) -> None:
     entity, bystander = world.fresh(relation), world.fresh(relation)
     world.insert(relation, entity, bystander)
-    wanted = different(relation, entity)
+    changed = different(relation, entity)
 
     def work(uow: UnitOfWork) -> Any:
         assert uow.get(relation, *key_of(world.store, relation, entity)) == entity
-        return uow.update(relation, wanted)
+        return uow.update(relation, changed)
 
     stored = world.store.write(work)
-    assert stored == dataclasses.replace(wanted, version=entity.version + 1)
+    assert stored == dataclasses.replace(changed, version=entity.version + 1)
     assert world.get(relation, entity) == stored
     assert world.get(relation, bystander) == bystander
 
