@@ -24,6 +24,9 @@ REST_MAX_S: Final = 0.05
 SLICE_S: Final = 5.0
 """The time after which a long job lets other jobs of its store go first."""
 
+GATHER_S: Final = 1.0
+"""The time in which jobs that nobody waits for gather, so that one look of this process finds them all."""
+
 REPORT_S: Final = 1.0
 """The time between two reports of how far a long job is."""
 

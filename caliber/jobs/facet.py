@@ -115,7 +115,7 @@ class Jobs:
             job = uow.find(JOB, wanted.bytes)
             if job is None:
                 raise NotFound(entity_type="job", id=wanted)
-            uow.on_commit.append(self._jobs.on_enqueued)
+            uow.on_commit.append(lambda: self._jobs.on_enqueued(0.0))
             return uow.update(JOB, changed(job, uow))
 
         with bounded(deadline_ms):

@@ -25,7 +25,7 @@ def renew(jobs: JobQueue, uow: UnitOfWork, kind: str, job_id: uuid.UUID) -> None
     else:
         again = renewed(found, uow.now_us)
         uow.update(JOB, dataclasses.replace(again, due_at=now, begun_at=None, error=None, done=0, total=None))
-    uow.on_commit.append(jobs.on_enqueued)
+    uow.on_commit.append(lambda: jobs.on_enqueued(0.0))
 
 
 def resume(jobs: JobQueue, kind: str, job_id: uuid.UUID) -> None:
@@ -34,7 +34,7 @@ def resume(jobs: JobQueue, kind: str, job_id: uuid.UUID) -> None:
     if found is None or found.outcome not in (None, JobOutcome.CANCELLED):
         jobs.write(lambda uow: renew(jobs, uow, kind, job_id))
     elif found.outcome is None:
-        jobs.on_enqueued()
+        jobs.on_enqueued(0.0)
 
 
 def end(uow: UnitOfWork, job_id: uuid.UUID, outcome: JobOutcome) -> None:

@@ -63,7 +63,7 @@ class JobQueue:
         """Whether the store is being closed."""
         self.enqueued_at_open = False
         """Whether a job was enqueued, or found to wait, before anything runs jobs in the background."""
-        self.on_enqueued: Callable[[], None] = lambda: setattr(self, "enqueued_at_open", True)
+        self.on_enqueued: Callable[[float], None] = lambda _: setattr(self, "enqueued_at_open", True)
         """Called after each commit that enqueued a job that is not claimed yet."""
 
     # --- handlers ----------------------------------------------------------------------------------
@@ -94,11 +94,12 @@ class JobQueue:
         principal: Principal = SYSTEM,
         trajectory_id: TrajectoryId | None = None,
         scope_id: ScopeId | None = None,
+        within_s: float = 0.0,
     ) -> bool:
         """Add a job in the transaction that causes it; return False if the same work waits already.
 
         Jobs of one ``kind`` and ``key`` are the same work until one of them starts. ``due_at`` is the time to run it;
-        None means now.
+        None means now. This process looks for it ``within_s`` seconds after the commit.
         """
         now = from_us(uow.now_us)
         due = now if due_at is None else due_at
@@ -107,7 +108,7 @@ class JobQueue:
             uow.insert(JOB, job)
         elif not uow.insert_new(JOB, job):
             return False
-        uow.on_commit.append(self.on_enqueued)
+        uow.on_commit.append(lambda: self.on_enqueued(within_s))
         return True
 
     def enqueue_claimed(

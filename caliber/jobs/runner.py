@@ -66,10 +66,12 @@ class Tenant:
 
     # --- as the runner sees it -----------------------------------------------------------------------
 
-    def wake(self) -> None:
-        """Have the runner look now."""
-        self._look_at = 0.0
-        _runner().wake()
+    def wake(self, within_s: float = 0.0) -> None:
+        """Have the runner look within some seconds."""
+        look_at = time.monotonic() + within_s
+        if look_at < self._look_at:
+            self._look_at = look_at
+            _runner().wake()
 
     @property
     def _extend_s(self) -> float:

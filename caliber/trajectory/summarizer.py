@@ -10,6 +10,7 @@ Source: design sections 4 and 5; docs/decisions/0192; docs/jobs.md.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import uuid
@@ -18,7 +19,7 @@ from typing import Final, NamedTuple
 
 from caliber.engine import pacing
 from caliber.engine.engine import Engine
-from caliber.jobs.claims import Claim
+from caliber.jobs.claims import Claim, Superseded
 from caliber.jobs.handlers import IDLE, Handler
 from caliber.jobs.queue import JobQueue
 from caliber.kernels import uuid7
@@ -26,6 +27,7 @@ from caliber.llm.protocols import SummarizationProvider
 from caliber.llm.retry import is_outage
 from caliber.model.errors import CaliberError, SummarizationFailed
 from caliber.model.ids import TrajectoryId, TurnSummaryId
+from caliber.model.jobs import Job, JobState
 from caliber.model.time import from_us
 from caliber.model.trajectory import Turn, TurnRole, TurnSummary
 from caliber.model.trust import least_trusted
@@ -51,6 +53,8 @@ _JOB_KIND: Final = codec_of(JOB).index("kind")
 _JOB_TASK: Final = codec_of(JOB).index("trajectory_id")
 
 KIND: Final = "turn_summaries"
+_JOBS_PAGE: Final = 1_000
+"""The most jobs that a flush ends; the others find nothing to do."""
 _WHOLE: Final = "whole"
 """In the payload of a job: turns were changed, not only appended."""
 
@@ -94,6 +98,8 @@ class TurnSummarizer:
         self._producing = threading.Lock()
         self._draining = threading.Lock()
         self._stopped = False
+        self._enqueued = False
+        """Whether there may be jobs of this process that wait."""
         self._jobs.register(Handler(KIND, self.run, priority=IDLE, outlasts=is_outage))
         self._jobs.producers.append(self)
 
@@ -110,9 +116,10 @@ class TurnSummarizer:
             self.waiting |= {key}  # more results may follow, and they belong to the block before
 
     def _enqueue(self, uow: UnitOfWork, task: bytes, *, whole: bool) -> None:
+        self._enqueued = True
         owner = TrajectoryId(uuid.UUID(bytes=task))
         key = f"{owner} {_WHOLE}" if whole else str(owner)
-        self._jobs.enqueue(uow, KIND, key=key, payload={_WHOLE: whole}, trajectory_id=owner)
+        self._jobs.enqueue(uow, KIND, key=key, payload={_WHOLE: whole}, trajectory_id=owner, within_s=pacing.GATHER_S)
 
     def committed(self, changes: Sequence[RowChange]) -> None:
         """Take note of turns that no job of the same commit is about, and of summaries that went; quick."""
@@ -134,7 +141,7 @@ class TurnSummarizer:
                 continue
             found = True
         if found:
-            self._jobs.on_enqueued()
+            self._jobs.on_enqueued(pacing.GATHER_S)
 
     def _look(self, trajectory: bytes, what: int) -> None:
         with self._lock:
@@ -152,7 +159,7 @@ class TurnSummarizer:
     def loaded(self) -> None:
         """Take note that many turns were written at once: all open scopes are looked through now."""
         self._look_at_s = time.monotonic()
-        self._jobs.on_enqueued()
+        self._jobs.on_enqueued(pacing.GATHER_S)
 
     def due_in_us(self) -> int | None:
         """Return how long until something is to be looked through; None while nothing is."""
@@ -239,10 +246,12 @@ class TurnSummarizer:
         """
         assert claim.job.trajectory_id is not None
         self._engine.snapshot("latest")  # another process may have appended
-        with self._draining:
-            return self._summarize(
-                claim.job.trajectory_id.bytes, _ALL if claim.job.payload[_WHOLE] else _APPENDED, claim
-            )
+        what = _ALL if claim.job.payload[_WHOLE] else _APPENDED
+        with self._draining:  # up to the end of the job: after a flush nothing is left to write
+            done = self._summarize(claim.job.trajectory_id.bytes, what, claim)
+            if not claim.interrupted:
+                self._jobs.write(claim.ack)
+            return done
 
     def _summarize(self, trajectory: bytes, what: int, claim: Claim | None = None) -> int:
         tasks = self.tasks_of(trajectory, what)
@@ -333,7 +342,7 @@ class TurnSummarizer:
 
         if not self._store.write(work, exclusive=True):
             self._look(task.trajectory, _REWRITTEN)
-            self._jobs.on_enqueued()
+            self._jobs.on_enqueued(pacing.GATHER_S)
 
     def _drop(self, task: _Task) -> None:
         def work(uow: UnitOfWork) -> None:
@@ -354,7 +363,8 @@ class TurnSummarizer:
 
         Raises: LlmError kinds of an outage; SummarizationFailed for what a provider raised that is no error of ours.
         """
-        with self._draining:
+        with self._draining, self._producing:  # what is to be looked through is looked through here
+            waiting = self._waiting_jobs() if self._enqueued else []
             self._look_through()
             while not self._stopped and (found := self._take()) is not None:
                 try:
@@ -364,6 +374,20 @@ class TurnSummarizer:
                     if isinstance(error, CaliberError) or not isinstance(error, Exception) or is_of_handler(error):
                         raise
                     raise SummarizationFailed(reason=type(error).__name__) from error
+            if waiting and not self._stopped:
+                self._jobs.write(lambda uow: self._end(uow, waiting))
+
+    def _waiting_jobs(self) -> list[Job]:
+        self._enqueued = False
+        statement, decode = self._store.statements["job.list_open"], self._store.plans[JOB.name].codec.decode
+        with self._store.read() as session:
+            return [decode(row) for row in session.run(statement, (KIND, JobState.WAITING.value, _JOBS_PAGE))]
+
+    def _end(self, uow: UnitOfWork, jobs: Sequence[Job]) -> None:
+        """End jobs that had been added before all blocks were looked through, unless somebody does them now."""
+        for job in jobs:
+            with contextlib.suppress(Superseded):
+                Claim(self._jobs, job).ack(uow)
 
     def close(self) -> None:
         """Stop; pending work is found again at the next open."""

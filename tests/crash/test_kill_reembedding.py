@@ -87,5 +87,5 @@ def test_what_was_filled_before_a_kill_stays_and_the_rest_follows(tmp_path: Path
         assert states == {"hash-1:test@32": "retired", "hash-1:newer@48": "active"}
         found = memory.search("said 7")
         assert (found.status, "vector" in found.hits[0].breakdown) == ("ok", True)
-        (job,) = memory.jobs.list()
+        (job,) = memory.jobs.list(kind="embedding.fill:hash-1:newer@48")
         assert (job.state.value, job.done, job.total) == ("done", RECORDS, RECORDS)

@@ -53,7 +53,8 @@ pytestmark = pytest.mark.usefixtures("full_text")
 def words_only(backend: Any, mode: str, **options: Any) -> Any:
     """Open a handle that searches by words alone; exact stems, as vectors of words are not in a database."""
     overrides = {"search__weights": WORDS, "search__keyword__similar_words": "none", "embedding_provider": None}
-    overrides["write_behind__flush_interval_ms"] = 600_000  # no count of uses is written between two searches
+    # Nothing is written between two searches: no count of uses, and no summary.
+    overrides |= {"write_behind__flush_interval_ms": 600_000, "jobs__poll_ms": 0}
     return backend.open(backend.config(search__mode=mode, **{**overrides, **options}), clock=FixedClock())
 
 

@@ -64,6 +64,7 @@ def test_the_job_of_a_task_shows_how_far_it_is(
     provider = ScriptedSummarizer()
     provider.before = lambda _: held.acquire() and None
     agent = start(backend.open(summarization_provider=provider, **KNOBS))
+    agent.memory.flush()  # the look after opening adds no job
     talking(agent)
     held.release(2)
     until(lambda: len(provider.calls) == BLOCKS and job_of(agent.memory).done == 2)
@@ -80,6 +81,7 @@ def test_a_job_that_is_cancelled_writes_nothing_more_until_it_is_retried(
     provider = ScriptedSummarizer()
     provider.before = lambda _: held.acquire() and None
     agent = start(backend.open(summarization_provider=provider, **KNOBS))
+    agent.memory.flush()  # the look after opening adds no job
     talking(agent)
     held.release(1)
     until(lambda: len(provider.calls) == 2)
@@ -99,6 +101,7 @@ def test_one_process_does_the_job_and_whoever_waits_for_summaries_works_beside_i
     first, second = ScriptedSummarizer(), ScriptedSummarizer()
     first.before = lambda _: held.acquire() and None
     agent = start(backend.open(summarization_provider=first, **KNOBS))
+    agent.memory.flush()  # the look after opening adds no job
     other = backend.open(summarization_provider=second, **BY_HAND)
     other.jobs.run_due()  # it has looked through the store once
     talking(agent)
