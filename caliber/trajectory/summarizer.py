@@ -181,6 +181,7 @@ class TurnSummarizer:
 
     def _enqueue_missing(self, trajectory: bytes, what: int) -> None:
         def work(uow: UnitOfWork) -> None:
+            # Also where a job is under way: whoever has it may have been killed.
             if uow.find(TRAJECTORY, trajectory) is not None:
                 self._enqueue(uow, trajectory, whole=tasks != self.tasks_of(trajectory, _APPENDED))
 

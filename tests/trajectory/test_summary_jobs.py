@@ -46,8 +46,7 @@ def talking(agent: Any) -> None:
 
 
 def job_of(memory: caliber.Caliber) -> Job:
-    (job,) = memory.jobs.list(kind="turn_summaries")
-    return job
+    return min(memory.jobs.list(kind="turn_summaries"), key=lambda job: job.job_id)
 
 
 def ranges(memory: caliber.Caliber) -> list[tuple[int, int]]:
@@ -80,17 +79,20 @@ def test_a_job_that_is_cancelled_writes_nothing_more_until_it_is_retried(
 ) -> None:
     provider = ScriptedSummarizer()
     provider.before = lambda _: held.acquire() and None
-    agent = start(backend.open(summarization_provider=provider, **KNOBS))
+    agent = start(backend.open(summarization_provider=provider, **BY_HAND))
     agent.memory.flush()  # the look after opening adds no job
     talking(agent)
     held.release(1)
+    working = threading.Thread(target=agent.memory.jobs.run_due)
+    working.start()
     until(lambda: len(provider.calls) == 2)
     agent.memory.jobs.cancel(job_of(agent.memory).job_id)
     held.release(1_000)
-    until(lambda: not any(thread.name == "caliber-job" for thread in threading.enumerate()))
+    working.join()
     assert (job_of(agent.memory).state.value, ranges(agent.memory)) == ("cancelled", ALL[:1])
     agent.memory.jobs.retry(job_of(agent.memory).job_id)
-    until(lambda: job_of(agent.memory).state == "done")
+    assert agent.memory.jobs.run_due() == BLOCKS - 1
+    assert job_of(agent.memory).state == "done"
     assert ranges(agent.memory) == ALL
 
 
@@ -100,11 +102,13 @@ def test_one_process_does_the_job_and_whoever_waits_for_summaries_works_beside_i
 ) -> None:
     first, second = ScriptedSummarizer(), ScriptedSummarizer()
     first.before = lambda _: held.acquire() and None
-    agent = start(backend.open(summarization_provider=first, **KNOBS))
+    agent = start(backend.open(summarization_provider=first, **BY_HAND))
     agent.memory.flush()  # the look after opening adds no job
     other = backend.open(summarization_provider=second, **BY_HAND)
     other.jobs.run_due()  # it has looked through the store once
     talking(agent)
+    working = threading.Thread(target=agent.memory.jobs.run_due)
+    working.start()
     until(lambda: first.calls)
     inspect(other).snapshot("latest")
     assert other.jobs.run_due() == 0
@@ -113,7 +117,8 @@ def test_one_process_does_the_job_and_whoever_waits_for_summaries_works_beside_i
     assert ranges(other) == ALL
     assert len(second.calls) == BLOCKS
     held.release(1_000)
-    until(lambda: job_of(agent.memory).state == "done")
+    working.join()
+    assert job_of(agent.memory).state == "done"
     assert ranges(agent.memory) == ALL
 
 

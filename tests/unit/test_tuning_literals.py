@@ -110,6 +110,7 @@ _allow(
     retention__retaining="_BATCHES",
     admin__spaces="_BATCH_ROWS",
     jobs__queue="_AHEAD_PAGE",
+    trajectory__summarizer="_JOBS_PAGE",
     admin__table="_PAGE",
     search__in_database__full_text="_WORDS_KEPT",
     search__in_database__stored="_WORDS_KEPT",
