@@ -137,7 +137,7 @@ class HandlePool(Generic[H]):
         return handle
 
     def _close(self, name: str, entry: _Entry[H]) -> None:
-        """Close an entry that no thread can take any more; a failure is counted, since it is nobody's who waits."""
+        """Close an entry that no thread can take any more; a failure is counted, since no caller waits for it."""
         assert entry.handle is not None
         failed = 1
         try:
