@@ -211,14 +211,14 @@ class Timer:
                 self._condition.notify_all()
 
 
-_of_process: list[Timer] = []
+process_timers: list[Timer] = []
 
 
 def _timer() -> Timer:
-    if not _of_process:
-        _of_process.append(Timer())
-    return _of_process[0]
+    if not process_timers:
+        process_timers.append(Timer())
+    return process_timers[0]
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_of_process.clear)  # the child does not have its threads
+    os.register_at_fork(after_in_child=process_timers.clear)  # the child does not have its threads

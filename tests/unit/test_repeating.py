@@ -59,7 +59,7 @@ def test_what_is_done_once_tells_of_any_fault() -> None:
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """Return a function that counts the threads of background tasks: those of this test alone."""
-    monkeypatch.setattr(background, "_of_process", [])
+    monkeypatch.setattr(background, "process_timers", [])
     before = set(threading.enumerate())
     return lambda: len(set(threading.enumerate()) - before)
 
