@@ -21,6 +21,7 @@ from caliber.testing import inspect
 
 CHILD = Path(__file__).parent / "reembedding_process.py"
 KILLS = scale(2, 30)
+BATCH = 8
 RECORDS = scale(400, 6_000)
 PLAIN = {"search.keyword.similar_words": "none", "embedding.reembed": "manual"}
 NEW = {**HASH_PROVIDER, "model": "newer", "dimensions": 48}
@@ -78,7 +79,9 @@ def test_what_was_filled_before_a_kill_stays_and_the_rest_follows(tmp_path: Path
     done = subprocess.run(
         [sys.executable, str(CHILD), path, mode], capture_output=True, text=True, timeout=300, check=True
     )
-    assert done.stdout.splitlines()[-1] == f"done {RECORDS - len(known)}", "what has a vector is not made again"
+    made, lacking = int(done.stdout.split()[-1]), RECORDS - len(known)
+    # Behind, texts are counted that were asked for: the cache may hold some that were embedded just before a kill.
+    assert made == lacking or (mode == "behind" and lacking - BATCH * KILLS <= made < lacking), "made again"
     after = rows_of(path, "hash-1:newer@48")
     assert known.items() <= after.items()
     assert len(after) == RECORDS
