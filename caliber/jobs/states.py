@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -11,9 +12,14 @@ from caliber.model.access import Principal, PrincipalKind
 from caliber.model.ids import ScopeId, TrajectoryId
 from caliber.model.jobs import Job
 from caliber.model.time import from_us
+from caliber.schema.relations import JOB
+from caliber.storage.compile.codec import codec_of
+from caliber.storage.write.unit_of_work import RowChange
 
 SYSTEM: Final = Principal(PrincipalKind.SYSTEM, "jobs")
 """The principal of jobs without a requester."""
+_KIND: Final = codec_of(JOB).index("kind")
+_TRAJECTORY: Final = codec_of(JOB).index("trajectory_id")
 
 
 def new_job(
@@ -67,4 +73,12 @@ def renewed(job: Job, now_us: int) -> Job:
     now = from_us(now_us)
     return dataclasses.replace(
         job, ended_at=None, outcome=None, attempts=0, claimed_by=None, available_at=now, scheduled_at=now
+    )
+
+
+def adds_job(changes: Sequence[RowChange], kind: str, trajectory_id: bytes) -> bool:
+    """Return whether the changes of a commit include a job of a kind for a trajectory."""
+    return any(
+        change.relation is JOB and change.row[_KIND] == kind and change.row[_TRAJECTORY] == trajectory_id
+        for change in changes
     )

@@ -22,6 +22,7 @@ from caliber.engine.engine import Engine
 from caliber.jobs.claims import Claim, Superseded
 from caliber.jobs.handlers import IDLE, Handler
 from caliber.jobs.queue import JobQueue
+from caliber.jobs.states import adds_job
 from caliber.kernels import uuid7
 from caliber.llm.protocols import SummarizationProvider
 from caliber.llm.retry import is_outage
@@ -49,8 +50,6 @@ _TURN_NUMBER: Final = codec_of(TURN).index("turn_number")
 _TURN_VERSION: Final = codec_of(TURN).version_place
 _SUMMARY_TASK: Final = codec_of(TURN_SUMMARY).index("trajectory_id")
 
-_JOB_KIND: Final = codec_of(JOB).index("kind")
-_JOB_TASK: Final = codec_of(JOB).index("trajectory_id")
 
 KIND: Final = "turn_summaries"
 _JOBS_PAGE: Final = 1_000
@@ -130,7 +129,9 @@ class TurnSummarizer:
                 if change.operation == DELETE or row[_TURN_VERSION] > 1:
                     self._look(row[_TURN_TASK], _REWRITTEN)
                 elif (
-                    row[_TURN_NUMBER] and row[_TURN_NUMBER] % self.size == 0 and not _has_job(changes, row[_TURN_TASK])
+                    row[_TURN_NUMBER]
+                    and row[_TURN_NUMBER] % self.size == 0
+                    and not adds_job(changes, KIND, row[_TURN_TASK])
                 ):
                     self._look(row[_TURN_TASK], _APPENDED)
                 else:
@@ -385,7 +386,7 @@ class TurnSummarizer:
             return [decode(row) for row in session.run(statement, (KIND, JobState.WAITING.value, _JOBS_PAGE))]
 
     def _end(self, uow: UnitOfWork, jobs: Sequence[Job]) -> None:
-        """End jobs that had been added before all blocks were looked through, unless somebody does them now."""
+        """End jobs that had been added before all blocks were looked through, unless they are being done."""
         for job in jobs:
             with contextlib.suppress(Superseded):
                 Claim(self._jobs, job).ack(uow)
@@ -393,13 +394,6 @@ class TurnSummarizer:
     def close(self) -> None:
         """Stop; pending work is found again at the next open."""
         self._stopped = True
-
-
-def _has_job(changes: Sequence[RowChange], task: bytes) -> bool:
-    """Return whether a commit added a job for the summaries of a task."""
-    return any(
-        change.relation is JOB and change.row[_JOB_KIND] == KIND and change.row[_JOB_TASK] == task for change in changes
-    )
 
 
 def open_summarizer(engine: Engine) -> None:
