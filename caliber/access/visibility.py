@@ -1,4 +1,4 @@
-"""Visibility rule of records with a list of readers, and its mask over resident columns.
+"""Rules of which principal may see or change a record, by its readers and author, and masks of visible rows.
 
 Everybody may see a record without such a list. Otherwise its list names roles (``executor``) and single principals
 (``agent:planner``). An admin sees everything; other principals see a record only if the list names them.

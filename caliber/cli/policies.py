@@ -1,4 +1,4 @@
-"""Command ``policies``: lists configured policies and their next run times."""
+"""Command ``policies``: lists policy rules with their next run times; ``--run`` runs due ones first."""
 
 from __future__ import annotations
 

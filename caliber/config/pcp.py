@@ -1,4 +1,7 @@
-"""Configuration section ``pcp``: checkpoints, and limits that guard memory. Source: C-119, C-249 to C-257."""
+"""Configuration section ``pcp``: nested tasks, checkpoints, context window limits, checks of new records.
+
+Source: C-119, C-249 to C-257.
+"""
 
 from __future__ import annotations
 

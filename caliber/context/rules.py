@@ -1,4 +1,4 @@
-"""Compiled injection rules of a configuration: a window section and a record filter for each.
+"""Compiled injection rules, of a configuration or for one window, and why a rule's filter leaves a record out.
 
 A configuration without rules has none of them, and the parser of filters is not imported.
 

@@ -1,4 +1,4 @@
-"""Checks of a finished configuration that need the language: compiles every filter, collects all faults.
+"""Checked configurations: filters of those from TOML, JSON or Python compiled, all faults collected.
 
 Source: C-122, C-161 to C-165.
 """

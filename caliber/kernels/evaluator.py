@@ -1,4 +1,4 @@
-"""Selection of the engine for loops over whole columns: NumPy, or Numba-compiled code (extra ``jit``).
+"""Class ``Evaluator``: loops over whole columns, in NumPy or Numba (extra ``jit``), and masks they take.
 
 It is chosen when a store opens and recorded in every window. Both give the same bits, so a window may be replayed under
 either. Numba is imported when the first store needs it, and compiles once a process; compiled code is cached under

@@ -1,4 +1,7 @@
-"""Handle method ``memory.records(name)``, which opens one memory. Source: design, section 7."""
+"""Handle method ``memory.records(name)``, which opens one memory, built-in (to read) or declared (to write too).
+
+Source: design, section 7.
+"""
 
 from __future__ import annotations
 

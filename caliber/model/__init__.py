@@ -28,7 +28,6 @@ if TYPE_CHECKING:
         SpaceState,
         VectorIndexType,
     )
-    from caliber.model.entity import Entity
     from caliber.model.erasure import Erasure, ErasureKind, ForgetReport, Searched
     from caliber.model.events import CorrectionAction, Event, EventFamily, EventType
     from caliber.model.knowledge import Edge, EdgeRelation, Note, NoteType, Usage
@@ -95,7 +94,6 @@ _HOME = {
     "EmbedMode": "embedding",
     "Embedding": "embedding",
     "EmbeddingSpace": "embedding",
-    "Entity": "entity",
     "EntityRef": "references",
     "EntityType": "references",
     "Erasure": "erasure",
@@ -177,7 +175,6 @@ __all__ = [
     "EmbedMode",
     "Embedding",
     "EmbeddingSpace",
-    "Entity",
     "EntityRef",
     "EntityType",
     "Erasure",

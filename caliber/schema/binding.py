@@ -1,4 +1,4 @@
-"""Resolver of a memory's name to its relation and fields, for filters, rules and policies.
+"""Binding of a memory's name or declaration to its relation and fields, and the faults of the declaration.
 
 Source: C-139 to C-141, C-164, C-183, K-058 to K-060.
 """

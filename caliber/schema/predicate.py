@@ -1,4 +1,4 @@
-"""Predicates over a relation's columns, as data: comparisons joined by and/or; filters and traits use them.
+"""Predicates over a relation's columns as data, and the reference test whether one holds for a record.
 
 A comparison with a column that is NULL does not hold, whatever its operator; only ``= null`` and ``!= null`` test for
 NULL. The bounds of validity are open: ``valid_until`` without a value lies after every instant, ``valid_from`` before.

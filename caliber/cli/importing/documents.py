@@ -1,4 +1,4 @@
-"""Importer of documents as notes per section, and of other files as artifacts; new versions supersede old ones.
+"""Importer of documents and decision records as notes per section, and of other files as artifacts.
 
 A section's note is named after its path and headings. Unchanged sections are left alone, changed ones are superseded,
 removed ones archived: memory matches the present documents, and old windows still replay. In a task with an owner

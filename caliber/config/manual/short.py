@@ -1,4 +1,4 @@
-"""Export of a configuration as a short file: a base profile, and the settings that users change first."""
+"""Text of the short configuration file of ``caliber init``: a base profile and what users change first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wrappers of third-party tokenizers (``tokenizers``, ``quicktok``, ``tiktoken``), imported on first use.
+"""Third-party tokenizers, imported on first use: for embedding models, and for counting an LLM's tokens.
 
 ``tokenizers`` (extra ``embed``) reads the tokenizer of an embedding model; ``quicktok`` (extra ``tokens``), or
 ``tiktoken`` where its vocabulary file is on this machine already, counts the tokens of a language model.

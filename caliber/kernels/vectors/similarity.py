@@ -1,4 +1,4 @@
-"""Cosine similarity over plain arrays: top-k rows, all scores, pairs above a threshold.
+"""Cosine similarity of plain arrays, without an index: top-k rows, all scores, pairs above a threshold.
 
 Source: design section 6; C-190, C-307.
 """

@@ -1,4 +1,4 @@
-"""Validation of a search's arguments: kinds, field filters and vector, turned into conditions on records.
+"""Validation of a search's arguments, turned into conditions on records; and the type of a hit.
 
 A filter is a condition, so k hits come back whenever k records match and score above the floor.
 

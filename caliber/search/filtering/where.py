@@ -1,4 +1,4 @@
-"""Evaluation of a search's filter on resident memory: the mask of visible rows that match.
+"""Compiled filter of one search: a predicate per kind, its variables' values, and a key to cache its verdicts.
 
 Source: C-161 to C-165; docs/decisions/0147.
 """

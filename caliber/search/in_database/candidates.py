@@ -1,4 +1,4 @@
-"""Candidate queries of the search in the database: best rows per word, nearest vectors, newest rows, neighbours.
+"""Search in the database: the records a principal sees, their counts, and queries for candidates among them.
 
 All queries run in one session, hence at one commit boundary, and count only what the principal may see. The number of
 rows is bounded by ``search.candidates_max``; up to that number of matches, nothing is left out.

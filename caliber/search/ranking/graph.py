@@ -1,4 +1,4 @@
-"""Graph leg of a search: scores records linked by edges to the best keyword and vector hits.
+"""Graph leg of a search: scores records beside the best hits, or linked to them by edges.
 
 Source: M-035, M-037, M-038; docs/search.md.
 """

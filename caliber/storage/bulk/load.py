@@ -1,4 +1,4 @@
-"""Bulk load driver common to every database: reads, completes, checks and counts one record batch at a time."""
+"""Parts of a bulk load common to all databases: checked batches, read-ahead, change records, row counts."""
 
 from __future__ import annotations
 

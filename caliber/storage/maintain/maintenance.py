@@ -1,4 +1,4 @@
-"""Protocol of a backend's maintenance: status report, vacuum, views, and a consistent snapshot for backups.
+"""Protocol of a backend's maintenance: status, vacuum, views, snapshots and file copies, and SQL for checks.
 
 A backend reports ``None`` for a figure that its database does not know.
 """

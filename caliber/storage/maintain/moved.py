@@ -1,4 +1,4 @@
-"""Errors that a store raises to writers while its tenant is moving to another place, and after it has moved."""
+"""States of a tenant's write fence during a move (moving, moved), and the errors that its store gives then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Protocol and statement contracts of a backend's full-text index, for tenants that do not fit into memory.
+"""Contract of a backend's full-text index: indexed relations, entries, protocol, and search statements.
 
 The index holds terms of our own analyzer, the one that the in-memory search uses, so that both find the same records; a
 backend stores and counts them. Write transactions keep the index of a store that has one. The store records whether it

@@ -1,4 +1,4 @@
-"""Checks in write transactions that the declared memories this process loaded are still those of the store.
+"""Detection of declared memories that other processes changed or removed since this one opened the store.
 
 Source: docs/decisions/0160.
 """

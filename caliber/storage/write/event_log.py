@@ -1,4 +1,4 @@
-"""Transactional event logging: inserts an event's row in the transaction of the change that it reports."""
+"""Transactional event logging: inserts an event's row with the change it reports, published after the commit."""
 
 from __future__ import annotations
 

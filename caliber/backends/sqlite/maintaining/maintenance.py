@@ -1,4 +1,4 @@
-"""Status, vacuum, views and consistent snapshots of a SQLite store."""
+"""Maintenance of a SQLite store: status, vacuum, views, snapshots, and copies of the file, checked when made."""
 
 from __future__ import annotations
 
