@@ -34,7 +34,9 @@ FAULTS = {
     "ranks count from 0": (
         "search.ranking.fusion", "(constant + 1) / (constant + rank)", "(constant + 1) / (constant + rank + 1)",
     ),
-    "likeness counts for a hit": ("search.ranking.diversity", "- share * most_like[remaining]", "+ share * most_like[remaining]"),
+    "likeness counts for a hit": (
+        "search.ranking.diversity", "- share * most_like[remaining]", "+ share * most_like[remaining]",
+    ),
     "a third of the neighbours' share is kept": (
         "search.ranking.graph", "step(rows), scores * self._settings.decay", "step(rows), scores",
     ),
