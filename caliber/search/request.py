@@ -1,4 +1,4 @@
-"""Data classes of one search: its request, and its outcome as row numbers and scores."""
+"""Data classes of searches (in memory or in the database) and of relevance ratings: requests, pools, outcomes."""
 
 from __future__ import annotations
 

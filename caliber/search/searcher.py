@@ -1,4 +1,4 @@
-"""Searcher: runs a query over a snapshot of resident memory and returns the best rows with their evidence.
+"""Searcher over a snapshot of resident memory: the best rows for a query, or the relevance of given rows.
 
 ``Searcher`` belongs to an open store; a search is a pure function of a snapshot, the query and the configuration.
 

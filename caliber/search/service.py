@@ -1,4 +1,4 @@
-"""Service for reads of one principal: ``search``, which returns hits, and ``get``, which returns a record by id.
+"""Reads of one principal: ``search``, which embeds the query and returns hits, and ``get``, a record by id.
 
 While the records are in memory, ``search`` and ``get`` run no SQL on the calling path.
 """

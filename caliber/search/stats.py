@@ -1,4 +1,4 @@
-"""Corpus statistics (document counts, word frequencies) for ranking, where only some records were read.
+"""Corpus statistics (number of texts, word frequencies) counted by the database, to rank the rows read from it.
 
 Source: docs/search.md, docs/decisions/0082.
 """

@@ -1,4 +1,4 @@
-"""Reader of a record's content at a past version, for ``replay`` and ``explain`` of windows."""
+"""Lookup of records for ``replay`` and ``explain``: content at a past version, and ids, also of deleted records."""
 
 from __future__ import annotations
 

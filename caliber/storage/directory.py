@@ -1,4 +1,4 @@
-"""Protocol of the small store that holds the tenant directory: open, run a transaction, close."""
+"""Protocol of the open store that holds the tenant directory: run a unit of work in a transaction, close."""
 
 from __future__ import annotations
 

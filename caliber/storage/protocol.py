@@ -1,4 +1,4 @@
-"""Protocols that a database backend implements: store, connection pool, followers of commits, event listener."""
+"""Protocols of a database backend (module, ``Store``) and of objects passed to it: pool, follower, listener."""
 
 from __future__ import annotations
 

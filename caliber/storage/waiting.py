@@ -1,4 +1,4 @@
-"""Conditions, events and semaphores that stay consistent when a signal handler raises while a thread waits.
+"""Signal-safe threading: events, conditions, semaphores, threads, context managers that survive interrupts.
 
 A signal's handler runs in the main thread, between two bytecodes, and may raise (Ctrl-C, ``sys.exit``, a time limit).
 The standard library's ``Event``, ``Condition``, ``Semaphore`` and ``Queue`` take their locks in functions written in

@@ -1,4 +1,4 @@
-"""Sample entities for tests, generated from the declaration of every relation."""
+"""Sample entities for tests, plain or with edge values, generated from the declaration of every relation."""
 
 from __future__ import annotations
 

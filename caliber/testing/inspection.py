@@ -1,4 +1,4 @@
-"""Access to the internals of an open store, for tests and debuggers.
+"""Access to the internals of open handles and stores for tests and debuggers, and planting of faults in them.
 
 Nothing is copied: a change of a part changes the store. Tests reach parts without a public name through this module
 only, so a part can be moved or renamed in one place. The parts themselves are not public: they change with any version.

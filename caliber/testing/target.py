@@ -1,4 +1,4 @@
-"""Description of the backend under test: its module, how to make an empty store, its missing capabilities."""
+"""Description of the backend under test (module, empty stores, missing capabilities), and all capabilities."""
 
 from __future__ import annotations
 

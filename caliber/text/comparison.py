@@ -1,4 +1,7 @@
-"""Rule-based comparison of two statements: contradiction, duplicate, or neither; in doubt, neither."""
+"""Rules for contradiction between two texts, and for near-identical memories that yield to the newest one.
+
+In doubt, texts do not contradict each other, and memories are kept.
+"""
 
 from __future__ import annotations
 

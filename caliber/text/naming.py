@@ -1,4 +1,4 @@
-"""Choice of a short name for a statement: a quoted term, file, identifier, capitalised name, or its first words."""
+"""Choice of a statement's entity and type: a quoted term, file, identifier, capitalised name, or first words."""
 
 from __future__ import annotations
 

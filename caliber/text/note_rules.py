@@ -1,4 +1,4 @@
-"""Rule-based note generation: derives notes from a trajectory's artifacts, summaries and goal.
+"""Rule-based generation of notes from a trajectory's artifacts, summaries and goal, and merging of notes.
 
 Decisions become conventions or strategies, constraints conventions, preferences preferences, facts facts, an error
 with the change that followed it a gotcha; goal and outcome together say how such a task went.

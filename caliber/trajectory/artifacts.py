@@ -1,4 +1,4 @@
-"""Creation of artifacts: idempotent by content hash, with a time to live.
+"""Validation and creation of artifacts: idempotent by content hash, with a trust label and a time to live.
 
 Source: C-040 to C-045, C-230 to C-232, K-043, K-044.
 """

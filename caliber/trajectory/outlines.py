@@ -1,4 +1,4 @@
-"""Outline of a task for block summaries: open scopes, turn numbers and existing summaries."""
+"""Readers of outlines for block summaries, from memory or store: open scopes, turn numbers, existing summaries."""
 
 from __future__ import annotations
 

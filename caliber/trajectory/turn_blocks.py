@@ -1,4 +1,4 @@
-"""Blocks of turns: fixed-size runs of an open scope's turns that are summarized together.
+"""Fixed-size blocks of turns that are summarized together: those without a summary, and outdated summaries.
 
 Block b of size n holds the turns of a scope that are numbered b * n to (b + 1) * n - 1 in their trajectory. Results of
 tools that follow directly on the turn that called them belong to the block of that turn, so that a block ends after the

@@ -1,4 +1,7 @@
-"""Appending of turns to a scope, in a transaction. Source: C-026 to C-029, C-235, K-022, K-094."""
+"""Validation of new turns, and appending them to a scope in a transaction; turns as a text transcript.
+
+Source: C-026 to C-029, C-235, K-022, K-094.
+"""
 
 from __future__ import annotations
 

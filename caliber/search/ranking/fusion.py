@@ -1,4 +1,4 @@
-"""Score fusion: combines keyword, vector and graph scores, recency and boosts into one ranked list of hits.
+"""Score fusion: normalized leg scores, scores of date, recency and importance, weighted sums, and the best hits.
 
 Source: M-032 to M-047, K-119, K-202; reciprocal ranks: Cormack, Clarke and Büttcher (SIGIR 2009). Formulas:
 docs/search.md.

@@ -1,4 +1,4 @@
-"""Keyword leg (BM25) and vector leg (similarity) of a search: score the rows of every searched kind.
+"""Keyword leg (BM25) and vector leg of a search, and ``Searched``: the candidates of one kind that they score.
 
 Source: M §1.3, K-119; docs/search.md.
 """

@@ -1,4 +1,4 @@
-"""In-memory graph of the edges between records, with record ids mapped to dense node numbers.
+"""In-memory graph of the edges between records, by node number, and the row of each node in its kind's mirror.
 
 Source: M-038; design, section 6.
 """

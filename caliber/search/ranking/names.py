@@ -1,4 +1,4 @@
-"""Recognition of names in a query: speakers of turns and subjects of notes that visible records have."""
+"""Names of visible records (speakers, subjects of notes): recognised in a query, and matched with rows."""
 
 from __future__ import annotations
 

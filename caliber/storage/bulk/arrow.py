@@ -1,4 +1,4 @@
-"""Bridge to pyarrow (extra ``arrow``): Arrow schemas of relations, and zero-copy buffers of record batches.
+"""Bridge to pyarrow (extra ``arrow``): schemas of relations, record batches to buffers and back, row hashes.
 
 Only this module and ``parquet`` import pyarrow. A column becomes a ``CopyColumn``, which points at Arrow's buffers. A
 column of another type than the schema's is converted where that loses nothing, and refused otherwise.

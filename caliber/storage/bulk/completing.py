@@ -1,4 +1,4 @@
-"""Fills in the columns that a bulk load omits (ids, defaults, derived columns), and verifies those it supplies.
+"""Completion of bulk-loaded rows: makes omitted columns (ids, defaults, derived), and verifies given hashes.
 
 Ids come from a kernel, derived columns from ``caliber.storage.compile.derived``.
 """

@@ -1,4 +1,4 @@
-"""Queries that check loaded rows in the database before the load commits: references, and turn order in scopes.
+"""SQL checks of loaded rows before the load commits: references, their owners, turn numbers against counters.
 
 Each check is one statement that both databases understand. Its parameter is the last ordinal before the load; its
 result is the first invalid loaded row, or nothing.

@@ -1,4 +1,4 @@
-"""Types of a bulk load: protocol of the backend's loader, its report, and the choice for rows that exist.
+"""Types of bulk load and read: the backend's protocol, batches, report, and the choice for rows that exist.
 
 Stores and their callers import this module instead of the loader, which needs pyarrow.
 """

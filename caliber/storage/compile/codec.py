@@ -1,4 +1,4 @@
-"""Row codecs: generated functions that convert entities to database rows and back, one pair per relation.
+"""Row codecs: generated functions that convert entities to database rows (``Row``) and back; canonical JSON.
 
 A row is a tuple of the values that the driver stores (int, float, str, bytes, None) in column order, with the ordinal
 first where the relation has one. Generated code is several times faster than a loop over columns.

@@ -1,4 +1,4 @@
-"""Compiler of user filters to SQL WHERE conditions, for tenants whose records are not in memory.
+"""User filters in SQL, for tenants whose records are not in memory: compiled to conditions and run for ordinals.
 
 Every value of a filter is a bound parameter. Where a database cannot express a condition exactly (patterns, and texts
 that begin as an escape of PostgreSQL's zero characters may end), the statement returns a superset, and

@@ -1,4 +1,4 @@
-"""Source expressions that decode one stored value (UUID, instant, enum, JSON), for the generated row codecs."""
+"""Decoders of one stored value (UUID, instant, enum, JSON): source expressions for row codecs, and functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Computation of derived columns (hashes, token counts, fingerprints): for one record, and for bulk-loaded columns.
+"""Computation and verification of derived columns (hashes, token counts, fingerprints), of one row or in bulk.
 
 A relation declares them (``caliber.schema.derived``). Values are in the form that drivers store: instants in
 microseconds, lists of texts as JSON.

@@ -1,4 +1,4 @@
-"""Serialization of a record's replaced content to JSON for ``content_version``, which replay reads."""
+"""Conversion of a record's replaced content to JSON and back, for ``content_version``, which replay reads."""
 
 from __future__ import annotations
 

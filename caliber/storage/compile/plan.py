@@ -1,4 +1,4 @@
-"""SQL compiler: generates the DDL and every regular statement (insert, update, select, page) of a relation.
+"""SQL compiler: DDL and regular statements (``Plan``: insert, update, select) of a relation, by ``Dialect``.
 
 ``compile_relation`` yields every regular statement of a relation once; at run time a plan's text goes to the driver
 unchanged, so no SQL is built for a request. A ``Dialect`` holds the differences between databases.

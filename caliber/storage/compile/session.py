@@ -1,4 +1,4 @@
-"""Protocol of a statement session: runs plans on one connection in one transaction, and counts statements."""
+"""Protocol of a statement session, which runs plans in one transaction; and a counter of statements by thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backup archive of a whole store: a ZIP with a Parquet file per relation and a manifest of hashes.
+"""Writer and verifying reader of a store's backup archive: a ZIP of Parquet files and a manifest of hashes.
 
 An archive of any database restores into any other. Members are stored, not deflated, since Parquet is compressed; at
 most one record batch is in memory. The file appears under its name only when it is complete and on disk.

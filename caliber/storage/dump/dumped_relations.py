@@ -1,6 +1,6 @@
-"""Relations as archives hold them: the ordinal, which a bulk load would reassign, is an ordinary column.
+"""Relations as dumps hold them (ordinals as ordinary columns, in the order of references), and row digests.
 
-Windows and stored contents refer to rows by ordinal, so a restore must keep ordinals.
+Windows and stored contents refer to rows by ordinal, so a restore must keep ordinals; a bulk load would reassign them.
 """
 
 from __future__ import annotations

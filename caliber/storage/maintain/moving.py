@@ -1,4 +1,4 @@
-"""Copy of a store row by row between any two databases; resumable, incremental, and verified by hashes.
+"""Copy of a store to any database: protocols of both sides, a resumable, incremental row copy, proof by hashes.
 
 The copy keeps ordinals and versions, since windows and content versions refer to rows by them. Rows come as Arrow
 record batches in the order of their keys, so two stores are compared side by side with one batch of each in memory, and

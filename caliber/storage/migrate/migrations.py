@@ -1,4 +1,4 @@
-"""Registry of schema versions: the changes of each, and the range of versions that this CALIBER reads and writes.
+"""Registry of schema versions: their changes, the rows that record them, checks that refuse unsupported stores.
 
 Migrations expand first and contract later, so that old and new processes can run side by side. ``create`` makes the
 newest schema at once; ``migrate`` brings an older one up to it; ``open`` does neither and names the command to run.

@@ -1,4 +1,4 @@
-"""SQL statements about vectors: records without a vector, rows of an embedding space, orphaned vectors.
+"""SQL statements about vectors (missing, of a space, orphaned), and the kinds of records that are embedded.
 
 One text serves every database; the dialect writes the parameters.
 """

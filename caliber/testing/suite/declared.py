@@ -1,4 +1,4 @@
-"""Contract tests of declared capabilities: a backend has the mandatory ones, and lacks those it declares missing."""
+"""Contract tests of completeness: mandatory and declared capabilities, and every irregular or regular statement."""
 
 from __future__ import annotations
 

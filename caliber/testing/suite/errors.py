@@ -1,4 +1,4 @@
-"""Contract tests of errors: the class of each failure, whether it is retryable, and no values in messages.
+"""Contract tests of errors (class, retryable, no values in messages), and of creating and reopening stores.
 
 Source: design sections 10 and 11; C-058 to C-093.
 """

@@ -1,4 +1,4 @@
-"""Contract tests of one transaction: rows, change records and callbacks happen all or not at all.
+"""Contract tests of transactions: atomic rows, change records, callbacks; isolation, guards, kept content.
 
 Source: design section 4, C-193.
 """
