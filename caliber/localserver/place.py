@@ -1,4 +1,4 @@
-"""Directories and lock files of private PostgreSQL servers, and removal of those that dead servers left."""
+"""Directories, locks and user account of private PostgreSQL servers; access checks; cleanup after dead servers."""
 
 from __future__ import annotations
 

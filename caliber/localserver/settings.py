@@ -1,4 +1,4 @@
-"""Settings of a private PostgreSQL server (postgresql.conf, pg_hba.conf): listening address, access, caller's own."""
+"""Configuration files of a private PostgreSQL server: caller's settings (checked), listening address, access."""
 
 from __future__ import annotations
 

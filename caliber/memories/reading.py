@@ -1,4 +1,4 @@
-"""Reader of one memory: ``find``, ``count``, ``get`` by fields and conditions, in resident memory or by SQL.
+"""Reader of one memory: ``find``, ``count``, ``get`` and ``search``, in resident memory or by SQL.
 
 Source: design, section 7; docs/search.md.
 """

@@ -1,4 +1,4 @@
-"""Stored forms of a context window (window row, content version, pending injection), and enums of its assembly."""
+"""Enums of context windows (sections, sources, reach, decisions); rows of stored windows and injections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Class ``LazyTuple``: an immutable sequence of known length whose items are built on first access.
+"""Class ``LazyTuple``: an immutable sequence of known length, built as a whole at the first access.
 
 A window of a thousand candidates has a thousand decisions; most callers never look at them.
 """

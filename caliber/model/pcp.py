@@ -1,4 +1,4 @@
-"""Data types of checkpoints of a task, and enums of the settings in section ``pcp``."""
+"""Row type of a task's checkpoint, and enums of checkpoint frequency, pruning and conflict resolution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data types passed to and from summary and extraction providers: turns, artifacts, notes, decisions.
+"""Data types of calls to extraction and summary providers: turns, notes, consolidation; token counter type.
 
 Source: C-245, C-246, C-497, K-014, K-015.
 """

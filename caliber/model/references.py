@@ -1,4 +1,4 @@
-"""Class ``EntityRef``: a reference to a record of any kind, as kind and id."""
+"""Enum ``EntityType`` of the kinds of records, and class ``EntityRef``: a reference to one, as kind and id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Data class ``ScheduledRule``: a scheduled policy rule with its next and last run time. Source: C-238."""
+"""Data class ``ScheduledRule``: a scheduled policy rule, its next run, and the time up to which it is done.
+
+Source: C-238.
+"""
 
 from __future__ import annotations
 

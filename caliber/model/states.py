@@ -1,4 +1,4 @@
-"""State machines as data: the allowed status transitions of delegations, handoffs, conflicts and agents.
+"""State machines: allowed status transitions of trajectories, scopes, delegations, handoffs, conflicts, agents.
 
 Terminal states accept nothing, not even themselves; other states accept themselves (K-047).
 

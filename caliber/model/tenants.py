@@ -1,4 +1,4 @@
-"""Data types of the tenant directory: a tenant, its place and its state. Source: O-1, P-006."""
+"""Data types of the tenant directory (tenant, place, state), and normalization of tenant names. Source: O-1, P-006."""
 
 from __future__ import annotations
 

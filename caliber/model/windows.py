@@ -1,4 +1,4 @@
-"""Data types that callers receive: context window with sections and trace, search hits and search results.
+"""Data types of results: context window with sections and decisions, search result with hits, commit position.
 
 Source: C-049 to C-057, K-024, K-025.
 """

@@ -1,4 +1,4 @@
-"""Policy engine: prepares the actions of a trigger outside the transaction, and applies them inside it.
+"""Policy engine: prepares a trigger's actions outside a transaction, applies them in it; task service factory.
 
 All actions of a trigger see the state at the time it fired. Providers are called in ``prepare``; ``apply`` only writes,
 in the order in which the actions are declared, and logs an event for each of them. Source: C-213, C-226 to C-229,

@@ -1,4 +1,4 @@
-"""Data types of policy actions: declared, prepared, and applied or failed."""
+"""Data types of policy actions (declared, prepared, failed), and the list of a configuration's actions."""
 
 from __future__ import annotations
 

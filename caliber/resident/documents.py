@@ -1,4 +1,6 @@
-"""Text of each record that the keyword index receives: content with its headings, never truncated.
+"""Searchable text of a record, heading before content: for keyword indexes, embeddings, duplicate checks.
+
+A text is never truncated.
 
 Source: K-171, P-039.
 """

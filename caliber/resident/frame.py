@@ -1,4 +1,4 @@
-"""Check whether a tenant's records are kept in memory (``search.mode``), and the reduced memory if not.
+"""Relations kept in memory even with ``search.mode = "backend"``, and the error for reading any other there.
 
 Source: design, section 5; docs/decisions/0082.
 """

@@ -1,4 +1,6 @@
-"""In-memory copy of one relation: arrays for columns that filters and ranking use, packed rows for the rest.
+"""In-memory copy of one relation: column arrays and packed rows, and its snapshots at commit boundaries.
+
+The arrays hold the columns that filters and ranking use, the packed rows the rest.
 
 An update appends the new row and retires the old one; a delete retires. Readers hold a ``RelationSnapshot``: a length,
 a live mask and the generation they belong to. Nothing they can see ever changes, except that texts may leave memory,

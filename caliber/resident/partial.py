@@ -1,4 +1,4 @@
-"""Temporary mirrors of a few rows, loaded for a single call of a tenant whose records are not resident.
+"""Temporary mirrors of a few rows and their vectors, for one call of a tenant that is not resident.
 
 Source: design, section 5; docs/decisions/0082.
 """

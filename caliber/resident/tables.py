@@ -1,4 +1,4 @@
-"""Hash table from a record's key to its row number: open addressing, a few bytes per row.
+"""Hash tables from a record's ordinal or id to its row number: open addressing, a few bytes per row.
 
 A dictionary takes nearly 200 bytes a row, for objects that repeat what the columns hold. Slots hold row numbers; the
 column at that row decides whether a slot is the key's. One thread writes. Other threads may look up meanwhile: a slot

@@ -1,4 +1,4 @@
-"""Mask of rows that are active and valid at an instant, computed over resident columns.
+"""Mask of rows that are active, valid at an instant and visible to a principal, from resident columns.
 
 ``as_of`` is valid time: it moves the instant at which a record must be valid where its relation declares validity, and
 does not restore a record that was archived, superseded, retired or rolled back since (design, section 7). Source:

@@ -1,4 +1,4 @@
-"""Vector index of one kind of record in one embedding space: exact search by native kernels."""
+"""Vector index of one kind of record in one embedding space, and its snapshots, searched exactly by kernels."""
 
 from __future__ import annotations
 

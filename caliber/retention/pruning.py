@@ -1,4 +1,7 @@
-"""Policy action ``prune``: removes records by scope, age and confidence. Source: C-157, C-228, K-063, K-095."""
+"""Policy action ``prune``: removal by scope, age and confidence; lookup of the records in a trigger's range.
+
+Source: C-157, C-228, K-063, K-095.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Builder of relations for declared memories: system columns, declared fields, entity class, in-memory columns.
+"""Validation of declared memories, and builder of their relations: columns, indexes and record class.
 
 Every such relation has the same system columns beside the declared fields; a declared field with the name of a column
 that places a record (its task, scope or session) is that column. Properties that a declaration can change later

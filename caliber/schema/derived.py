@@ -1,4 +1,4 @@
-"""Declarations of derived columns (hash, token count, fingerprint): their inputs and rule, as data.
+"""Classes that declare derived columns (hash, token count, fingerprint): their inputs and rule, as data.
 
 The set of rules is closed: ``caliber.storage.compile.derived`` computes them, for one record and for whole columns.
 """

@@ -1,4 +1,4 @@
-"""Declarations of erasure per relation: columns that identify a subject, and how each column is redacted.
+"""Classes that declare a relation's erasure: columns that identify a subject, and redaction of each column.
 
 ``caliber.erasure`` executes them and knows no relation by name.
 """

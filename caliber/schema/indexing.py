@@ -1,4 +1,4 @@
-"""Rule for which fields of a declared memory can be indexed, for validation and for DDL.
+"""Table of the field types that each index type supports, and validation of a declared memory's indexes.
 
 Source: C-139 to C-141, K-058.
 """

@@ -1,4 +1,7 @@
-"""Bindings of built-in memories (turn, artifact, note, …) to their relations. Source: C-183, K-058, K-060."""
+"""Class ``MemoryBinding``: a memory's relation and field names; the bindings of built-in memories.
+
+Source: C-183, K-058, K-060.
+"""
 
 from __future__ import annotations
 

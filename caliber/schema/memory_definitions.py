@@ -1,4 +1,4 @@
-"""Serialization of a declared memory's definition to canonical JSON, as stores and archives keep it."""
+"""Conversion of a declared memory's definition to canonical JSON and back, for stores and archives."""
 
 from __future__ import annotations
 

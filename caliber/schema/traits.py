@@ -1,4 +1,4 @@
-"""Traits of a relation: declared properties (text, validity, trust, retention, window) that generic code acts on.
+"""Traits of a relation (text, validity, retention, trust, window, export): properties that generic code acts on.
 
 Each is plain data that names columns. Generic code derives the rest (a mask over resident columns, an SQL condition, a
 predicate, the effect of a policy), so that no rule is written twice. Source: design, section 3.

@@ -1,4 +1,4 @@
-"""Predicates for active and currently valid records, derived from the traits ``active`` and ``valid``.
+"""Rules for active and currently valid records, from their traits: predicates, and checks of one record.
 
 ``storage.compile.predicates`` compiles them to SQL conditions, ``resident.validity`` computes masks of the same traits;
 tests compare both. Source: K-080, C-452, C-453.

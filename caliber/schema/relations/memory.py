@@ -1,4 +1,7 @@
-"""Relation memory_type: the declared memories of a store. Source: C-130, C-132, docs/decisions/0160."""
+"""Relation memory_type (declared memories of a store), and the codes and table prefix of declared memories.
+
+Source: C-130, C-132, docs/decisions/0160.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Relations of tasks: session, trajectory, scope, turn, turn_summary, artifact, checkpoint.
+"""Relations of tasks: session, trajectory, scope, turn, turn_summary, artifact.
 
 Source: C-388 to C-393, K-021 to K-043, K-210.
 """

@@ -1,4 +1,4 @@
-"""Cache of visibility masks: the rows of one kind that a principal may see at one commit boundary and instant.
+"""Cache of masks of the rows that a principal may see at a boundary and instant, with filter masks and counts.
 
 Consecutive searches need the same mask over all rows, so the mask is cached with the counts over it. It is reused only
 for the same boundary, the same access decisions, and an instant between two at which some record begins or ends to be
