@@ -1,4 +1,4 @@
-"""Built-in variables of filter expressions: current time, task, scope and agent."""
+"""Values of a filter's built-in variables (current time, task, scope, agent) for one window or search."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Re-embedding job: fills a new model's space beside the active one, then makes it the active one.
+"""Re-embedding with a new model, by a job or the caller's thread: fills its space, then makes it the active one.
 
 Each pass ends with an attempt to switch. If a record written meanwhile would lose its vector, another pass follows.
 Source: docs/decisions/0078-a-new-space-beside-the-old.md; docs/jobs.md.

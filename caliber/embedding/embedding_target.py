@@ -1,4 +1,4 @@
-"""Pair of a provider and the embedding space of its vectors: turns texts into rows of relation ``embedding``.
+"""Embedding target, a provider with its space: vectors of texts and queries; and writing of a record's vectors.
 
 Source: design section 4, C-245 to C-248, C-291, K-042.
 """

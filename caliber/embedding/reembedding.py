@@ -1,4 +1,4 @@
-"""Steps of a change of embedding model: create the new space, find records without a vector in it, switch to it.
+"""Steps and progress of a change of embedding model: create its space, find missing vectors in it, switch to it.
 
 A row of the store names the active space, and is changed in one transaction. No text is embedded twice, since a missing
 vector is a missing row. Source: relations.md "embedding_space", K-101, C-494, C-495;

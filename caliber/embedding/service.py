@@ -1,4 +1,4 @@
-"""Embedding subsystem of one open tenant: its providers, their spaces, and the worker that embeds behind commits."""
+"""Embedding subsystem of one open tenant: opens providers, spaces and worker; gives services vectors to commit."""
 
 from __future__ import annotations
 

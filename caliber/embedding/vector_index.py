@@ -1,4 +1,4 @@
-"""Creation of the database's vector index (such as pgvector) for a space when it becomes active.
+"""Creation of the database's vector index (such as pgvector): at opening, before a model switch, or on demand.
 
 A store whose records are all in memory has none, so that its writes stay cheap; a store that has one keeps one, also
 when the model changes. Source: design, section 3; docs/decisions/0121.

@@ -1,4 +1,4 @@
-"""Wait times of background workers: rests between batches, pauses between polls, and exponential backoff."""
+"""Timing of background workers: rests, waits before scans, time slices, report intervals, exponential backoff."""
 
 from __future__ import annotations
 

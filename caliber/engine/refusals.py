@@ -1,6 +1,7 @@
-"""Reasons why this machine cannot run a valid configuration: missing packages, extras or model files.
+"""Reasons why this machine cannot run a configuration; also the configured token estimator and long-text rule.
 
-``caliber check`` runs them, so this module imports nothing that only an open store needs.
+The reasons are missing packages, extras, model files or API keys. ``caliber check`` looks for them, so this
+module imports nothing that only an open store needs.
 """
 
 from __future__ import annotations

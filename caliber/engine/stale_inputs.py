@@ -1,4 +1,4 @@
-"""Check that the records a provider worked on were not erased or changed before its result is written.
+"""Error ``StaleInputs`` (sources that a provider used were changed), and the check that nothing was erased.
 
 A provider takes seconds. The transaction that writes a summary checks whether anything was erased since the sources
 were read; if so, the summary is made again from the remaining sources. Source: decisions 0135, 0172.

@@ -1,4 +1,4 @@
-"""Job handler that finishes erasures whose process died, by removing erased bytes from the files."""
+"""Registration of the job handler that finishes erasures whose process died, and a report of these at opening."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Interrupted erasures in an open store: reports them, and drops erased records from resident memory."""
+"""Unfinished erasures of an open store: list and report; also removal of erased texts from memory and caches."""
 
 from __future__ import annotations
 

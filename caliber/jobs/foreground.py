@@ -1,4 +1,4 @@
-"""A job with an id of its own, done in the caller's thread on a store that need not be open as a whole."""
+"""Queue for one job that the caller's thread runs on a store not fully open: claim, lease, progress and end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Protocol of job handlers: what a subsystem implements to run one kind of job, and its limits and recurrence."""
+"""Declaration of job handlers: a kind's function, limits and recurrence; and the protocol of searches for work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Job queue of one open tenant: enqueues in the caller's transaction, claims with a lease, backs off after failures.
+"""Job queue of one open tenant: enqueues in the caller's transaction, claims by lease, runs handlers, retries.
 
 A claim raises the version of its job, so a process that was paused beyond its lease finds another version and writes
 nothing. The queue notices a clock that was put back: jobs scheduled by the wrong time wait no longer than intended.

@@ -1,4 +1,4 @@
-"""Graph in compressed sparse row form, and the random walk that spreads scores over its edges.
+"""Graph in compressed sparse rows, built from a list of edges, and the walk that spreads seed scores hop by hop.
 
 Source: issue "Search in native memory", graph leg; design, section 6; docs/kernels.md.
 """

@@ -1,6 +1,6 @@
-"""Growable NumPy arrays that double in capacity on append; a reader's view stays unchanged.
+"""Growable NumPy arrays (``Growing``) and rows of bytes (``ByteRows``); a reader's view stays unchanged.
 
-Includes ``ByteRows``: variable-length byte strings in one buffer.
+Arrays double in capacity on append. Rows of bytes have any length, and lie in blocks: there is no object per row.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Note maker: derives notes from a trajectory outside a transaction, then merges them into the store inside one.
+"""Note maker: derives notes from a task and merges them with existing ones, then writes them in a transaction.
 
 Source: C-232, C-233, K-067, K-111.
 """

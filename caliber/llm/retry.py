@@ -1,4 +1,4 @@
-"""Retries of provider calls with exponential backoff, after outages and rate limits.
+"""Retries of provider calls: backoff, wrappers of embedding and summary providers, and detection of outages.
 
 Source: C-106 to C-111, C-215.
 """

@@ -1,4 +1,4 @@
-"""Validation of input texts for a provider (not blank, valid Unicode), and chunking of long ones.
+"""Input texts of a provider: rule for long ones (``LongText``), chunking, and checks (not blank, valid Unicode).
 
 A text that a model cannot read in one piece is cut at the ends of sentences, or refused.
 

@@ -1,4 +1,4 @@
-"""Encoder and decoder between Arrow buffers and PostgreSQL's binary COPY format, in C.
+"""Encoder and decoder of PostgreSQL's binary COPY format, in C, and the Arrow column types that bulk loads use.
 
 The buffers of a column are read in place. ``copy_tuples`` returns the bytes between header and trailer; ``CopyReader``
 takes received bytes and returns columns.

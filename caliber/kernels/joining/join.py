@@ -1,4 +1,4 @@
-"""Native score fusion: weighted sum of keyword, vector and graph scores per candidate, with each part's share.
+"""Native score fusion: weighted sums of keyword, vector and graph scores, the best ``k``, and each part's share.
 
 Source: docs/search.md; csrc/include/caliber.h, ``cal_join``.
 """

@@ -1,4 +1,7 @@
-"""Reference implementation in NumPy of the score fusion kernel ``cal_join``, with a fixed order of summation."""
+"""Reference implementation in NumPy of the score fusion kernel ``cal_join``, and the data type of its parts.
+
+Sums are made in a fixed order.
+"""
 
 from __future__ import annotations
 

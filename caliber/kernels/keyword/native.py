@@ -1,4 +1,4 @@
-"""C-backed dictionary and postings of the keyword index, in buffers that Python owns and enlarges."""
+"""C-backed dictionary, postings and scoring of the keyword index, in buffers that Python owns and enlarges."""
 
 from __future__ import annotations
 

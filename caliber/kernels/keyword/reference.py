@@ -1,4 +1,6 @@
-"""Reference implementation in Python of the keyword kernels, which defines the correct results.
+"""Reference implementation in Python of the keyword kernels (words, postings, BM25), and their data types.
+
+The results of this module are the correct ones, by definition.
 
 Source: csrc/include/caliber.h, "keywords".
 """
