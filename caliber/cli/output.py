@@ -1,4 +1,7 @@
-"""Terminal output of commands: results as text or JSON on stdout, messages and progress bars on stderr."""
+"""Terminal output of commands: results as text or JSON, messages, progress; formats of counts, sizes, times.
+
+Results go to stdout, messages and progress bars to stderr.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text rendering of context windows and search hits for an 80-column terminal."""
+"""Rendering of context windows for terminal and JSON, and one-line labels of records, shared by commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Base of a configuration file or program (a profile or another configuration), which supplies omitted settings.
+"""Completion of a file's settings from its base (profile or configuration), and record of those it set itself.
 
 A file names a profile itself (``base = "chat-companion"``), or the caller does. Beside a profile, a provider may be one
 word (``embedding_provider = "openai"``): the section that ``caliber init --embedding`` writes.

@@ -1,4 +1,4 @@
-"""Configuration sections of window assembly: section priorities, token estimator, limits, stored windows, debugging."""
+"""Configuration sections of context windows: assembly, priorities, token counting, storage, limits of views."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parser of five-field cron expressions, and computation of due times in a time zone.
+"""Validation of five-field cron expressions and time zones, and computation of the last and next due time.
 
 Fields that name an hour follow Debian's cron where clocks change: a time in the skipped hour is due right after it, a
 time in the repeated hour is due once. Source: C-147, C-148.

@@ -1,4 +1,4 @@
-"""Translation of pydantic's validation errors to CALIBER's, with path, value and reason, secrets redacted.
+"""Faults of a configuration: made for one value, collected per section, or translated from pydantic's errors.
 
 Source: C-078 to C-082, C-093, C-122 to C-124, K-007.
 """

@@ -1,4 +1,4 @@
-"""Base class of configuration sections, the ``knob()`` field helper, and validated types such as durations.
+"""Base class ``Section`` of configuration sections, field helper ``knob()``, validated types, immutable mapping.
 
 A knob carries its meaning, its unit, the requirement it comes from and, where one exists, the source's number;
 validation, the commented file of ``caliber init`` and the tests all read that one declaration.

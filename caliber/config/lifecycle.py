@@ -1,4 +1,4 @@
-"""Configuration sections of scope closing, block summaries, policy failures, jobs, tasks, notes and access."""
+"""Configuration sections of scope closing, summaries, policy runs, jobs, tasks, notes, principal and access."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configuration section of declared memories: fields, indexes, retention.
+"""Configuration section of declared memories: names, fields, indexes, retention, and triggers.
 
 Source: C-130 to C-148, K-058 to K-060, K-068.
 """

@@ -1,4 +1,4 @@
-"""Configuration section of policies: the actions to run at each trigger or schedule.
+"""Configuration section of policies: rules with triggers and actions, kinds of actions, and their targets.
 
 Source: C-149, C-176 to C-179, C-213, C-226 to C-229, C-242.
 """

@@ -1,4 +1,4 @@
-"""Configuration sections of language model, embedding and summary providers, with their retries and vectors."""
+"""Configuration sections of embedding and summary providers, retries, vectors, and when records are embedded."""
 
 from __future__ import annotations
 

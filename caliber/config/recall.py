@@ -1,4 +1,4 @@
-"""Configuration section of recall: which earlier records windows may include, and of which owner."""
+"""Configuration section of recall: whose earlier records windows may include, how many, and their weighting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""References to secrets in environment variables, and redaction of secrets in error messages.
+"""References to secrets in environment variables, literal connection strings, and redaction in errors.
 
 A configuration holds the name of an environment variable, never the secret itself: a value that is not there cannot be
 logged, pickled, hashed or stored with a window.

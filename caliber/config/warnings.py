@@ -1,4 +1,4 @@
-"""Configuration warnings: valid settings that are probably mistakes.
+"""Class ``ConfigWarning``: a valid setting that is probably a mistake, with its path or place in the file.
 
 Warnings are values, and nothing prints them by itself: ``caliber check`` shows and ``caliber.dsl.check`` returns them.
 """

@@ -1,4 +1,4 @@
-"""Columnar table of a window's candidates (NumPy arrays), and their canonical sort order.
+"""Columnar table of a window's candidates (NumPy), and their ranking: order, and exclusions before the budget.
 
 Source: C-456, C-458, C-466, K-079, O-9, O-15.
 """

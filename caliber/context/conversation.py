@@ -1,4 +1,4 @@
-"""Access to the relations of a conversation (task, scope, turn, turn summary) for the window code.
+"""Names, source numbers and row look-ups of a conversation's relations (task, scope, turn), for window code.
 
 The other modules of this package use traits of relations only and name no relation. Source: design, section 2.
 """

@@ -1,4 +1,4 @@
-"""Data class of everything besides candidates that an assembly depends on: query, time, principal, limits; recorded."""
+"""Data class ``WindowFacts``: recorded inputs of an assembly (query, time, limits), and its sources' reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Input bundle of the assembler: snapshot, facts, plan, fixed texts. Equal inputs give equal windows.
+"""Inputs of an assembly (snapshot, configuration, query, masks), and protocols of the sources of record texts.
+
+Equal inputs give equal windows.
 
 Source: C-217, C-447, C-467, design section 5 (Determinism).
 """

@@ -1,4 +1,4 @@
-"""Service for context windows of one principal: assembles, stores, explains and replays them, and logs events.
+"""Service for context windows of one principal: assembles, stores, explains, replays; logs and reads events.
 
 While the records are in memory, ``assemble_context`` runs no SQL on the calling path.
 """

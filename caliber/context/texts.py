@@ -1,4 +1,4 @@
-"""Text templates for records in a window: renders turns, summaries, artifacts and notes as text and as messages.
+"""Texts of a window: templates that render turns and records, and types for fixed, rendered and cut texts.
 
 Records come in the form in which drivers store them: from the mirror during assembly, from stored content during
 replay; both give the same text. Bytes that are not UTF-8 become replacement characters (C-451).

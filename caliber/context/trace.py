@@ -1,4 +1,4 @@
-"""Decision trace of a window: one entry per candidate with its inclusion or exclusion, reason and scores.
+"""Decisions about a window's candidates (class ``Decided``), the reason for each, and the trace made of them.
 
 Source: C-055 to C-057, C-457 to C-459, C-298.
 """

@@ -1,4 +1,4 @@
-"""Builder of the public ``ContextWindow`` from decisions and texts, used by assembly and replay alike.
+"""Builder of ``ContextWindow`` from decisions and texts: cut texts, filled sections, token counts, messages.
 
 Source: C-049 to C-054, C-460 to C-464, K-077, K-078.
 """

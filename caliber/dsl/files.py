@@ -1,4 +1,4 @@
-"""Loader of ``.caliber`` files: reads a file and its includes, and compiles them together.
+"""Loader of ``.caliber`` programs, from a text or from a file with its includes, compiled together.
 
 Source: issue of the language; design section 8.
 """

@@ -1,4 +1,4 @@
-"""Pre-scan of ``.caliber`` text: tokens, comments and brackets, and where to resume parsing after an error.
+"""Pre-scan of ``.caliber`` text: tokens, comments, brackets, points to resume at after an error, and limits.
 
 The grammar stops at the first error. To find all of them in one run, a text that does not parse is cut at its
 definitions, and a definition that does not parse at its entries; each piece is then parsed alone.

@@ -1,4 +1,4 @@
-"""Trajectory of an imported source: finds the one of an earlier import by a stable id, or starts it.
+"""Trajectory of an imported source (found by a stable id, or started), an import's lock, and its counts.
 
 A source (a repository, a conversation, a folder) has an identity text. Without an owner its trajectory is shared: the
 initiator is the system, with a UUID made of the identity. With an owner (``--for``) the initiator is the owner, and a

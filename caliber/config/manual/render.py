@@ -1,6 +1,6 @@
-"""Export of a configuration as a complete, commented TOML or JSON file, which loads back unchanged.
+"""Export of a configuration as a complete, commented TOML or JSON file, and the comment texts of its knobs.
 
-The comments are the declarations of the knobs; nothing is written twice.
+The file loads back unchanged. The comments are the declarations of the knobs; nothing is written twice.
 
 Source: design section 8.
 """

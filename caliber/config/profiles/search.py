@@ -1,4 +1,4 @@
-"""Named presets of search weights: those of the source documents, and the best measured ones.
+"""Named presets of section ``search``: weights of the source documents, and the settings measured best.
 
 Source: M-032, B-092, K-202; figures: docs/search.md.
 """

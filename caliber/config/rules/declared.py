@@ -1,4 +1,4 @@
-"""Consistency checks of declared memories, injection rules and policies: names, fields, parents, targets.
+"""Consistency checks of declared memories, injection rules and policies, and a configuration's warnings.
 
 References to a broken definition are not reported again, since its content is unknown.
 

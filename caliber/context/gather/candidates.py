@@ -1,4 +1,4 @@
-"""Common base of the candidate sources: eligibility filters, trust, and per-source limits, over resident columns.
+"""Common steps of gathering candidates: eligible records, pools to score, limits per source, the joined table.
 
 Nothing here reads a text or makes an object per row; records that a limit excludes are counted once (O-15).
 

@@ -1,4 +1,4 @@
-"""Recall: finds records of earlier tasks for a window with one search, and picks those worth including.
+"""Recall: the earlier tasks within a window's reach, one search of their records, and the hits worth including.
 
 Turns enter as lines of passages; summaries, artifacts, notes and declared records enter as they are. One relevance
 score decides, whatever the kind. No content enters twice: of equal records the most relevant one enters, and a summary

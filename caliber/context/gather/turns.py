@@ -1,4 +1,4 @@
-"""Turn table of a scope: order, tool-call groups and text lengths, read from resident memory.
+"""Readers of turns from resident memory, for conversation or passages: order, call groups, lengths and texts.
 
 An assistant turn that calls tools and the results that answer it form one group, which enters a window whole or not at
 all. Source: C-451, K-075, O-8.
