@@ -1,4 +1,4 @@
-"""Facet ``memory.identities``: names of users and agents, resolved to the entities that records refer to.
+"""Facet ``memory.identities``: names of users and agents, resolved to entities, and merging of duplicate ones.
 
 A name resolves to the same entity in every process, also before it was ever stored: the id is made of kind, namespace
 and name. Further names of one person, and the ids of entities that were merged, are rows of relation ``identity``.

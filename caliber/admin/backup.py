@@ -1,4 +1,4 @@
-"""Backup of a store to one archive file at one commit boundary, and restore from it.
+"""Backup of a store at one boundary, as an archive or a copy of its file, restore from it, and their reports.
 
 Source: P-083; docs/decisions/0139.
 """

@@ -1,4 +1,7 @@
-"""Retention sweep: removes expired records of every kind. Source: design section 8, C-355, C-361, C-479, K-189."""
+"""Retention sweep: deletes outdated windows, events, changes, jobs and locks, and archives lapsed records.
+
+Source: design section 8, C-355, C-361, C-479, K-189.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Administration of embedding spaces: report coverage, backfill, drop a space, delete orphaned vectors.
+"""Administration of embedding spaces (report, reembed, drop), orphaned vectors, rebuild of all search data.
 
 Source: issue "Search in native memory", item 10; relations.md, rule 6 (integrity of polymorphic references).
 """

@@ -1,4 +1,4 @@
-"""Class of one table of ``memory.storage``: get, list, insert, update and delete rows of a relation.
+"""Classes ``TableReader`` and ``Table`` of ``memory.storage``: rows of a relation, read or written with checks.
 
 Reads go to the database, not to memory. Writes are checked against the schema and the row rules; the rules of the
 lifecycle are in ``Caliber``'s own methods. Source: C §11, K-018.

@@ -1,4 +1,4 @@
-"""Facet ``memory.storage``: one table per relation, some with additional queries.
+"""Facet ``memory.storage``: one table per relation, some with additional queries, and bulk load and read.
 
 Source: C-318 to C-361, K-018.
 """

@@ -1,4 +1,4 @@
-"""Bounded thread pool that runs the synchronous calls of ``caliber.aio``, shared by the handles of one tenant."""
+"""Bounded thread pool that runs the synchronous calls of ``caliber.aio``; handles or tenants share one."""
 
 from __future__ import annotations
 

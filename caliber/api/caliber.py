@@ -1,4 +1,4 @@
-"""Class ``Caliber``, the public handle: one tenant as one principal uses it; its methods come from facets."""
+"""Class ``Caliber``, the public handle of a tenant: search, get, context windows, forget; the rest inherited."""
 
 from __future__ import annotations
 

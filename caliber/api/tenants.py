@@ -1,4 +1,4 @@
-"""Class ``Tenants``: lists, creates, moves and drops the tenants of the configured directory.
+"""Class ``Tenants``: opens tenants from a pool of open stores; lists, creates, moves and drops them.
 
 ::
 

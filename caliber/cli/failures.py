@@ -1,4 +1,4 @@
-"""Conversion of exceptions to an error message, a remedy and an exit code; tracebacks with --debug only."""
+"""Failures of commands: class ``UsageError``, exit codes, and exceptions turned into a message and a remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tenant directory stored in a PostgreSQL schema."""
+"""Tables of the tenant directory in a PostgreSQL schema: creates and checks them, runs transactions on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Migration of a tenant's declared memories in PostgreSQL: runs each planned step in its own transaction."""
+"""Declared memories of a tenant in PostgreSQL: reads their catalog, plans and takes steps of their migration."""
 
 from __future__ import annotations
 

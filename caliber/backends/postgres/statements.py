@@ -1,6 +1,7 @@
-"""SQL text of the irregular statements for PostgreSQL; contracts in ``caliber.storage.compile.statements``.
+"""Irregular SQL statements of PostgreSQL: those of every backend, and its own for sessions, feed and status.
 
-They need nothing newer than PostgreSQL 14. ``{name}`` stands for a relation's table, ``{name_row}`` for its columns.
+Contracts of the former: ``caliber.storage.compile.statements``. They need nothing newer than PostgreSQL 14.
+``{name}`` stands for a relation's table, ``{name_row}`` for its columns.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tenant directory stored in a SQLite file."""
+"""Tables of the tenant directory in a SQLite file: creates and checks them, runs transactions on them."""
 
 from __future__ import annotations
 

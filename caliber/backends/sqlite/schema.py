@@ -1,4 +1,4 @@
-"""DDL of a SQLite store: creates, migrates and checks the schema of a file."""
+"""File and schema of a SQLite store: options from the configuration, creation, migration, checks, SQL plans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scoring of a window: which expected evidence its text contains, and which assembly step lost the rest.
+"""Assembly and scoring of windows per budget: which expected texts each holds, and which step lost the others.
 
 A window holds a record when the record's whole content appears in ``ContextWindow.text`` as one message: after a label
 or the beginning of a line, up to the end of a line. White space may differ; truncated content does not count. For an

@@ -1,4 +1,4 @@
-"""Scoring of search results: the rank of each expected answer, recall and hit rate."""
+"""Evaluation questions asked of search, and the scores of their hits: rank of each answer, recall, hit rate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evaluation of windows: assembles one per question, in a store made of a conversation or an existing store.
+"""Evaluation of windows, beside plain search hits of the same budget, over a conversation or the user's store.
 
 A question about a conversation is its last user turn while windows are assembled, in a new task of the same owner or in
 the conversation's own; then the turn is deleted, so that no other question's window recalls it. A question about a

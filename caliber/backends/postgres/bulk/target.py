@@ -1,4 +1,4 @@
-"""Schema and transaction limits (timeouts) that a PostgreSQL bulk load or read runs under."""
+"""Types ``Connection`` and ``Target`` of PostgreSQL's bulk load and read, and the limits of their transactions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Translation of PostgreSQL and psycopg errors to CALIBER's, by SQLSTATE.
+"""PostgreSQL and psycopg errors: translation to CALIBER's, by SQLSTATE, and tests whether a retry may succeed.
 
 The driver's error stays as ``__cause__`` with its primary message alone: details and connection errors name keys,
 values, hosts and users.

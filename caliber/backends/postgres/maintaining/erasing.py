@@ -1,4 +1,4 @@
-"""Removal of erased bytes from PostgreSQL: rewrites tables, indexes and statistics, and advances the WAL.
+"""Eraser of PostgreSQL: removes erased bytes from tables, statistics and WAL; reads stored bytes for the proof.
 
 VACUUM FULL rewrites a table and drops the old files; it must keep the rows that older transactions may still see, so it
 waits for them. Column statistics live in a catalogue of the server, which is rewritten too where permitted. The WAL

@@ -1,4 +1,4 @@
-"""Status, vacuum, views and consistent snapshots of a tenant's PostgreSQL schema."""
+"""Maintenance of a PostgreSQL schema: status, vacuum, views, consistent snapshots, and SQL for integrity checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SQL statements about pgvector indexes; a space's id and dimensions are literals, as partial indexes require.
+"""SQL statements that create, drop and search pgvector indexes, with a space's id and dimensions as literals.
 
 A partial index is used only where the planner sees its condition, and an expression index only where it sees the
 expression: a parameter in their place would read every vector. Only a checked UUID and a checked number are written

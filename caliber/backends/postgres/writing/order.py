@@ -1,4 +1,4 @@
-"""Commit sequencer of one process: applies commits to resident memory in an order that respects dependencies.
+"""Commit sequencer of one process: releases threads in ticket order, so dependent commits reach memory in order.
 
 A ticket is taken right before COMMIT is sent: a transaction that depends on another can only have taken its ticket
 after that COMMIT was done.

@@ -1,7 +1,7 @@
-"""Removal of erased bytes from SQLite: merges full text, rewrites the file by VACUUM, empties the WAL.
+"""Eraser of SQLite: rewrites the file without erased bytes, reads stored bytes for the proof, destroys a store.
 
-VACUUM rewrites every page, so nothing is left in free pages or inside pages; a checkpoint in mode TRUNCATE then empties
-the log. Both need a moment without readers of an older boundary.
+FTS5 tables are merged first. VACUUM rewrites every page, so nothing is left in free pages or inside pages; a checkpoint
+in mode TRUNCATE then empties the log. Both need a moment without readers of an older boundary.
 """
 
 from __future__ import annotations

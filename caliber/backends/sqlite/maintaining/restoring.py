@@ -1,4 +1,4 @@
-"""Restore of an archive into a SQLite store: built beside the old file, checked, then copied over it at once.
+"""Restore of a backup into a SQLite store: built beside the old file, checked, then copied over it at once.
 
 An existing store is not replaced as a file: a process that has it open would go on writing into the unlinked one. Its
 pages are overwritten in one transaction, as any process would; the old content stays until that transaction commits.
