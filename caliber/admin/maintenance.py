@@ -1,4 +1,4 @@
-"""Retention sweep: deletes outdated windows, events, changes, jobs and locks, and archives lapsed records.
+"""Removal of expired windows, events, changes, jobs and locks, and archiving of lapsed records.
 
 Source: design section 8, C-355, C-361, C-479, K-189.
 """

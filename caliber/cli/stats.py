@@ -1,4 +1,4 @@
-"""Command ``stats``: prints record counts and sizes of a store."""
+"""Command ``stats``: prints record counts, sizes, providers and waiting work of a store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Row rules across columns (a column not before another, or only with another), enforced by our code.
+"""Declared types of row rules across columns: not before another, only with another; checked elsewhere.
 
 ``caliber.storage.bulk.checks`` evaluates them over whole columns, ``caliber.admin.table`` for one record.
 """

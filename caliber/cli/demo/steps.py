@@ -1,4 +1,4 @@
-"""Helper steps of the demo: its folder, ``.caliber`` program, declared memory, and comparison of two rules."""
+"""Helper functions of the demo: its folder, database, programs, declared memory, and printed summaries."""
 
 from __future__ import annotations
 

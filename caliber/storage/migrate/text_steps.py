@@ -1,4 +1,4 @@
-"""Full-text tables in migrations of declared memories: created, cleared or dropped with each migration step.
+"""Full-text part of migrations of declared memories: finds each step's index change, adds its statements.
 
 Source: docs/decisions/0160, 0082.
 """
