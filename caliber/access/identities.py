@@ -9,6 +9,7 @@ Source: O-17, K-194, K-195.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, Final
 
 from caliber.engine.engine import Engine
@@ -62,9 +63,15 @@ def entity_of(
     if found is not None:
         return found.entity
     if register:
-        engine.write(lambda uow: _insert(uow, derived, namespace, name))
+
+        def work(uow: UnitOfWork) -> None:
+            uow.serialize(_LOCKED)
+            # The entity may have been merged before it had this name, as one that was only referred to.
+            _insert(uow, _stands_for(uow, derived), namespace, name)
+
+        engine.write(work)
         found = _found(engine, kind, namespace, name)  # another process may have been first, with another entity
-    return derived if found is None else found.entity
+    return current(engine, derived) if found is None else found.entity
 
 
 def current(engine: Engine, reference: EntityRef) -> EntityRef:
@@ -73,6 +80,25 @@ def current(engine: Engine, reference: EntityRef) -> EntityRef:
         return reference
     found = _found(engine, reference.entity_type, MERGED, str(reference.id))
     return reference if found is None else found.entity
+
+
+def keeping(engine: Engine, reference: EntityRef) -> Callable[[UnitOfWork], EntityRef]:
+    """Return a function that gives the entity of a reference in a transaction, until whose end no other takes it over.
+
+    Otherwise a record could be written with an entity whose records a merge has just renamed.
+    """
+    if reference.entity_type not in _KINDS or not engine.memory.snapshot[IDENTITY.name].count():
+        return lambda _: reference
+
+    def kept(uow: UnitOfWork) -> EntityRef:
+        entity = reference
+        while True:
+            uow.serialize(f"{_LOCKED} {entity.id}")
+            before, entity = entity, _stands_for(uow, entity)
+            if entity == before:
+                return entity
+
+    return kept
 
 
 def names_of(engine: Engine, entity: EntityRef) -> list[Identity]:
@@ -136,10 +162,11 @@ class Identities:
 
             def work(uow: UnitOfWork) -> Identity:
                 uow.serialize(_LOCKED)
+                owner = _stands_for(uow, entity)
                 found: Identity | None = uow.find_by(IDENTITY, _BY_NAME, wanted.value, within, plain)
                 if found is None:
-                    return _insert(uow, entity, within, plain)
-                if found.entity != entity:
+                    return _insert(uow, owner, within, plain)
+                if found.entity != owner:
                     reason = f"is a name of {wanted} {found.entity.id}; merge the two if they are one person"
                     raise Conflict(entity_type=f"{wanted} name", id=found.identity_id, reason=reason)
                 return found
@@ -192,6 +219,7 @@ class Identities:
                 left, right = _stands_for(uow, old), _stands_for(uow, entity)
                 if left == right:
                     return MergedIdentities(old, right, (), {}, 0)
+                uow.serialize(f"{_LOCKED} {left.id}")  # records that name it are written before, or after
                 return self._merge(uow, left, right)
 
             return self._engine.write(work)
@@ -236,8 +264,10 @@ class Identities:
         """Have one record refer to ``entity``, if it refers to ``old``; return whether it did."""
         if not _names(relation, composite, row, old):
             return False
-        uow.track(relation, row)
-        record = self._engine.store.plans[relation.name].codec.decode(row)
+        key = self._engine.store.plans[relation.name].codec.key_of(row)
+        record = uow.find(relation, *key)  # not the row of the page: others may change it meanwhile, and this locks it
+        if record is None or getattr(record, composite.field) != old:
+            return False
         uow.update(relation, dataclasses.replace(record, **{composite.field: entity}))
         return True
 

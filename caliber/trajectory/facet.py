@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from caliber.access.identities import OWN_KIND, current, entity_of
+from caliber.access.identities import OWN_KIND, current, entity_of, keeping
 from caliber.embedding.embedding_target import attach, embedded_text
 from caliber.embedding.service import Embeddings
 from caliber.engine.engine import Engine
@@ -67,12 +67,12 @@ class TaskMethods:
         """Start a session, which artifacts with ``ttl='session'`` live as long as."""
 
         def work(uow: UnitOfWork) -> Session:
-            session = lifecycle.start_session(uow, who)
+            session = lifecycle.start_session(uow, who(uow))
             uow.emit(self._event(EventType.SESSION_START, (EntityType.SESSION, session.session_id)))
             return session
 
         with bounded(deadline_ms):
-            who = self._initiator(user, initiator)
+            who = keeping(self._engine, self._initiator(user, initiator))
             return self._engine.write(work)
 
     def _initiator(self, user: str | EntityRef | None, initiator: EntityRef | None) -> EntityRef:

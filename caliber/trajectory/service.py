@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Final, Generic, TypeVar
 
+from caliber.access.identities import keeping
 from caliber.embedding.embedding_target import attach
 from caliber.engine.engine import Engine
 from caliber.engine.stale_inputs import StaleInputs, check_erasures, erasures
@@ -149,12 +150,13 @@ class Tasks(Generic[P]):
     ) -> Trajectory:
         """Open a trajectory with scope 0 and run the task_start policies."""
         dag = self._engine.config.pcp.context_dag
+        who = keeping(self._engine, initiator)
 
         def work(uow: UnitOfWork) -> tuple[Trajectory, Claim | None]:
             trajectory, scope = lifecycle.start_trajectory(
                 uow,
                 goal=goal,
-                initiator=initiator,
+                initiator=who(uow),
                 parent=parent,
                 session=session,
                 tags=tags,

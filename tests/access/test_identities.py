@@ -16,10 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import caliber
-from caliber.access.identities import MERGED
+from caliber.access.identities import MERGED, entity_of
 from caliber.model import EntityRef, EntityType
 from caliber.model.errors import Conflict, InputError, InvalidValue, PermissionDenied, RequiredFieldMissing
 from caliber.testing import inspect
+from caliber.trajectory import facet
 
 MARIA = "maria@example.com"
 
@@ -160,6 +161,56 @@ def test_merges_in_a_chain_and_across(memory: Any) -> None:
     for thread in threads:
         thread.join()
     assert resolve("left") == resolve("right")
+
+
+def test_a_name_first_used_after_its_entity_was_merged(memory: Any) -> None:
+    old = EntityRef.user("guest-17")
+    memory.start_trajectory("before it had a name", initiator=old)
+    assert memory.identities.merge(old, MARIA).records == {"trajectory": 1}
+    user = EntityRef.user(MARIA)
+    assert memory.identities.names("guest-17") == memory.identities.names(MARIA)
+    assert memory.start_trajectory("later", user="guest-17").initiator == user
+    assert memory.identities.resolve("guest-17") == memory.identities.resolve(old) == user
+    assert {each.name for each in memory.identities.names(MARIA)} == {"guest-17", MARIA}
+    assert memory.forget(user="guest-17").proven
+    assert memory.storage.trajectories.count() == memory.storage.identities.count() == 0
+
+
+def test_a_task_that_is_started_while_its_user_is_merged(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def resolved(*arguments: Any) -> EntityRef:
+        found = entity_of(*arguments)
+        memory.identities.merge("guest-17", MARIA)
+        return found
+
+    memory.identities.resolve("guest-17")
+    monkeypatch.setattr(facet, "entity_of", resolved)
+    user = EntityRef.user(MARIA)
+    assert memory.start_trajectory("chat", user="guest-17").initiator == user
+    monkeypatch.setattr(facet, "entity_of", lambda *_: EntityRef.user("guest-17"))
+    assert memory.start_session(user="guest-17").initiator == user
+
+
+def test_merging_beside_writers(memory: Any) -> None:
+    tasks = [memory.start_trajectory("chat", user="guest-17").trajectory_id for _ in range(4)]
+    scopes = [memory.current_scope(task).scope_id for task in tasks]
+    merged = threading.Event()
+
+    def chat(scope: Any) -> None:
+        while not merged.is_set():
+            memory.append_turn(scope, role="user", content="and one more")
+            memory.start_trajectory("another", user="guest-17")
+
+    threads = [threading.Thread(target=chat, args=(scope,)) for scope in scopes]
+    for thread in threads:
+        thread.start()
+    try:
+        report = memory.identities.merge("guest-17", MARIA)
+    finally:
+        merged.set()
+        for thread in threads:
+            thread.join()
+    assert report.remaining == 0
+    assert initiators(memory) == {EntityRef.user(MARIA).id}
 
 
 def test_windows_recall_tasks_of_merged_users(backend: Any) -> None:
