@@ -19,8 +19,9 @@ from typing import Any, Final, TypeVar
 from caliber.engine.engine import Engine
 from caliber.jobs.claims import Claim, Superseded, extend_all
 from caliber.jobs.events import record
-from caliber.jobs.handlers import Handler, Producer, Recurrence
+from caliber.jobs.handlers import Handler, Recurrence
 from caliber.jobs.outages import Outages
+from caliber.jobs.producing import Producers
 from caliber.jobs.states import SYSTEM, new_job, rescheduled
 from caliber.kernels import uuid7
 from caliber.model.access import Principal
@@ -45,8 +46,8 @@ class JobQueue:
         self._engine = engine
         self._config = engine.config.jobs
         self._handlers: dict[str, Handler] = {}
-        self.producers: list[Producer] = []
         self._outages = Outages(self._config.backoff_ms, self._config.backoff_max_ms)
+        self.producers = Producers(engine, self._outages)
         self._running: dict[str, int] = {}
         self._counting = threading.Lock()
         self._unwritten: list[tuple[Claim, Exception]] = []
@@ -200,7 +201,7 @@ class JobQueue:
         """Return the time until a job of this process's kinds may be claimed, or the next poll; None without any."""
         now = self.now_us()
         waits = [max(0, at - now) for kind, at in self._available() if self._takes(kind)]
-        waits += [wait for producer in self.producers if (wait := producer.due_in_us()) is not None]
+        waits += self.producers.waits_us(now)
         return min(waits, default=None)
 
     def _available(self) -> list[tuple[str, int]]:
@@ -224,8 +225,7 @@ class JobQueue:
         self._engine.check_open()
         self._notice_clock()  # before recurring jobs are corrected by the time that it is
         self.ensure()
-        for producer in self.producers:
-            producer.produce()
+        self.producers.produce(self.now_us())
         with self._writing_failures:  # this thread removes entries that others may append
             while self._unwritten:
                 self.fail(*self._unwritten[0])

@@ -20,6 +20,7 @@ from caliber.jobs import runner
 from caliber.jobs.claims import Claim
 from caliber.jobs.handlers import Handler
 from caliber.jobs.queue import JobQueue
+from caliber.model.errors import StorageError
 from caliber.model.jobs import JobState
 from caliber.model.time import from_us
 from caliber.testing import inspect
@@ -260,3 +261,51 @@ def test_the_threads_of_the_runner_end_with_the_last_store(backend: Any) -> None
     until(lambda: memory.jobs.list(state="done"))
     memory.close()
     until(lambda: not any(thread.name == "caliber-jobs" for thread in threading.enumerate()))
+
+
+class Searching:
+    """A producer that always has something to look for; while ``fault`` is set it fails."""
+
+    def __init__(self, fault: StorageError | None = None) -> None:
+        self.fault, self.calls = fault, 0
+
+    def due_in_us(self) -> int | None:
+        return 0
+
+    def produce(self) -> None:
+        self.calls += 1
+        if self.fault is not None:
+            raise self.fault
+
+
+class Damaged(Searching):
+    """A producer that meets a damaged record."""
+
+
+@EVERYWHERE
+def test_a_producer_that_fails_stops_no_other_work(backend: Any, clock: SetClock) -> None:
+    memory = backend.open(clock=clock, **BY_HAND)
+    queue = queue_of(memory)
+    failing, sound = Damaged(StorageError("a record is damaged")), Searching()
+    queue.producers.append(failing)
+    queue.producers.append(sound)
+    done: list[str | None] = []
+
+    def run(claim: Claim) -> int:
+        done.append(claim.job.key)
+        return 1
+
+    handle(memory, "work", run)
+    add(memory, "work", key="a")
+    memory.jobs.run_due()
+    assert done == ["a"]
+    assert failing.calls == 1, "it is asked again later only"
+    assert sound.calls >= 1
+    assert queue.due_in_us() == 0, "the sound one may be asked at once"
+    memory.flush()
+    errors = [event for event in memory.storage.events.all() if event.event_type == "error"]
+    assert len(errors) == 1
+    assert "Damaged" in str(errors[0].payload)
+    clock.at += timedelta(milliseconds=memory.config.jobs.backoff_ms + 1)
+    memory.jobs.run_due()
+    assert failing.calls == 2

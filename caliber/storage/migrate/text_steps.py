@@ -1,7 +1,4 @@
-"""Full-text part of migrations of declared memories: finds each step's index change, adds its statements.
-
-Source: docs/decisions/0160, 0082.
-"""
+"""Full-text changes of each step of a memory's migration, and their statements. Source: docs/decisions/0160, 0082."""
 
 from __future__ import annotations
 
