@@ -31,7 +31,7 @@ unexport PYTHONDONTWRITEBYTECODE
 NATIVE_SOURCES := CMakeLists.txt $(shell find csrc -type f \( -name '*.c' -o -name '*.h' \))
 
 # What has a full scale beyond the one of make test: every folder of tests except these.
-UNSOAKED := data golden native scenarios support unit
+UNSOAKED := data examples golden native scenarios support unit
 SOAKED   := $(filter-out $(UNSOAKED:%=tests/%/),$(sort $(dir $(wildcard tests/*/test_*.py))))
 
 # How long make fuzz gives each target, and with what it builds them.
@@ -154,6 +154,8 @@ lint-python: setup
 	@$(PY) tools/gen_tables.py --check
 	$(SAY) 'the asynchronous face is that of the synchronous classes'
 	@$(PY) tools/gen_aio.py --check
+	$(SAY) 'the reference of the Python API is that of the docstrings'
+	@$(PY) tools/gen_api.py --check
 	$(SAY) 'wheels that would be built'
 	@sh tools/check_wheels.sh $(PY)
 
@@ -184,6 +186,7 @@ gen: $(STAMPS)/installed
 	@$(PY) tools/gen_window.py
 	@$(PY) tools/gen_aio.py
 	@$(PY) tools/gen_errors.py
+	@$(PY) tools/gen_api.py
 
 clean:
 	$(SAY) 'removing $(VENV) and everything built'

@@ -16,6 +16,9 @@ from hypothesis import settings
 # Collection makes a million objects and no garbage.
 gc.disable()
 
+# NumPy's library starts a thread for each core, which spins for 50 ms, in each of a thousand processes.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 # ``support`` holds what several rooms of tests share; it is not part of the package.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 pytest_plugins = ["support.drawn", "support.fixtures"]

@@ -14,7 +14,8 @@ import json
 import uuid
 from typing import Any, Final
 
-from caliber.access.visibility import may_change, may_see
+from caliber.access.owners import TaskOwners
+from caliber.access.visibility import Readers, may_change
 from caliber.engine.engine import Engine
 from caliber.model.access import Principal
 from caliber.model.errors import Conflict, NotFound, PermissionDenied, StorageError
@@ -39,6 +40,7 @@ class Corrections:
     def __init__(self, engine: Engine, principal: Principal) -> None:
         self._engine = engine
         self._principal = principal
+        self._readers = Readers(engine.part(TaskOwners), principal)
 
     def read(self, uow: UnitOfWork, relation: Relation, key: uuid.UUID, action: str) -> Any:
         """Return a record to correct, locked against other writers.
@@ -48,7 +50,7 @@ class Corrections:
         """
         uow.lock(relation, key.bytes)
         record = uow.find(relation, key.bytes)
-        if record is None or not self._sees(relation, record):
+        if record is None or not self._readers.allows_entity(relation, record):
             raise NotFound(entity_type=relation.name, id=key)
         self.check_author(relation, record, action)
         return record
@@ -61,7 +63,7 @@ class Corrections:
 
     def may_correct(self, relation: Relation, record: Any) -> bool:
         """Return whether the principal may see a record and correct it."""
-        return self._sees(relation, record) and self._corrects(relation, record)
+        return self._readers.allows_entity(relation, record) and self._corrects(relation, record)
 
     def write(
         self,
@@ -140,9 +142,6 @@ class Corrections:
             raise _redacted(relation, key) from None
         return self.write(uow, relation, record, changed, CorrectionAction.UNDO, undone=str(event.event_id))
 
-    def _sees(self, relation: Relation, record: Any) -> bool:
-        return relation.readers is None or may_see(getattr(record, relation.readers), self._principal)
-
     def _corrects(self, relation: Relation, record: Any) -> bool:
         ownership = self._engine.config.access.ownership
         author = relation.author
@@ -157,13 +156,6 @@ class Corrections:
             payload={"action": action, "role": role, **payload},
             family=EventFamily.AUDIT,
         )
-
-
-def check_version(relation: Relation, record: Any, version: int | None) -> None:
-    """Raise Conflict when ``version`` is given and is no longer that of a record."""
-    if version is not None and record.version != version:
-        reason = f"its version is {record.version} by now"
-        raise Conflict(entity_type=relation.name, id=_key(relation, record), reason=reason)
 
 
 def _key(relation: Relation, record: Any) -> uuid.UUID:

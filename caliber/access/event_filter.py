@@ -16,11 +16,12 @@ from caliber.schema.relations import BY_NAME
 
 
 def event_filter(
-    principal: Principal, sees: Callable[[Relation, uuid.UUID], bool]
+    principal: Principal, sees: Callable[[Relation, uuid.UUID], bool], sees_task: Callable[[bytes], bool]
 ) -> Callable[[Event], Event | None] | None:
     """Return a filter that redacts events for ``principal``; None for an admin, who sees everything.
 
-    ``sees`` returns whether a record of a relation exists and the principal may read it.
+    ``sees`` returns whether a record of a relation exists and the principal may read it; ``sees_task`` whether it may
+    read the records of a task.
     """
     if principal.is_admin:
         return None
@@ -29,8 +30,10 @@ def event_filter(
     def filtered(event: Event) -> Event | None:
         if event.family is EventFamily.AUDIT:
             return None
+        if event.trajectory_id is not None and not sees_task(event.trajectory_id.bytes):
+            return None
         subject = None if event.subject_type is None else BY_NAME.get(event.subject_type)
-        if subject is not None and subject.readers is not None:
+        if subject is not None and subject.hides and (subject.task is None or event.trajectory_id is None):
             # The readers of a deleted record are unknown: no principal gets the event.
             if event.subject_id is None or not sees(subject, event.subject_id):
                 return None

@@ -9,15 +9,18 @@ Source: O-17, K-194, K-195.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, Final
+import itertools
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Final
 
 from caliber.engine.engine import Engine
 from caliber.kernels import uuid7
 from caliber.model import arguments
 from caliber.model.access import Principal, PrincipalKind
 from caliber.model.deadline import bounded
-from caliber.model.errors import Conflict, InvalidValue
+from caliber.model.errors import Conflict, InvalidValue, PermissionDenied
 from caliber.model.events import EventFamily, EventType
 from caliber.model.identities import Identity, MergedIdentities
 from caliber.model.ids import IdentityId
@@ -74,6 +77,19 @@ def entity_of(
     return current(engine, derived) if found is None else found.entity
 
 
+def user_for(engine: Engine, principal: Principal, user: str | EntityRef) -> EntityRef:
+    """Return the user that a call is for: agents and administrators may act for any, a user for itself alone.
+
+    Raises: as ``entity_of``; PermissionDenied.
+    """
+    if principal.kind is not PrincipalKind.HUMAN or principal.is_admin:
+        return entity_of(engine, user)
+    own = entity_of(engine, principal.id)
+    if entity_of(engine, user, register=False) != own:
+        raise PermissionDenied(agent_id=principal.label, action="act for", resource="another user")
+    return own
+
+
 def current(engine: Engine, reference: EntityRef) -> EntityRef:
     """Return the entity that a reference stands for by now: the one its own was merged into, or its own."""
     if reference.entity_type not in _KINDS or not engine.memory.snapshot[IDENTITY.name].count():
@@ -108,6 +124,15 @@ def names_of(engine: Engine, entity: EntityRef) -> list[Identity]:
         rows = session.run(plans.lists["list_by_entity"], (entity.id.bytes,))
     found: list[Identity] = [plans.codec.decode(row) for row in rows]
     return [each for each in found if each.namespace != MERGED and each.entity == entity]
+
+
+def merged_into(engine: Engine, entity: EntityRef) -> list[uuid.UUID]:
+    """Return the ids of the entities that were merged into an entity."""
+    plans = engine.store.plans[IDENTITY.name]
+    with engine.store.read() as session:
+        rows = session.run(plans.lists["list_by_entity"], (entity.id.bytes,))
+    found: list[Identity] = [plans.codec.decode(row) for row in rows]
+    return [uuid.UUID(each.name) for each in found if each.namespace == MERGED and each.entity == entity]
 
 
 class Identities:
@@ -231,20 +256,11 @@ class Identities:
         for each in moved:
             uow.update(IDENTITY, dataclasses.replace(each, entity=entity, updated_at=now))
         _insert(uow, entity, MERGED, str(old.id))
-        records = {
-            relation.name: count
-            for relation in uow.catalog.relations
-            for composite in relation.composites
-            if composite.cls is EntityRef and relation is not IDENTITY and relation.versioned
-            if (count := sum(self._renamed(uow, relation, composite, row, old, entity) for row in _rows(uow, relation)))
-        }
-        remaining = sum(
-            _names(relation, composite, uow.current(relation, row), old)
-            for relation in uow.catalog.relations
-            for composite in relation.composites
-            if composite.cls is EntityRef
-            for row in _rows(uow, relation)
-        )
+        records: Counter[str] = Counter()
+        for relation, composite, row in _naming(uow, old):
+            if relation.versioned and self._renamed(uow, relation, composite, row, old, entity):
+                records[relation.name] += 1
+        remaining = sum(1 for _ in _naming(uow, old))
         names = tuple(each.name for each in moved if each.namespace != MERGED)
         event_log.audit(
             uow,
@@ -252,18 +268,16 @@ class Identities:
                 EventType.IDENTITY_MERGE,
                 principal=self._principal.label,
                 subject=(entity.entity_type, entity.id),
-                payload={"old": str(old.id), "entity": str(entity.id), "records": records},
+                payload={"old": str(old.id), "entity": str(entity.id), "records": dict(records)},
                 family=EventFamily.AUDIT,
             ),
         )
-        return MergedIdentities(old, entity, names, records, remaining)
+        return MergedIdentities(old, entity, names, dict(records), remaining)
 
     def _renamed(
         self, uow: UnitOfWork, relation: Relation, composite: Composite, row: Row, old: EntityRef, entity: EntityRef
     ) -> bool:
-        """Have one record refer to ``entity``, if it refers to ``old``; return whether it did."""
-        if not _names(relation, composite, row, old):
-            return False
+        """Have one record refer to ``entity``, if it still refers to ``old``; return whether it did."""
         key = self._engine.store.plans[relation.name].codec.key_of(row)
         record = uow.find(relation, *key)  # not the row of the page: others may change it meanwhile, and this locks it
         if record is None or getattr(record, composite.field) != old:
@@ -276,16 +290,18 @@ class Identities:
         self._principal.require_admin(action, "identities")
 
 
-def _rows(uow: UnitOfWork, relation: Relation) -> Any:
-    return (row for page in uow.pages(relation) for row in page)
-
-
-def _names(relation: Relation, composite: Composite, row: Row, entity: EntityRef) -> bool:
-    """Return whether a composite column of a row holds an entity."""
-    first = int(relation.ordinal)
-    columns = dict(composite.parts)
-    kind, key = (row[first + relation.index(columns[part])] for part in ("entity_type", "id"))
-    return bool(kind == str(entity.entity_type) and key == entity.id.bytes)
+def _naming(uow: UnitOfWork, entity: EntityRef) -> Iterator[tuple[Relation, Composite, Row]]:
+    """Yield each place where a record, as this transaction has it, refers to an entity."""
+    every = [(relation, composite) for relation in uow.catalog.relations for composite in relation.composites]
+    for relation, composite in every:
+        if composite.cls is not EntityRef:
+            continue
+        first, columns = int(relation.ordinal), dict(composite.parts)
+        kind_at, key_at = (first + relation.index(columns[part]) for part in ("entity_type", "id"))
+        for row in itertools.chain.from_iterable(uow.pages(relation)):
+            held = uow.current(relation, row)
+            if held[kind_at] == str(entity.entity_type) and held[key_at] == entity.id.bytes:
+                yield relation, composite, held
 
 
 def _stands_for(uow: UnitOfWork, reference: EntityRef) -> EntityRef:

@@ -1,7 +1,7 @@
-"""Rules of which principal may see or change a record, by its readers and author, and masks of visible rows.
+"""Rules of which principal may see or change a record, by its readers, task and author, and masks of visible rows.
 
-Everybody may see a record without such a list. Otherwise its list names roles (``executor``) and single principals
-(``agent:planner``). An admin sees everything; other principals see a record only if the list names them.
+A list of readers names roles (``executor``), principals (``human:maria``) and entities (``user:<id>``). A record of a
+user's task is seen by that user and the task's agent. Everybody may see the others; an admin sees everything.
 
 Source: M-118 to M-141, K-130 to K-132.
 """
@@ -9,25 +9,27 @@ Source: M-118 to M-141, K-130 to K-132.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Any
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from caliber.access.owners import OF_PEOPLE, Sight, TaskOwners, private_to, sight_of
+from caliber.config.lifecycle import AccessConfig
+from caliber.engine.engine import Engine
 from caliber.kernels.evaluator import Allowed
 from caliber.model.access import Principal, PrincipalKind
+from caliber.model.errors import NotFound
+from caliber.model.references import EntityRef, EntityType
+from caliber.model.search import ReadConsistency
+from caliber.model.trajectory import Trajectory
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.relation import Relation
-from caliber.storage.compile.codec import Row, codec_of
-
-
-def may_see(visible_to: Sequence[str] | None, principal: Principal) -> bool:
-    """Return whether ``principal`` may see a record with this ``visible_to``."""
-    if visible_to is None or principal.is_admin:
-        return True
-    return principal.label in visible_to or (principal.role is not None and principal.role.value in visible_to)
+from caliber.schema.relations import IDENTITY, TRAJECTORY
+from caliber.storage.compile.codec import Row, codec_of, dump_json
 
 
 def may_change(created_by: str | None, principal: Principal, *, ownership: str) -> bool:
@@ -47,62 +49,259 @@ def author_of(principal: Principal) -> str:
     return f"{principal.label}@{principal.role.value if principal.role else ''}"
 
 
-def default_visible_to(principal: Principal, roles: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Return the default ``visible_to`` of a note: by the author's role, and the author (M-131)."""
-    if principal.kind is not PrincipalKind.AGENT or roles is None:
+def default_readers(
+    principal: Principal, access: AccessConfig, user: EntityRef | None = None
+) -> tuple[str, ...] | None:
+    """Return the readers of a note that names none: its author, and the roles of its author's role (M-131).
+
+    A note for ``user`` is read by that user, and by the agent that wrote it. None: by everybody.
+    """
+    is_author = principal.kind is not PrincipalKind.SYSTEM and not principal.is_admin
+    if user is not None:
+        return (private_to(user), principal.label) if is_author else (private_to(user),)
+    if principal.kind is PrincipalKind.HUMAN and is_author:
+        return (principal.label,)
+    if principal.kind is not PrincipalKind.AGENT or principal.role is None:
         return None
-    return (principal.label, *roles)
+    return (principal.label, *access.default_visibility.for_role(principal.role))
+
+
+def people_in(readers: Sequence[str] | None) -> set[str]:
+    """Return the persons that a list of readers names; none for a record that everybody may read."""
+    return {name for name in readers or () if name.startswith(OF_PEOPLE)}
+
+
+def user_of(trajectory: Trajectory) -> EntityRef | None:
+    """Return the user that a task is private to; None for one that everybody may see."""
+    if trajectory.initiator.entity_type is EntityType.USER:
+        return trajectory.initiator
+    return None if trajectory.user_id is None else EntityRef(EntityType.USER, trajectory.user_id)
+
+
+_ACTING: Final = 256
+"""The most users that one handle remembers verdicts of."""
 
 
 class Readers:
-    """The records a principal may see, where records list their readers; distinct lists are judged once."""
+    """The records that a principal may see; distinct lists of readers, and tasks, are judged once.
 
-    __slots__ = ("_known", "_principal")
+    ``user`` is the one that an administrator acts for.
+    """
 
-    def __init__(self, principal: Principal) -> None:
+    __slots__ = (
+        "_acting",
+        "_identities",
+        "_known",
+        "_masks",
+        "_memory",
+        "_owners",
+        "_principal",
+        "_sight",
+        "_user",
+        "everything",
+    )
+
+    def __init__(self, owners: TaskOwners, principal: Principal, user: EntityRef | None = None) -> None:
+        self._owners = owners
+        self._memory = owners.memory
         self._principal = principal
-        # By relation (the mirror's list of distinct values, one verdict each): replaced as one, so that threads may
-        # share it.
-        self._known: dict[str, tuple[list[object], NDArray[np.bool_]]] = {}
+        self._user = user
+        self.everything = principal.is_admin and user is None
+        self._identities: RelationSnapshot | None = None
+        self._sight = Sight(frozenset(), frozenset())
+        self._acting: dict[bytes, Readers] = {}
+        self._masks: dict[str, tuple[RelationSnapshot, tuple[Sight, int, int], Allowed]] = {}
+        # By relation and column: replaced as one, so that threads may share it.
+        self._known: dict[tuple[str, str], _Judged] = {}
+
+    def acting_for(self, trajectory_id: uuid.UUID) -> Readers:
+        """Return the readers of a window of a task: with those of the task's user, and for an administrator only they.
+
+        Raises: NotFound for a task that the principal may not see.
+        """
+        sight = self.sight()
+        owners = self._owners.of.get(trajectory_id.bytes)
+        if self.everything:
+            if owners is None:
+                return self
+        elif not self.sees_task(trajectory_id.bytes):
+            raise NotFound(entity_type=TRAJECTORY.name, id=trajectory_id)
+        elif owners is None or owners[0] in sight.ids:
+            return self
+        known = self._acting.get(owners[0])
+        if known is None:
+            if len(self._acting) >= _ACTING:
+                self._acting.clear()
+            user = EntityRef(EntityType.USER, uuid.UUID(bytes=owners[0]))
+            known = self._acting[owners[0]] = Readers(self._owners, self._principal, user)
+        return known
+
+    def sight(self) -> Sight:
+        """Return the entities and names of the principal by now, once the owners of all tasks are known."""
+        relations, owners = self._memory.snapshot.relations, self._owners
+        tasks = relations[TRAJECTORY.name]
+        if tasks.generation is not owners.generation or tasks.length > owners.read:
+            owners.follow()
+        identities = relations[IDENTITY.name]
+        if identities is not self._identities:
+            self._sight = sight_of(identities, self._principal, self._user)
+            self._identities = identities
+        return self._sight
+
+    # --- whole relations -------------------------------------------------------------------------
 
     def over(self, rows: RelationSnapshot) -> Allowed | None:
         """Return the mask over the rows of a relation, or None when everything may be seen."""
-        column = rows.relation.readers
-        if column is None or self._principal.is_admin:
+        relation = rows.layout.relation
+        if self.everything or not relation.hides:
             return None
-        lists = rows.interned(column)
-        known = self._known.get(rows.relation.name)
+        columns = [name for name in (relation.readers, relation.task) if name is not None]
+        if relation.owner is not None or relation.between:
+            seen = np.fromiter((self.allows(rows, number) for number in range(rows.length)), np.bool_, rows.length)
+        elif len(columns) == 1:
+            return Allowed(rows.column(columns[0]), self._verdicts(rows, columns[0]), interned=True)
+        else:
+            seen = np.ones(rows.length, np.bool_)
+            for name in columns:
+                seen &= self._verdicts(rows, name)[rows.column(name)]
+        return Allowed(np.arange(rows.length, dtype=np.int32), seen)
+
+    def _verdicts(self, rows: RelationSnapshot, column: str) -> NDArray[np.bool_]:
+        """Return for each distinct value of a column of readers, or of tasks, whether it lets the principal see."""
+        sight, values = self.sight(), rows.interned(column)
+        place, of_tasks = (rows.relation.name, column), column == rows.relation.task
+        known = self._known.get(place)
         # A compaction makes a new list with other numbers; within one, values are only ever added.
-        if known is None or known[0] is not lists or len(known[1]) != len(lists):
-            seen = [self._listed(text) for text in list(lists)]
-            known = self._known[rows.relation.name] = (lists, np.array(seen, np.bool_))
-        return Allowed(rows.column(column), known[1])
+        if known is None or known.values is not values or known.sight is not sight or self._is_stale(known, of_tasks):
+            known = _Judged(values, sight, self._owners.changes, self._owners.read, np.zeros(0, np.bool_), ())
+        elif len(known.verdicts) == len(values) and not (known.missing and known.read != self._owners.read):
+            return known.verdicts
+        judge = self.judge_task if of_tasks else self.judge_list
+        verdicts = np.empty(len(values), np.bool_)
+        start = len(known.verdicts)
+        verdicts[:start] = known.verdicts
+        missing = []
+        for at in (*known.missing, *range(start, len(verdicts))):
+            verdict = judge(sight, values[at])
+            verdicts[at] = bool(verdict)
+            if verdict is None:
+                missing.append(at)
+        self._known[place] = _Judged(values, sight, known.changes, self._owners.read, verdicts, tuple(missing))
+        return verdicts
+
+    def _is_stale(self, known: _Judged, of_tasks: bool) -> bool:
+        return of_tasks and known.changes != self._owners.changes
+
+    def judge_list(self, sight: Sight, text: Any) -> bool:
+        return text is None or sight.is_on(json.loads(text))
+
+    def judge_task(self, sight: Sight, key: Any) -> bool | None:
+        """Return whether a task may be seen; None for one that memory does not have yet, or no more."""
+        if key is None:
+            return True
+        owners = self._owners.of.get(key, ())
+        if owners == ():
+            return None
+        return owners is None or any(owner in sight.ids for owner in owners)
 
     def masks(self, snapshot: ResidentSnapshot) -> dict[str, Allowed]:
-        """Return the mask of each relation of which not everything may be seen, by name."""
-        if self._principal.is_admin:
-            return {}
-        masks = {name: self.over(rows) for name, rows in snapshot.relations.items()}
-        return {name: mask for name, mask in masks.items() if mask is not None}
+        """Return the mask of each relation with text of which not everything may be seen, by name."""
+        masks: dict[str, Allowed] = {}
+        if self.everything:
+            return masks
+        sight = self.sight()
+        made_of = (sight, self._owners.changes, self._owners.read)
+        for name, rows in snapshot.relations.items():
+            relation = rows.layout.relation
+            if relation.readers is None and relation.task is None:
+                continue
+            kept = self._masks.get(name)
+            if kept is None or kept[0] is not rows or kept[1] != made_of:
+                mask = self.over(rows)
+                assert mask is not None
+                kept = self._masks[name] = (rows, made_of, mask)
+            masks[name] = kept[2]
+        return masks
 
-    def among(self, lists: Sequence[str]) -> list[str]:
-        """Return those of stored lists of readers, as JSON, that let the principal see a record."""
-        return [text for text in lists if self._listed(text)]
+    def stated(self, lists: Sequence[str]) -> str:
+        """Return the parameter of a search in the database, as JSON.
+
+        ``lists`` are the lists of readers that let the principal see a record, of the stored ones; ``ids`` the
+        entities whose tasks it may see: without it, all.
+        """
+        found: dict[str, Any] = {"lists": [json.loads(text) for text in lists if self._listed(text)]}
+        if not self.everything:
+            found["ids"] = sorted(key.hex().upper() for key in self.sight().ids)
+        return dump_json(found)
+
+    # --- single records --------------------------------------------------------------------------
 
     def allows(self, rows: RelationSnapshot, number: int) -> bool:
         """Return whether one row may be seen."""
-        return self.allows_row(rows.relation, rows.packed(number))
+        return self.everything or self.allows_row(rows.relation, rows.packed(number))
 
     def allows_row(self, relation: Relation, row: Row) -> bool:
         """Return whether a row as it is stored may be seen."""
-        if relation.readers is None or self._principal.is_admin:
+        if self.everything or not relation.hides:
             return True
-        return self._listed(row[codec_of(relation).index(relation.readers)])
+        index = codec_of(relation).index
+        if relation.readers is not None and not self._listed(row[index(relation.readers)]):
+            return False
+        if relation.task is not None and not self.sees_task(row[index(relation.task)]):
+            return False
+        parts = {each.field: dict(each.parts) for each in relation.composites}
+        if relation.owner is not None:
+            kind, by = (row[index(parts[relation.owner.by][name])] for name in ("entity_type", "id"))
+            owner = by if kind == EntityType.USER.value else _at(row, index, relation.owner.user)
+            if owner is not None and self.sight().ids.isdisjoint((owner, _at(row, index, relation.owner.agent))):
+                return False
+        return all(self.sees(row[index(parts[end]["id"])]) for end in relation.between)
 
     def allows_entity(self, relation: Relation, entity: Any) -> bool:
         """Return whether a record may be seen."""
-        return relation.readers is None or may_see(getattr(entity, relation.readers), self._principal)
+        if self.everything or not relation.hides:
+            return True
+        return self.allows_row(relation, codec_of(relation).encode(entity))
+
+    def sees(self, key: bytes) -> bool:
+        """Return whether the record of an id may be seen; an id without a record tells nothing."""
+        found = self._memory.snapshot.locate(key)
+        return found is None or self.allows(*found)
+
+    def sees_task(self, key: bytes | None) -> bool:
+        """Return whether the records of a task may be seen, or of none."""
+        if self.everything or key is None:
+            return True
+        return bool(self.judge_task(self.sight(), key))
 
     def _listed(self, names: Any) -> bool:
         """Return whether a list of readers as it is stored, JSON or None, lets the principal see a record."""
-        return may_see(None if names is None else json.loads(names), self._principal)
+        return self.everything or self.judge_list(self.sight(), names)
+
+
+def _at(row: Row, index: Callable[[str], int], column: str | None) -> Any:
+    return None if column is None else row[index(column)]
+
+
+def require(engine: Engine, readers: Readers, relation: Relation, key: uuid.UUID) -> None:
+    """Raise NotFound unless a record of a relation exists and may be seen; an administrator sees everything."""
+    if readers.everything:
+        return
+    for consistency in (None, ReadConsistency.LATEST):  # another process may have just written it
+        rows = engine.snapshot(consistency)[relation.name]
+        number = rows.find(key.bytes)
+        if number >= 0 and readers.allows(rows, number):
+            return
+    raise NotFound(entity_type=relation.name, id=key)
+
+
+class _Judged(NamedTuple):
+    """Verdicts about the distinct values of a column, and what they depend on."""
+
+    values: list[Any]
+    sight: Sight
+    changes: int
+    read: int
+    verdicts: NDArray[np.bool_]
+    missing: tuple[int, ...]
+    """The places of tasks that memory did not have."""

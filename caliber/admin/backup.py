@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +16,7 @@ from caliber.backends import backend
 from caliber.config import CaliberConfig
 from caliber.embedding.vector_index import build_index_of
 from caliber.model.errors import CaliberError, InvalidValue, StorageError
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.progress import Progress
 from caliber.model.time import SystemClock
 from caliber.schema.relations import ERASURE

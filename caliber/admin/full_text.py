@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import time
 import uuid
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from caliber.backends import backend
 from caliber.config import CaliberConfig
+from caliber.engine import pacing
 from caliber.engine.engine import Engine
 from caliber.jobs.claims import Claim, Superseded
 from caliber.jobs.foreground import ForegroundQueue, reported
@@ -17,9 +19,10 @@ from caliber.jobs.queue import JobQueue
 from caliber.model.errors import CaliberError, in_a_line
 from caliber.model.progress import Progress, unheard
 from caliber.model.time import SystemClock
-from caliber.search.in_database.full_text import WordIndexer, indexer_of
+from caliber.search.in_database.full_text import WordIndexer, indexer_of, rebuild
 from caliber.search.in_database.opening import full_text_of
 from caliber.storage.protocol import Store
+from caliber.storage.sql.full_text import BuildPosition
 
 KIND: Final = "full_text.rebuild"
 REBUILD: Final = uuid.UUID(bytes=hashlib.sha256(b"caliber:full_text").digest()[:16])
@@ -33,17 +36,38 @@ def register_full_text(engine: Engine, jobs: JobQueue) -> None:
         return
 
     def run(claim: Claim) -> int:
+        """Index pages for a while, from the position that the job keeps."""
         state = full_text.state()
         if state is None or state.complete:
             return 0
         indexer = indexer_of(state.analyzer) or WordIndexer(engine.config.search.keyword.language)
-        full_text.rebuild(indexer, reported(claim, unheard))
+        begun = kept = time.monotonic()
+        for at in full_text.build(indexer, _position(claim.job.payload)):
+            now = time.monotonic()
+            if claim.stopping:
+                break
+            if now >= begun + pacing.SLICE_S or now >= kept + pacing.REPORT_S:
+                kept = now
+                payload = {**at._asdict(), "build": at.build.hex()}
+                jobs.write(lambda uow, payload=payload: claim.advance(uow, payload))  # type: ignore[misc]
+                claim.report(at.done, max(at.done, at.total))
+            if now >= begun + pacing.SLICE_S:
+                claim.interrupt()
+                break
         return 1
 
     jobs.register(Handler(KIND, run, priority=IDLE))
 
 
-def rebuild(
+def _position(payload: dict[str, Any]) -> BuildPosition | None:
+    """Return the position that a job keeps; None of a new one, and of one that forgetting redacted."""
+    try:
+        return BuildPosition(**{**payload, "build": bytes.fromhex(payload["build"])})
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def rebuild_as_job(
     store: Store, config: CaliberConfig, indexer: WordIndexer, progress: Progress, *, clock_us: Callable[[], int]
 ) -> int:
     """Rebuild a store's full text in the caller's thread, as its job; return the number of texts.
@@ -64,7 +88,7 @@ def rebuild(
             report(stage, done, total)
 
     try:
-        held = full_text.rebuild(indexer, on_progress)
+        held = rebuild(full_text, indexer, on_progress)
     except CaliberError as error:
         queue.postpone(claim, in_a_line(error))
         raise
@@ -82,7 +106,7 @@ def rebuild_full_text(config: CaliberConfig, progress: Progress | None = None) -
     try:
         full_text_of(store).keep(indexer_of)
         indexer = WordIndexer(config.search.keyword.language)
-        return rebuild(store, config, indexer, progress or unheard, clock_us=clock_us)
+        return rebuild_as_job(store, config, indexer, progress or unheard, clock_us=clock_us)
     finally:
         store.close()
 
@@ -100,7 +124,7 @@ def complete_full_text(config: CaliberConfig, progress: Progress | None = None) 
             return None
         store.full_text.keep(indexer_of)
         indexer = indexer_of(state.analyzer) or WordIndexer(config.search.keyword.language)
-        return rebuild(store, config, indexer, progress or unheard, clock_us=clock_us)
+        return rebuild_as_job(store, config, indexer, progress or unheard, clock_us=clock_us)
     finally:
         store.close()
 

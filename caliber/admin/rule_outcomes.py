@@ -13,6 +13,7 @@ import uuid
 import numpy as np
 from numpy.typing import NDArray
 
+from caliber.access.owners import TaskOwners
 from caliber.access.visibility import Readers
 from caliber.backends import backend
 from caliber.config import CaliberConfig
@@ -86,7 +87,7 @@ def plan_rules(
             config=config,
             config_hash=config.hash.hex(),
             principal=who.label,
-            masks=Readers(who).masks(snapshot),
+            masks=Readers(TaskOwners(memory), who).acting_for(trajectory_id).masks(snapshot),
             query=query_source.text,
             query_embedding=query_source.vector,
             vector_expected=query_source.origin == "caller",

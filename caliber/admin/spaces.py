@@ -9,11 +9,10 @@ import dataclasses
 import functools
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from caliber.admin.full_text import rebuild
+from caliber.admin.full_text import rebuild_as_job
 from caliber.admin.table import Table
 from caliber.embedding import reembedding
 from caliber.embedding.embedded_kinds import EmbeddedKinds
@@ -28,6 +27,7 @@ from caliber.model import arguments
 from caliber.model.embedding import Embedding, EmbeddingSpace, SpaceState
 from caliber.model.errors import Conflict, ConstraintViolation, InvalidValue, NotFound, ProviderNotConfigured
 from caliber.model.events import EventType
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.progress import Progress, unheard
 from caliber.schema.relations import EMBEDDING, EMBEDDING_SPACE
 from caliber.search.in_database.full_text import WordIndexer
@@ -387,7 +387,7 @@ def rebuild_search(
     if kept is not None and kept.state() is not None:
         progress("writing full text anew", 0, None)
         indexer = WordIndexer(engine.config.search.keyword.language)
-        rows = rebuild(engine.store, engine.config, indexer, unheard, clock_us=engine.clock.now_us)
+        rows = rebuild_as_job(engine.store, engine.config, indexer, unheard, clock_us=engine.clock.now_us)
     if engine.store.vector_index is not None:
         progress("indexing vectors", 0, None)
         build_index(engine.store, engine.config)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from caliber.access.owners import TaskOwners
 from caliber.access.visibility import Readers
 from caliber.admin import spaces
 from caliber.admin.full_text import check_full_text
@@ -41,7 +42,7 @@ def stats(engine: Engine, principal: Principal) -> dict[str, Any]:
     return {
         "store": engine.store.facts(),
         "position": {"epoch": snapshot.position.epoch, "sequence": snapshot.position.sequence},
-        "records": records if principal.is_admin else _visible_records(engine, records, principal),
+        "records": records if principal.is_admin else visible_records(engine, records, principal),
         "resident": {
             "column_bytes": engine.memory.mirrors.column_bytes,
             "text_bytes": engine.memory.mirrors.text_bytes,
@@ -91,16 +92,16 @@ def _compiled(code: CompiledCode | None) -> dict[str, Any] | None:
     }
 
 
-def _visible_records(engine: Engine, records: dict[str, int], principal: Principal) -> dict[str, int]:
+def visible_records(engine: Engine, records: dict[str, int], principal: Principal) -> dict[str, int]:
     """Return the number of records of public kinds, and of visible records of the others.
 
     Dependent rows, such as vectors, links and events, would reveal hidden records, and are left out.
     """
     by_name = engine.store.catalog.by_name
     out = {name: count for name, count in records.items() if _tells_of_no_other(by_name[name])}
-    readers = Readers(principal)
+    readers = Readers(engine.part(TaskOwners), principal)
     for name, mirror in engine.memory.snapshot.relations.items():
-        if mirror.relation.readers is not None:
+        if mirror.relation.hides:
             rows, mask = mirror.rows(), readers.over(mirror)
             out[name] = len(rows) if mask is None else int(mask.mask()[rows].sum())
     return out
@@ -109,7 +110,7 @@ def _visible_records(engine: Engine, records: dict[str, int], principal: Princip
 def _tells_of_no_other(relation: Relation) -> bool:
     """Return whether records are independent, visible to all, and depend on no others."""
     erase = relation.erase
-    is_public = relation.exported is not None and relation.readers is None
+    is_public = relation.exported is not None and not relation.hides
     return is_public and erase is not None and not erase.hangs_on and erase.cache is None
 
 

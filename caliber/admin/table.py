@@ -18,7 +18,6 @@ from caliber.model import arguments, states
 from caliber.model.deadline import bounded
 from caliber.model.embedding import Embedding, EmbeddingSpace
 from caliber.model.errors import (
-    Conflict,
     ConstraintViolation,
     DimensionMismatch,
     DTypeError,
@@ -262,10 +261,7 @@ class Table(TableReader):
 
         def work(uow: UnitOfWork) -> Any:
             entity = uow.get(self._relation, *bound)
-            if expected is not None and entity.version != expected:
-                raise Conflict(
-                    entity_type=self._relation.name, id=str(key[0]), reason=f"its version is {entity.version} by now"
-                )
+            arguments.check_version(self._relation.name, str(key[0]), entity.version, expected)
             return self._write_changed(uow, entity, changes)
 
         with bounded(deadline_ms):

@@ -22,8 +22,8 @@ from caliber.api._aio_agents import AsyncAgents
 from caliber.api._aio_events import AsyncEvents
 from caliber.api._aio_jobs import AsyncJobs
 from caliber.api._aio_knowledge import AsyncNoteMethods
+from caliber.api._aio_learning import AsyncLearning, AsyncLearningMethods
 from caliber.api._aio_memories import AsyncRecordMethods
-from caliber.api._aio_trajectory import AsyncTaskMethods
 from caliber.api.aio_base import AsyncFace, AsyncHandle, opened
 from caliber.api.caliber import Caliber
 from caliber.api.subsystems import Facets
@@ -58,6 +58,11 @@ class AsyncFacets(AsyncFace, of=Facets):
         return self._face(AsyncIdentities, self._sync.identities)
 
     @property
+    def learning(self) -> AsyncLearning:
+        """Facts learnt from messages by ``remember``: results, and undoing them. See ``Caliber.learning``."""
+        return self._face(AsyncLearning, self._sync.learning)
+
+    @property
     def admin(self) -> AsyncAdmin:
         """Administration: figures, checks, retention, backups. See ``Caliber.admin``."""
         return self._face(AsyncAdmin, self._sync.admin)
@@ -78,7 +83,7 @@ class AsyncFacets(AsyncFace, of=Facets):
         return self._face(AsyncJobs, self._sync.jobs)
 
 
-class AsyncCaliber(AsyncHandle, AsyncTaskMethods, AsyncNoteMethods, AsyncRecordMethods, AsyncFacets, of=Caliber):
+class AsyncCaliber(AsyncHandle, AsyncLearningMethods, AsyncNoteMethods, AsyncRecordMethods, AsyncFacets, of=Caliber):
     """``Caliber`` with ``async`` methods."""
 
     _sync: Caliber

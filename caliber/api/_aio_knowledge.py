@@ -16,6 +16,7 @@ from caliber.knowledge.facet import NoteMethods
 from caliber.model.agents import LockToken
 from caliber.model.ids import Id
 from caliber.model.knowledge import Note, NoteType
+from caliber.model.references import EntityRef
 from caliber.model.trust import TrustLabel
 
 
@@ -38,6 +39,7 @@ class AsyncNoteMethods(AsyncFace, of=NoteMethods):
         occurred_at: datetime | None = None,
         namespace: str | None = None,
         tags: Sequence[str] = (),
+        user: str | EntityRef | None = None,
         visible_to: Sequence[str] | None = None,
         source_trajectory_ids: Sequence[Id] = (),
         idempotency_key: str | None = None,
@@ -62,6 +64,7 @@ class AsyncNoteMethods(AsyncFace, of=NoteMethods):
             occurred_at=occurred_at,
             namespace=namespace,
             tags=tags,
+            user=user,
             visible_to=visible_to,
             source_trajectory_ids=source_trajectory_ids,
             idempotency_key=idempotency_key,

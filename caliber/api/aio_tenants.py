@@ -20,7 +20,7 @@ from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.errors import Unavailable
 from caliber.model.progress import Progress
-from caliber.model.tenants import Tenant
+from caliber.model.tenants import Tenant, tenant_name
 from caliber.model.time import Clock
 from caliber.tenancy.move import MoveReport
 from caliber.tenancy.pool import PoolStats
@@ -85,12 +85,12 @@ class AsyncTenants:
     ) -> AsyncIterator[AsyncCaliber]:
         """Open a tenant for as long as the block runs, waiting in the event loop. See ``Tenants.open``."""
         until = time.monotonic() + arguments.as_whole(wait_ms, "wait_ms") / 1_000
-        tenants = self.sync
+        tenants, tenant, lease = self.sync, tenant_name(name), object()
+        take = functools.partial(tenants.take, tenant, lease, create=create, principal=principal)
+        give_back = functools.partial(tenants.give_back, tenant, lease)
         while True:
             try:
-                memory = await _taken(
-                    tenants, functools.partial(tenants.take, name, create=create, principal=principal)
-                )
+                memory = await _taken(take, give_back)
                 break
             except Unavailable as error:
                 # A thread that waited here would be missing when the place is given back.
@@ -102,7 +102,7 @@ class AsyncTenants:
         try:
             yield AsyncCaliber(memory, _SharedThreads(self._threads))
         finally:
-            await asyncio.shield(asyncio.to_thread(tenants.give_back, memory))
+            await asyncio.shield(asyncio.to_thread(give_back))
 
     def stats(self) -> PoolStats:
         """Return the counts of the pool. See ``Tenants.stats``."""
@@ -145,16 +145,11 @@ class AsyncTenants:
         return await asyncio.to_thread(self.sync.drop, name)
 
 
-async def _taken(tenants: Tenants, take: Callable[[], PooledCaliber]) -> PooledCaliber:
+async def _taken(take: Callable[[], PooledCaliber], give_back: Callable[[], None]) -> PooledCaliber:
     """Take a tenant on a thread; cancelled, give back the one that still comes."""
     call = asyncio.ensure_future(asyncio.to_thread(take))
     try:
         return await asyncio.shield(call)
     except asyncio.CancelledError:
-        call.add_done_callback(functools.partial(_give_back, tenants))
+        call.add_done_callback(lambda _: give_back())
         raise
-
-
-def _give_back(tenants: Tenants, call: asyncio.Future[PooledCaliber]) -> None:
-    if not call.cancelled() and call.exception() is None:
-        tenants.give_back(call.result())

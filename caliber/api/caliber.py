@@ -13,6 +13,7 @@ from caliber.config import CaliberConfig
 from caliber.context.service import Reader
 from caliber.engine.engine import Engine
 from caliber.knowledge.facet import NoteMethods
+from caliber.learning.facet import LearningMethods
 from caliber.memories.facet import RecordMethods
 from caliber.model import arguments
 from caliber.model.access import Principal
@@ -25,10 +26,9 @@ from caliber.model.search import ReadConsistency
 from caliber.model.windows import ContextWindow, SearchResult
 from caliber.policies.policy_engine import tasks_of
 from caliber.search.service import Searching
-from caliber.trajectory.facet import TaskMethods
 
 
-class Caliber(TaskMethods, NoteMethods, RecordMethods, Facets, AbstractContextManager["Caliber"]):
+class Caliber(LearningMethods, NoteMethods, RecordMethods, Facets, AbstractContextManager["Caliber"]):
     """The memory of one tenant, used as one principal. Safe to share between threads.
 
     Every call raises Unavailable once the handle is closed, or in a child process after ``fork``.

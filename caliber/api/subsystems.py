@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from caliber.access.event_filter import event_filter
 from caliber.access.identities import Identities
+from caliber.access.owners import TaskOwners
 from caliber.admin.facet import Admin
 from caliber.admin.full_text import register_full_text
 from caliber.admin.tables import Tables
@@ -14,6 +15,8 @@ from caliber.engine.engine import Engine
 from caliber.events.facet import Events
 from caliber.jobs.facet import Jobs
 from caliber.jobs.queue import JobQueue
+from caliber.learning.facet import Learning
+from caliber.learning.learner import Learner
 from caliber.model.access import Principal
 from caliber.policies.schedules import Schedules
 from caliber.policies.triggers import Triggers
@@ -40,6 +43,11 @@ class Facets:
         return Identities(self._engine, self._principal)
 
     @property
+    def learning(self) -> Learning:
+        """Facts learnt from messages by ``remember``: results, and undoing them."""
+        return Learning(self._engine, self._principal)
+
+    @property
     def admin(self) -> Admin:
         """Administration: figures, checks, retention, backups."""
         return Admin(self._engine, self._principal)
@@ -55,9 +63,10 @@ class Facets:
     def events(self) -> Events:
         """The events of commits."""
         engine, who = self._engine, self._principal
+        searching = Searching(engine, who)
         return Events(
             engine.bus,
-            event_filter(who, Searching(engine, who).sees),
+            event_filter(who, searching.sees, searching.readers.sees_task),
             check_open=engine.check_open,
             check_remote=engine.store.require_remote_events,
         )
@@ -75,11 +84,13 @@ def add_parts(engine: Engine) -> None:
     """
     jobs = JobQueue(engine)
     engine.add(jobs)
+    engine.add(TaskOwners(engine.memory))
     engine.add(SearchEngine(engine))
     open_windows(engine)
     open_embeddings(engine)
     engine.open_summarization()
     open_summarizer(engine)
+    engine.add(Learner(engine))
     Triggers(engine).register(jobs)
     Schedules(engine).register(jobs)
     Retaining(engine).register(jobs)

@@ -49,10 +49,6 @@ MISSING: Final = "missing"
 class PooledCaliber(Caliber):
     """A handle that a pool of tenants lends: the pool closes its tenant."""
 
-    def __init__(self, engine: Engine, principal: Principal, tenant: str) -> None:
-        super().__init__(engine, principal)
-        self.tenant = tenant
-
     def close(self) -> None:
         """Do nothing: the pool closes the tenant when it needs the place."""
 
@@ -123,32 +119,37 @@ class Tenants:
         Raises: NotFound; Unavailable (``busy``, retryable; ``closed``; a tenant that is moving or was dropped);
             InvalidValue, DTypeError, and what opening its store raises.
         """
-        memory = self.take(name, create=create, principal=principal, wait_ms=wait_ms)
+        tenant, lease = tenant_name(name), object()
         try:
-            yield memory
+            yield self.take(tenant, lease, create=create, principal=principal, wait_ms=wait_ms)
         finally:
-            self.give_back(memory)
+            try:
+                self.give_back(tenant, lease)
+            finally:
+                self.give_back(tenant, lease)  # the first one was interrupted, perhaps
 
     def take(
-        self, name: str, *, create: bool = False, principal: Principal | None = None, wait_ms: int = 0
+        self, tenant: str, lease: object, *, create: bool = False, principal: Principal | None = None, wait_ms: int = 0
     ) -> PooledCaliber:
-        """Return a tenant's handle, which stays open until ``give_back``: ``open`` for programs without a block."""
-        tenant = tenant_name(name)
+        """Return the handle of a tenant by its ``tenant_name``, which stays open until ``give_back`` of the lease.
+
+        For programs without a block, which make the lease: any object that is no other lease.
+        """
         arguments.as_flag(create, "create")
         who = self._config.principal.to_principal() if principal is None else arguments.as_principal(principal)
         wait_s = arguments.as_whole(wait_ms, "wait_ms") / 1_000
         try:
-            engine = self._pool.take(tenant, wait_s)
+            engine = self._pool.take(tenant, lease, wait_s)
         except (NotFound, Unavailable) as error:
             if not create or error.context.get("reason") not in _CREATED_ANEW:
                 raise
             self.create(tenant, exist_ok=True)
-            engine = self._pool.take(tenant, wait_s)
-        return PooledCaliber(engine, who, tenant)
+            engine = self._pool.take(tenant, lease, wait_s)
+        return PooledCaliber(engine, who)
 
-    def give_back(self, memory: PooledCaliber) -> None:
-        """Give back a handle that ``take`` returned, once."""
-        self._pool.give_back(memory.tenant)
+    def give_back(self, tenant: str, lease: object) -> None:
+        """End the use of a lease, whatever became of its ``take``; again does no harm."""
+        self._pool.give_back(tenant, lease)
 
     @property
     def aio_settings(self) -> AioConfig:

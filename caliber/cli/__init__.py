@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -9,6 +10,8 @@ from typing import NoReturn
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a command and end the process with its exit code: 0 done, 1 a problem, 2 a mistake in the call."""
+    # NumPy's library starts a thread for each core, which spins for 50 ms; a command multiplies no large matrices.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         from caliber.cli.app import cli
 

@@ -8,7 +8,7 @@ import platform
 import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Final
 
 import click
@@ -16,6 +16,8 @@ import click
 from caliber.cli.failures import DONE, PROBLEM, UsageError, describe
 from caliber.cli.output import plural
 from caliber.cli.settings import DISTRIBUTION, Settings, with_settings
+from caliber.model.errors import Unavailable
+from caliber.model.lazy_dataclass import dataclass
 
 OK: Final = "ok"
 HINT: Final = "hint"
@@ -200,14 +202,31 @@ def _configured(settings: Settings, network: bool) -> Iterator[Finding]:
     yield from opened(config, network)
 
 
+def _tenants(config: Any) -> Finding:
+    """Look into the directory of tenants, where there is no store without one."""
+    from caliber.api.tenants import Tenants
+
+    try:
+        with Tenants(config) as tenants:
+            count = len(tenants.all())
+    except Exception as error:
+        _, message, hint, _ = describe(error)
+        return Finding("tenants", BAD, message, hint or "`caliber db tenant create NAME` makes the first tenant")
+    return Finding("tenants", OK, f"the directory has {count:,}; `caliber --tenant NAME doctor` examines one")
+
+
 def opened(config: Any, network: bool) -> Iterator[Finding]:
     """Open the store, build its providers, and compare memory with it."""
     from caliber.api.opening import open as open_store
+    from caliber.api.tenants import MISSING
 
     area = "store"
     try:
         memory = open_store(config)
     except Exception as error:
+        if config.tenancy is not None and isinstance(error, Unavailable) and error.context.get("reason") == MISSING:
+            yield _tenants(config)
+            return
         _, message, hint, _ = describe(error)
         yield Finding(area, BAD, message, hint or "correct that and run `caliber doctor` again")
         return

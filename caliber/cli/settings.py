@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from caliber.cli.failures import UsageError
+from caliber.model.errors import Unavailable
 
 if TYPE_CHECKING:
     from caliber.api.caliber import Caliber
@@ -99,8 +100,19 @@ class Settings:
         """
         from caliber.admin.spaces import in_short
         from caliber.api.opening import open as open_store
+        from caliber.api.tenants import MISSING
 
-        with open_store(self.load()) as memory:
+        config = self.load()
+        try:
+            opened = open_store(config)
+        except Unavailable as error:
+            if config.tenancy is None or error.context.get("reason") != MISSING:
+                raise
+            advice = "name a tenant with --tenant NAME (`caliber db tenants` lists them), or run `caliber create`"
+            raise UsageError(
+                f"no tenant is named, and the store without one is missing: {error.message}", advice
+            ) from error
+        with opened as memory:
             state = in_short(memory._engine) if note else None
             if state is not None and state["filling"] is not None:
                 self.out.note(changing_model(state))

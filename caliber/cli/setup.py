@@ -302,6 +302,7 @@ def sum_up(config: CaliberConfig) -> dict[str, Any]:
         "adapter": config.storage.adapter,
         "store": store,
         "store_exists": config.storage.adapter != "sqlite" or _is_there(store),
+        "tenants": config.tenancy is not None,
         "durability": config.storage.durability.value,
         "token_budget": config.token_budget,
         "estimator": config.tokens.estimator,
@@ -326,7 +327,8 @@ def _print_summary(
     _print_warnings(settings, warnings)
     doubtful = f", with {len(warnings)} warning{'s' if len(warnings) != 1 else ''}" if warnings else ""
     say(f"{path} is sound{doubtful}")
-    missing = "" if summary["store_exists"] else "  (not created yet: run `caliber create`)"
+    advice = "name a tenant with --tenant" if summary["tenants"] else "run `caliber create`"
+    missing = "" if summary["store_exists"] else f"  (not created yet: {advice})"
     say(f"  store          {summary['adapter']} {summary['store']}{missing}")
     say(f"  durability     {summary['durability']}")
     say(f"  token budget   {summary['token_budget']:,} (estimator {summary['estimator']})")

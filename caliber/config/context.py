@@ -1,7 +1,5 @@
 """Configuration sections of context windows: assembly, priorities, token counting, storage, limits of views."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field

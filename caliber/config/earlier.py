@@ -34,6 +34,10 @@ _NEW_JOB_KNOBS: Final = {"backoff_ms": 1, "backoff_max_ms": 1, "history_ms": 0, 
 """Settings that did not exist then; no window depends on them."""
 
 
+_NEW_SECTIONS: Final[dict[str, Any]] = {"learning": {"method": "rules", "max_facts": 100}}
+"""Sections that earlier versions did not have, with what they did then."""
+
+
 def renamed(data: dict[str, Any]) -> dict[str, Any]:
     """Return a stored configuration in today's names."""
     search = data.get("search")
@@ -50,4 +54,4 @@ def renamed(data: dict[str, Any]) -> dict[str, Any]:
         jobs = {name: engine[earlier] for earlier, name in _JOB_KNOBS.items()} | _NEW_JOB_KNOBS
         rest = {name: value for name, value in engine.items() if name not in _JOB_KNOBS}
         data = {**data, "policy_engine": rest, "jobs": jobs}
-    return data
+    return {**_NEW_SECTIONS, **data}

@@ -3,11 +3,9 @@
 Source: C-156, C-160 to C-165, C-465, K-065.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated, Final, Self
 
 from pydantic import Field, model_validator
 
@@ -48,7 +46,7 @@ class InjectionMode(Section):
     )
 
     @model_validator(mode="after")
-    def _complete(self) -> InjectionMode:
+    def _complete(self) -> Self:
         faults = Faults()
         faults.fit(
             self.kind,

@@ -26,10 +26,19 @@ V_co = TypeVar("V_co", covariant=True)
 
 
 class Section(BaseModel):
-    """A part of the configuration: frozen, hashable, without unknown keys and without silent defaults."""
+    """A part of the configuration: frozen, hashable, without unknown keys and without silent defaults.
+
+    Modules of sections have no ``from __future__ import annotations``: pydantic would compile each of 400 annotations.
+    A section's schema is built with that of the whole configuration, not also by itself (``defer_build``).
+    """
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", revalidate_instances="always", hide_input_in_errors=True, allow_inf_nan=False
+        frozen=True,
+        extra="forbid",
+        revalidate_instances="always",
+        hide_input_in_errors=True,
+        allow_inf_nan=False,
+        defer_build=True,
     )
 
 

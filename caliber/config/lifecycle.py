@@ -1,7 +1,5 @@
 """Configuration sections of scope closing, summaries, policy runs, jobs, tasks, notes, principal and access."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator
@@ -91,6 +89,21 @@ class NotesConfig(Section):
 
     initial_confidence: Real = knob(
         "Confidence of a note made by consolidation.", "C-121", source_value=1.0, ge=0, le=1
+    )
+
+
+class LearningConfig(Section):
+    """Facts about people, learnt from messages by ``remember``."""
+
+    method: Literal["model", "rules"] = knob(
+        "Whether summarization_provider finds and decides on facts, where it is a language model, or rules do.", "ours"
+    )
+    max_facts: Int = knob(
+        "Most facts that the messages of one call teach, and most known ones that a language model is shown of one"
+        " person.",
+        "ours",
+        ge=1,
+        le=10_000,
     )
 
 

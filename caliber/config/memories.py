@@ -3,9 +3,7 @@
 Source: C-130 to C-148, K-058 to K-060, K-068.
 """
 
-from __future__ import annotations
-
-from typing import Annotated, Final
+from typing import Annotated, Final, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -61,7 +59,7 @@ class WhenConfig(Section):
     )
 
     @model_validator(mode="after")
-    def _complete(self) -> WhenConfig:
+    def _complete(self) -> Self:
         faults = Faults()
         check_trigger(faults, self.on, self.cron)
         faults.done()
@@ -89,7 +87,7 @@ class FieldConfig(Section):
     optional: Flag = knob("Whether a record can be without it.", "ours", optional=True, default=False)
 
     @model_validator(mode="after")
-    def _complete(self) -> FieldConfig:
+    def _complete(self) -> Self:
         faults = Faults()
         if self.type is FieldType.ENUM and not self.values:
             faults.missing("values")
@@ -118,7 +116,7 @@ class MemoryRetentionConfig(Section):
     when: WhenConfig | None = knob("With kind compress_on: what sets it off.", "C-138", optional=True)
 
     @model_validator(mode="after")
-    def _complete(self) -> MemoryRetentionConfig:
+    def _complete(self) -> Self:
         faults = Faults()
         faults.fit(
             self.kind,
@@ -169,7 +167,7 @@ class MemoryConfig(Section):
     )
 
     @model_validator(mode="after")
-    def _complete(self) -> MemoryConfig:
+    def _complete(self) -> Self:
         faults = Faults()
         names = [field.name for field in self.fields]
         for at, name in enumerate(names):

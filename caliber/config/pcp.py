@@ -3,8 +3,6 @@
 Source: C-119, C-249 to C-257.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from caliber.config.knobs import AsList, Duration, Flag, Int, Name, Real, Section, knob

@@ -3,11 +3,9 @@
 Source: C-149, C-176 to C-179, C-213, C-226 to C-229, C-242.
 """
 
-from __future__ import annotations
-
 import re
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated, Final, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -101,7 +99,7 @@ class ActionConfig(Section):
         return self.action in OWN_TARGETS and self.target is not None and self.target not in _BUILT_IN
 
     @model_validator(mode="after")
-    def _complete(self) -> ActionConfig:
+    def _complete(self) -> Self:
         faults = Faults()
         allowed = TARGETS[self.action]
         if allowed and self.target is None:
@@ -143,7 +141,7 @@ class RuleConfig(Section):
     actions: Annotated[tuple[ActionConfig, ...], AsList, Field(min_length=1)] = knob("What is done, in order.", "C-149")
 
     @model_validator(mode="after")
-    def _complete(self) -> RuleConfig:
+    def _complete(self) -> Self:
         faults = Faults()
         check_trigger(faults, self.on, self.cron)
         for at, action in enumerate(self.actions if self.on is Trigger.SCHEDULE else ()):

@@ -1,7 +1,5 @@
 """Configuration sections of embedding and summary providers, retries, vectors, and when records are embedded."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal
 

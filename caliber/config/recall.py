@@ -1,7 +1,5 @@
 """Configuration section of recall: whose earlier records windows may include, how many, and their weighting."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Final
 
 from pydantic import create_model

@@ -3,8 +3,6 @@
 Source: M §1.3, K-119, K-202, K-204; docs/search.md.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Final, Literal
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """Configuration sections of the store: SQLite file or PostgreSQL schema, resident memory, write-behind, retention."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

@@ -3,8 +3,6 @@
 A data source is a complete ``storage`` section whose file or schema is a pattern: ``{tenant}`` stands for the name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 

@@ -6,13 +6,11 @@ Every knob is required: an omitted one is an error, not a default. All faults ar
 Source: C-094 to C-126, design section 8.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Self
 
 import pydantic
 from pydantic import Field, PrivateAttr
@@ -35,6 +33,7 @@ from caliber.config.lifecycle import (
     AccessConfig,
     CloseConfig,
     JobsConfig,
+    LearningConfig,
     NotesConfig,
     PolicyEngineConfig,
     PrincipalConfig,
@@ -142,6 +141,7 @@ class CaliberConfig(Section):
     close: CloseConfig = knob("Closing a scope.", "C-215")
     summaries: SummariesConfig = knob("Summaries of blocks of turns.", "design")
     notes: NotesConfig = knob("Knowledge kept beyond its trajectory.", "C-121")
+    learning: LearningConfig = knob("Facts about people, learnt from messages.", "ours")
     pcp: PCPConfig = knob("What guards the memory.", "C-119")
     principal: PrincipalConfig = knob("Who acts when a call does not say.", "design")
     access: AccessConfig = knob("Who sees and changes notes.", "M-131")
@@ -177,7 +177,7 @@ class CaliberConfig(Section):
     # --- where it comes from ---------------------------------------------------------------------
 
     @classmethod
-    def from_mapping(cls, data: Mapping[Any, Any]) -> CaliberConfig:
+    def from_mapping(cls, data: Mapping[Any, Any]) -> Self:
         """Return the configuration of a nested mapping, such as a parsed file; its ``base`` supplies omitted settings.
 
         Raises: MultipleErrors with every fault.
@@ -194,7 +194,7 @@ class CaliberConfig(Section):
         return cls(**data)
 
     @classmethod
-    def from_json(cls, text: str) -> CaliberConfig:
+    def from_json(cls, text: str) -> Self:
         """Return the configuration in a JSON document.
 
         Raises: MultipleErrors; a document that does not parse is one fault of field ``json``. Source: C-123.
@@ -202,7 +202,7 @@ class CaliberConfig(Section):
         return cls.from_mapping(parse_json(text))
 
     @classmethod
-    def from_toml(cls, text: str) -> CaliberConfig:
+    def from_toml(cls, text: str) -> Self:
         """Return the configuration in a TOML document.
 
         Raises: MultipleErrors; a document that does not parse is one fault of field ``toml``.
@@ -210,7 +210,7 @@ class CaliberConfig(Section):
         return cls.from_mapping(parse_toml(text))
 
     @classmethod
-    def from_canonical(cls, text: str) -> CaliberConfig:
+    def from_canonical(cls, text: str) -> Self:
         """Return the configuration that ``canonical_json`` wrote: the same one, but for a connection string left out.
 
         What an earlier version wrote has today's names, and the hash by which windows name it. Raises: MultipleErrors.
@@ -223,14 +223,14 @@ class CaliberConfig(Section):
         made._hash = hashlib.sha256(text.encode()).digest()
         return made
 
-    def with_overrides(self, **changes: Any) -> CaliberConfig:
+    def with_overrides(self, **changes: Any) -> Self:
         """Return a copy with knobs changed, by name or by dotted path: ``**{"storage.path": "a.db"}``.
 
         Raises: MultipleErrors, as every way to a configuration does.
         """
         return type(self).from_mapping(override(self.to_data(), changes))
 
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> CaliberConfig:
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Return a copy; unlike pydantic's own, with ``update`` it is validated again."""
         return self.with_overrides(**update) if update else super().model_copy(deep=deep)
 

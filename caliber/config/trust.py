@@ -1,7 +1,5 @@
 """Configuration section of trust: default labels for content that comes without one."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field

@@ -5,7 +5,7 @@ Warnings are values, and nothing prints them by itself: ``caliber check`` shows 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from caliber.model.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ Source: C-456, C-458, C-466, K-079, O-9, O-15.
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from caliber.context.plan import INT32_MAX, OWN, RECORDS, AssemblyPlan
 from caliber.kernels import RankColumns, rank_and_fill
 from caliber.model.context import DecisionCode
+from caliber.model.lazy_dataclass import dataclass
 
 SOURCE, SECTION, ORDINAL, VERSION, AGE_US, STORED_TOKENS, ROW, TURN_NUMBER, GROUP, ERROR, LENGTH = range(11)
 MARK, VALUE, TWIN, PASSAGE_ID, READING, DAY, LEAD = range(11, 18)

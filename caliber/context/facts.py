@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from caliber.context.plan import RECORDS, Measures
 from caliber.context.rules import OneShot
 from caliber.model.ids import ScopeId, SpaceId, TrajectoryId, WindowId
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.windows import CutOff, Position
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from caliber.config import CaliberConfig
 from caliber.context.rules import OneShot
 from caliber.kernels.evaluator import Allowed
 from caliber.model.ids import SpaceId, TrajectoryId, WindowId
+from caliber.model.lazy_dataclass import dataclass
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.snapshot import ResidentSnapshot
 

@@ -14,7 +14,7 @@ import hashlib
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from caliber.config.injection import CONVERSATION, InjectionKind, InjectionMode
@@ -23,6 +23,7 @@ from caliber.engine.write_behind import Deferred
 from caliber.model.context import PendingInjection
 from caliber.model.errors import Conflict, NotFound
 from caliber.model.ids import TrajectoryId
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.time import from_us
 from caliber.resident.memory import ResidentMemory
 from caliber.schema.relations import PENDING_INJECTION

@@ -8,7 +8,7 @@ read it that way, and a separator by itself has no length (docs/decisions/0016).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property, lru_cache
 from typing import Final
 
@@ -22,6 +22,7 @@ from caliber.context.rules import OneShot, RulePlan, rule_plans
 from caliber.engine.refusals import estimator_of
 from caliber.kernels import Estimator
 from caliber.model.context import Reach, SectionType, SourceType
+from caliber.model.lazy_dataclass import dataclass
 from caliber.schema.memories import BUILT_IN
 from caliber.schema.relation import Relation
 from caliber.schema.relations import BY_NAME

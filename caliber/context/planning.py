@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from caliber.context.gather.rule_selection import FILTER
 from caliber.context.plan import SectionPlan
 from caliber.context.trace import rule_id_of
 from caliber.context.window import filled_sections
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.windows import ContextWindow, CutOff
 
 

@@ -8,12 +8,12 @@ Source: C-160 to C-165, C-217 to C-225, C-465, K-065, docs/decisions/0166.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from caliber.config import CaliberConfig
 from caliber.config.injection import CONVERSATION, InjectionKind, InjectionMode, InjectionRule, rule_names, section_of
 from caliber.model.context import SectionType
+from caliber.model.lazy_dataclass import dataclass
 from caliber.schema.memories import window_of
 from caliber.schema.memory_types import MemoryType
 from caliber.schema.predicate import All, Comparison, Either, OneOf, Predicate, Variable, holds

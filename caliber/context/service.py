@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.access.event_filter import event_filter
+from caliber.access.visibility import Readers
 from caliber.config import CaliberConfig
 from caliber.context.assembled import Assembled
 from caliber.context.assembler import assemble
@@ -74,7 +75,7 @@ class Reader:
         self._windows = engine.part(WindowLog)
         self.searching = searching
         self._readers = searching.readers
-        self.event_filter = event_filter(principal, searching.sees)
+        self.event_filter = event_filter(principal, searching.sees, self._readers.sees_task)
 
     # --- windows ---------------------------------------------------------------------------------
 
@@ -148,6 +149,7 @@ class Reader:
     ) -> Assembled:
         """Assemble for a query; None stands for the last user turn, or the goal."""
         engine = self._engine
+        readers = self._readers.acting_for(trajectory_id)
         now = engine.clock.now_us()
         degraded: tuple[str, ...] = ()
         totals: Mapping[str, int] = {}
@@ -156,7 +158,7 @@ class Reader:
         shared = self._shared
         if shared.records is not None and shared.stored is not None:
             degraded = (NOT_RESIDENT,)
-            asked = self._asked(space, as_of, now)
+            asked = self._asked(readers, space, as_of, now)
             plan = plan_of(engine.config, once)
             from caliber.context.in_database.window_rows import WindowAsked, read_window
 
@@ -177,7 +179,7 @@ class Reader:
                 config=engine.config,
                 config_hash=engine.config.hash.hex(),
                 principal=self._label,
-                masks=self._readers.masks(snapshot),
+                masks=readers.masks(snapshot),
                 query=query.text,
                 query_embedding=query.vector,
                 without_vector=without_vector,
@@ -194,7 +196,7 @@ class Reader:
             searcher,
         )
 
-    def _asked(self, space: EmbeddingSpace | None, as_of: datetime | None, now: int) -> Asked:
+    def _asked(self, readers: Readers, space: EmbeddingSpace | None, as_of: datetime | None, now: int) -> Asked:
         """Return the parameters shared by every search for records of a window."""
         return Asked(
             text="",
@@ -203,7 +205,7 @@ class Reader:
             space=space,
             kinds=(),
             limit=1,
-            readers=self._readers,
+            readers=readers,
             as_of_us=now if as_of is None else to_us(as_of, "as_of"),
             now_us=now,
         )
@@ -301,7 +303,7 @@ class Reader:
 
         window = self.stored_window(window_id)
         self._own(window)
-        contents = StoredContents(self._engine, self._principal)
+        contents = StoredContents(self._engine, self._readers)
         config = self.config_of(window)
         return explain(window.record, config, contents, exclusion=exclusion, score_now=self._score_now)
 
@@ -316,7 +318,7 @@ class Reader:
         found = snapshot.locate(record_id.bytes)
         if found is None or facts.config_hash != engine.config.hash.hex():
             return None
-        masks = self._readers.masks(snapshot)
+        masks = self._readers.acting_for(facts.trajectory_id).masks(snapshot)
         return score_now(
             rebuild_inputs(facts, snapshot, engine.config, masks), *found, self._shared.searcher, engine.memory
         )
@@ -328,7 +330,7 @@ class Reader:
         engine = self._engine
         engine.check_open()
         count = engine.config.debug.trace_limit if limit is None else arguments.as_whole(limit, "limit", 1)
-        if engine.snapshot()[TASKS].find(trajectory_id.bytes) < 0:
+        if engine.snapshot()[TASKS].find(trajectory_id.bytes) < 0 or not self._readers.sees_task(trajectory_id.bytes):
             raise NotFound(entity_type=TASKS, id=trajectory_id)
         engine.behind.flush()
         path = "list_by_trajectory"

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import date, datetime, timedelta
 from typing import Any, Final, Protocol
 
 from caliber.context.conversation import TURNS
 from caliber.kernels.tokens.counting import ELLIPSIS
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.windows import Message
 from caliber.schema.relation import Column, ColumnType, Relation, Residence
 from caliber.storage.compile.codec import decoder_of

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -18,6 +17,7 @@ from caliber.context.conversation import BLOCK, SUMMARY
 from caliber.context.filling.filled import NO_RESERVE, Filled, Reserve
 from caliber.context.plan import AssemblyPlan, source_type_of
 from caliber.model.context import AssemblyAction, DecisionCode
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.time import from_us
 from caliber.model.windows import AssemblyDecision
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
 from hashlib import blake2b
@@ -38,6 +37,7 @@ from caliber.kernels.tokens.counting import ELLIPSIS, truncate_to_length, trunca
 from caliber.model.context import ContextPersistence
 from caliber.model.errors import InternalError
 from caliber.model.lazy import LazyTuple
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.search import ResultStatus
 from caliber.model.time import from_us
 from caliber.model.windows import ContextSection, ContextWindow, Message, SourceRef

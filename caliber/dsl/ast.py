@@ -6,10 +6,11 @@ Two trees are equal when they have the same content; positions do not count.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
 from caliber.dsl.source import Span
+from caliber.model.lazy_dataclass import dataclass
 
 _NOWHERE = Span(0, 0)
 

@@ -6,7 +6,7 @@ Source: C-122, C-172, C-173.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from caliber.config.warnings import ConfigWarning
@@ -14,6 +14,7 @@ from caliber.dsl import ast
 from caliber.dsl.scan import FAULTS_MAX
 from caliber.dsl.source import Source, Span
 from caliber.model.errors import ProgramFault
+from caliber.model.lazy_dataclass import dataclass
 
 _CONSTANTS: Final = {"true": True, "false": False, "null": None}
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 from caliber.config.bases import KNOB as BASE_KNOB
@@ -25,6 +24,7 @@ from caliber.dsl.filters import compile_condition
 from caliber.dsl.scan import FAULTS_MAX
 from caliber.dsl.source import Source, Span
 from caliber.model.errors import ConfigError, MultipleErrors, ProgramFault
+from caliber.model.lazy_dataclass import dataclass
 from caliber.schema.binding import binding_of, faults
 from caliber.schema.memories import BUILT_IN, MemoryBinding
 from caliber.schema.memory_types import MemoryType

@@ -10,12 +10,12 @@ import functools
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from caliber.config.secret import REDACTED, is_plain_dsn, is_secret_name
 from caliber.config.warnings import ConfigWarning
 from caliber.model.errors import ProgramFault
+from caliber.model.lazy_dataclass import dataclass
 
 _LINE_CHARS: Final = 120
 _REASON_CHARS: Final = 400

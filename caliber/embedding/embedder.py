@@ -21,6 +21,7 @@ from caliber.embedding.embedding_target import EmbeddingTarget, MissingVector, R
 from caliber.embedding.missing_vectors import MissingVectorScan
 from caliber.embedding.reembedding import MakeEvent
 from caliber.engine import pacing
+from caliber.engine.worker import Worker
 from caliber.jobs.queue import JobQueue
 from caliber.llm.embedding import Embedded
 from caliber.llm.protocols import EmbeddingProvider
@@ -32,7 +33,7 @@ from caliber.schema.relations import EMBEDDING
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.session import store_closed
 from caliber.storage.protocol import Store
-from caliber.storage.waiting import Event, Worker, is_of_handler
+from caliber.storage.waiting import Event, is_of_handler
 from caliber.storage.write.changes import UPSERT
 from caliber.storage.write.unit_of_work import RowChange, UnitOfWork
 
@@ -98,6 +99,7 @@ class Embedder:
         self._wake = Event()
         self._stopped = Event()
         self._worker = Worker(self._run, "caliber-embed")
+        self._started = False
 
     @property
     def targets(self) -> tuple[EmbeddingTarget, ...]:
@@ -246,8 +248,9 @@ class Embedder:
 
     def start(self) -> None:
         """Wake the worker, starting it the first time."""
-        if not self._stopped.is_set():
+        if not self._started and not self._stopped.is_set():
             self._worker.start()
+            self._started = True
         self._wake.set()
 
     def _embed_queued(self, target: EmbeddingTarget) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from caliber.embedding.embedding_target import EmbeddingTarget, MissingVector, embedded_text, says_something
@@ -22,6 +21,7 @@ from caliber.model.embedding import DistanceMetric, EmbeddingSpace, SpaceState
 from caliber.model.events import Event, EventFamily, EventType
 from caliber.model.ids import SpaceId
 from caliber.model.jobs import JobOutcome
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.references import EntityType
 from caliber.model.time import from_us
 from caliber.schema.relations import EMBEDDING_SPACE

@@ -12,34 +12,51 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
-from caliber.model.errors import CaliberError, InternalError
-from caliber.storage.waiting import Condition, Event, Worker
+from caliber.engine.worker import Worker
+from caliber.model.errors import CaliberError, InternalError, Unavailable
+from caliber.storage.waiting import Condition, Event
 
 _NAME: Final = "caliber-timer"
 THREADS: Final = 4
 """Threads that run tasks while none of them hangs."""
 HANGS_S: Final = 0.1
 """The time after which a running task counts as one that hangs."""
+STOP_S: Final = 5.0
+"""The longest wait for calls under way when a task is stopped."""
 
 
 class BackgroundTask:
-    """A task that waits before its first call; ``stop`` ends the wait, or waits for a running call."""
+    """A task that the threads of the process call when it is due; ``stop`` ends that, and waits for a running call."""
 
-    def __init__(self, name: str, *, wait_ms: int, failed: Callable[[str, CaliberError], None]) -> None:
+    _repeats = True
+    """Whether it is called again after a failure."""
+
+    def __init__(self, name: str, *, failed: Callable[[str, CaliberError], None]) -> None:
         self.name = name
-        # A wait takes no longer times than this.
-        self.wait_s = min(wait_ms / 1000, threading.TIMEOUT_MAX)
         self._failed = failed
+        self._failing = False
         self._stop = Event()
         self._idle = Event()
         self._idle.set()
 
-    def start(self) -> None:
-        """Begin to wait; with a wait of 0 nothing is ever called."""
-        if self.wait_s:
-            _timer().put(self)
+    def next_s(self) -> float:
+        """Return when it is due next, on the monotonic clock; infinity until it is woken. The timer holds its lock."""
+        raise NotImplementedError
+
+    def wake(self) -> None:
+        """Have it called when it is due, which is earlier than before; begin with it, the first time.
+
+        Raises: Unavailable (``out of threads``) when no thread of the timer runs, and none can be started.
+        """
+        _timer().put(self)
+
+    @property
+    def stopped(self) -> bool:
+        """True once it is not to be called any more."""
+        return self._stop.is_set()
 
     def cancel(self) -> None:
         """Tell a call under way to end, without waiting for it."""
@@ -49,7 +66,7 @@ class BackgroundTask:
         """End, and wait for a call under way."""
         self._stop.set()
         _timer().remove(self)
-        self._idle.wait(timeout=5)
+        self._idle.wait(timeout=STOP_S)
 
     def begin(self) -> None:
         """Let a call begin, which a thread is about to make."""
@@ -58,15 +75,45 @@ class BackgroundTask:
     def turn(self) -> bool:
         """Make one call; return whether there is to be another."""
         try:
-            return not self._stop.is_set() and self._call() and not self._stop.is_set()
+            again = not self._stop.is_set() and self._call()
+            self._failing = False
+        except Exception as error:
+            # One report for each outage, not one for each call; a fault of ours must not end the task unheard.
+            again = self._repeats
+            if not self._failing and not self._stop.is_set():
+                self._failed(self.name, _as_ours(error))
+            self._failing = True
         finally:
             self._idle.set()
+        return again and not self._stop.is_set()
+
+    def report(self, error: CaliberError) -> None:
+        """Report an error of the threads themselves."""
+        self._failed(self.name, error)
 
     def _call(self) -> bool:
+        """Make one call, which may fail; return whether there is to be another."""
         raise NotImplementedError
 
 
-class PeriodicTask(BackgroundTask):
+class _WaitingTask(BackgroundTask):
+    """A task that waits before each call."""
+
+    def __init__(self, name: str, *, wait_ms: int, failed: Callable[[str, CaliberError], None]) -> None:
+        super().__init__(name, failed=failed)
+        self._wait_s = wait_ms / 1000
+
+    def start(self) -> None:
+        """Begin to wait; with a wait of 0 nothing is ever called. Raises: as ``wake``."""
+        if self._wait_s:
+            self.wake()
+
+    def next_s(self) -> float:
+        """Return when it is due, if it begins to wait now."""
+        return time.monotonic() + self._wait_s
+
+
+class PeriodicTask(_WaitingTask):
     """Calls ``task`` every ``every_ms``, the first time after the first interval; 0 never does."""
 
     def __init__(
@@ -74,25 +121,19 @@ class PeriodicTask(BackgroundTask):
     ) -> None:
         super().__init__(name, wait_ms=every_ms, failed=failed)
         self._task = task
-        self._failing = False
 
     def _call(self) -> bool:
-        try:
-            self._task()
-            self._failing = False
-        except Exception as error:
-            # One report for each outage, not one for each attempt; a fault of ours must not end the task unheard.
-            if not self._failing and not self._stop.is_set():
-                self._failed(self.name, _as_ours(error))
-            self._failing = True
+        self._task()
         return True
 
 
-class DelayedTask(BackgroundTask):
+class DelayedTask(_WaitingTask):
     """Calls ``task`` once, ``after_ms`` from now; 0 means never.
 
     ``task`` receives a function that returns whether it should end early.
     """
+
+    _repeats = False
 
     def __init__(
         self,
@@ -106,11 +147,7 @@ class DelayedTask(BackgroundTask):
         self._task = task
 
     def _call(self) -> bool:
-        try:
-            self._task(self._stop.is_set)
-        except Exception as error:
-            if not self._stop.is_set():
-                self._failed(self.name, _as_ours(error))
+        self._task(self._stop.is_set)
         return False
 
 
@@ -122,89 +159,139 @@ def _as_ours(error: Exception) -> CaliberError:
     return ours
 
 
+@dataclass(order=True, slots=True)
+class _Entry:
+    due_s: float
+    number: int
+    task: BackgroundTask | None = field(compare=False)
+    """None once it was cancelled."""
+
+
 class Timer:
     """The threads that run the background tasks of all open stores of this process, each when it is due.
 
     One idle thread, the leader, waits for the next due task. It leaves to run the task when another thread can lead.
+    When the system refuses that other thread, the tasks wait until one of the running ones has ended.
     """
 
     def __init__(self) -> None:
-        self._due: list[tuple[float, int, BackgroundTask]] = []
+        self._due: list[_Entry] = []
+        self._entries: dict[BackgroundTask, _Entry] = {}
+        """Of each task that waits, its one entry in the heap that is not cancelled."""
         self._numbers = itertools.count()
         self._condition = Condition()
-        self._threads = 0
-        self._busy: dict[int, float] = {}
-        """By thread, when it began its task."""
+        self._threads: set[Worker] = set()
+        self._busy: dict[int, tuple[float, BackgroundTask]] = {}
+        """By thread, its task, and when it began it."""
         self._led = False
+        self._refused = False
 
     def put(self, task: BackgroundTask) -> None:
-        """Run a task after its wait, and again for as long as it asks for that."""
+        """Run a task when it is due, and again for as long as it asks for that; again does no harm.
+
+        Raises: Unavailable (``out of threads``) when no thread runs, and none can be started.
+        """
         with self._condition:
-            self._push(task)
-            needed = self._threads == len(self._busy)
-            self._threads += needed
-        if needed:
-            Worker(self._run, _NAME).start()
+            if all(running is not task for _, running in self._busy.values()):  # that one is put back after its turn
+                self._push(task)
+            error = self._have_leader()
+            if error is not None and not self._threads:
+                self._cancel(task)
+                raise error
+        self._report(task, error)
 
     def remove(self, task: BackgroundTask) -> None:
         """Do not begin a task any more."""
         with self._condition:
-            remaining = [entry for entry in self._due if entry[2] is not task]
-            if len(remaining) < len(self._due):
-                heapq.heapify(remaining)
-                self._due = remaining
-                self._condition.notify_all()
-
-    def _push(self, task: BackgroundTask) -> None:
-        heapq.heappush(self._due, (time.monotonic() + task.wait_s, next(self._numbers), task))
-        if self._due[0][2] is task:
+            self._cancel(task)
             self._condition.notify_all()
 
-    def _run(self) -> None:
+    def _push(self, task: BackgroundTask) -> None:
+        if task.stopped:
+            return
+        self._cancel(task)
+        entry = _Entry(task.next_s(), next(self._numbers), task)
+        self._entries[task] = entry
+        heapq.heappush(self._due, entry)
+        if self._due[0] is entry:
+            self._condition.notify_all()
+
+    def _cancel(self, task: BackgroundTask) -> None:
+        entry = self._entries.pop(task, None)
+        if entry is None:
+            return
+        entry.task = None
+        if len(self._due) > 2 * len(self._entries) + 64:  # else cancelled entries would outnumber the others
+            self._due = list(self._entries.values())
+            heapq.heapify(self._due)
+
+    def _have_leader(self) -> Unavailable | None:
+        """Start a thread when all are busy; return the error when the system refuses it. The caller has the lock."""
+        if len(self._threads) == len(self._busy):
+            made = Worker(lambda: self._run(made), _NAME)
+            self._threads.add(made)
+        for worker in list(self._threads):
+            try:
+                worker.start()  # nothing, but for a new one, and one whose start was interrupted
+            except Unavailable as error:
+                self._threads.discard(worker)
+                return error
+        return None
+
+    def _report(self, task: BackgroundTask, error: CaliberError | None) -> None:
+        if error is not None and not self._refused:  # one report for each outage
+            task.report(error)
+        self._refused = error is not None
+
+    def _run(self, me: Worker) -> None:
         thread = threading.current_thread()
         again: BackgroundTask | None = None
-        while (entry := self._take(again)) is not None:
-            task, needed = entry
-            if needed:
-                Worker(self._run, _NAME).start()
+        while (entry := self._take(me, again)) is not None:
+            task, error = entry
+            self._report(task, error)
             thread.name = f"caliber-{task.name}"
             again = task if task.turn() else None
             thread.name = _NAME
 
-    def _take(self, again: BackgroundTask | None) -> tuple[BackgroundTask, bool] | None:
-        """Wait for the next due task; return it, and whether another thread is needed to lead meanwhile.
+    def _take(self, me: Worker, again: BackgroundTask | None) -> tuple[BackgroundTask, Unavailable | None] | None:
+        """Wait for the next due task; return it, and the error when no other thread could be started to lead meanwhile.
 
         ``again`` is the task that the calling thread ran last, if it is to be run again. None when the calling thread
         is not needed any more.
         """
-        me = threading.get_ident()
+        ident = threading.get_ident()
         with self._condition:
-            self._busy.pop(me, None)
+            self._busy.pop(ident, None)
             if again is not None:
                 self._push(again)
             self._condition.notify_all()
             while self._led:
-                if self._threads > THREADS:
-                    self._threads -= 1
+                if len(self._threads) > THREADS:
+                    self._threads.discard(me)
                     return None
                 self._condition.wait()
             self._led = True
             try:
-                while self._due:
+                while self._entries:
+                    entry = self._due[0]
+                    if entry.task is None:
+                        heapq.heappop(self._due)
+                        continue
                     now = time.monotonic()
-                    wait_s = self._due[0][0] - now
-                    alone = self._threads - len(self._busy) == 1 and len(self._due) > 1
-                    if wait_s <= 0 and alone and self._threads >= THREADS:
-                        wait_s = max(self._busy.values()) + HANGS_S - now  # till then one of them will have finished
+                    wait_s = entry.due_s - now
+                    alone = len(self._threads) - len(self._busy) == 1 and len(self._entries) > 1
+                    if wait_s <= 0 and alone and len(self._threads) >= THREADS:
+                        # till then one of them will have finished
+                        wait_s = max(begun for begun, _ in self._busy.values()) + HANGS_S - now
                     if wait_s > 0:
                         self._condition.wait(min(wait_s, threading.TIMEOUT_MAX))
                         continue
-                    task = heapq.heappop(self._due)[2]
+                    task = entry.task
+                    self._cancel(task)
                     task.begin()
-                    self._busy[me] = now
-                    self._threads += alone
-                    return task, alone
-                self._threads -= 1
+                    self._busy[ident] = (now, task)
+                    return task, self._have_leader() if alone else None
+                self._threads.discard(me)
                 return None
             finally:
                 self._led = False

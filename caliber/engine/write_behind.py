@@ -11,12 +11,14 @@ Source: O-10, O-12, design section 4.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Final
 
+from caliber.engine.worker import Worker
 from caliber.model.deadline import deadline_passed, remaining_s
 from caliber.model.errors import (
     CaliberError,
@@ -28,7 +30,7 @@ from caliber.model.errors import (
     ValidationError,
 )
 from caliber.storage.protocol import Store
-from caliber.storage.waiting import Condition, Worker
+from caliber.storage.waiting import Condition
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 _RETRY_S = 0.05
@@ -134,6 +136,7 @@ class WriteBehind:
         self._kept = 0  # the newest of them that is on disk, and with it all that was queued before it was taken
         self._asleep = False  # whether the thread waits for the first entry
         self._worker = Worker(self._run, "caliber-behind")
+        self._started = False
         self.set_aside = 0
         """Entries that could not be written, and were given up."""
 
@@ -177,6 +180,7 @@ class WriteBehind:
             raise Unavailable("the handle is closed", reason="closed", retryable=False)
         while (size := self._queue.size) >= self._queue_max:
             # The reader waits: losing its entries would be worse than being slow.
+            self._start()
             self._urgent = True
             self._condition.notify_all()
             left_s = remaining_s()
@@ -187,11 +191,17 @@ class WriteBehind:
         return size
 
     def _wake(self, before: int) -> None:
-        self._worker.start()
+        if not self._started:
+            with contextlib.suppress(Unavailable):  # refused by the system: the next entry tries again, or a full queue
+                self._start()
         # The thread sleeps on an empty queue, or until a batch is full: in between it is left alone, so that
         # readers do not hand the interpreter to it at every call.
         if self._asleep or before < self._batch <= self._queue.size:
             self._condition.notify_all()
+
+    def _start(self) -> None:
+        self._worker.start()
+        self._started = True
 
     def _raise_failure(self) -> None:
         failure = self._failure
@@ -223,7 +233,14 @@ class WriteBehind:
                 if self._stop and not self._worker.alive:
                     self._raise_failure()
                     raise Unavailable("the handle is closed", reason="closed", retryable=False)
+                refused = None
+                try:
+                    self._start()
+                except Unavailable as error:
+                    refused = error
                 remaining = None if until is None else until - time.monotonic()
+                if refused is not None and (remaining is None or remaining <= 0):
+                    raise refused
                 if remaining is not None and remaining <= 0:
                     self._raise_failure()
                     raise Unavailable(f"{self._queue.size} entries are still waiting to be written", reason="timeout")
@@ -254,7 +271,7 @@ class WriteBehind:
                 self._asleep = False
                 if not self._queue.size:
                     # The next entry starts another thread: an idle store has none.
-                    self._worker = Worker(self._run, self._worker.name)
+                    self._worker, self._started = Worker(self._run, self._worker.name), False
                     return
                 if not self._urgent and not self._stop:
                     # Company makes batches; a flush, a full queue or the end does not wait for it.

@@ -9,12 +9,14 @@ replay, vectors, links, counters, events.
 from __future__ import annotations
 
 import dataclasses
+import json
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from caliber.access.owners import OF_PEOPLE
 from caliber.erasure.digests import digests_of, digests_of_body
 from caliber.erasure.redaction import Redactor
 from caliber.erasure.subject import Subject
@@ -199,6 +201,8 @@ class Walk:
         place = codec_of(relation).index
         ids, gone, went, named = self._subject.ids, self._gone, self._is_of_gone, self._subject.named
         needed = [place(each.name) for each in relation.columns if each.type is ColumnType.UUID and not each.nullable]
+        needed += [place(name) for name in erase.owned]
+        readers = None if relation.readers is None else place(relation.readers)
         names, hangs = ([place(name) for name in columns] for columns in (erase.names, erase.hangs_on))
         made_from = [made for made in erase.made_from if made.empties is None]
         sources = None if erase.sources is None else place(erase.sources)
@@ -211,6 +215,7 @@ class Walk:
                 any(row[at] in ids for at in needed)
                 or any(row[at] in ids or row[at] in gone for at in hangs)
                 or any(row[at] is not None and named(row[at]) for at in names)
+                or (readers is not None and row[readers] is not None and self._is_private(json.loads(row[readers])))
                 or (sources is not None and bool(row[sources]) and _split(row[sources]) <= gone)
                 or (digest is not None and row[digest] in self.outcome.hashes)
                 or (version is not None and tuple(row[at] for at in version) in self._touched)
@@ -218,6 +223,12 @@ class Walk:
             )
 
         return goes
+
+    def _is_private(self, readers: list[str]) -> bool:
+        """Return whether the subject is the one person that a list of readers names."""
+        people = [name for name in readers if name.startswith(OF_PEOPLE)]
+        named = self._subject.named
+        return bool(people) and all(named(name) or named(name.partition(":")[2]) for name in people)
 
     def _is_of_gone(self, relation: Relation, made: MadeFrom) -> bool:
         place = codec_of(relation).index

@@ -11,8 +11,9 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from caliber.model.lazy_dataclass import dataclass
 
 ROUNDS: Final = 6
 """Layers that are undone; nothing that people or programs write has more."""

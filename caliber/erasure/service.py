@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any, Final
 
-from caliber.access.identities import current, entity_of, names_of
+from caliber.access.identities import current, entity_of, merged_into, names_of
 from caliber.engine.engine import Engine
 from caliber.erasure.erasing import Outcome, Walk, Wanted
 from caliber.erasure.proving import Proof
@@ -85,11 +85,13 @@ class Forgetting:
             names = {each.name for each in names_of(self._engine, entity)}
             names |= set() if isinstance(user, EntityRef) else {EntityRef.plain_name(user)}
             if not isinstance(texts, str):  # one text by mistake: refused below
+                names |= {Principal.user(name).label for name in names}
                 texts = (*texts, *sorted(filter(_is_unmistakable, names)))
         if entity is not None:
             entity = arguments.as_reference(entity, "entity", self._engine.store.catalog.by_name)
             entity = current(self._engine, entity)
-        wanted = Wanted(Subject.of(entity, texts), even_if_shared=even_if_shared)
+        merged = [] if entity is None else merged_into(self._engine, entity)
+        wanted = Wanted(Subject.of(entity, texts, merged), even_if_shared=even_if_shared)
         return self._run(ErasureKind.SUBJECT, wanted, dry_run, wait_ms, scrub_log)
 
     def purge_trajectory(

@@ -139,11 +139,11 @@ class Subject:
         self._none_is_ascii = not any(text.isascii() for text in self.spellings)
 
     @classmethod
-    def of(cls, entity: EntityRef | None, texts: Sequence[str]) -> Subject:
-        """Return the subject that a caller names."""
+    def of(cls, entity: EntityRef | None, texts: Sequence[str], merged: Sequence[uuid.UUID] = ()) -> Subject:
+        """Return the subject that a caller names; ``merged`` are ids that an entity had before."""
         if isinstance(texts, str) or not isinstance(texts, Sequence):
             raise DTypeError(field="texts", expected="a sequence of str", got=type(texts).__name__)
-        return cls(() if entity is None else (entity.id,), texts)
+        return cls(merged if entity is None else (entity.id, *merged), texts)
 
     # --- texts -----------------------------------------------------------------------------------
 

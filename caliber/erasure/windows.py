@@ -9,13 +9,13 @@ import json
 import struct
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from caliber.context.columns import ORDINAL, SOURCE
 from caliber.context.record.record import HASH_BYTES, MAGIC, Record, unpack_record
+from caliber.model.lazy_dataclass import dataclass
 
 _LEVEL: Final = 2
 _INPUTS: Final = ("query", "extra", "principal")

@@ -6,7 +6,7 @@ import dataclasses
 import uuid
 
 from caliber.jobs.queue import JobQueue
-from caliber.jobs.states import SYSTEM, new_job, renewed
+from caliber.jobs.states import SYSTEM, new_job, restarted
 from caliber.model.jobs import Job, JobOutcome
 from caliber.model.time import from_us
 from caliber.schema.relations import JOB
@@ -23,8 +23,7 @@ def renew(jobs: JobQueue, uow: UnitOfWork, kind: str, job_id: uuid.UUID) -> None
     if found is None:
         uow.insert_new(JOB, dataclasses.replace(new, job_id=job_id))
     else:
-        again = renewed(found, uow.now_us)
-        uow.update(JOB, dataclasses.replace(again, due_at=now, begun_at=None, error=None, done=0, total=None))
+        uow.update(JOB, restarted(found, uow.now_us))
     uow.on_commit.append(lambda: jobs.on_enqueued(0.0))
 
 

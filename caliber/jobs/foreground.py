@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from caliber.engine import pacing
 from caliber.jobs.claims import Claim, Superseded
-from caliber.jobs.states import SYSTEM, new_job, renewed
+from caliber.jobs.states import SYSTEM, new_job, restarted
 from caliber.kernels import uuid7
 from caliber.model.errors import CaliberError
 from caliber.model.jobs import Job
@@ -47,16 +47,12 @@ class ForegroundQueue:
             found: Job | None = uow.find(JOB, job_id.bytes)
             old = found or new_job(kind, now, now, SYSTEM, key=None, payload={}, of=(None, None))
             job = dataclasses.replace(
-                renewed(old, uow.now_us),
+                restarted(old, uow.now_us),
                 job_id=job_id,
-                due_at=now,
                 available_at=from_us(uow.now_us + self.lease_us),
                 begun_at=now,
                 claimed_by=f"caller:{uuid7()}",
                 attempts=1,
-                error=None,
-                done=0,
-                total=None,
             )
             if found is None:
                 uow.insert(JOB, job)

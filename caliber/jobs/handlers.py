@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Protocol
 
 from caliber.jobs.claims import Claim
 from caliber.jobs.states import SYSTEM, new_job
 from caliber.model.jobs import Job
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.schedules import ScheduledRule
 from caliber.model.time import from_us, to_us
 from caliber.storage.write.unit_of_work import UnitOfWork

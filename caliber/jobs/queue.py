@@ -22,7 +22,7 @@ from caliber.jobs.events import record
 from caliber.jobs.handlers import Handler, Recurrence
 from caliber.jobs.outages import Outages
 from caliber.jobs.producing import Producers
-from caliber.jobs.states import SYSTEM, new_job, rescheduled
+from caliber.jobs.states import SYSTEM, new_job, released, rescheduled
 from caliber.kernels import uuid7
 from caliber.model.access import Principal
 from caliber.model.errors import CaliberError, InternalError, error_fields, in_a_line
@@ -57,7 +57,6 @@ class JobQueue:
         self.kinds = "[]"
         """The kinds that this process runs, as a JSON list."""
         self._ensured = False
-        self._latest_us = 0
         self.lease_us = self._config.lease_ms * 1_000
         """The time that a claim keeps others from a job, unless it is extended. Units: µs."""
         self.stopping = False
@@ -199,17 +198,28 @@ class JobQueue:
 
     def due_in_us(self) -> int | None:
         """Return the time until a job of this process's kinds may be claimed, or the next poll; None without any."""
-        now = self.now_us()
-        waits = [max(0, at - now) for kind, at in self._available() if self._takes(kind)]
-        waits += self.producers.waits_us(now)
+        now, (available, ahead) = self.now_us(), self._look()
+        waits = [max(0, at - now) for kind, at in available if self._takes(kind)]
+        waits += [0] if ahead else self.producers.waits_us(now)
         return min(waits, default=None)
 
-    def _available(self) -> list[tuple[str, int]]:
-        """Return when the next job of each kind may be claimed."""
-        statement, now = self._engine.store.statements["job.next"], self.now_us()
+    def _look(self) -> tuple[list[tuple[str, int]], bool]:
+        """Return when the next job of each kind may be claimed, and whether a clock ahead of this one scheduled one.
+
+        By clocks that agree with this one to within a lease, nothing was scheduled later than a lease from now.
+        """
+        now = self.now_us()
         with self._engine.store.read() as session:
-            rows = session.run(statement, (self.kinds,))
-        return [(kind, max(at, self._outages.until_us(kind, now))) for kind, at in rows if at is not None]
+            rows = session.run(self._engine.store.statements["job.next"], (self.kinds, now + self.lease_us))
+        available = [(kind, max(at, self._outages.until_us(kind, now))) for kind, at, _ in rows if at is not None]
+        return available, any(ahead for _, _, ahead in rows)
+
+    def _available(self) -> list[tuple[str, int]]:
+        """Return when the next job of each kind may be claimed, once this clock has scheduled them all."""
+        available, ahead = self._look()
+        while ahead and self._engine.write(self._put_back):
+            available, ahead = self._look()
+        return available
 
     def _takes(self, kind: str) -> bool:
         handler = self._handlers[kind]
@@ -223,8 +233,9 @@ class JobQueue:
         Raises: StorageError kinds.
         """
         self._engine.check_open()
-        self._notice_clock()  # before recurring jobs are corrected by the time that it is
-        self.ensure()
+        if not self._ensured:
+            self._available()  # recurring jobs are corrected by the time that it is
+            self.ensure()
         self.producers.produce(self.now_us())
         with self._writing_failures:  # this thread removes entries that others may append
             while self._unwritten:
@@ -304,20 +315,8 @@ class JobQueue:
         extended: int = self._engine.write(work)
         return extended
 
-    def _notice_clock(self) -> None:
-        """Move jobs scheduled by a clock that has been put back since: delays keep their length."""
-        now = self.now_us()
-        went_back, self._latest_us = now < self._latest_us or not self._latest_us, now
-        if not went_back:
-            return
-        plans = self._engine.store.plans[JOB.name]
-        with self._engine.store.read() as session:
-            newest = [plans.codec.decode(row) for row in session.run(plans.lists["list_newest"], (1,))]
-        if newest and to_us(newest[0].scheduled_at) >= now + self.lease_us:
-            while self._engine.write(self._put_back):
-                pass
-
     def _put_back(self, uow: UnitOfWork) -> int:
+        """Move jobs scheduled by a clock that has been put back since: delays keep their length."""
         bound = uow.now_us + self.lease_us
         ahead: list[Job] = uow.select_path(JOB, "list_newest", _AHEAD_PAGE)
         moved = [job for job in ahead if to_us(job.scheduled_at) >= bound]
@@ -359,6 +358,14 @@ class JobQueue:
         finally:
             self._count(claims[0].job.kind, -1)
         return done
+
+    def give_back(self, claims: Sequence[Claim]) -> None:
+        """Give claimed jobs of one kind back, none of which was begun."""
+        try:
+            for claim in claims:
+                self._release(claim)
+        finally:
+            self._count(claims[0].job.kind, -1)
 
     @contextlib.contextmanager
     def holding(self, job_id: uuid.UUID) -> Iterator[Claim | None]:
@@ -482,18 +489,9 @@ class JobQueue:
 
     def _release(self, claim: Claim) -> None:
         """Give back an interrupted job, so that the next worker need not wait for its lease."""
-
-        def work(uow: UnitOfWork) -> None:
-            job = claim.current(uow)
-            now = from_us(uow.now_us)
-            attempts = max(job.attempts - 1, 0)
-            uow.update(
-                JOB, dataclasses.replace(job, available_at=now, scheduled_at=now, claimed_by=None, attempts=attempts)
-            )
-
         claim.settle()
         with contextlib.suppress(Superseded, CaliberError):  # its lease ends all the same
-            self._engine.store.write(work)
+            self._engine.store.write(lambda uow: uow.update(JOB, released(claim.current(uow), uow.now_us)))
 
     def write(self, work: Callable[[UnitOfWork], T]) -> T:
         """Run work about a job in its own transaction."""

@@ -68,11 +68,25 @@ def rescheduled(job: Job, now_us: int, due_us: int, payload: dict[str, Any]) -> 
     )
 
 
+def released(job: Job, now_us: int) -> Job:
+    """Return a claimed job that waits again, due at once, as if this attempt had not been."""
+    now = from_us(now_us)
+    attempts = max(job.attempts - 1, 0)
+    return dataclasses.replace(job, available_at=now, scheduled_at=now, claimed_by=None, attempts=attempts)
+
+
 def renewed(job: Job, now_us: int) -> Job:
     """Return an ended job that waits again, with all its attempts before it."""
     now = from_us(now_us)
     return dataclasses.replace(
         job, ended_at=None, outcome=None, attempts=0, claimed_by=None, available_at=now, scheduled_at=now
+    )
+
+
+def restarted(job: Job, now_us: int) -> Job:
+    """Return a job, ended or not, that waits as if it had just been enqueued, due at once."""
+    return dataclasses.replace(
+        rescheduled(job, now_us, now_us, job.payload), ended_at=None, outcome=None, begun_at=None
     )
 
 

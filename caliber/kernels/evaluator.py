@@ -12,7 +12,6 @@ from __future__ import annotations
 import importlib.util
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +23,7 @@ from caliber.kernels.jit.code import KNOB, CompiledCode
 from caliber.kernels.jit.loops import BAD_INDEX
 from caliber.model.errors import CaliberError, ExtraNotInstalled, InvalidConfigValue, InvalidValue
 from caliber.model.forks import renew_in_child
+from caliber.model.lazy_dataclass import dataclass
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
@@ -39,6 +39,8 @@ class Allowed:
 
     codes: npt.NDArray[np.int32]
     verdicts: Bools
+    interned: bool = False
+    """Whether the codes are a resident column, whose values keep their codes while rows are added."""
 
     def __len__(self) -> int:
         return len(self.codes)

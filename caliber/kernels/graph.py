@@ -6,7 +6,6 @@ Source: issue "Search in native memory", graph leg; design, section 6; docs/kern
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +15,7 @@ from caliber.kernels import checks
 from caliber.kernels.evaluator import NUMPY, Evaluator
 from caliber.kernels.jit.loops import BAD_INDEX
 from caliber.model.errors import InvalidValue, NonFiniteError
+from caliber.model.lazy_dataclass import dataclass
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]

@@ -5,7 +5,7 @@ Source: C-223, C-456 to C-461; design sections 5 and 6; the exact arithmetic is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from caliber.kernels import checks, dispatch, reference
 from caliber.model.errors import InvalidValue, NonFiniteError
+from caliber.model.lazy_dataclass import dataclass
 
 
 class FillDecision(IntEnum):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from caliber.access.corrections import Corrections, check_version
+from caliber.access.corrections import Corrections
 from caliber.access.visibility import author_of
 from caliber.embedding.embedding_target import attach, embedded_text
 from caliber.embedding.service import Embeddings
@@ -34,6 +34,8 @@ from caliber.storage.write.ending import archive
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 Check = Callable[[Any, str], Any]
+Correction = Callable[[UnitOfWork], Note]
+"""Work that corrects a note in a transaction, and returns the note that says so now."""
 _PERIODS: Final = "periods of notes"
 """What corrections wait for that change when notes hold: notes that are linked must not hold at the same time."""
 
@@ -83,7 +85,10 @@ def checked(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class NoteCorrections:
-    """The corrections of notes that one principal makes."""
+    """The corrections of notes that one principal makes: each method prepares one, and returns the work that writes it.
+
+    Preparing may ask the embedding provider, so no transaction is open then.
+    """
 
     def __init__(self, engine: Engine, principal: Principal) -> None:
         self._engine = engine
@@ -91,7 +96,9 @@ class NoteCorrections:
         self._corrections = Corrections(engine, principal)
         self._embeddings = engine.part(Embeddings)
 
-    def update(self, key: uuid.UUID, fields: Mapping[str, Any], version: int | None, guard: LockToken | None) -> Note:
+    def update(
+        self, key: uuid.UUID, fields: Mapping[str, Any], version: int | None, guard: LockToken | None
+    ) -> Correction:
         """Change fields of a note in place. Raises: as ``Caliber.update_note``."""
         changes = checked(fields)
         if not changes:
@@ -104,8 +111,8 @@ class NoteCorrections:
             uow.guard(guard)
             if dated:
                 uow.serialize(_PERIODS)
-            note: Note = self._corrections.read(uow, NOTE, key, CorrectionAction.UPDATE)
-            check_version(NOTE, note, version)
+            note = self._in_force(uow, key, CorrectionAction.UPDATE)
+            arguments.check_version(NOTE.name, key, note.version, version)
             changed = dataclasses.replace(note, **changes)
             check_validity(changed.valid_from, changed.valid_until)
             if changed.content != note.content and "trust" not in changes:
@@ -116,17 +123,17 @@ class NoteCorrections:
                 attach(uow, NOTE.name, key, text, vector)
             return stored
 
-        return self._engine.write(work)
+        return work
 
-    def end(self, key: uuid.UUID, at: Any, version: int | None, guard: LockToken | None) -> Note:
+    def end(self, key: uuid.UUID, at: Any, version: int | None, guard: LockToken | None) -> Correction:
         """Let a note hold until an instant. Raises: as ``Caliber.end_note``."""
         wanted = arguments.as_instant(at, "at")
 
         def work(uow: UnitOfWork) -> Note:
             uow.guard(guard)
             uow.serialize(_PERIODS)
-            note: Note = self._corrections.read(uow, NOTE, key, CorrectionAction.END)
-            check_version(NOTE, note, version)
+            note = self._in_force(uow, key, CorrectionAction.END)
+            arguments.check_version(NOTE.name, key, note.version, version)
             now = from_us(uow.now_us)
             if wanted is None and note.valid_until is not None and note.valid_until <= now:
                 return note  # it has ended
@@ -135,21 +142,21 @@ class NoteCorrections:
                 raise _too_early(note)
             return self._write(uow, note, dataclasses.replace(note, valid_until=until), CorrectionAction.END)
 
-        return self._engine.write(work)
+        return work
 
-    def delete(self, key: uuid.UUID, version: int | None, guard: LockToken | None) -> Note:
+    def delete(self, key: uuid.UUID, version: int | None, guard: LockToken | None) -> Correction:
         """Take a note out of use. Raises: as ``Caliber.delete_note``."""
 
         def work(uow: UnitOfWork) -> Note:
             uow.guard(guard)
-            note: Note = self._corrections.read(uow, NOTE, key, CorrectionAction.DELETE)
-            check_version(NOTE, note, version)
+            note = self._in_force(uow, key, CorrectionAction.DELETE)
+            arguments.check_version(NOTE.name, key, note.version, version)
             if note.archived_at is not None:
                 return note
             changed = dataclasses.replace(note, archived_at=from_us(uow.now_us))
             return self._write(uow, note, changed, CorrectionAction.DELETE)
 
-        return self._engine.write(work)
+        return work
 
     def supersede(
         self,
@@ -159,8 +166,12 @@ class NoteCorrections:
         idempotency_key: Any,
         version: int | None,
         guard: LockToken | None,
-    ) -> Note:
-        """End a note and add the one that holds from then on. Raises: as ``Caliber.supersede_note``."""
+        sources: tuple[uuid.UUID, ...] = (),
+    ) -> Correction:
+        """End a note and add the one that holds from then on, drawn from the tasks ``sources``.
+
+        Raises: as ``Caliber.supersede_note``.
+        """
         changes = checked(fields)
         since = arguments.as_instant(at, "at")
         retried = arguments.as_name(idempotency_key, "idempotency_key")
@@ -180,7 +191,7 @@ class NoteCorrections:
                 raise Conflict(
                     entity_type=NOTE.name, id=known.note_id, reason="its idempotency key was used; take another"
                 )
-            check_version(NOTE, old, version)
+            arguments.check_version(NOTE.name, key, old.version, version)
             start = from_us(uow.now_us) if since is None else since
             for edge in later:
                 other: Note | None = uow.find(NOTE, edge.source.id.bytes)
@@ -188,36 +199,39 @@ class NoteCorrections:
                     return other  # the same call again
                 reason = f"note {edge.source.id} superseded it; correct that one"
                 raise Conflict(entity_type=NOTE.name, id=key, reason=reason)
-            if old.superseded_by is not None:
-                reason = f"it was merged into note {old.superseded_by}; correct that one"
-                raise Conflict(entity_type=NOTE.name, id=key, reason=reason)
+            _check_unmerged(uow, old)
             if old.archived_at is not None:
                 raise Conflict(entity_type=NOTE.name, id=key, reason="it was deleted; undo that first, or add a note")
             if old.valid_from is not None and start < old.valid_from:
                 raise _too_early(old)
-            new = self._successor(old, {"trust": self._engine.config.trust.notes, **changes}, start, retried, labelled)
+            values = {"trust": self._engine.config.trust.notes, **changes}
+            new = self._successor(old, values, start, retried, labelled, sources)
             note, created = add_note(uow, new)
             if not created:
                 reason = f"note {note.note_id} says the same already"
                 raise Conflict(entity_type=NOTE.name, id=key, reason=reason)
             _link(uow, note.note_id, old.note_id)
-            ended = old if old.valid_until is not None and old.valid_until <= start else _until(old, start)
+            ended = (
+                old
+                if old.valid_until is not None and old.valid_until <= start
+                else dataclasses.replace(old, valid_until=start)
+            )
             self._write(uow, old, ended, CorrectionAction.SUPERSEDE, superseded_by=str(note.note_id))
             if _text_of(note) == text:
                 attach(uow, NOTE.name, note.note_id, text, vector)
             self._emit(uow, EventType.NOTE_CREATE, note)
             return note
 
-        return self._engine.write(work)
+        return work
 
-    def undo(self, key: uuid.UUID, version: int | None, guard: LockToken | None) -> Note:
+    def undo(self, key: uuid.UUID, version: int | None, guard: LockToken | None) -> Correction:
         """Take back the newest correction of a note that stands. Raises: as ``Caliber.undo_note``."""
 
         def work(uow: UnitOfWork) -> Note:
             uow.guard(guard)
             uow.serialize(_PERIODS)
-            note: Note = self._corrections.read(uow, NOTE, key, CorrectionAction.UNDO)
-            check_version(NOTE, note, version)
+            note = self._in_force(uow, key, CorrectionAction.UNDO)
+            arguments.check_version(NOTE.name, key, note.version, version)
             event = self._corrections.last(uow, NOTE, note)
             if event is None:
                 raise Conflict(entity_type=NOTE.name, id=key, reason="there is no correction of it to undo")
@@ -230,9 +244,15 @@ class NoteCorrections:
             self._emit(uow, EventType.NOTE_UPDATE, stored)
             return stored
 
-        return self._engine.write(work)
+        return work
 
     # --- steps -----------------------------------------------------------------------------------
+
+    def _in_force(self, uow: UnitOfWork, key: uuid.UUID, action: CorrectionAction) -> Note:
+        """Return a note to correct. Raises: as ``Corrections.read``; Conflict for one that was merged into another."""
+        note: Note = self._corrections.read(uow, NOTE, key, action)
+        _check_unmerged(uow, note)
+        return note
 
     def _text(self, key: uuid.UUID, changes: Mapping[str, Any]) -> str:
         """Return the text to embed for a changed note, computed from the note as it is now; empty for no vector.
@@ -254,7 +274,13 @@ class NoteCorrections:
         return found
 
     def _successor(
-        self, old: Note, changes: Mapping[str, Any], start: Any, idempotency_key: str | None, labelled: bool
+        self,
+        old: Note,
+        changes: Mapping[str, Any],
+        start: Any,
+        idempotency_key: str | None,
+        labelled: bool,
+        sources: tuple[uuid.UUID, ...],
     ) -> NewNote:
         """Return the note that is valid from ``start`` on: the old one with the caller's changes."""
         until = old.valid_until if old.valid_until is not None and old.valid_until > start else None
@@ -266,7 +292,7 @@ class NoteCorrections:
             **values,
             token_count=derived_value(NOTE, "token_count", self._engine.estimator, content=values["content"]),
             created_by=author_of(self._principal),
-            source_trajectory_ids=(),
+            source_trajectory_ids=sources,
             idempotency_key=idempotency_key,
             labelled=labelled,
         )
@@ -306,14 +332,21 @@ def _text_of(note: Note) -> str:
     return embedded_text(note.entity, note.content)
 
 
-def _until(note: Note, end: Any) -> Note:
-    return dataclasses.replace(note, valid_until=end)
-
-
 def _too_early(note: Note) -> InvalidValue:
     assert note.valid_from is not None
     since = note.valid_from.isoformat()
     return InvalidValue(field="at", reason=f"is before valid_from, {since}; take a later instant, or delete the note")
+
+
+def _check_unmerged(uow: UnitOfWork, note: Note) -> None:
+    """Raise Conflict for a note that was merged into another, naming the one in force: corrections have no effect."""
+    into, passed = note.superseded_by, {note.note_id}
+    if into is None:
+        return
+    while into not in passed and (found := uow.find(NOTE, into.bytes)) is not None and found.superseded_by is not None:
+        passed.add(into)
+        into = found.superseded_by
+    raise Conflict(entity_type=NOTE.name, id=note.note_id, reason=f"it was merged into note {into}; correct that one")
 
 
 def _says(note: Note, changes: Mapping[str, Any], since: datetime | None) -> bool:

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
-from caliber.access.visibility import author_of, default_visible_to, may_change
+from caliber.access.visibility import author_of, default_readers, may_change, people_in, user_of
 from caliber.embedding.embedding_target import Vectors, attach, embedded_text
 from caliber.embedding.service import Embeddings
 from caliber.engine.engine import Engine
@@ -22,6 +21,7 @@ from caliber.knowledge.notes import NewNote
 from caliber.model.access import Principal
 from caliber.model.events import EventType
 from caliber.model.knowledge import Note
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.providers import ExtractedArtifact, GeneratedNote, TrajectoryDigest
 from caliber.model.references import EntityType
 from caliber.model.trajectory import Artifact, Scope, Trajectory, Turn, TurnRole
@@ -121,8 +121,9 @@ class NoteMaker:
         trust: TrustLabel,
         changed: dict[uuid.UUID, PreparedNote],
     ) -> PreparedNote:
-        known = self._mergeable(snapshot, made, trust)
         config = self._engine.config
+        readers = default_readers(self._principal, config.access, user_of(trajectory))
+        known = self._mergeable(snapshot, made, trust, readers)
         if known is not None:
             content, confidence = known.content, known.confidence
             if known.note_id in changed:
@@ -130,8 +131,6 @@ class NoteMaker:
             old = GeneratedNote(known.entity, known.entity_type, known.note_type, content, confidence)
             merged = self._engine.summarizer.merge_notes(old, made)
             return PreparedNote(None, known.note_id, known.version, merged.content, merged.confidence, None)
-        visibility = config.access.default_visibility
-        roles = None if self._principal.role is None else visibility.for_role(self._principal.role)
         new = NewNote(
             entity=made.entity,
             entity_type=made.entity_type,
@@ -139,15 +138,18 @@ class NoteMaker:
             content=made.content,
             confidence=min(made.confidence, config.notes.initial_confidence),
             token_count=derived_value(NOTE, "token_count", self._engine.estimator, content=made.content),
-            visible_to=default_visible_to(self._principal, roles),
+            visible_to=readers,
             created_by=author_of(self._principal),
             source_trajectory_ids=(trajectory.trajectory_id,),
             trust=trust,
         )
         return PreparedNote(new, None, 0, made.content, new.confidence, None)
 
-    def _mergeable(self, snapshot: ResidentSnapshot, made: GeneratedNote, trust: TrustLabel) -> Note | None:
-        """Return the oldest active note of a label about the same thing that this principal may change.
+    def _mergeable(
+        self, snapshot: ResidentSnapshot, made: GeneratedNote, trust: TrustLabel, readers: tuple[str, ...] | None
+    ) -> Note | None:
+        """Return the oldest active note of a label about the same thing, for the same persons, that this principal may
+        change.
 
         A less trusted note must neither change a more trusted one, nor lower its label.
         """
@@ -159,7 +161,9 @@ class NoteMaker:
         ownership = self._engine.config.access.ownership
         for row in np.flatnonzero(found).tolist():
             note: Note = self._engine.memory.entity(notes, row)
-            if may_change(note.created_by, self._principal, ownership=ownership):
+            if people_in(note.visible_to) == people_in(readers) and may_change(
+                note.created_by, self._principal, ownership=ownership
+            ):
                 return note
         return None
 

@@ -6,23 +6,26 @@ from collections.abc import Sequence
 from datetime import datetime
 from types import EllipsisType
 
-from caliber.access.visibility import author_of, default_visible_to
+from caliber.access.identities import user_for
+from caliber.access.visibility import author_of, default_readers, require
 from caliber.embedding.embedding_target import attach, embedded_text
 from caliber.embedding.service import Embeddings
 from caliber.engine.engine import Engine
 from caliber.knowledge import notes as note_ops
-from caliber.knowledge.correcting import NoteCorrections, as_readers
+from caliber.knowledge.correcting import NoteCorrections, checked
 from caliber.knowledge.notes import NewNote
 from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.agents import LockToken
 from caliber.model.deadline import bounded
+from caliber.model.errors import InvalidValue
 from caliber.model.events import EventType
 from caliber.model.ids import Id
 from caliber.model.knowledge import Note, NoteType
-from caliber.model.references import EntityType
+from caliber.model.references import EntityRef, EntityType
 from caliber.model.trust import TrustLabel
-from caliber.schema.relations import NOTE
+from caliber.schema.relations import NOTE, TRAJECTORY
+from caliber.search.service import Searching
 from caliber.storage.compile.derived import derived_value
 from caliber.storage.write.unit_of_work import UnitOfWork
 
@@ -33,6 +36,7 @@ class NoteMethods:
     _engine: Engine
     _principal: Principal
     _embeddings: Embeddings
+    _searching: Searching
 
     def add_note(
         self,
@@ -48,6 +52,7 @@ class NoteMethods:
         occurred_at: datetime | None = None,
         namespace: str | None = None,
         tags: Sequence[str] = (),
+        user: str | EntityRef | None = None,
         visible_to: Sequence[str] | None = None,
         source_trajectory_ids: Sequence[Id] = (),
         idempotency_key: str | None = None,
@@ -58,30 +63,43 @@ class NoteMethods:
         """Add a note; an equal statement of a label about the same thing and time is stored once.
 
         Time is ``valid_from``, ``valid_until`` and ``occurred_at``: an event that happened twice is stored twice.
+        A note for ``user``, the person by the name that the application has for them, is read by that user alone;
+        ``visible_to`` lists readers otherwise: roles, and principals such as ``agent:planner``. Without either, the
+        notes of a user are their own, those of an agent its role's, and those of an administrator everybody's.
 
         Raises: InputError kinds, Conflict (the idempotency key came with another note or label), LockExpired.
         """
         engine = self._engine
-        body = arguments.as_text(content, "content")
-        seen_by = self._visible_to() if visible_to is None else as_readers(visible_to, "visible_to")
+        if user is not None and visible_to is not None:
+            raise InvalidValue(field="user", reason="is given with visible_to; one of them says who reads it")
+        whose = None if user is None else user_for(engine, self._principal, user)
+        readers = default_readers(self._principal, engine.config.access, whose)
+        sources = arguments.as_uuids(source_trajectory_ids, "source_trajectory_ids")
+        for source in sources:
+            require(engine, self._searching.readers, TRAJECTORY, source)
+        values = checked(
+            {
+                "entity": entity,
+                "entity_type": entity_type,
+                "note_type": note_type,
+                "content": content,
+                "confidence": confidence,
+                "importance": importance,
+                "valid_from": valid_from,
+                "valid_until": valid_until,
+                "occurred_at": occurred_at,
+                "namespace": namespace,
+                "tags": tags,
+                "visible_to": readers if visible_to is None else visible_to,
+                "trust": engine.config.trust.notes if trust is None else trust,
+            }
+        )
         new = NewNote(
-            entity=arguments.as_text(entity, "entity", limit=arguments.MAX_NAME_CHARS),
-            entity_type=arguments.as_text(entity_type, "entity_type", limit=arguments.MAX_NAME_CHARS),
-            note_type=arguments.as_enum(note_type, NoteType, "note_type"),
-            content=body,
-            confidence=arguments.as_fraction(confidence, "confidence"),
-            token_count=derived_value(NOTE, "token_count", engine.estimator, content=body),
-            importance=None if importance is None else arguments.as_fraction(importance, "importance", 1, 10),
-            valid_from=arguments.as_instant(valid_from, "valid_from"),
-            valid_until=arguments.as_instant(valid_until, "valid_until"),
-            occurred_at=arguments.as_instant(occurred_at, "occurred_at"),
-            namespace=arguments.as_name(namespace, "namespace"),
-            tags=arguments.as_names(tags, "tags"),
-            visible_to=seen_by,
+            **values,
+            token_count=derived_value(NOTE, "token_count", engine.estimator, content=values["content"]),
             created_by=author_of(self._principal),
-            source_trajectory_ids=arguments.as_uuids(source_trajectory_ids, "source_trajectory_ids"),
+            source_trajectory_ids=sources,
             idempotency_key=arguments.as_name(idempotency_key, "idempotency_key"),
-            trust=engine.config.trust.notes if trust is None else arguments.as_enum(trust, TrustLabel, "trust"),
             labelled=trust is not None,
         )
         note_ops.check_validity(new.valid_from, new.valid_until)
@@ -150,7 +168,7 @@ class NoteMethods:
         }
         with bounded(deadline_ms):
             key, expected = arguments.as_uuid(id, "id"), arguments.as_version(version)
-            return self._note_corrections().update(key, fields, expected, guard)
+            return self._engine.write(self._note_corrections().update(key, fields, expected, guard))
 
     def supersede_note(
         self,
@@ -190,7 +208,9 @@ class NoteMethods:
         }
         with bounded(deadline_ms):
             key, expected = arguments.as_uuid(id, "id"), arguments.as_version(version)
-            return self._note_corrections().supersede(key, fields, at, idempotency_key, expected, guard)
+            return self._engine.write(
+                self._note_corrections().supersede(key, fields, at, idempotency_key, expected, guard)
+            )
 
     def end_note(
         self,
@@ -207,7 +227,7 @@ class NoteMethods:
         """
         with bounded(deadline_ms):
             key, expected = arguments.as_uuid(id, "id"), arguments.as_version(version)
-            return self._note_corrections().end(key, at, expected, guard)
+            return self._engine.write(self._note_corrections().end(key, at, expected, guard))
 
     def delete_note(
         self,
@@ -222,7 +242,9 @@ class NoteMethods:
         Raises: as ``update_note``.
         """
         with bounded(deadline_ms):
-            return self._note_corrections().delete(arguments.as_uuid(id, "id"), arguments.as_version(version), guard)
+            return self._engine.write(
+                self._note_corrections().delete(arguments.as_uuid(id, "id"), arguments.as_version(version), guard)
+            )
 
     def undo_note(
         self,
@@ -242,13 +264,10 @@ class NoteMethods:
             merged since.
         """
         with bounded(deadline_ms):
-            return self._note_corrections().undo(arguments.as_uuid(id, "id"), arguments.as_version(version), guard)
+            return self._engine.write(
+                self._note_corrections().undo(arguments.as_uuid(id, "id"), arguments.as_version(version), guard)
+            )
 
     def _note_corrections(self) -> NoteCorrections:
         self._engine.check_open()
         return NoteCorrections(self._engine, self._principal)
-
-    def _visible_to(self) -> tuple[str, ...] | None:
-        visibility = self._engine.config.access.default_visibility
-        roles = None if self._principal.role is None else visibility.for_role(self._principal.role)
-        return default_visible_to(self._principal, roles)

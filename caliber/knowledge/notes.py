@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -14,6 +13,7 @@ from caliber.kernels.tokens.estimators import Estimator
 from caliber.model.errors import Conflict, InvalidValue
 from caliber.model.ids import NoteId, TrajectoryId
 from caliber.model.knowledge import Note, NoteType
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.time import from_us
 from caliber.model.trust import TrustLabel
 from caliber.schema.relations import NOTE

@@ -15,7 +15,7 @@ import threading
 from _thread import start_new_thread
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -24,6 +24,7 @@ from caliber.llm.protocols import FloatVector
 from caliber.llm.waits import new_event
 from caliber.model.deadline import deadline_passed, remaining_s
 from caliber.model.errors import CaliberError, InvalidValue, StorageError
+from caliber.model.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from caliber.storage.waiting import Event

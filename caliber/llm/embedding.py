@@ -6,7 +6,6 @@ Source: C-247, C-487, K-113, K-116, M-011, M-012, M-014, M-015.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import numpy as np
@@ -22,6 +21,7 @@ from caliber.model.errors import (
     InvalidValue,
     InvalidVector,
 )
+from caliber.model.lazy_dataclass import dataclass
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

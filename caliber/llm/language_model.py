@@ -12,8 +12,10 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
+from enum import StrEnum
 from typing import Any, Final, TypeVar
 
+from caliber.llm.facts import ExtractedFact, FactDecision, FactQuestion
 from caliber.llm.prompts import load_prompts, prompts_id
 from caliber.llm.remote.answers import Answer
 from caliber.llm.remote.chat import ChatModel, ChatSettings, Question
@@ -21,6 +23,7 @@ from caliber.llm.retry import Retry
 from caliber.llm.texts import LongText, LongTextMode, chunk_text
 from caliber.model.errors import InvalidValue, SummarizationFailed
 from caliber.model.knowledge import NoteType
+from caliber.model.learning import LearningAction, PersonAttribute
 from caliber.model.providers import (
     ConsolidationAction,
     ConsolidationDecision,
@@ -42,6 +45,7 @@ T = TypeVar("T")
 _TEXT: Final = {"type": "string"}
 _SHARE: Final = {"type": "number"}
 _WHOLE: Final = {"type": "integer"}
+_REASON_CHARS: Final = 1_000
 _PART_OF_INPUT: Final = 4
 """Share of the input that a summary of a part may take: four such parts become one, so summarizing in steps ends."""
 
@@ -59,7 +63,7 @@ def _list_of(item: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "array", "items": item}
 
 
-def _one_of(kind: type[ArtifactType | NoteType | ConsolidationAction]) -> dict[str, Any]:
+def _one_of(kind: type[StrEnum]) -> dict[str, Any]:
     return {"type": "string", "enum": [member.value for member in kind]}
 
 
@@ -76,6 +80,16 @@ _ARTIFACTS: Final = _table(artifacts=_list_of(_ARTIFACT))
 _NOTES: Final = _table(notes=_list_of(_NOTE))
 _DECISIONS: Final = _table(decisions=_list_of(_DECISION))
 _CONTENT: Final = _table(content=_TEXT)
+_FACTS: Final = _table(
+    facts=_list_of(
+        _table(person=_TEXT, attribute=_one_of(PersonAttribute), value=_TEXT, statement=_TEXT, message=_WHOLE)
+    )
+)
+_ACTIONS: Final = _table(
+    actions=_list_of(
+        _table(fact=_WHOLE, action=_one_of(LearningAction), known={"type": ["integer", "null"]}, reason=_TEXT)
+    )
+)
 _CONTRADICTION: Final = _table(contradiction={"type": "boolean"})
 
 
@@ -211,6 +225,44 @@ class LanguageModelProvider:
                 decisions[number] = decision
         return decisions
 
+    def extract_facts(self, user: str, turns: Sequence[ExtractionTurn]) -> list[ExtractedFact]:
+        """Return the facts about people that the model finds in a user's messages. Raises: as ``summarize``."""
+        numbers = {turn.turn_number for turn in turns}
+
+        def read(answer: Answer) -> list[ExtractedFact]:
+            return [self._fact(item, numbers) for item in self._items(answer, "facts")]
+
+        messages = [
+            {"number": turn.turn_number, "content": part} for turn in turns for part in self._fitting(turn.content)
+        ]
+        found: list[ExtractedFact] = []
+        for group in self._packed(messages):
+            found += self._ask("extract_facts", {"user": user, "messages": group}, _FACTS, read)
+        return found
+
+    def decide_facts(self, questions: Sequence[FactQuestion]) -> list[FactDecision]:
+        """Return one decision per statement, in their order. Raises: as ``summarize``."""
+        documents: list[dict[str, Any]] = [
+            {
+                "fact": number,
+                "person": question.person,
+                "statement": question.statement,
+                "known": [{"number": place, "statement": known} for place, known in enumerate(question.known)],
+            }
+            for number, question in enumerate(questions)
+        ]
+        decisions: list[FactDecision] = []
+        for group in self._packed(documents, self._settings.max_items):
+
+            def read(answer: Answer, group: list[dict[str, Any]] = group) -> list[FactDecision]:
+                items = self._items(answer, "actions")
+                if len(items) != len(group):
+                    answer.field("actions").refuse(f"has {len(items)} items for {len(group)} statements")
+                return [_fact_decision(item, asked) for item, asked in zip(items, group, strict=True)]
+
+            decisions += self._ask("decide_facts", {"facts": group}, _ACTIONS, read)
+        return decisions
+
     def retried(self, retry: Retry) -> LanguageModelProvider:
         """Return this provider with every question behind ``retry``: parts that were answered are not asked again."""
         other = copy(self)
@@ -321,6 +373,19 @@ class LanguageModelProvider:
             turn.value,
         )
 
+    def _fact(self, item: Answer, numbers: set[int]) -> ExtractedFact:
+        item.only(["person", "attribute", "value", "statement", "message"])
+        turn = item.field("message")
+        if turn.value not in numbers or isinstance(turn.value, bool | float):
+            turn.refuse("is the number of no message")
+        return ExtractedFact(
+            item.field("person").text(MAX_ENTITY_CHARS).strip(),
+            item.field("attribute").choice(PersonAttribute),
+            item.field("value").text(self._settings.max_item_chars).strip(),
+            item.field("statement").text(self._settings.max_item_chars).strip(),
+            turn.value,
+        )
+
     def _note(self, item: Answer) -> GeneratedNote:
         item.only(["entity", "entity_type", "note_type", "content", "confidence"])
         return GeneratedNote(
@@ -341,6 +406,16 @@ class LanguageModelProvider:
             content = item.field("content").text(self._settings.max_item_chars).strip()
             return ConsolidationDecision(action, keys, content=content)
         return ConsolidationDecision(action, keys)
+
+
+def _fact_decision(item: Answer, asked: Mapping[str, Any]) -> FactDecision:
+    item.only(["fact", "action", "known", "reason"]).field("fact").whole(asked["fact"], asked["fact"])
+    action = item.field("action").choice(LearningAction)
+    known = None
+    if action in (LearningAction.UPDATE, LearningAction.END):
+        known = item.field("known").whole(0, len(asked["known"]) - 1)
+    reason = item.optional("reason")
+    return FactDecision(action, known, "" if reason is None else reason.text(_REASON_CHARS).strip())
 
 
 def _kept(cluster: Sequence[ConsolidationMember]) -> ConsolidationDecision:

@@ -6,10 +6,10 @@ Source: C-104, K-002, K-003.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from caliber.model.errors import ConfigError, InvalidConfigValue, MissingRequired
+from caliber.model.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ Source: C-245, C-246, C-497, K-014, K-015.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,9 @@ from caliber.model.providers import (
     MergedNote,
     TrajectoryDigest,
 )
+
+if TYPE_CHECKING:
+    from caliber.llm.facts import ExtractedFact, FactDecision, FactQuestion
 
 FloatVector: TypeAlias = NDArray[np.float32]
 FloatMatrix: TypeAlias = NDArray[np.float32]
@@ -141,4 +144,17 @@ class SummarizationProvider(Protocol):
 
     def decide_consolidation(self, clusters: Sequence[Sequence[ConsolidationMember]]) -> list[ConsolidationDecision]:
         """Return one decision per cluster, in their order."""
+        ...
+
+
+@runtime_checkable
+class LearningProvider(SummarizationProvider, Protocol):
+    """A summarization provider that also finds facts about people, and decides about them. ``remember`` uses it."""
+
+    def extract_facts(self, user: str, turns: Sequence[ExtractionTurn]) -> list[ExtractedFact]:
+        """Return the facts about people that a user's messages state, in their order; ``user`` is the user's name."""
+        ...
+
+    def decide_facts(self, questions: Sequence[FactQuestion]) -> list[FactDecision]:
+        """Return one decision per statement, in their order."""
         ...

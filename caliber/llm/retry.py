@@ -10,7 +10,15 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from caliber.llm.embedding import whole_batch
-from caliber.llm.protocols import BatchedEmbedding, EmbeddingProvider, FloatMatrix, FloatVector, SummarizationProvider
+from caliber.llm.facts import ExtractedFact, FactDecision, FactQuestion
+from caliber.llm.protocols import (
+    BatchedEmbedding,
+    EmbeddingProvider,
+    FloatMatrix,
+    FloatVector,
+    LearningProvider,
+    SummarizationProvider,
+)
 from caliber.model.deadline import remaining_s
 from caliber.model.errors import AuthenticationFailed, CaliberError, ConfigError, DimensionMismatch, LlmError
 from caliber.model.providers import (
@@ -216,6 +224,20 @@ class RetryingSummarization:
         return self._retry(lambda: self.inner.decide_consolidation(clusters))
 
 
+class RetryingLearning(RetryingSummarization):
+    """A learning provider behind ``Retry``."""
+
+    inner: LearningProvider
+
+    def extract_facts(self, user: str, turns: Sequence[ExtractionTurn]) -> list[ExtractedFact]:
+        """As the provider's."""
+        return self._retry(lambda: self.inner.extract_facts(user, turns))
+
+    def decide_facts(self, questions: Sequence[FactQuestion]) -> list[FactDecision]:
+        """As the provider's."""
+        return self._retry(lambda: self.inner.decide_facts(questions))
+
+
 @runtime_checkable
 class AsksInParts(Protocol):
     """A summarization provider whose calls may be several questions; it takes ``Retry`` inside."""
@@ -227,4 +249,7 @@ class AsksInParts(Protocol):
 
 def retrying_summarization(provider: SummarizationProvider, retry: Retry) -> SummarizationProvider:
     """Return a summarization provider behind ``retry``, question by question where it can."""
-    return provider.retried(retry) if isinstance(provider, AsksInParts) else RetryingSummarization(provider, retry)
+    if isinstance(provider, AsksInParts):
+        return provider.retried(retry)
+    kind = RetryingLearning if isinstance(provider, LearningProvider) else RetryingSummarization
+    return kind(provider, retry)

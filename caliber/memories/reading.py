@@ -169,7 +169,7 @@ class RecordReader:
         return whole.relations.get(self._relation.name)
 
     def _hides(self) -> bool:
-        return self._relation.readers is not None and not self._principal.is_admin
+        return self._relation.hides and not self._readers.everything
 
     def _meeting(self, snapshot: RelationSnapshot, predicate: Predicate | None) -> NDArray[np.bool_]:
         among = snapshot.live_mask

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +31,7 @@ from caliber.model.errors import (
     RequiredFieldMissing,
 )
 from caliber.model.events import EventType
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.time import from_us
 from caliber.model.trajectory import Scope, Session, Trajectory
 from caliber.model.trust import TrustLabel, least_trusted
@@ -196,6 +196,9 @@ class Records(RecordReader):
         record, relation = new.record, self._relation
         if record.idempotency_key is not None:
             found = uow.find_by(relation, ("idempotency_key",), record.idempotency_key)
+            if found is not None and not self._readers.allows_entity(relation, found):
+                reason = "its idempotency key was used; take another"
+                raise Conflict(entity_type=self._name, id=record.record_id, reason=reason)
             if found is not None:
                 same = found.content_hash == record.content_hash and (not new.labelled or found.trust is record.trust)
                 if not same:
@@ -238,16 +241,16 @@ class Records(RecordReader):
             self._take(places, self._above(uow, memory_type.parent, record.parent_id), "parent")
         scope: Scope | None = None
         if places["scope_id"] is not None:
-            scope = uow.get(SCOPE, places["scope_id"].bytes)
+            scope = self._seen(uow, SCOPE, places["scope_id"])
             self._take(places, {"trajectory_id": scope.trajectory_id}, "scope")
         trajectory: Trajectory | None = None
         if places["trajectory_id"] is not None:
-            trajectory = uow.get(TRAJECTORY, places["trajectory_id"].bytes)
+            trajectory = self._seen(uow, TRAJECTORY, places["trajectory_id"])
             if trajectory.session_id is not None:
                 self._take(places, {"session_id": trajectory.session_id}, "trajectory")
         session: Session | None = None
         if places["session_id"] is not None:
-            session = uow.get(SESSION, places["session_id"].bytes)
+            session = self._seen(uow, SESSION, places["session_id"])
         self._check_retained(scope, session)
         if trajectory is not None and memory_type.retention.kind in (RetentionKind.SCOPE, RetentionKind.SESSION):
             # Ending its scope or task writes the trajectory too: one of the two comes first, and the other sees it.
@@ -258,11 +261,16 @@ class Records(RecordReader):
         """Return the owner of the record above another."""
         bound = self._engine.store.catalog.named(parent)
         assert bound is not None  # a memory without its parent is not opened
-        entity = uow.find(bound.relation, key.bytes)
-        if entity is None or not self._readers.allows_entity(bound.relation, entity):
-            raise NotFound(entity_type=parent, id=key)
+        entity = self._seen(uow, bound.relation, key)
         names = [name for name in ("trajectory_id", "scope_id", "session_id") if bound.relation.has(name)]
         return {name: getattr(entity, name) for name in names if getattr(entity, name) is not None}
+
+    def _seen(self, uow: UnitOfWork, relation: Relation, key: uuid.UUID) -> Any:
+        """Return a record that the principal may see. Raises: NotFound."""
+        record = uow.find(relation, key.bytes)
+        if record is None or not self._readers.allows_entity(relation, record):
+            raise NotFound(entity_type=relation.name, id=key)
+        return record
 
     def _take(self, places: dict[str, Any], above: Mapping[str, uuid.UUID], what: str) -> None:
         for name, key in above.items():
@@ -390,10 +398,9 @@ class Records(RecordReader):
 
     def _read(self, uow: UnitOfWork, key: uuid.UUID, expected: int | None) -> Any:
         record = uow.find(self._relation, key.bytes)
-        if record is None:
+        if record is None or not self._readers.allows_entity(self._relation, record):
             raise NotFound(entity_type=self._name, id=key)
-        if expected is not None and record.version != expected:
-            raise Conflict(entity_type=self._name, id=key, reason=f"its version is {record.version} by now")
+        arguments.check_version(self._name, key, record.version, expected)
         return record
 
     def _tell(self, uow: UnitOfWork, kind: EventType, record: Any) -> None:

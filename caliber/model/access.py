@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from caliber.model.agents import AgentRole
 from caliber.model.errors import PermissionDenied
+from caliber.model.lazy_dataclass import dataclass
 
 
 class PrincipalKind(StrEnum):

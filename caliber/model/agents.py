@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
 from caliber.model.ids import LockId
+from caliber.model.lazy_dataclass import dataclass
 
 
 class AgentRole(StrEnum):

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from caliber.model.access import Principal, PrincipalKind
 from caliber.model.agents import AgentRole, LockToken
-from caliber.model.errors import DTypeError, InvalidValue, RequiredFieldMissing
+from caliber.model.errors import Conflict, DTypeError, InvalidValue, RequiredFieldMissing
 from caliber.model.references import EntityRef, EntityType, kind_named
 from caliber.model.time import CheckedClock, Clock, SystemClock, from_us, parse_duration_ms, to_us
 from caliber.model.trajectory import TTL, ToolCall, TTLKind
@@ -233,6 +233,12 @@ def as_duration_ms(value: Any, field: str) -> int:
 def as_version(value: Any) -> int | None:
     """Return the version that a record must still have, if one was given."""
     return None if value is None else as_whole(value, "version", 1)
+
+
+def check_version(entity_type: str, key: Any, version: int, expected: int | None) -> None:
+    """Raise Conflict when a version was expected, and is no longer that of a record."""
+    if expected is not None and version != expected:
+        raise Conflict(entity_type=entity_type, id=key, reason=f"its version is {version} by now")
 
 
 def as_instant(value: Any, field: str) -> datetime | None:

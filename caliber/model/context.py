@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
 from datetime import datetime
 from enum import IntEnum, StrEnum
 
 from caliber.model.ids import TrajectoryId, WindowId
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.references import EntityType
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from enum import StrEnum
 
 from caliber.model.ids import SpaceId
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.references import EntityType
 
 

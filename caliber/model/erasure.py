@@ -8,10 +8,12 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
+
+from caliber.model.lazy_dataclass import dataclass
 
 
 class ErasureKind(StrEnum):

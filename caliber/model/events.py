@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
 from caliber.model.ids import EventId, ScopeId, TrajectoryId
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.references import EntityType
 
 
@@ -49,6 +50,8 @@ class EventType(StrEnum):
     SESSION_END = "session_end"
     FORGET = "forget"
     IDENTITY_MERGE = "identity_merge"
+    LEARN = "learn"
+    LEARN_UNDO = "learn_undo"
     NOTIFY = "notify"
     EVENTS_MISSED = "events_missed"
     ERROR = "error"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 
 from caliber.model.ids import IdentityId
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.references import EntityRef
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from caliber.model.access import Principal, PrincipalKind
 from caliber.model.agents import AgentRole
 from caliber.model.ids import ScopeId, TrajectoryId
+from caliber.model.lazy_dataclass import dataclass
 
 
 class JobOutcome(StrEnum):

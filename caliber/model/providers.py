@@ -6,11 +6,11 @@ Source: C-245, C-246, C-497, K-014, K-015.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
 from caliber.model.knowledge import NoteType
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.trajectory import ArtifactType, TurnRole
 
 TokenCounter: TypeAlias = Callable[[str], int]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import unicodedata
 import uuid
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 from caliber.model.errors import DTypeError, InvalidValue
+from caliber.model.lazy_dataclass import dataclass
 
 
 class EntityType(StrEnum):

@@ -5,8 +5,9 @@ Source: C-238.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
+
+from caliber.model.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

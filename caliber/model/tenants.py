@@ -7,12 +7,12 @@ import hashlib
 import re
 import unicodedata
 import uuid
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
 from caliber.model.errors import DTypeError, InvalidValue
+from caliber.model.lazy_dataclass import dataclass
 
 NAME_BYTES_MAX: Final = 1_024
 """Longest name of a tenant, in UTF-8."""

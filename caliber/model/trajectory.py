@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import uuid
+from dataclasses import field
 from datetime import datetime
 from enum import StrEnum
 
 from caliber.model.ids import ArtifactId, CheckpointId, NoteId, ScopeId, SessionId, TrajectoryId, TurnId, TurnSummaryId
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.references import EntityRef
 from caliber.model.trust import TrustLabel
 
@@ -104,7 +106,11 @@ class TrajectoryOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """A task. ``goal`` is kept only under the knob ``store_goal_text``. Source: C-031, K-027."""
+    """A task. ``goal`` is kept only under the knob ``store_goal_text``. Source: C-031, K-027.
+
+    ``initiator`` is the user it is for, who alone sees it, or the agent or system that starts it; ``user_id`` is then
+    the user whose task or session it is a part of. ``agent_id`` is the agent that works on it for a user, and sees it.
+    """
 
     trajectory_id: TrajectoryId
     status: TrajectoryStatus
@@ -118,6 +124,8 @@ class Trajectory:
     outcome: TrajectoryOutcome | None = None
     parent_trajectory_id: TrajectoryId | None = None
     session_id: SessionId | None = None
+    user_id: uuid.UUID | None = None
+    agent_id: uuid.UUID | None = None
     turn_count: int = 0
     tokens_input: int = 0
     tokens_output: int = 0

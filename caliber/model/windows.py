@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import date, datetime
 from typing import Any
 
 from caliber.model.context import AssemblyAction, SectionType, SourceType
 from caliber.model.ids import ScopeId, TrajectoryId, WindowId
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.search import ResultStatus
 from caliber.model.snippets import snippet
 

@@ -7,7 +7,6 @@ next action. Source: C-148, C-227 to C-229, C-238; decision 0172 and docs/polici
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import hashlib
 import time
@@ -27,6 +26,7 @@ from caliber.jobs.queue import JobQueue
 from caliber.model.errors import CaliberError, Unavailable, error_fields, in_a_line
 from caliber.model.events import Event, EventType
 from caliber.model.jobs import Job
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.policies import Trigger
 from caliber.model.schedules import ScheduledRule
 from caliber.model.time import from_us
@@ -49,7 +49,7 @@ _FAILED: Final = "failed"
 Actions = tuple[ActionConfig | Compression, ...]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Rule:
     """A rule on a schedule; ``rule_id`` is the same in every process that is configured with it."""
 

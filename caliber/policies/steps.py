@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from caliber.config import CaliberConfig
@@ -12,6 +12,7 @@ from caliber.embedding.embedding_target import Vectors
 from caliber.jobs.claims import Claim
 from caliber.knowledge.drawing import PreparedNote, Source
 from caliber.model.errors import CaliberError
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.policies import Trigger
 from caliber.retention.compressing import Compression, Group, compressions
 from caliber.trajectory.artifacts import NewArtifact

@@ -13,7 +13,6 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
@@ -21,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from caliber.model.forks import renew_in_child
+from caliber.model.lazy_dataclass import dataclass
 from caliber.resident.mirror import Generation, RelationSnapshot
 from caliber.resident.predicates import Texts, mask
 from caliber.schema.predicate import All, Predicate, Variable, all_of, variables_in

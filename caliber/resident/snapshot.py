@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from caliber.kernels.evaluator import Evaluator
 from caliber.model.embedding import EmbeddingSpace
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.windows import Position
 from caliber.resident.frame import not_resident
 from caliber.resident.indexes import IndexKey

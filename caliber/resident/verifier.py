@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
+from caliber.model.lazy_dataclass import dataclass
 from caliber.resident.mirror import EVICTED, Generation
 from caliber.resident.vectors import VectorIndex
 from caliber.schema.relations import EMBEDDING

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from caliber.config.memories import MemoryConfig
@@ -22,6 +21,7 @@ from caliber.engine.stale_inputs import StaleInputs, check_erasures, erasures
 from caliber.kernels import uuid7
 from caliber.knowledge.inheriting import trust_of_all
 from caliber.knowledge.summing import NoteSums
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.policies import Trigger
 from caliber.model.time import from_us
 from caliber.model.trajectory import Artifact, Scope, Trajectory, Turn

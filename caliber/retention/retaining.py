@@ -11,7 +11,6 @@ import hashlib
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from caliber.config.memories import MemoryConfig
@@ -20,6 +19,7 @@ from caliber.jobs.claims import Claim
 from caliber.jobs.handlers import IDLE, Handler, Recurrence
 from caliber.jobs.queue import JobQueue
 from caliber.model.events import EventType
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.memories import MemoryCategory
 from caliber.model.trajectory import Scope, Session
 from caliber.retention.pruning import records_of

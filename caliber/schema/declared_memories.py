@@ -287,6 +287,7 @@ def _relation_of(memory: MemoryType, code: int, plural: str) -> Relation:
         ),
         erase=Erase(names=tuple(item.name for item in texts if item.residence is Residence.INTERNED)),  # looked up by
         links=Links(),
+        task="trajectory_id",
         trust=Trust("trust"),
         exported=Exported.RECORDS,
         ordinal=True,

@@ -5,8 +5,10 @@ The set of rules is closed: ``caliber.storage.compile.derived`` computes them, f
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
+
+from caliber.model.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

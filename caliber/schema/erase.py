@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+from caliber.model.lazy_dataclass import dataclass
 
 
 class Redaction(StrEnum):
@@ -81,7 +82,8 @@ class Stub:
 
 @dataclass(frozen=True, slots=True)
 class Erase:
-    """The columns that find a subject. A record goes with the subject that owns its key or one of its required ids.
+    """The columns that find a subject. A record goes with the subject that owns its key, one of its required ids, or
+    one of its optional ids ``owned``.
 
     Also those whose column of ``names`` is a name of the subject and nothing else; whose ``sources`` all went; which
     were ``made_from`` a record that went; which ``hangs_on`` an id that is the subject's or went; whose column
@@ -93,6 +95,7 @@ class Erase:
     """
 
     names: tuple[str, ...] = ()
+    owned: tuple[str, ...] = ()
     kind: str | None = None
     sources: str | None = None
     made_from: tuple[MadeFrom, ...] = ()
@@ -106,7 +109,7 @@ class Erase:
     @property
     def columns(self) -> tuple[str, ...]:
         """Every column that is named."""
-        names_of_columns = (*self.names, *self.hangs_on, *(self.version_of or ()))
+        names_of_columns = (*self.names, *self.owned, *self.hangs_on, *(self.version_of or ()))
         names_of_columns += tuple(name for name in (self.kind, self.sources, self.digest) if name is not None)
         names_of_columns += tuple(
             name for made in self.made_from for name in (*made.columns, *([made.empties] if made.empties else ()))

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.memories import MemoryCategory
 from caliber.schema.memory_types import FieldType, MemoryType, Retention, RetentionKind
 from caliber.schema.relation import Column, Relation

@@ -7,9 +7,9 @@ Source: C-130 to C-148, C-171, C-172, K-058 to K-060.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.memories import MemoryCategory
 from caliber.model.policies import Trigger
 from caliber.model.trajectory import ArtifactType

@@ -7,12 +7,13 @@ into columns.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Any
 
 from caliber.model.errors import InternalError
 from caliber.model.events import EventType
+from caliber.model.lazy_dataclass import dataclass
 from caliber.schema.derived import Derived, Tokens
 from caliber.schema.erase import Erase, Packed, Redaction
 from caliber.schema.rules import NotBefore, Rule
@@ -27,6 +28,7 @@ from caliber.schema.traits import (
     Memory,
     Mirror,
     Neighbours,
+    Owned,
     Place,
     Text,
     Trust,
@@ -248,6 +250,12 @@ class Relation:
     """When a record holds; None where it always does."""
     readers: str | None = None
     """The column that lists the readers of a record; None if every principal who may see its task may see it."""
+    task: str | None = None
+    """The column with the task of a record, whose owner alone may see it; None if it belongs to none."""
+    owner: Owned | None = None
+    """The owner of a record; None if it is its task's, or everybody's."""
+    between: tuple[str, ...] = ()
+    """The references to the records that it links: it is seen where they are; none of one that links nothing."""
     author: str | None = None
     """The column with the author of a record, who alone may correct it; None if every writer may."""
     retrieved: EventType | None = None
@@ -258,9 +266,13 @@ class Relation:
     """How a record is taken out of use; None where neither retention nor a policy reaches it."""
     window: Window | None = None
     """How records appear in context windows; None if windows do not use them."""
+    hides: bool = field(init=False, compare=False, repr=False)
+    """True if a record may be hidden from some principal."""
     _by_name: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        hides = not (self.readers is None and self.task is None and self.owner is None and not self.between)
+        object.__setattr__(self, "hides", hides)
         object.__setattr__(self, "rule_of", {rule.column: rule for rule in self.derived or ()})
         for index, column in enumerate(self.columns):
             if column.name in self._by_name:
@@ -282,7 +294,10 @@ class Relation:
         named += () if self.text is None else (*self.text.columns, *self.dates.happened, self.dates.entered)
         named += () if self.importance is None else (self.importance,)
         named += () if self.valid is None else self.valid.columns
-        named += [name for name in (self.readers, self.author) if name is not None]
+        named += [name for name in (self.readers, self.author, self.task) if name is not None]
+        named += (
+            [] if self.owner is None else [each for each in (self.owner.user, self.owner.agent) if each is not None]
+        )
         named += () if self.trust is None else (self.trust.column,)
         named += () if self.ends is None else self.ends.columns
         named += () if self.window is None else (*self.window.shown, self.age)

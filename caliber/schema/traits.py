@@ -7,12 +7,12 @@ predicate, the effect of a policy), so that no rule is written twice. Source: de
 from __future__ import annotations
 
 import string
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from typing import Final
 
 from caliber.model.context import SectionType, SourceType
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.memories import MemoryCategory
 
 
@@ -200,6 +200,19 @@ class Trust:
 
     column: str
     least_of: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """The owner of a record. ``by`` is the field with the entity that started it: a user's records are its own.
+
+    ``user`` is the column with the id of the user that a record is for, where another started it; ``agent`` the one
+    with that of the agent that works on it, which sees it too.
+    """
+
+    by: str
+    user: str | None = None
+    agent: str | None = None
 
 
 class Exported(StrEnum):

@@ -8,13 +8,13 @@ Source: K-107, K-192, C-197 to C-201, relations.md section 2.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 from caliber.model.errors import InternalError
 from caliber.model.events import EventFamily
 from caliber.model.knowledge import NoteType
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.references import EntityType
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.schema.relations import BY_NAME, RELATIONS

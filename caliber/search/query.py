@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
 from itertools import islice
 from typing import Final
 
 from caliber.kernels import PHRASE_MAX, words_of
+from caliber.model.lazy_dataclass import dataclass
 from caliber.text.dates import DateReader, Interval
 from caliber.text.lexicon import Lexicon
 from caliber.text.words import Analyzer

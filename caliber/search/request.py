@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from caliber.access.visibility import Readers
 from caliber.model.embedding import EmbeddingSpace
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.windows import Evidence
 from caliber.resident.predicates import Texts, held_texts
 from caliber.resident.snapshot import ResidentSnapshot

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from caliber.access.owners import TaskOwners
 from caliber.access.visibility import Readers
 from caliber.embedding.embedder import Embedder
 from caliber.embedding.service import Embeddings
@@ -124,7 +125,7 @@ class Searching:
         self._shared = engine.part(SearchEngine)
         self._embeddings = engine.part(Embeddings)
         self._names = {relation: name for name, relation in self._shared.kinds.items()}
-        self.readers = Readers(principal)
+        self.readers = Readers(engine.part(TaskOwners), principal)
 
     def search_many(
         self,

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import date
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.time import from_us
 from caliber.text.dates import Interval
 

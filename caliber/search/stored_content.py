@@ -8,7 +8,6 @@ from typing import Any
 
 from caliber.access.visibility import Readers
 from caliber.engine.engine import Engine
-from caliber.model.access import Principal
 from caliber.storage.compile.codec import Row, dump_json
 from caliber.storage.compile.kept_content import pack_content, unpack_content
 
@@ -16,9 +15,9 @@ from caliber.storage.compile.kept_content import pack_content, unpack_content
 class StoredContents:
     """Reads contents from the store: kept versions first, then the present ones."""
 
-    def __init__(self, engine: Engine, principal: Principal | None = None) -> None:
+    def __init__(self, engine: Engine, readers: Readers | None = None) -> None:
         self._engine = engine
-        self._readers = None if principal is None else Readers(principal)
+        self._readers = readers
 
     def content(self, relation: str, ordinal: int, version: int) -> Mapping[str, Any] | None:
         """Return the content columns of a row as of a version; None if they are deleted."""

@@ -1,11 +1,8 @@
-"""Signal-safe threading: events, conditions, semaphores, threads, context managers that survive interrupts.
+"""Signal-safe threading: events, conditions, semaphores, context managers that survive interrupts.
 
-A signal's handler runs in the main thread, between two bytecodes, and may raise (Ctrl-C, ``sys.exit``, a time limit).
-The standard library's ``Event``, ``Condition``, ``Semaphore`` and ``Queue`` take their locks in functions written in
-Python: an exception raised there leaves the lock taken for ever. So does one that is raised while ``Thread.start``
-waits for the new thread. A lock that is entered by ``with`` itself is safe: nothing runs between its taking and the
-block. The classes here use such locks, or the holder records a lock in one step and releases it by name, so that
-releasing it twice does no harm.
+A signal's handler runs in the main thread, between two bytecodes, and may raise (Ctrl-C, ``sys.exit``). The standard
+library takes the locks of ``Event`` and ``Condition`` in Python: raised there, it leaves them taken for ever. A lock
+entered by ``with`` itself is safe; or the holder records it in one step and releases it by name, twice if need be.
 """
 
 from __future__ import annotations
@@ -22,6 +19,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, ParamSpec, TypeVar
+
+from caliber.model.errors import Unavailable
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -55,11 +54,19 @@ def _code_of(handler: Any) -> Any:
     return getattr(handler, "__code__", None) or getattr(called, "__code__", None)
 
 
+@contextlib.contextmanager
+def starting() -> Iterator[None]:
+    """Start a thread in the block. Raises: Unavailable (``out of threads``) when the system refuses it."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise Unavailable("the system refuses another thread", reason="out of threads") from error
+
+
 def apart(work: Callable[[], T]) -> T:
     """Return the result of ``work``, or raise its error; for the main thread another thread runs it.
 
-    For work that an exception of a signal handler must not cut short: an interrupted import leaves Python's import lock
-    taken, and no thread ever imports again. If the caller is interrupted here, ``work`` still completes.
+    For work that no signal handler may cut short, as imports; if the caller is interrupted, ``work`` still completes.
     """
     if not may_be_interrupted():
         return work()
@@ -76,7 +83,8 @@ def apart(work: Callable[[], T]) -> T:
         finally:
             done.release()
 
-    _thread.start_new_thread(run, ())
+    with starting():
+        _thread.start_new_thread(run, ())
     done.acquire()
     if errors:
         raise errors[0]
@@ -188,58 +196,6 @@ class Places:
         with self._condition:
             self._condition.notify_all()
             self.holders.discard(holder)
-
-
-class Worker:
-    """A thread that starts when it is first needed: once, and completely, whatever interrupts its callers."""
-
-    def __init__(self, run: Callable[[], None], name: str) -> None:
-        self._run = run
-        self.name = name
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        # Not ``Thread.join``: interrupted, it takes a thread that runs for one that has ended (bpo-45274).
-        self._ended = Event()
-
-    def start(self) -> None:
-        """Let it begin, unless it has."""
-        if self._thread is None:
-            begun = threading.Lock()
-            begun.acquire()
-            # Another thread starts it: there no handler runs.
-            _thread.start_new_thread(self._begin, (begun,))
-            begun.acquire()
-
-    def _begin(self, begun: _thread.LockType) -> None:
-        try:
-            with self._lock:
-                if self._thread is None:
-                    thread = threading.Thread(target=self._whole, name=self.name, daemon=True)
-                    thread.start()
-                    self._thread = thread
-        finally:
-            begun.release()
-
-    def _whole(self) -> None:
-        try:
-            self._run()
-        finally:
-            self._ended.set()
-
-    @property
-    def begun(self) -> bool:
-        """True once it was needed."""
-        return self._thread is not None
-
-    @property
-    def alive(self) -> bool:
-        """True while it is running."""
-        return self._thread is not None and not self._ended.is_set()
-
-    def join(self, timeout: float) -> None:
-        """Wait for its end, if it ever began."""
-        if self._thread is not None:
-            self._ended.wait(timeout)
 
 
 class _Managed(contextlib._GeneratorContextManager[T]):

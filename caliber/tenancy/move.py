@@ -15,13 +15,14 @@ import contextlib
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Final
 
 from caliber.backends import backend
 from caliber.config.storage import StorageConfig
 from caliber.model.errors import CaliberError, Conflict, InvalidValue, Unavailable
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.progress import Progress, unheard
 from caliber.model.tenants import MOVE_STATES, Tenant, TenantPlace, TenantState
 from caliber.schema.catalog import BUILT_IN, Catalog

@@ -105,6 +105,11 @@ class Inspector:
         """The connection that writes, of a store in SQLite."""
         return self.store._connection  # type: ignore[attr-defined]
 
+    def lend_connection(self) -> AbstractContextManager[Any]:
+        """Lend that connection outside transactions; threads behind the caller wait for it meanwhile."""
+        lent: AbstractContextManager[Any] = self.store._outside()  # type: ignore[attr-defined]
+        return lent
+
     @property
     def pool(self) -> Any:
         """The connections of a store in PostgreSQL."""

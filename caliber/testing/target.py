@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +11,7 @@ import pytest
 
 from caliber.config import CaliberConfig
 from caliber.model.errors import InvalidValue
+from caliber.model.lazy_dataclass import dataclass
 from caliber.storage.protocol import BackendModule
 
 

@@ -188,10 +188,17 @@ class World:
     def references(self, relation: Relation, *, all_of_them: bool = False) -> dict[str, Any]:
         """Return the fields that refer to existing rows; optional ones only on request."""
         return {
-            key.column: self.parents[key.relation]
+            key.column: self._parent(key.relation) if key.column in relation.key else self.parents[key.relation]
             for key in relation.foreign_keys
             if all_of_them or not relation.column(key.column).nullable
         }
+
+    def _parent(self, name: str) -> Any:
+        """Return the key of a new row of a relation: one row alone may have it as its own."""
+        relation = self.store.catalog.by_name[name]
+        entity = self.fresh(relation)
+        self.insert(relation, entity)
+        return getattr(entity, relation.key[0])
 
     def fresh(self, relation: Relation, /, **columns: Any) -> Any:
         """Return an unremarkable entity that clashes with no other; ``columns`` are as given."""

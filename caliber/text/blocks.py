@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.trajectory import ArtifactType
 from caliber.text.sentences import closes_fence, lines, opens_fence
 

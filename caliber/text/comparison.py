@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.providers import ConsolidationAction, ConsolidationDecision, ConsolidationMember
 from caliber.text.naming import STOP_WORDS
 from caliber.text.note_rules import fold_statement

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from calendar import monthrange
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.time import to_us
 from caliber.text.lexicon import Lexicon
 

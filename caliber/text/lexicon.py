@@ -7,8 +7,10 @@ understood. Lists hold folded forms (lower case, straight apostrophes).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
+
+from caliber.model.lazy_dataclass import dataclass
 
 _NOTHING: Final = re.compile(r"(?!)")
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 
 from caliber.model.errors import InvalidValue
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.providers import TokenCounter
 
 

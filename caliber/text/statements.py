@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.trajectory import ArtifactType, TurnRole
 from caliber.text.sentences import UnitKind, iter_sentences
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,6 +15,7 @@ from caliber.kernels.tokens.estimators import Estimator
 from caliber.model import arguments
 from caliber.model.errors import Conflict, ConstraintViolation, InvalidValue
 from caliber.model.ids import ArtifactId
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.time import from_us
 from caliber.model.trajectory import (
     TTL,

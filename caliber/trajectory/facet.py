@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from caliber.access.identities import OWN_KIND, current, entity_of, keeping
+from caliber.access.identities import OWN_KIND, current, entity_of, keeping, user_for
+from caliber.access.visibility import require
 from caliber.embedding.embedding_target import attach, embedded_text
 from caliber.embedding.service import Embeddings
 from caliber.engine.engine import Engine
 from caliber.model import arguments
-from caliber.model.access import Principal
+from caliber.model.access import Principal, PrincipalKind
 from caliber.model.agents import LockToken
 from caliber.model.deadline import bounded
 from caliber.model.errors import InvalidValue, RequiredFieldMissing
@@ -36,6 +37,9 @@ from caliber.model.trajectory import (
     TurnRole,
 )
 from caliber.model.trust import TrustLabel
+from caliber.schema.relation import Relation
+from caliber.schema.relations import SCOPE, SESSION, TRAJECTORY
+from caliber.search.service import Searching
 from caliber.storage.write.pipelined import Pipelined, pipelined
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.trajectory import artifacts as artifact_ops
@@ -47,6 +51,8 @@ from caliber.trajectory.summarizer import TurnSummarizer
 
 class TaskMethods:
     """Methods of ``Caliber`` that write sessions, tasks, scopes, turns and artifacts."""
+
+    _searching: Searching
 
     def __init__(self, engine: Engine, principal: Principal, tasks: Tasks[Any]) -> None:
         self._engine = engine
@@ -81,9 +87,10 @@ class TaskMethods:
         if user is not None and initiator is not None:
             raise InvalidValue(field="user", reason="is given with initiator; one of them says who starts it")
         if user is not None:
-            return entity_of(self._engine, user)
+            return self._user(user)
         if initiator is not None:
-            return current(self._engine, arguments.as_reference(initiator, "initiator"))
+            reference = current(self._engine, arguments.as_reference(initiator, "initiator"))
+            return self._user(reference) if reference.entity_type is EntityType.USER else reference
         kind = OWN_KIND.get(self._principal.kind)
         if kind is None or self._principal.is_admin:
             raise RequiredFieldMissing(
@@ -91,9 +98,27 @@ class TaskMethods:
             )
         return entity_of(self._engine, self._principal.id, kind)
 
+    def _user(self, user: str | EntityRef) -> EntityRef:
+        """Return the user that a call is for.
+
+        Raises: InvalidValue, DTypeError; PermissionDenied for one user who acts for another.
+        """
+        return user_for(self._engine, self._principal, user)
+
+    def _agent(self) -> uuid.UUID | None:
+        """Return the agent that this handle acts for, which then sees the tasks that it starts for users."""
+        if self._principal.kind is not PrincipalKind.AGENT or self._principal.is_admin:
+            return None
+        return entity_of(self._engine, self._principal.id, EntityType.AGENT).id
+
+    def _own(self, relation: Relation, key: uuid.UUID) -> uuid.UUID:
+        """Return the id of a record that the principal may see. Raises: NotFound for another one."""
+        require(self._engine, self._searching.readers, relation, key)
+        return key
+
     def end_session(self, session_id: Id, *, deadline_ms: int | None = None) -> Session:
         """End a session and retire records that end with it; ending it again changes nothing. Raises: NotFound."""
-        engine, session_key = self._engine, arguments.as_uuid(session_id, "session_id")
+        engine, session_key = self._engine, self._own(SESSION, arguments.as_uuid(session_id, "session_id"))
 
         def work(uow: UnitOfWork) -> Session:
             session, ended = lifecycle.end_session(uow, session_key)
@@ -126,11 +151,14 @@ class TaskMethods:
             nesting beyond ``pcp.context_dag.max_depth``).
         """
         with bounded(deadline_ms):
+            above = None if parent is None else self._own(TRAJECTORY, arguments.as_uuid(parent, "parent"))
+            during = None if session is None else self._own(SESSION, arguments.as_uuid(session, "session"))
             return self._tasks.start(
                 arguments.as_text(goal, "goal"),
                 initiator=self._initiator(user, initiator),
-                parent=None if parent is None else arguments.as_uuid(parent, "parent"),
-                session=None if session is None else arguments.as_uuid(session, "session"),
+                agent_id=self._agent(),
+                parent=above,
+                session=during,
                 tags=arguments.as_names(tags, "tags"),
             )
 
@@ -149,7 +177,7 @@ class TaskMethods:
         """
         with bounded(deadline_ms):
             return self._tasks.complete(
-                arguments.as_uuid(trajectory_id, "trajectory_id"),
+                self._own(TRAJECTORY, arguments.as_uuid(trajectory_id, "trajectory_id")),
                 status=arguments.as_enum(status, OutcomeStatus, "status"),
                 summary=arguments.as_text(summary, "summary", allow_empty=True),
                 guard=guard,
@@ -157,13 +185,13 @@ class TaskMethods:
 
     def suspend_trajectory(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> Trajectory:
         """Pause a task. Raises: NotFound, InvalidStateTransition."""
-        trajectory = arguments.as_uuid(trajectory_id, "trajectory_id")
+        trajectory = self._own(TRAJECTORY, arguments.as_uuid(trajectory_id, "trajectory_id"))
         with bounded(deadline_ms):
             return self._tasks.move(trajectory, TrajectoryStatus.SUSPENDED)
 
     def resume_trajectory(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> Trajectory:
         """Resume a paused task. Raises: NotFound, InvalidStateTransition."""
-        trajectory = arguments.as_uuid(trajectory_id, "trajectory_id")
+        trajectory = self._own(TRAJECTORY, arguments.as_uuid(trajectory_id, "trajectory_id"))
         with bounded(deadline_ms):
             return self._tasks.move(trajectory, TrajectoryStatus.ACTIVE)
 
@@ -172,7 +200,7 @@ class TaskMethods:
     def open_scope(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> Scope:
         """Open the next scope; earlier ones may stay open. Raises: NotFound, InvalidStateTransition."""
         with bounded(deadline_ms):
-            return self._tasks.open_scope(arguments.as_uuid(trajectory_id, "trajectory_id"))
+            return self._tasks.open_scope(self._own(TRAJECTORY, arguments.as_uuid(trajectory_id, "trajectory_id")))
 
     def close_scope(self, scope_id: Id, *, guard: LockToken | None = None, deadline_ms: int | None = None) -> Scope:
         """Close a scope and run the policies on scope_close; a closed one is returned as it is.
@@ -180,12 +208,14 @@ class TaskMethods:
         Raises: NotFound, LockExpired; what a provider raised, when ``close.on_llm_failure`` is fail.
         """
         with bounded(deadline_ms):
-            return self._tasks.close_scope(arguments.as_uuid(scope_id, "scope_id"), guard)
+            return self._tasks.close_scope(self._own(SCOPE, arguments.as_uuid(scope_id, "scope_id")), guard)
 
     def current_scope(self, trajectory_id: Id, *, deadline_ms: int | None = None) -> Scope | None:
         """Return the newest open scope of a trajectory, or None. Raises: NotFound."""
         with bounded(deadline_ms):
-            return self._tasks.current_scope(self._engine.snapshot(), arguments.as_uuid(trajectory_id, "trajectory_id"))
+            return self._tasks.current_scope(
+                self._engine.snapshot(), self._own(TRAJECTORY, arguments.as_uuid(trajectory_id, "trajectory_id"))
+            )
 
     # --- turns -------------------------------------------------------------------------------------
 
@@ -245,8 +275,17 @@ class TaskMethods:
         with bounded(deadline_ms):
             return self._append(scope, new, guard) if new else []
 
-    def _append(self, scope_id: uuid.UUID, new: list[turn_ops.NewTurn], guard: LockToken | None) -> list[Turn]:
+    def _append(
+        self,
+        scope_id: uuid.UUID,
+        new: list[turn_ops.NewTurn],
+        guard: LockToken | None,
+        also: Callable[[UnitOfWork, list[Turn]], None] | None = None,
+    ) -> list[Turn]:
+        """Append turns; ``also`` is called in their transaction if one of them is new."""
         engine, blocks = self._engine, self._summarizer
+        if not self._searching.readers.everything:
+            self._own(SCOPE, scope_id)
         vectors = None
         embedder = self._embeddings.embedder
         if embedder is not None:
@@ -266,6 +305,8 @@ class TaskMethods:
                 size = blocks.size
                 if blocks.waiting or stored[-1].turn_number // size > (stored[0].turn_number - 1) // size:
                     blocks.appended(uow, stored)
+            if also is not None:
+                also(uow, stored)
             # Of several, the first may have been there already, in another scope.
             return stored, self._tasks.appended(uow, stored[0].trajectory_id, ScopeId(scope_id))
 
@@ -316,7 +357,7 @@ class TaskMethods:
             idempotency_key=idempotency_key,
             trust=trust,
         )
-        scope = arguments.as_uuid(scope_id, "scope_id")
+        scope = self._own(SCOPE, arguments.as_uuid(scope_id, "scope_id"))
         text = new.content.decode("utf-8", "replace")
 
         def work(uow: UnitOfWork) -> Artifact:
@@ -340,7 +381,7 @@ class TaskMethods:
         Raises: NotFound, ProviderNotConfigured, LlmError kinds.
         """
         with bounded(deadline_ms):
-            return self._tasks.consolidate(arguments.as_uuid(trajectory_id, "trajectory_id"))
+            return self._tasks.consolidate(self._own(TRAJECTORY, arguments.as_uuid(trajectory_id, "trajectory_id")))
 
     def _event(
         self,

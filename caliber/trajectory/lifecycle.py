@@ -14,7 +14,7 @@ from caliber.kernels.tokens.estimators import Estimator
 from caliber.model import states
 from caliber.model.errors import CircularReference, ConstraintViolation, InvalidStateTransition
 from caliber.model.ids import ArtifactId, CheckpointId, ScopeId, SessionId, TrajectoryId
-from caliber.model.references import EntityRef
+from caliber.model.references import EntityRef, EntityType
 from caliber.model.time import from_us, to_us
 from caliber.model.trajectory import (
     OutcomeStatus,
@@ -99,6 +99,7 @@ def start_trajectory(
     *,
     goal: str,
     initiator: EntityRef,
+    agent_id: uuid.UUID | None,
     parent: uuid.UUID | None,
     session: uuid.UUID | None,
     tags: tuple[str, ...],
@@ -110,8 +111,10 @@ def start_trajectory(
     Raises: NotFound for an unknown parent or session, ConstraintViolation for an ended one or too deep a nesting,
         CircularReference.
     """
+    user_id: uuid.UUID | None = None
     if parent is not None:
         above: Trajectory = uow.get(TRAJECTORY, parent.bytes)
+        user_id = above.initiator.id if above.initiator.entity_type is EntityType.USER else above.user_id
         if states.TRAJECTORY.is_terminal(above.status):
             raise ConstraintViolation(constraint="parent_active", reason=f"the parent is {above.status.value}")
         depth = _depth(uow, above)
@@ -125,6 +128,8 @@ def start_trajectory(
         owner: Session = uow.get(SESSION, session.bytes)
         if owner.ended_at is not None:
             raise ConstraintViolation(constraint="session_open", reason="the session has ended; start a new one")
+        if user_id is None and owner.initiator.entity_type is EntityType.USER:
+            user_id = owner.initiator.id
         uow.update(SESSION, dataclasses.replace(owner, last_active_at=from_us(uow.now_us)))
     now = from_us(uow.now_us)
     trajectory = Trajectory(
@@ -138,6 +143,8 @@ def start_trajectory(
         goal=goal if keep_goal else None,
         tags=tags,
         parent_trajectory_id=None if parent is None else TrajectoryId(parent),
+        user_id=None if initiator.entity_type is EntityType.USER else user_id,
+        agent_id=agent_id,
         session_id=None if session is None else SessionId(session),
     )
     uow.insert(TRAJECTORY, trajectory)

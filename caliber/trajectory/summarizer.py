@@ -112,7 +112,8 @@ class TurnSummarizer:
         if completes or (key in self.waiting and not goes_on):
             self._enqueue(uow, key, whole=False)
         if completes and goes_on:
-            self.waiting |= {key}  # more results may follow, and they belong to the block before
+            with self._lock:
+                self.waiting |= {key}  # more results may follow, and they belong to the block before
 
     def _enqueue(self, uow: UnitOfWork, task: bytes, *, whole: bool) -> None:
         self._enqueued = True
@@ -184,10 +185,12 @@ class TurnSummarizer:
         def work(uow: UnitOfWork) -> None:
             # Also where a job is under way: whoever has it may have been killed.
             if uow.find(TRAJECTORY, trajectory) is not None:
-                self._enqueue(uow, trajectory, whole=tasks != self.tasks_of(trajectory, _APPENDED))
+                self._enqueue(uow, trajectory, whole=whole)
 
         try:
             if tasks := self.tasks_of(trajectory, what):
+                # Before the transaction: a store in memory lets nobody read beside it.
+                whole = tasks != self.tasks_of(trajectory, _APPENDED)
                 self._jobs.write(work)
         except BaseException:
             self._look(trajectory, what)
@@ -218,7 +221,8 @@ class TurnSummarizer:
         found: list[_Task] = []
         waits = False
         # Before anything is read: what is appended meanwhile is looked at once more.
-        self.waiting |= {trajectory}
+        with self._lock:
+            self.waiting |= {trajectory}
         for scope, outline in self._outlines.of(trajectory, whole=what != _APPENDED):
             lacking = missing(outline, self.size)
             waits = waits or lacking.waits
@@ -227,7 +231,8 @@ class TurnSummarizer:
             blocks = (block for block in lacking.blocks if (scope, block) not in refused)
             found += [_Task(trajectory, scope, block, False) for block in blocks]
         if not waits:
-            self.waiting -= {trajectory}
+            with self._lock:
+                self.waiting -= {trajectory}
         return found
 
     def count(self) -> int:
@@ -244,7 +249,8 @@ class TurnSummarizer:
     def run(self, claim: Claim) -> int:
         """Summarize the blocks of a task that lack a summary; return how many pieces of work that took.
 
-        Raises: LlmError kinds of an outage, what a provider raised that is no error of ours; Superseded.
+        Raises: LlmError kinds of an outage; SummarizationFailed, retryable, for what a provider raised that is no error
+            of ours; Superseded.
         """
         assert claim.job.trajectory_id is not None
         self._engine.snapshot("latest")  # another process may have appended
@@ -258,6 +264,7 @@ class TurnSummarizer:
     def _summarize(self, trajectory: bytes, what: int, claim: Claim | None = None) -> int:
         tasks = self.tasks_of(trajectory, what)
         begun = reported = time.monotonic()
+        failure: SummarizationFailed | None = None
         for at, task in enumerate(tasks):
             if self._stopped or (claim is not None and claim.stopping):
                 return at
@@ -269,25 +276,27 @@ class TurnSummarizer:
                 if now >= reported + pacing.REPORT_S:
                     claim.report(at, len(tasks))
                     reported = now
-            self._do(task, claim)
+            failure = self._do(task, claim) or failure  # the blocks after it are not to wait for its next attempt
+        if failure is not None:
+            raise failure
         return len(tasks)
 
     # --- one block -------------------------------------------------------------------------------
 
-    def _do(self, task: _Task, claim: Claim | None) -> None:
-        """Summarize a block, or drop a summary that is none of its turns.
+    def _do(self, task: _Task, claim: Claim | None) -> SummarizationFailed | None:
+        """Summarize a block, or drop a summary that is none of its turns; return a fault of the provider's code.
 
         Raises: LlmError kinds of an outage.
         """
         if task.is_outdated:
             self._drop(task)
-            return
+            return None
         rows = self._rows(task)
         turns = [codec_of(TURN).decode(row) for row in rows]
         said = [turn for turn in turns if turn.text.strip()]
         if not said:
             self._refuse(task)
-            return
+            return None
         try:
             content = self._provider.summarize(transcript(said), self._max_tokens)
         except CaliberError as error:
@@ -295,11 +304,18 @@ class TurnSummarizer:
                 raise
             self._refuse(task)
             self._engine.record_error("summarizing turns", error)
-            return
+            return None
+        except Exception as error:
+            if is_of_handler(error):
+                raise
+            failure = SummarizationFailed(reason=type(error).__name__, retryable=True)
+            failure.__cause__ = error
+            return failure
         if not content.strip():
             self._refuse(task)
-            return
+            return None
         self._store_summary(task, rows, turns, content, claim)
+        return None
 
     def _refuse(self, task: _Task) -> None:
         self._refused.setdefault(task.trajectory, set()).add((task.scope, task.block))
@@ -371,11 +387,9 @@ class TurnSummarizer:
             while not self._stopped and (found := self._take()) is not None:
                 try:
                     self._summarize(*found)
-                except BaseException as error:
+                except BaseException:
                     self._look(*found)
-                    if isinstance(error, CaliberError) or not isinstance(error, Exception) or is_of_handler(error):
-                        raise
-                    raise SummarizationFailed(reason=type(error).__name__) from error
+                    raise
             if waiting and not self._stopped:
                 self._jobs.write(lambda uow: self._end(uow, waiting))
 

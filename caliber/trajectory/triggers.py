@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, Protocol, TypeVar
 
 from caliber.embedding.embedding_target import Vectors
@@ -12,6 +12,7 @@ from caliber.jobs.claims import Claim
 from caliber.model.ids import ScopeId, TrajectoryId
 from caliber.model.jobs import Job
 from caliber.model.knowledge import Note
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.policies import Trigger
 from caliber.model.trajectory import Artifact, OutcomeStatus, Scope, Session, Trajectory, Turn
 from caliber.storage.write.unit_of_work import UnitOfWork

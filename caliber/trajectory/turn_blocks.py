@@ -10,11 +10,12 @@ Source: docs/decisions/0192.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from caliber.model.lazy_dataclass import dataclass
 
 
 class Block(NamedTuple):

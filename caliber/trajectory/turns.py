@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -16,6 +15,7 @@ from caliber.kernels.tokens.estimators import Estimator
 from caliber.model import arguments
 from caliber.model.errors import Conflict, ConstraintViolation, DTypeError, InvalidValue, NotFound
 from caliber.model.ids import ScopeId, TrajectoryId, TurnId, uuid_from_bytes
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.time import from_us
 from caliber.model.trajectory import Scope, ToolCall, TrajectoryStatus, Turn, TurnRole
 from caliber.model.trust import TrustLabel, least_trusted

@@ -16,9 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import caliber
-from caliber.access.identities import MERGED, entity_of
-from caliber.model import EntityRef, EntityType
+from caliber.access.identities import MERGED, user_for
+from caliber.model import Edge, EdgeRelation, EntityRef, EntityType
 from caliber.model.errors import Conflict, InputError, InvalidValue, PermissionDenied, RequiredFieldMissing
+from caliber.model.ids import EdgeId
+from caliber.model.time import from_us
 from caliber.testing import inspect
 from caliber.trajectory import facet
 
@@ -146,6 +148,18 @@ def test_merged_users_are_one(memory: Any) -> None:
     assert len(memory.storage.trajectories.list_by_initiator("user", user.id)) == 6
 
 
+def test_a_merge_counts_every_end_that_it_changed(memory: Any) -> None:
+    identities = memory.identities
+    guest, note = identities.resolve("guest-17"), EntityRef(EntityType.NOTE, uuid.uuid4())
+    now = from_us(inspect(memory).engine.clock.now_us())
+    for source, target in ((guest, note), (note, guest), (guest, guest)):
+        edge = Edge(EdgeId(uuid.uuid4()), source, target, EdgeRelation.LINK, 1.0, 1.0, now)
+        memory.storage.edges.insert(edge)
+    report = identities.merge("guest-17", MARIA)
+    assert (report.records, report.remaining) == ({"edge": 4}, 0)
+    assert guest not in {end for edge in memory.storage.edges.all() for end in (edge.source, edge.target)}
+
+
 def test_merges_in_a_chain_and_across(memory: Any) -> None:
     merge, resolve = memory.identities.merge, memory.identities.resolve
     one, two, three = (resolve(name) for name in ("one", "two", "three"))
@@ -178,15 +192,15 @@ def test_a_name_first_used_after_its_entity_was_merged(memory: Any) -> None:
 
 def test_a_task_that_is_started_while_its_user_is_merged(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def resolved(*arguments: Any) -> EntityRef:
-        found = entity_of(*arguments)
+        found = user_for(*arguments)
         memory.identities.merge("guest-17", MARIA)
         return found
 
     memory.identities.resolve("guest-17")
-    monkeypatch.setattr(facet, "entity_of", resolved)
+    monkeypatch.setattr(facet, "user_for", resolved)
     user = EntityRef.user(MARIA)
     assert memory.start_trajectory("chat", user="guest-17").initiator == user
-    monkeypatch.setattr(facet, "entity_of", lambda *_: EntityRef.user("guest-17"))
+    monkeypatch.setattr(facet, "user_for", lambda *_: EntityRef.user("guest-17"))
     assert memory.start_session(user="guest-17").initiator == user
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.cli_runs import caliber as run
 from support.cli_runs import caliber_json
-from support.configs import USER
+from support.configs import AGENT
 from support.drawn import needs
 from support.talks import TALK
 
@@ -35,7 +35,7 @@ class World:
         self.file = folder / "caliber.json"
         self.file.write_text(self.settings.canonical_json())
         with backend.open(self.settings, principal=MAKER) as memory:
-            task = memory.start_trajectory("Look after the harbour", initiator=USER)
+            task = memory.start_trajectory("Look after the harbour", initiator=AGENT)
             scope = memory.current_scope(task.trajectory_id)
             turn = memory.append_turn(scope.scope_id, role="user", name="Ines", content="The ferry sails at nine.")
             self.task = task.trajectory_id

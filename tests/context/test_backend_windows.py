@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from support.configs import USER
+from support.configs import AGENT
 from support.drawn import needs
 from support.evidence import share
 from support.memories import FACT
@@ -62,8 +62,8 @@ class Tasks:
 
     def __init__(self, memory: Any) -> None:
         self.memory = memory
-        self.session = memory.start_session(initiator=USER)
-        pets, lake = self.talk(USER, session=self.session.session_id), self.talk(USER)
+        self.session = memory.start_session(initiator=AGENT)
+        pets, lake = self.talk(AGENT, session=self.session.session_id), self.talk(AGENT)
         self.say(pets, "My dog is called Pixel.", "What a nice name for a dog!", name="Ines")
         self.say(pets, "He is afraid of the lake?", "Then stay on the boat.", name="Ines")
         self.close(pets, "Ines has a dog, Pixel, that fears the lake.")
@@ -79,7 +79,7 @@ class Tasks:
         imported = self.talk(SYSTEM)
         self.say(imported, "imported: dogs like lakes", "and boats", name="Ines")
         self.links()
-        self.task = self.talk(USER, session=self.session.session_id, parent=lake[0].trajectory_id)
+        self.task = self.talk(AGENT, session=self.session.session_id, parent=lake[0].trajectory_id)
         for at in range(4):
             for turn in range(12):
                 self.say(self.task, f"scope {at} turn {turn} of boats", f"answer {turn} about the dog and more")
@@ -250,7 +250,7 @@ def test_the_default_query_is_that_of_memory(store: Any) -> None:
     facts = stored.explain(asked.window_id)["inputs"]
     assert (facts["query"], facts["query_from"]) == ("what is the name of my dog?", "last_user_turn")
     assert facts["query_embedding_dimensions"] == 32
-    fresh = tasks.talk(USER)[0].trajectory_id
+    fresh = tasks.talk(AGENT)[0].trajectory_id
     goal = same(stored, resident, fresh)
     facts = stored.explain(goal.window_id)["inputs"]
     assert (facts["query"], facts["query_from"]) == ("sell the red boat", "goal")

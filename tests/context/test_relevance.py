@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from support.visible_masks import masks
 
+from caliber.access.owners import TaskOwners
 from caliber.access.visibility import Readers
 from caliber.embedding.service import Embeddings
 from caliber.search.opening import SearchEngine
@@ -30,7 +31,7 @@ def test_relevance_is_the_score_of_a_search(agent: Any) -> None:
     memory.flush()
     engine = inspect(memory).engine
     snapshot, now = engine.memory.snapshot, engine.clock.now_us()
-    seen = Readers(memory.principal)
+    seen = Readers(engine.part(TaskOwners), memory.principal)
     vector = engine.part(Embeddings).embedder.query(QUERY)
     request = Request(
         snapshot,

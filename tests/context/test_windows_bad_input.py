@@ -21,7 +21,7 @@ from caliber.model.trajectory import TTL, TTLKind
 
 pytestmark = pytest.mark.databases("one")
 
-ME = EntityRef(EntityType.USER, uuid.UUID(int=11))
+ME = EntityRef.user("me")
 SMALLEST = 11
 """Tokens of the smallest window: a header, the cost of a message, and one token of it."""
 KNOBS: dict[str, Any] = {"embedding__embed__turn": "commit", "policies": []}

@@ -22,7 +22,7 @@ from support.workload import settings_for
 import caliber
 from caliber.admin.full_text import check_full_text, drop_full_text, rebuild_full_text
 from caliber.localserver.server import LocalServer
-from caliber.search.in_database.full_text import WordIndexer
+from caliber.search.in_database.full_text import WordIndexer, rebuild
 from caliber.testing import inspect
 
 CHILD = Path(__file__).parent / "writing_process.py"
@@ -73,4 +73,4 @@ def test_full_text_says_what_the_texts_say_after_every_kill(dsn: str) -> None:
             assert faults == [], (kill, orders, faults[:5])
     with caliber.open(settings_for(dsn, search__mode="backend", **STORE)) as memory:
         assert memory.search("kill", kinds=["turn"]).hits
-        assert inspect(memory).store.full_text.rebuild(WordIndexer("english")) >= indexed > 0
+        assert rebuild(inspect(memory).store.full_text, WordIndexer("english")) >= indexed > 0

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 from support.configs import USER
+from support.threads import no_new_threads
 from support.waits import until
 
 from caliber.context.record.log import WindowLog
 from caliber.engine.background import PeriodicTask
+from caliber.engine.write_behind import WriteBehind
 from caliber.model.errors import Conflict, InvalidValue, Unavailable
 from caliber.model.events import EventType
 from caliber.search.opening import SearchEngine
@@ -244,3 +246,23 @@ def test_flushing_does_not_wait_for_what_others_go_on_queueing(backend: Any, sta
         memory.flush()
         memory.close()
     assert behind.waiting() == 0, "closing waits for everything"
+
+
+def test_entries_wait_while_no_thread_can_be_started(memory: Any) -> None:
+    engine = inspect(memory).engine
+    behind = WriteBehind(engine.store, queue_max=4, flush_interval_ms=10, failed=lambda *_: None)
+
+    def put(number: int) -> None:
+        behind.put((engine.log, None, engine.event(EventType.NOTIFY, payload={"number": number})))
+
+    with no_new_threads():
+        for number in range(4):
+            put(number)
+        for call in (lambda: put(4), behind.flush, lambda: behind.flush(50)):
+            with pytest.raises(Unavailable, match="refuses another thread"):
+                call()
+        assert behind.waiting() == 4
+    put(5)
+    behind.close(2_000)
+    numbers = [event.payload["number"] for event in memory.storage.events.all() if "number" in event.payload]
+    assert numbers == [0, 1, 2, 3, 5]

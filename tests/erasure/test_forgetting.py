@@ -41,7 +41,7 @@ from caliber.model import EntityRef, EntityType, FixedClock, Principal, ToolCall
 from caliber.model.access import PrincipalKind
 from caliber.model.errors import AmbiguousSubject, NotFound, PermissionDenied, RequiredFieldMissing, Unavailable
 from caliber.schema.relations import TURN
-from caliber.search.in_database.full_text import WordIndexer
+from caliber.search.in_database.full_text import WordIndexer, rebuild
 from caliber.search.opening import SearchEngine
 from caliber.storage.compile.derived import completed
 from caliber.testing import inspect, replaced
@@ -153,7 +153,7 @@ def world(backend: Any, start: Any) -> Any:
     )
     full_text = inspect(memory).store.full_text
     if full_text is not None:
-        full_text.rebuild(WordIndexer("english"))
+        rebuild(full_text, WordIndexer("english"))
     agent = start(memory, f"help {NAME}")
     # Somebody else's: what is recalled there is not of the subject.
     own = memory.start_trajectory("a task of their own", initiator=EntityRef.user("somebody else"))
@@ -416,6 +416,7 @@ def test_two_forgotten_authors_may_have_used_one_key(agent: Any) -> None:
     for name in ("Marvin Android", "Agrajag Bowl"):
         theirs = agent.memory.acting_as(Principal(PrincipalKind.HUMAN, name))
         common = {"entity": "ship", "entity_type": "thing", "note_type": "fact", "confidence": 1}
+        common["visible_to"] = ["executor"]  # one for its author alone would go
         theirs.add_note(content=f"it was heard {name[0]}", idempotency_key="once", **common)
     for name in ("Marvin Android", "Agrajag Bowl"):
         assert agent.memory.forget(texts=(name,)).proven
@@ -704,3 +705,44 @@ def test_the_proof_reads_kept_versions_unpacked(agent: Any) -> None:
     proof = Proof(Subject(texts=[NAME]), ())
     proof.read(inspect(memory).store, inspect(memory).resident)
     assert {place.name: place.findings for place in proof.places}["relation content_version"] == 1
+
+
+def test_notes_that_one_user_alone_may_read_go_with_the_user(backend: Any) -> None:
+    memory = backend.open(embedding_provider=None)
+    ada, ben = (memory.acting_as(caliber.Principal.user(name)) for name in ("ada", "ben"))
+    said = {"entity": "thing", "entity_type": "topic", "note_type": "fact", "confidence": 1.0}
+    ada.add_note(content="zebra", **said)
+    memory.add_note(content="quagga", user="ada", **said)
+    memory.add_note(content="okapi", visible_to=["human:ada", "executor"], **said)
+    kept = [
+        ben.add_note(content="tapir", **said),
+        memory.add_note(content="heron", **said),
+        memory.add_note(content="bison", visible_to=["human:ada", "human:ben"], **said),
+        memory.add_note(content="otter", visible_to=["executor"], **said),
+    ]
+    report = memory.forget(user="ada")
+    assert report.proven
+    assert report.erased["note"] == 3
+    left = memory.records("note").find(limit=100)
+    assert sorted(note.content for note in left) == sorted(note.content for note in kept)
+    assert not [
+        note for note in left if "human:ada" in (note.visible_to or ()) or "human:ada" in (note.created_by or "")
+    ]
+
+
+def test_what_belongs_to_a_user_by_another_id_or_task_goes_too(backend: Any) -> None:
+    memory = backend.open(embedding_provider=None)
+    said = {"entity": "thing", "entity_type": "topic", "note_type": "fact", "confidence": 1.0}
+    memory.add_note(content="zebra", user="dodo", **said)
+    memory.identities.merge("dodo", "dora")
+    host = EntityRef.agent("host")
+    task = memory.start_trajectory("travel", user="dora")
+    part = memory.start_trajectory("book a boat", initiator=host, parent=task.trajectory_id)
+    session = memory.start_session(user="dora")
+    during = memory.start_trajectory("find a harbour", initiator=host, session=session.session_id)
+    for each in (part, during):
+        memory.append_turn(memory.current_scope(each.trajectory_id).scope_id, role="user", content="quagga")
+    other = memory.start_trajectory("stay", initiator=host)
+    assert memory.forget(user="dora").proven
+    assert [each.trajectory_id for each in memory.storage.trajectories.all()] == [other.trajectory_id]
+    assert memory.storage.notes.count() == memory.storage.turns.count() == 0

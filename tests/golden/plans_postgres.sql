@@ -690,8 +690,8 @@ UPDATE "tenant_a"."scope" SET next_sequence = next_sequence + $4::bigint, turn_c
 
 -- append.trajectory
 --   takes: tokens_input, tokens_output, now, turns, scope_id
---   gives: ordinal, trajectory_id, status, initiator_type, initiator_id, goal_hash, created_at, updated_at, last_activity_at, goal, tags, outcome, parent_trajectory_id, session_id, turn_count, tokens_input, tokens_output, version
-UPDATE "tenant_a"."trajectory" SET turn_count = turn_count + $4::bigint, tokens_input = tokens_input + $1::bigint, tokens_output = tokens_output + $2::bigint, last_activity_at = $3, version = version + 1 WHERE trajectory_id = (SELECT trajectory_id FROM "tenant_a"."scope" WHERE scope_id = $5) RETURNING "ordinal", "trajectory_id", "status", "initiator_type", "initiator_id", "goal_hash", "created_at", "updated_at", "last_activity_at", "goal", "tags", "outcome", "parent_trajectory_id", "session_id", "turn_count", "tokens_input", "tokens_output", "version";
+--   gives: ordinal, trajectory_id, status, initiator_type, initiator_id, goal_hash, created_at, updated_at, last_activity_at, goal, tags, outcome, parent_trajectory_id, session_id, user_id, agent_id, turn_count, tokens_input, tokens_output, version
+UPDATE "tenant_a"."trajectory" SET turn_count = turn_count + $4::bigint, tokens_input = tokens_input + $1::bigint, tokens_output = tokens_output + $2::bigint, last_activity_at = $3, version = version + 1 WHERE trajectory_id = (SELECT trajectory_id FROM "tenant_a"."scope" WHERE scope_id = $5) RETURNING "ordinal", "trajectory_id", "status", "initiator_type", "initiator_id", "goal_hash", "created_at", "updated_at", "last_activity_at", "goal", "tags", "outcome", "parent_trajectory_id", "session_id", "user_id", "agent_id", "turn_count", "tokens_input", "tokens_output", "version";
 
 -- artifact.reserve
 --   takes: count
@@ -914,7 +914,7 @@ SELECT nextval('"tenant_a"."embedding_space_ordinal_seq"'::regclass) FROM genera
 
 -- erase.hold
 --   takes: nothing
-LOCK TABLE "tenant_a"."session", "tenant_a"."trajectory", "tenant_a"."scope", "tenant_a"."turn", "tenant_a"."turn_summary", "tenant_a"."artifact", "tenant_a"."checkpoint", "tenant_a"."note", "tenant_a"."usage", "tenant_a"."edge", "tenant_a"."embedding_space", "tenant_a"."embedding", "tenant_a"."embedding_cache", "tenant_a"."context_window", "tenant_a"."content_version", "tenant_a"."pending_injection", "tenant_a"."lock", "tenant_a"."event", "tenant_a"."change", "tenant_a"."erasure", "tenant_a"."job", "tenant_a"."identity", "tenant_a"."config_document", "tenant_a"."memory_type" IN SHARE ROW EXCLUSIVE MODE;
+LOCK TABLE "tenant_a"."session", "tenant_a"."trajectory", "tenant_a"."scope", "tenant_a"."turn", "tenant_a"."turn_summary", "tenant_a"."artifact", "tenant_a"."checkpoint", "tenant_a"."note", "tenant_a"."person_fact", "tenant_a"."usage", "tenant_a"."edge", "tenant_a"."embedding_space", "tenant_a"."embedding", "tenant_a"."embedding_cache", "tenant_a"."context_window", "tenant_a"."content_version", "tenant_a"."pending_injection", "tenant_a"."lock", "tenant_a"."event", "tenant_a"."change", "tenant_a"."erasure", "tenant_a"."job", "tenant_a"."identity", "tenant_a"."config_document", "tenant_a"."memory_type" IN SHARE ROW EXCLUSIVE MODE;
 
 -- erasure.reserve
 --   takes: count
@@ -1009,9 +1009,9 @@ SELECT "job_id", "kind", "key", "payload", "principal_kind", "principal_id", "pr
 SELECT "job_id", "kind", "key", "payload", "principal_kind", "principal_id", "principal_role", "principal_admin", "created_at", "due_at", "available_at", "scheduled_at", "trajectory_id", "scope_id", "begun_at", "claimed_by", "attempts", "error", "done", "total", "ended_at", "outcome", "version" FROM "tenant_a"."job" WHERE ended_at IS NULL AND ($1 = '' OR kind = $1) AND ($2 = '' OR (claimed_by IS NULL) = ($2 = 'waiting')) ORDER BY kind, available_at LIMIT $3;
 
 -- job.next
---   takes: kinds
---   gives: kind, available_at
-SELECT value, (SELECT available_at FROM "tenant_a"."job" WHERE kind = value AND ended_at IS NULL ORDER BY available_at LIMIT 1) FROM (SELECT value FROM jsonb_array_elements_text($1::jsonb)) AS kinds;
+--   takes: kinds, ahead
+--   gives: kind, available_at, is_ahead
+SELECT value, (SELECT available_at FROM "tenant_a"."job" WHERE kind = value AND ended_at IS NULL ORDER BY available_at LIMIT 1), (SELECT scheduled_at FROM "tenant_a"."job" WHERE ended_at IS NULL AND scheduled_at >= $2 ORDER BY scheduled_at DESC LIMIT 1) IS NOT NULL FROM (SELECT value FROM jsonb_array_elements_text($1::jsonb)) AS kinds;
 
 -- job.prune
 --   takes: ended_before
@@ -1063,6 +1063,11 @@ SELECT nextval('"tenant_a"."note_ordinal_seq"'::regclass) FROM generate_series(1
 --   takes: count
 --   gives: ordinal
 SELECT nextval('"tenant_a"."pending_injection_ordinal_seq"'::regclass) FROM generate_series(1, $1::bigint);
+
+-- person_fact.reserve
+--   takes: count
+--   gives: ordinal
+SELECT nextval('"tenant_a"."person_fact_ordinal_seq"'::regclass) FROM generate_series(1, $1::bigint);
 
 -- scope.distrust
 --   takes: trust, owner_id

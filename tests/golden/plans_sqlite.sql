@@ -628,8 +628,8 @@ UPDATE scope SET next_sequence = next_sequence + ?4, turn_count = turn_count + ?
 
 -- append.trajectory
 --   takes: tokens_input, tokens_output, now, turns, scope_id
---   gives: ordinal, trajectory_id, status, initiator_type, initiator_id, goal_hash, created_at, updated_at, last_activity_at, goal, tags, outcome, parent_trajectory_id, session_id, turn_count, tokens_input, tokens_output, version
-UPDATE trajectory SET turn_count = turn_count + ?4, tokens_input = tokens_input + ?1, tokens_output = tokens_output + ?2, last_activity_at = ?3, version = version + 1 WHERE trajectory_id = (SELECT trajectory_id FROM scope WHERE scope_id = ?5) RETURNING "ordinal", "trajectory_id", "status", "initiator_type", "initiator_id", "goal_hash", "created_at", "updated_at", "last_activity_at", "goal", "tags", "outcome", "parent_trajectory_id", "session_id", "turn_count", "tokens_input", "tokens_output", "version";
+--   gives: ordinal, trajectory_id, status, initiator_type, initiator_id, goal_hash, created_at, updated_at, last_activity_at, goal, tags, outcome, parent_trajectory_id, session_id, user_id, agent_id, turn_count, tokens_input, tokens_output, version
+UPDATE trajectory SET turn_count = turn_count + ?4, tokens_input = tokens_input + ?1, tokens_output = tokens_output + ?2, last_activity_at = ?3, version = version + 1 WHERE trajectory_id = (SELECT trajectory_id FROM scope WHERE scope_id = ?5) RETURNING "ordinal", "trajectory_id", "status", "initiator_type", "initiator_id", "goal_hash", "created_at", "updated_at", "last_activity_at", "goal", "tags", "outcome", "parent_trajectory_id", "session_id", "user_id", "agent_id", "turn_count", "tokens_input", "tokens_output", "version";
 
 -- change.bounds
 --   takes: nothing
@@ -873,9 +873,9 @@ SELECT "job_id", "kind", "key", "payload", "principal_kind", "principal_id", "pr
 SELECT "job_id", "kind", "key", "payload", "principal_kind", "principal_id", "principal_role", "principal_admin", "created_at", "due_at", "available_at", "scheduled_at", "trajectory_id", "scope_id", "begun_at", "claimed_by", "attempts", "error", "done", "total", "ended_at", "outcome", "version" FROM "job" WHERE ended_at IS NULL AND (?1 = '' OR kind = ?1) AND (?2 = '' OR (claimed_by IS NULL) = (?2 = 'waiting')) ORDER BY kind, available_at LIMIT ?3;
 
 -- job.next
---   takes: kinds
---   gives: kind, available_at
-SELECT value, (SELECT available_at FROM "job" WHERE kind = value AND ended_at IS NULL ORDER BY available_at LIMIT 1) FROM (SELECT value FROM json_each(?1)) AS kinds;
+--   takes: kinds, ahead
+--   gives: kind, available_at, is_ahead
+SELECT value, (SELECT available_at FROM "job" WHERE kind = value AND ended_at IS NULL ORDER BY available_at LIMIT 1), (SELECT scheduled_at FROM "job" WHERE ended_at IS NULL AND scheduled_at >= ?2 ORDER BY scheduled_at DESC LIMIT 1) IS NOT NULL FROM (SELECT value FROM json_each(?1)) AS kinds;
 
 -- job.prune
 --   takes: ended_before

@@ -45,11 +45,11 @@ def plan_of(backend: Backend, memory: caliber.Caliber, name: str) -> str:
     plan = store.statements[name]
     if backend.adapter == "sqlite":
         explained = dataclasses.replace(plan, name=f"explain {name}", sql=f"EXPLAIN QUERY PLAN {plan.sql}")
-        values = {"job.next": (json.dumps(KINDS),), "job.claim": ("one", 0, 1, "me", 10)}[name]
+        values = {"job.next": (json.dumps(KINDS), 0), "job.claim": ("one", 0, 1, "me", 10)}[name]
         with store.read() as session:
             return "\n".join(str(row[-1]) for row in session.run(explained, values))
     past, until = "'2020-01-01'", "'2020-01-02'"
-    given = {"job.next": f"'{json.dumps(KINDS)}'", "job.claim": f"'one', {past}, {until}, 'me', 10"}[name]
+    given = {"job.next": f"'{json.dumps(KINDS)}', {past}", "job.claim": f"'one', {past}, {until}, 'me', 10"}[name]
     with store.read() as session:
         session.command(f'PREPARE "asked" AS {plan.sql}')
         lines = session.command(f'EXPLAIN (COSTS OFF) EXECUTE "asked"({given})')

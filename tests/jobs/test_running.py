@@ -12,10 +12,12 @@ from typing import Any
 import apsw
 import pytest
 from support.configs import config, scheduled
+from support.threads import no_new_threads
 from support.waits import until
 from support.weeks import SetClock
 
 import caliber
+from caliber.engine.background import THREADS
 from caliber.jobs import runner
 from caliber.jobs.claims import Claim
 from caliber.jobs.handlers import Handler
@@ -251,7 +253,33 @@ def test_a_locked_store_costs_no_other_its_lease_or_its_jobs(tmp_path: Path) -> 
         assert inspect(locked).leader is not None, "it waits all this time"
         raw.execute("COMMIT")
         until(lambda: runs == ["long", "short", "short"])
-        until(lambda: [thread.name for thread in threading.enumerate()].count("caliber-jobs") == 2)
+        until(lambda: running_threads() <= THREADS)
+
+
+def running_threads() -> int:
+    return sum(thread.name.startswith("caliber-") for thread in threading.enumerate())
+
+
+@EVERYWHERE
+def test_a_job_that_gets_no_thread_is_given_back_and_runs_later(backend: Any) -> None:
+    memory = backend.open(jobs__poll_ms="20ms", jobs__lease_ms="1h", **QUIET)
+    ran = threading.Event()
+
+    def run(claim: Claim) -> int:
+        ran.set()
+        return 1
+
+    handle(memory, "work", run)
+    with no_new_threads():
+        add(memory, "work")
+        until(inspect(memory).behind.waiting)  # the error, for the log
+        assert not ran.is_set()
+    assert ran.wait(30)
+    (job,) = until(lambda: memory.jobs.list(state="done", kind="work"))
+    assert job.attempts == 1
+    memory.flush()
+    (event,) = [event for event in memory.storage.events.all() if event.payload.get("where") == "jobs"]
+    assert "thread" in str(event.payload)
 
 
 def test_the_threads_of_the_runner_end_with_the_last_store(backend: Any) -> None:
@@ -260,7 +288,7 @@ def test_the_threads_of_the_runner_end_with_the_last_store(backend: Any) -> None
     add(memory, "work")
     until(lambda: memory.jobs.list(state="done"))
     memory.close()
-    until(lambda: not any(thread.name == "caliber-jobs" for thread in threading.enumerate()))
+    until(lambda: running_threads() == 0)
 
 
 class Searching:

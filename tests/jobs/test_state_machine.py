@@ -98,7 +98,6 @@ class Processes(RuleBasedStateMachine):
         self.held: list[Held] = []
         self.jobs: dict[int, Expected] = {}
         self.queues = [self.process(), self.process()]
-        self.latest = [0, 0]
         self.sound = True
         self.unwritten: list[list[tuple[int, int, str]]] = [[], []]
         self.queues[0].ensure()
@@ -157,10 +156,8 @@ class Processes(RuleBasedStateMachine):
     def has(self, number: int, version: int) -> bool:
         return self.jobs[number].version == version and self.jobs[number].outcome is None
 
-    def notice_clock(self, at: int) -> None:
-        went_back, self.latest[at] = self.now < self.latest[at] or not self.latest[at], self.now
-        waiting = [job for job in self.jobs.values() if job.outcome is None]
-        for job in waiting if went_back else ():
+    def notice_clock(self) -> None:
+        for job in [job for job in self.jobs.values() if job.outcome is None]:
             if job.scheduled >= self.now + LEASE:
                 delay = 0 if job.kind == "tick" else job.available - job.scheduled
                 job.available, job.scheduled, job.version = self.now + delay, self.now, job.version + 1
@@ -249,10 +246,12 @@ class Processes(RuleBasedStateMachine):
     @rule(at=WHICH)
     def claim(self, at: int) -> None:
         self.pass_time()
-        self.notice_clock(at)
-        self.ensure(at)
+        if not self.ensured[at]:
+            self.notice_clock()
+            self.ensure(at)
         while self.unwritten[at]:
             self.fail(*self.unwritten[at].pop())
+        self.notice_clock()
         claims = self.queues[at].claim_due()
         found, _ = self.rows()
         changed = {number for number, job in self.jobs.items() if found[number].version != job.version}
@@ -363,7 +362,7 @@ class Processes(RuleBasedStateMachine):
     def die(self, at: int) -> None:
         """Another process takes the place of one that is no more."""
         self.held = [held for held in self.held if held.by != at]
-        self.queues[at], self.latest[at], self.unwritten[at] = self.process(), 0, []
+        self.queues[at], self.unwritten[at] = self.process(), []
         self.ensured[at] = False
 
     @precondition(lambda self: self.held)
@@ -500,3 +499,23 @@ def test_each_effect_happens_once_or_its_failure_is_known(backend: Backend) -> N
             max_examples=scale(8, 400), stateful_step_count=40, deadline=None, report_multiple_bugs=False
         ),
     )
+
+
+def test_a_clock_that_was_ahead_between_two_looks_makes_no_job_wait(backend: Backend) -> None:
+    class OnDatabase(Processes):
+        clock = SetClock()
+        memory = backend.open(clock=clock, **KNOBS)
+
+    OnDatabase.backend = backend
+    steps = OnDatabase()
+    steps.enqueue(0, "urgent", None, None, rolls_back=False)
+    steps.claim(0)
+    steps.set_clock(1_500)
+    steps.run(steps.held.pop(), {1: "raises"})
+    steps.enqueue(0, "single", None, None, rolls_back=False)
+    steps.set_clock(-1_500)
+    assert steps.queues[0].due_in_us() == 0, "there is something to mend"
+    steps.claim(0)
+    steps.rows_are_as_the_model_says()
+    steps.teardown()
+    assert {number: job.effects for number, job in steps.jobs.items() if number != TICK} == {1: 1, 2: 1}

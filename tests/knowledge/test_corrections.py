@@ -369,6 +369,24 @@ def test_merged_notes_are_not_superseded_nor_withdrawn(agent: Any) -> None:
     assert memory.get(old.note_id) == ended
 
 
+def test_corrections_of_a_merged_note_name_the_one_in_force(agent: Any) -> None:
+    memory = agent.memory
+    part, half, whole = (agent.note(name) for name in ("part", "half", "whole"))
+    memory.update_note(part.note_id, confidence=0.4)
+    memory.storage.notes.update(part.note_id, superseded_by=half.note_id)
+    memory.storage.notes.update(half.note_id, superseded_by=whole.note_id)
+    before = memory.get(part.note_id)
+    for correct in (
+        lambda: memory.update_note(part.note_id, content="other"),
+        lambda: memory.end_note(part.note_id),
+        lambda: memory.delete_note(part.note_id),
+        lambda: memory.undo_note(part.note_id),
+    ):
+        with pytest.raises(Conflict, match=f"merged into note {whole.note_id}"):
+            correct()
+    assert memory.get(part.note_id) == before
+
+
 def test_links_of_others_stay_as_they_are(agent: Any, clock: FixedClock) -> None:
     memory = agent.memory
     old, turn = agent.note("old"), agent.say("something else")

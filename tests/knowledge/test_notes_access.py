@@ -292,7 +292,7 @@ def test_author_is_recorded_and_default_visibility_is_by_role(shared: Any) -> No
     assert note.visible_to == ("agent:boss", "orchestrator", "optimizer")
     human = shared.memory.acting_as(HUMAN)
     open_note = human.add_note(entity="e", entity_type="t", note_type="fact", content="of ann", confidence=1)
-    assert open_note.visible_to is None
+    assert open_note.visible_to == ("human:ann",)
 
 
 def test_consolidation_does_not_change_what_another_wrote(backend: Any, start: Any) -> None:

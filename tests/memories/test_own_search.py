@@ -34,7 +34,7 @@ from caliber.model import (
 )
 from caliber.model.errors import InvalidValue, SchemaMismatch
 from caliber.model.ids import EdgeId
-from caliber.search.in_database.full_text import WordIndexer
+from caliber.search.in_database.full_text import WordIndexer, rebuild
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.sql.full_text import contracts_of, text_table, texts_of
 from caliber.testing import inspect
@@ -358,7 +358,7 @@ def test_words_and_vectors_come_back_from_a_backup_and_with_a_load(backend: Any,
 
 def test_every_statement_of_a_memory_keeps_its_contract(backend: Any) -> None:
     store = backend.store(memories=ALL)
-    store.full_text.rebuild(WordIndexer("english"))
+    rebuild(store.full_text, WordIndexer("english"))
     wanted = contracts_of(texts_of(store.catalog))
     assert set(store.full_text.statements) == set(wanted)
     own = [name for name in wanted if name.endswith(("memory_fact", "memory_place", "memory_draft"))]

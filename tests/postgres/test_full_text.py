@@ -15,7 +15,7 @@ import pytest
 from caliber.admin.full_text import check_full_text
 from caliber.model.errors import Conflict, Unavailable
 from caliber.schema.relations import NOTE
-from caliber.search.in_database.full_text import WordIndexer, indexer_of
+from caliber.search.in_database.full_text import WordIndexer, indexer_of, rebuild
 from caliber.testing.entities import plain
 
 PATIENT_S = 60
@@ -66,7 +66,7 @@ def test_a_build_waits_for_writers_that_know_of_no_index(store: Any, postgres: s
 
     writer, _ = in_thread(lambda: store.write(write))
     assert begun.wait(PATIENT_S)
-    builder, built = in_thread(lambda: store.full_text.rebuild(WordIndexer("english")))
+    builder, built = in_thread(lambda: rebuild(store.full_text, WordIndexer("english")))
     with psycopg.connect(postgres, autocommit=True) as watching:
         while watching.execute(WAITING).fetchone() == (0,):
             assert builder.is_alive()
@@ -99,7 +99,7 @@ def test_who_writes_while_an_index_is_made_enters_its_own(store: Any, backend: A
             writers.append(in_thread(lambda: store.write(spanning))[0])
             assert begun.wait(PATIENT_S)
 
-    store.full_text.rebuild(WordIndexer("english"), between)
+    rebuild(store.full_text, WordIndexer("english"), between)
     go_on.set()
     writers[0].join(PATIENT_S)
     assert store.full_text.state().complete
@@ -112,10 +112,10 @@ def test_who_writes_while_an_index_is_made_enters_its_own(store: Any, backend: A
 def test_a_session_older_than_the_tables_is_told_that_they_are_not_whole(store: Any) -> None:
     """Its snapshot shows none of their rows: an index that is whole would look empty."""
     store.write(lambda uow: insert(uow, "a lake"))
-    store.full_text.rebuild(WordIndexer("english"))
+    rebuild(store.full_text, WordIndexer("english"))
     with store.read() as session:
         session.run(store.statements["change.bounds"], ())  # its snapshot is taken
-        store.full_text.rebuild(WordIndexer("english"))
+        rebuild(store.full_text, WordIndexer("english"))
         state = store.full_text.state(session)
         assert state is not None
         assert not state.complete
@@ -124,7 +124,7 @@ def test_a_session_older_than_the_tables_is_told_that_they_are_not_whole(store: 
 
 def test_a_search_keeps_the_index_it_began_with(store: Any) -> None:
     store.write(lambda uow: insert(uow, "a lake"))
-    store.full_text.rebuild(WordIndexer("english"))
+    rebuild(store.full_text, WordIndexer("english"))
     count = store.full_text.statements["search.count_note"]
     with store.read() as session:
         assert store.full_text.state(session).complete
@@ -142,13 +142,13 @@ def test_a_table_that_is_held_for_good_is_said_to_be(backend: Any, postgres: str
     with psycopg.connect(postgres) as other:
         other.execute(f'SELECT count(*) FROM "{backend.schema}".text_state')  # as a dump does, for as long as it takes
         with pytest.raises(Unavailable, match="lock_timeout_ms"):
-            store.full_text.rebuild(WordIndexer("english"))
+            rebuild(store.full_text, WordIndexer("english"))
         store.write(lambda uow: insert(uow, "others go on"))
-    assert store.full_text.rebuild(WordIndexer("english")) == 1
+    assert rebuild(store.full_text, WordIndexer("english")) == 1
 
 
 def test_nothing_is_indexed_of_what_is_rolled_back(store: Any) -> None:
-    store.full_text.rebuild(WordIndexer("english"))
+    rebuild(store.full_text, WordIndexer("english"))
     kept = store.write(lambda uow: insert(uow, "a lake"))
     with pytest.raises(Conflict):
         store.write(lambda uow: [insert(uow, "a boat"), uow.insert(NOTE, kept), uow.select("change.bounds")])

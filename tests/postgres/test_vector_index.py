@@ -22,6 +22,7 @@ from support.memories import FACT, STEP
 from support.providers import CountingEmbeddings
 
 import caliber
+from caliber.access.owners import TaskOwners
 from caliber.access.visibility import Readers
 from caliber.backends.postgres.searching import vector_index as module
 from caliber.backends.postgres.searching.vector_plans import Space, index_name, nearest_plan
@@ -33,7 +34,7 @@ from caliber.schema.relations import EMBEDDING_SPACE, NOTE
 from caliber.search.filtering.filters import conditions_of
 from caliber.search.filtering.where import Where
 from caliber.search.in_database.candidates import Candidates, VisibleSet, by_vector
-from caliber.search.in_database.full_text import WordIndexer
+from caliber.search.in_database.full_text import WordIndexer, rebuild
 from caliber.search.request import Asked
 from caliber.storage.compile.filters import parameters, unfiltered
 from caliber.storage.sql.vector_index import Near
@@ -62,6 +63,7 @@ class World:
     notes: list[uuid.UUID]
     spaces: dict[str, EmbeddingSpace]
     vectors: dict[str, NDArray[np.float32]]
+    owners: TaskOwners
 
     def matrix(self, name: str) -> VectorMatrix:
         space = self.spaces[name]
@@ -79,7 +81,7 @@ class World:
             space,
             ("note",),
             10,
-            Readers(ADMIN),
+            Readers(self.owners, ADMIN),
             now_us,
             now_us,
             where=Where(conditions_of([NOTE], conditions), {}) if conditions else None,
@@ -156,12 +158,12 @@ def world(postgres: str) -> Iterator[World]:
         spaces[name] = space
     memory.close()
     store = backend.store(vector__index_type="hnsw")
-    store.full_text.rebuild(WordIndexer("english"))
+    rebuild(store.full_text, WordIndexer("english"))
     told: list[tuple[str, int, int]] = []
     for name, space in spaces.items():
         made = store.vector_index.build(space, lambda *said: told.append(said)) if name == "cosine" else None
         assert (store.vector_index.open(space) if made is None else made) is (name != "exact")
-    yield World(backend, store, notes, spaces, vectors)
+    yield World(backend, store, notes, spaces, vectors, inspect(memory).part(TaskOwners))
     backend.close()
 
 

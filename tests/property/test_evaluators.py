@@ -17,6 +17,7 @@ from hypothesis.extra import numpy as arrays
 from support.context_world import World, searching
 from support.kinds import KINDS
 
+from caliber.access.owners import TaskOwners
 from caliber.access.visibility import Readers
 from caliber.context.assembler import assemble
 from caliber.context.record.record import unpack_record
@@ -508,7 +509,7 @@ def test_searches_of_one_store_find_the_same(
             kinds=[relation.name for relation in relations if not conditions or relation.name in predicates],
             limit=limit,
             where=where,
-            readers=Readers(principal),
+            readers=Readers(TaskOwners(memory), principal),
             as_of_us=now + days * 86_400_000_000,
             now_us=now,
         )

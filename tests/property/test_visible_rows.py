@@ -16,6 +16,7 @@ from support.kinds import KINDS
 from support.visible_masks import masks
 
 import caliber
+from caliber.access.owners import TaskOwners
 from caliber.access.visibility import Readers
 from caliber.model import AgentRole, EntityRef, EntityType, FixedClock, Principal, PrincipalKind
 from caliber.model.time import from_us
@@ -27,8 +28,8 @@ from caliber.search.filtering.where import Where
 from caliber.search.opening import SearchEngine
 from caliber.testing import inspect
 
-READERS = [
-    Readers(Principal(PrincipalKind.AGENT, name, role, is_admin=admin))
+PRINCIPALS = [
+    Principal(PrincipalKind.AGENT, name, role, is_admin=admin)
     for name, role, admin in (
         ("one", AgentRole.EXECUTOR, False),
         ("two", None, False),
@@ -74,6 +75,7 @@ def test_a_sight_is_what_would_be_found_anew(seed: int) -> None:
     with caliber.open(config(":memory:"), clock=clock) as memory:
         task = memory.start_trajectory("t", initiator=EntityRef(EntityType.AGENT, uuid.UUID(int=1)))
         scope = memory.current_scope(task.trajectory_id)
+        readers = [Readers(inspect(memory).part(TaskOwners), principal) for principal in PRINCIPALS]
         visibilities, keywords, notes, boundaries = (
             VisibleCache(),
             inspect(memory).part(SearchEngine).searcher.keywords,
@@ -86,7 +88,7 @@ def test_a_sight_is_what_would_be_found_anew(seed: int) -> None:
             boundaries.append(inspect(memory).resident.snapshot)
             for _ in range(6):
                 snapshot = rng.choice(boundaries[-3:])  # readers of older boundaries are still there
-                owners, reader = snapshot[rng.choice(KINDS)], rng.choice(READERS)
+                owners, reader = snapshot[rng.choice(KINDS)], rng.choice(readers)
                 as_of_us, now_us = (begin_us + rng.randint(-6, 10) * DAY_US + rng.choice((-1, 0, 1)) for _ in range(2))
                 if not owners.length:
                     continue
@@ -120,9 +122,10 @@ def test_what_is_kept_is_bounded_and_ends_with_its_generation() -> None:
                 valid_from=from_us(clock.now_us() + at * DAY_US),
             )
         visibilities = VisibleCache()
+        admin = Readers(inspect(memory).part(TaskOwners), PRINCIPALS[2])
         for at in range(40):  # each instant has a sight of its own
             snapshot = inspect(memory).resident.snapshot
-            assert visibilities.of(snapshot["note"], READERS[2], clock.now_us() + at * DAY_US, 0).count == at + 1
+            assert visibilities.of(snapshot["note"], admin, clock.now_us() + at * DAY_US, 0).count == at + 1
         (kept,) = visibilities.known.values()
         assert len(kept) == 16
         for most in range(40):  # and few filters

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import caliber
-from caliber import EntityRef, EntityType
+from caliber import EntityRef
 from caliber.model.access import Principal, PrincipalKind
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -28,7 +27,6 @@ _ARTIFACTS = {
     "document": "custom",
     "plan": "custom",
 }
-_NAMESPACE = uuid.UUID("8b0d7a52-2f5b-5d0e-9c44-1a1f6f1f0b0e")
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ def load(name: str) -> list[dict[str, Any]]:
 
 
 def owner_of(name: str) -> EntityRef:
-    return EntityRef(EntityType.USER, uuid.uuid5(_NAMESPACE, name))
+    return EntityRef.user(name)
 
 
 class _Run:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.configs import USER
+from support.configs import AGENT
 from support.drawn import needs
 from support.providers import CountingEmbeddings, outage
 
@@ -366,7 +366,7 @@ def test_windows_hold_what_comes_into_question_and_say_so(backend: Any, start: A
         backend.open(search__mode="backend", embedding_provider=CountingEmbeddings(), clock=FixedClock(), **exact)
     )
     above.keep("an artifact of the task above")
-    task = above.memory.start_trajectory("below", initiator=USER, parent=above.trajectory_id)
+    task = above.memory.start_trajectory("below", initiator=AGENT, parent=above.trajectory_id)
     scope = above.memory.current_scope(task.trajectory_id)
     for at in range(12):
         above.memory.append_turn(scope.scope_id, role="user", content=f"turn {at} about boats")

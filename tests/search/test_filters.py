@@ -23,13 +23,13 @@ from hypothesis import strategies as st
 from support.drawn import needs
 from support.filled import Filled
 from support.predicates import MOMENTS, VARIABLES, cases, memberships
+from support.search_checks import may_see
 
 import caliber
-from caliber.access.visibility import may_see
 from caliber.dsl import filters
 from caliber.dsl.printer import quoted
 from caliber.kernels.patterns import matches
-from caliber.model import FixedClock, Principal, PrincipalKind
+from caliber.model import EntityRef, FixedClock, Principal, PrincipalKind
 from caliber.model.errors import DTypeError, InvalidValue, NotFound, Unavailable
 from caliber.model.time import to_us
 from caliber.schema.memories import BUILT_IN, BuiltInName
@@ -92,6 +92,15 @@ class World(Filled):
         inspect(self.memory).resident.reload()
         self.memory.admin.rebuild_search()
 
+    def is_seen(self, name: str, item: dict[str, Any], principal: Principal) -> bool:
+        """Return whether a principal may see a record: notes by their readers, others by the owner of their task."""
+        if name == "note":
+            return may_see(item["visible_to"], principal)
+        tasks = {each["trajectory_id"]: each for each in self.records["trajectory"].values()}
+        task = tasks[item["trajectory_id"]]
+        owner = task["initiator_id"] if task["initiator_type"] == "user" else task["user_id"]
+        return owner is None or EntityRef.agent(principal.id).id in (owner, task["agent_id"])
+
     def check(self, memory: Any, name: str, predicate: Predicate, text: str) -> None:
         """Hold ``find``, ``count`` and ``search`` to what a person makes of a filter, record by record."""
         relation = BUILT_IN[name].relation
@@ -100,7 +109,7 @@ class World(Filled):
         seen = {
             item[relation.key[0]]: item
             for item in self.records[relation.name].values()
-            if relation.name != "note" or may_see(item["visible_to"], memory.principal)
+            if memory.principal.is_admin or self.is_seen(relation.name, item, memory.principal)
         }
         meant = {key for key, item in seen.items() if holds(predicate, item, known, matches)}
         condition = validity(relation)

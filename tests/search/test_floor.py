@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from support.providers import CountingEmbeddings, outage
 
+from caliber.access.owners import TaskOwners
 from caliber.access.visibility import Readers
 from caliber.embedding.service import Embeddings
 from caliber.model import Edge, EdgeRelation, EntityRef, EntityType, ResultStatus
@@ -234,7 +235,7 @@ def test_relevance_says_what_is_found(vectors: Any) -> None:
             space_id=engine.part(Embeddings).embedder.space.space_id,
             kinds=(),
             limit=1,
-            readers=Readers(memory.principal),
+            readers=Readers(engine.part(TaskOwners), memory.principal),
             as_of_us=now,
             now_us=now,
         )

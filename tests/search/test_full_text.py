@@ -18,7 +18,7 @@ from caliber.admin.full_text import check_full_text, drop_full_text, rebuild_ful
 from caliber.kernels import Vocabulary
 from caliber.model.errors import CaliberError, InvalidConfigValue, SchemaMismatch, Unavailable
 from caliber.schema.relations import BY_NAME, NOTE
-from caliber.search.in_database.full_text import RULES, WordIndexer, indexer_of
+from caliber.search.in_database.full_text import RULES, WordIndexer, indexer_of, rebuild
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.sql.full_text import FULL_TEXT, PART_MARK, TEXTS
 from caliber.testing import inspect, session_of
@@ -47,7 +47,7 @@ def filled(backend: Any, start: Any) -> Any:
 
 def test_every_statement_is_there_with_its_contract(backend: Any) -> None:
     store = backend.store()
-    store.full_text.rebuild(WordIndexer("english"))
+    rebuild(store.full_text, WordIndexer("english"))
     assert set(store.full_text.statements) == set(FULL_TEXT)
     lists: dict[str, Any] = {"seen": "[]", "keys": "[]", "ordinals": "[1]", "space_id": bytes(16)}
     lists |= {"term": "lake", "low": "a", "beyond": "", "high": "z"}
@@ -159,14 +159,14 @@ def test_of_two_builds_at_once_only_the_whole_one_is_called_complete(filled: Any
 
     def second(*_: Any) -> None:
         with pytest.raises(Killed):
-            other.full_text.rebuild(WordIndexer("english"), killed)
+            rebuild(other.full_text, WordIndexer("english"), killed)
 
     store, other = filled.store(), filled.store()
-    store.full_text.rebuild(WordIndexer("english"), second)
+    rebuild(store.full_text, WordIndexer("english"), second)
     state = store.full_text.state()
     assert state is not None
     assert not state.complete, "the second began anew and ended early"
-    store.full_text.rebuild(WordIndexer("english"))
+    rebuild(store.full_text, WordIndexer("english"))
     assert check_full_text(store, settings_of(filled, "backend")) == []
 
 
@@ -174,7 +174,7 @@ def test_build_during_which_a_text_was_left_out_is_not_called_complete(filled: A
     writer = start(filled.open(settings_of(filled, "resident")))
     inspect(writer.memory).store.full_text.keep(lambda _: None)  # a program that does not know these rules
     store = filled.store()
-    store.full_text.rebuild(WordIndexer("english"), lambda *_: writer.note("nobody can index this"))
+    rebuild(store.full_text, WordIndexer("english"), lambda *_: writer.note("nobody can index this"))
     state = store.full_text.state()
     assert state is not None
     assert not state.complete

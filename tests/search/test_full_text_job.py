@@ -9,7 +9,7 @@ from support.drawn import needs
 from support.waits import until
 
 import caliber
-from caliber.admin.full_text import KIND, check_full_text, rebuild_full_text
+from caliber.admin.full_text import KIND, REBUILD, check_full_text, rebuild_full_text
 from caliber.jobs.claims import Claim
 from caliber.jobs.queue import JobQueue
 from caliber.model.errors import Unavailable
@@ -120,3 +120,38 @@ def test_a_rebuild_that_is_left_alone_goes_on_behind(backend: Any, memory: calib
     cut_short(backend)
     other = backend.open(**{**KNOBS, "jobs__poll_ms": "20ms"})
     until(lambda: state(other).complete and job_of(memory).state == "done")
+
+
+def test_a_rebuild_lets_other_jobs_go_first_and_goes_on_where_it_was(
+    backend: Any, memory: caliber.Caliber, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("caliber.engine.pacing.SLICE_S", 0.0)
+    monkeypatch.setattr(f"caliber.backends.{backend.adapter}.searching.full_text._BATCH_ROWS", TEXTS // 3)
+    cut_short(backend)
+    queue, kept = inspect(memory).part(JobQueue), []
+    while claims := queue.claim_due():
+        queue.run(claims)
+        kept.append(queue.find(REBUILD))
+    positions = [job.payload for job in kept]
+    assert len({position["build"] for position in positions}) == 1, "begun anew once, as the caller's was overtaken"
+    assert [position["held"] for position in positions[:-1]] == sorted(position["held"] for position in positions[:-1])
+    assert positions[-1]["held"] == TEXTS
+    assert len(positions) > 5
+    assert (job_of(memory).state.value, state(memory).complete) == ("done", True)
+    assert check_full_text(inspect(memory).store, backend.config(**KNOBS)) == []
+
+
+def test_closing_ends_a_rebuild_at_its_next_page(
+    backend: Any, memory: caliber.Caliber, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("caliber.engine.pacing.REPORT_S", 0.0)
+    cut_short(backend)
+    queue = inspect(memory).part(JobQueue)
+    (claim,) = queue.claim_due()
+    queue.stopping = True
+    queue.run([claim])
+    job = job_of(memory)
+    assert (job.state.value, job.attempts, state(memory).complete) == ("waiting", 1, False)  # of the caller
+    queue.stopping = False
+    assert memory.jobs.run_due() == 1
+    assert (job_of(memory).state.value, state(memory).complete) == ("done", True)

@@ -34,6 +34,8 @@ UNREAD: dict[str, Any] = {
 """Every knob that nothing reads yet: a file may set it, and its value is checked."""
 
 USER = EntityRef(EntityType.USER, uuid.UUID("0190f3c2-7c00-7000-8000-000000000001"))
+AGENT = EntityRef(EntityType.AGENT, USER.id)
+"""Starts tasks that every principal may see."""
 
 
 def config(path: str, **overrides: Any) -> CaliberConfig:

@@ -21,7 +21,7 @@ from caliber.storage.migrate.migrations import MIGRATIONS, SCHEMA_VERSION
 from caliber.storage.protocol import Store
 from caliber.testing import ContractTarget, inspect
 from support import tenancies
-from support.configs import USER, config
+from support.configs import AGENT, config
 from support.drawn import LACKS
 from support.folders import open_folder
 
@@ -95,7 +95,8 @@ class Backend:
 
     def tamper(self, memory: caliber.Caliber, statement: str) -> None:
         """Change the store behind the back of everybody who has it open."""
-        inspect(memory).connection.command(statement)
+        with inspect(memory).lend_connection() as connection:
+            connection.command(statement)
 
     def damage(self, memory: caliber.Caliber, statement: str) -> None:
         """Break the store where its own rules would not let anybody: as a disk, a tool or a bad repair may."""
@@ -351,7 +352,7 @@ class Agent:
 
     def __init__(self, memory: caliber.Caliber, goal: str = "test the store") -> None:
         self.memory = memory
-        self.trajectory = memory.start_trajectory(goal, initiator=USER)
+        self.trajectory = memory.start_trajectory(goal, initiator=AGENT)
         scope = memory.current_scope(self.trajectory.trajectory_id)
         assert scope is not None
         self.scope = scope

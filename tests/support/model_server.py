@@ -140,6 +140,8 @@ class ModelServer:
             '"contradiction"': "verify_contradiction",
             '"decisions", a list': "decide_consolidation",
             '"content", text': "merge_notes",
+            '"facts", a list': "extract_facts",
+            '"actions", a list': "decide_facts",
         }
         return next(call for mark, call in fields.items() if f"one field: {mark}" in instructions)
 

@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from caliber.llm.facts import ExtractedFact, FactDecision, FactQuestion
 from caliber.llm.local.hashed import HashEmbeddingProvider
 from caliber.llm.protocols import FloatMatrix, FloatVector
 from caliber.model import ArtifactType, NoteType
 from caliber.model.errors import CaliberError, RequestFailed
+from caliber.model.learning import LearningAction
 from caliber.model.providers import (
     ConsolidationAction,
     ConsolidationDecision,
@@ -110,3 +112,24 @@ class ScriptedSummarizer:
         return [
             ConsolidationDecision(ConsolidationAction.KEEP, tuple(item.key for item in cluster)) for cluster in clusters
         ]
+
+
+class ScriptedLearner(ScriptedSummarizer):
+    """A learning provider that answers with ``facts`` and ``decide``, whatever it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.facts: Callable[[Sequence[ExtractionTurn]], list[ExtractedFact]] = lambda _: []
+        self.decide: Callable[[FactQuestion], FactDecision] = lambda _: FactDecision(LearningAction.ADD)
+        self.asked: list[ExtractionTurn] = []
+        self.questions: list[FactQuestion] = []
+
+    def extract_facts(self, user: str, turns: Sequence[ExtractionTurn]) -> list[ExtractedFact]:
+        self._called("extract_facts")
+        self.asked += turns
+        return self.facts(turns)
+
+    def decide_facts(self, questions: Sequence[FactQuestion]) -> list[FactDecision]:
+        self._called("decide_facts")
+        self.questions += questions
+        return [self.decide(each) for each in questions]

@@ -13,7 +13,7 @@ from caliber.model.errors import Conflict, ConstraintViolation, InvalidValue, No
 from caliber.model.knowledge import Usage
 from caliber.model.time import from_us
 from caliber.testing import inspect
-from support.configs import USER
+from support.configs import AGENT
 
 NOW_US = 1_700_000_000_000_000
 """14 November 2023."""
@@ -227,7 +227,7 @@ class Builder:
 
     def __init__(self, memory: Any, clock: Any) -> None:
         self.memory, self.clock = memory, clock
-        self.trajectory = memory.start_trajectory("build", initiator=USER)
+        self.trajectory = memory.start_trajectory("build", initiator=AGENT)
         self.records: list[tuple[str, uuid.UUID]] = []
         self.edges: list[uuid.UUID] = []
 

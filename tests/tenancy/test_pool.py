@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 from support.configs import USER
+from support.interrupted import every_line, in_files
 from support.tenancies import tenancy_config
-from support.waits import until
+from support.waits import exit_code, until
 
 import caliber
 from caliber.config import CaliberConfig, profiles
@@ -30,7 +31,7 @@ from caliber.model.errors import (
     StorageError,
     Unavailable,
 )
-from caliber.tenancy.pool import HandlePool
+from caliber.tenancy.pool import CLOSING_MOST, HandlePool
 
 SOAK = bool(os.environ.get("CALIBER_SOAK"))
 
@@ -268,10 +269,13 @@ def open_files() -> int:
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="there is no /proc here")
-def test_many_tenants_take_the_memory_threads_and_files_of_the_open_ones(tmp_path: Path) -> None:
+def test_many_tenants_take_the_memory_threads_and_files_of_the_open_ones(settings: CaliberConfig) -> None:
     """10,000 in make soak: each created, used, closed, and found again."""
-    count, places = (10_000, 256) if SOAK else (150, 16)
-    settings = profiles.reference(tmp_path / "app.db", embedding_provider=None, tenancy={})
+    assert settings.tenancy is not None
+    if settings.tenancy.new_tenants == "first":  # each open one takes connections of the server
+        count, places = (10_000, 16) if SOAK else (24, 4)
+    else:
+        count, places = (10_000, 256) if SOAK else (150, 16)
     threads, files = threading.active_count(), open_files()
     with caliber.Tenants(settings, max_open=places, create=True) as tenants:
         first = 0.0
@@ -284,7 +288,7 @@ def test_many_tenants_take_the_memory_threads_and_files_of_the_open_ones(tmp_pat
             assert tenants.stats().open <= places
         gc.collect()
         assert resident_mb() - first < 64 + 0.01 * count, "what is closed is not kept"
-        assert open_files() - files < 8 * places + 32
+        assert open_files() - files < 8 * (places + CLOSING_MOST) + 32
         until(lambda: threading.active_count() - threads < 12, seconds=30)
         assert len(tenants.all()) == count
         for name in names(count)[:: max(1, count // 50)]:
@@ -293,6 +297,19 @@ def test_many_tenants_take_the_memory_threads_and_files_of_the_open_ones(tmp_pat
         assert tenants.stats().failed_closings == 0
     until(lambda: threading.active_count() <= threads)
     assert open_files() <= files + 2
+
+
+def test_tenants_take_their_providers_from_the_configuration(tmp_path: Path) -> None:
+    settings = profiles.reference(tmp_path / "app.db", tenancy={})
+    with caliber.Tenants(settings, create=True) as tenants, tenants.open("a", create=True) as memory:
+        task = memory.start_trajectory("Get acquainted", initiator=USER)
+        scope = memory.current_scope(task.trajectory_id)
+        assert scope is not None
+        memory.append_turn(scope.scope_id, role="user", content="The dog is called Rex")
+        memory.flush()
+        providers = memory.admin.stats()["providers"]
+        assert all(providers[kind] for kind in ("embedding", "summarization"))
+        assert memory.storage.embeddings.count() > 0
 
 
 def test_a_tenant_that_is_open_takes_no_time_to_open(settings: CaliberConfig) -> None:
@@ -348,14 +365,15 @@ def test_an_opening_that_fails_leaves_no_trace_and_can_be_tried_again() -> None:
     handles.fails = True
     for _ in range(3):
         with pytest.raises(StorageError):
-            pool.take("a", 0)
+            pool.take("a", 1, 0)
     handles.fails = False
-    pool.take("a", 0)
-    pool.give_back("a")
+    pool.take("a", 1, 0)
+    pool.give_back("a", 1)
     handles.fails = True
     with pytest.raises(StorageError, match="opened"):
-        pool.take("b", 0)  # closing the first failed too, which is counted
-    assert (pool.stats().failed_closings, pool.stats().open) == (1, 0)
+        pool.take("b", 1, 0)  # closing the first failed too, which is counted
+    until(lambda: pool.stats().failed_closings == 1)
+    assert pool.stats().open == 0
 
 
 def test_a_storm_of_threads_keeps_to_the_places_and_to_one_handle_a_name() -> None:
@@ -370,11 +388,12 @@ def test_a_storm_of_threads_keeps_to_the_places_and_to_one_handle_a_name() -> No
                 if number % 41 == 0:
                     with contextlib.suppress(Conflict), pool.excluded(name):
                         assert name not in {handles.names[one] for one in list(handles.open)}
-                handle = pool.take(name, 60)
+                lease = object()
+                handle = pool.take(name, lease, 60)
                 assert handle in handles.open
                 assert handles.names[handle] == name
                 assert handle in handles.open
-                pool.give_back(name)
+                pool.give_back(name, lease)
         except BaseException as error:
             faults.append(error)
 
@@ -384,9 +403,90 @@ def test_a_storm_of_threads_keeps_to_the_places_and_to_one_handle_a_name() -> No
     for thread in threads:
         thread.join(300)
     assert faults == []
-    assert handles.most <= 4
+    assert handles.most <= 4 + CLOSING_MOST
     pool.close()
     assert handles.open == set()
+
+
+def test_an_interrupted_caller_leaves_nothing_in_use_half_open_or_unclosed() -> None:
+    interrupts = 0
+    for lines in every_line(in_files("tenancy/pool.py")):
+        interrupts += 1
+        handles = Handles()
+        pool = handles.pool(2)
+
+        def use(pool: HandlePool[uuid.UUID] = pool) -> None:
+            for name in ("a", "b", "c", "a"):
+                lease = object()
+                try:
+                    pool.take(name, lease, 5)
+                finally:
+                    try:
+                        pool.give_back(name, lease)
+                    finally:
+                        pool.give_back(name, lease)
+            with pool.excluded("a"):
+                pass
+
+        with lines.counted():
+            use()
+        assert pool.stats().in_use == 0, "a lease was left behind"
+        use()
+        pool.close()
+        assert handles.open == set()
+        assert pool.stats().opened == pool.stats().closed
+    assert interrupts > 50
+
+
+def test_opening_a_tenant_does_not_wait_for_the_end_of_another() -> None:
+    handles, go = Handles(), threading.Event()
+
+    def closing(handle: uuid.UUID) -> None:
+        assert go.wait(60)
+        handles.closing(handle)
+
+    pool = HandlePool(1, opening=handles.opening, closing=closing, usable=lambda _: True)
+    every = names(CLOSING_MOST + 1)
+    for name in every:
+        pool.take(name, 1, 0)
+        pool.give_back(name, 1)
+    assert len(handles.open) == CLOSING_MOST + 1
+    assert pool.stats().open == 1
+    waits = threading.Thread(target=lambda: pool.take("another", 1, 0))
+    waits.start()
+    assert "another" not in handles.names.values(), "so many are closed at once, and no more"
+    go.set()
+    waits.join(60)
+    assert set(handles.names.values()) == {*every, "another"}
+    pool.give_back("another", 1)
+    pool.close()
+    assert handles.open == set()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_child_makes_its_tenants_anew(settings: CaliberConfig) -> None:
+    with caliber.Tenants(settings, max_open=1, create=True) as tenants, tenants.open("a", create=True) as memory:
+        memory.start_trajectory("of the parent", initiator=USER)
+        child = os.fork()
+        if child == 0:
+            faults = 1
+            with contextlib.suppress(BaseException):
+                for name in ("a", "b"):
+                    with pytest.raises(Unavailable) as refused, tenants.open(name, create=True):
+                        pass
+                    assert refused.value.context["reason"] == "forked"
+                with pytest.raises(Unavailable):
+                    tenants.drop("b")
+                assert (tenants.stats().open, tenants.stats().in_use) == (0, 0)
+                tenants.close()
+                with caliber.Tenants(settings) as own, own.open("a") as again:
+                    again.start_trajectory("of the child", initiator=USER)
+                faults = 0
+            os._exit(faults)
+        assert exit_code(child) == 0
+        assert sorted(goals(memory)) == ["of the child", "of the parent"]
+        with tenants.open("a") as again:
+            assert len(goals(again)) == 2
 
 
 # --- asyncio -------------------------------------------------------------------------------------

@@ -686,6 +686,57 @@ def test_a_provider_that_raises_what_is_no_error_of_ours_is_asked_again(talk: Ta
     until(lambda: talk.ranges == [(0, 3)])
 
 
+def test_a_block_on_which_the_code_of_a_provider_fails_stops_no_other(talk: Talk) -> None:
+    def breaks(_: str) -> None:
+        if "turn 2" in talk.provider.asked[-1]:
+            raise ZeroDivisionError
+
+    talk.provider.before = breaks
+    talk.count(3 * SIZE + 1)
+    with pytest.raises(SummarizationFailed) as caught:
+        talk.memory.flush()
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert talk.ranges == [(4, 7), (8, 11)]
+    until(lambda: talk.provider.asked.count(talk.provider.asked[0]) > 2, "the job asks again")
+    talk.provider.before = lambda _: None
+    until(lambda: talk.ranges == [(0, 3), (4, 7), (8, 11)])
+
+
+def test_two_threads_that_note_waiting_tasks_lose_none(talk: Talk, start: Any) -> None:
+    summarizer: Any = inspect(talk.memory).engine.part(TurnSummarizer)
+    agents = [talk.agent, start(talk.memory)]
+    for agent in agents:
+        for number in range(SIZE - 1):
+            agent.say(f"turn {number}")
+        agent.say("looking", role="assistant", tool_calls=[ToolCall("1", "look", "{}")])
+        agent.say("found one", role="tool", tool_call_id="1")
+    tasks = {agent.trajectory_id.bytes for agent in agents}
+    begun, go = threading.Event(), threading.Event()
+
+    class Slow(frozenset[bytes]):
+        def __or__(self, other: Any) -> Any:
+            if not begun.is_set():
+                begun.set()
+                go.wait(0.5)
+            return frozenset(self) | other
+
+    def note(task: bytes) -> None:
+        summarizer.tasks_of(task, 0)
+
+    with talk.resting():
+        for task in tasks:
+            note(task)
+        assert summarizer.waiting == tasks
+        summarizer.waiting = Slow()
+        threads = [threading.Thread(target=note, args=(task,)) for task in tasks]
+        threads[0].start()
+        assert begun.wait(30)
+        threads[1].start()
+        for thread in threads:
+            thread.join(30)
+    assert summarizer.waiting == tasks
+
+
 def test_a_text_that_a_provider_refuses_waits_until_it_changes(talk: Talk) -> None:
     def refuses(_: str) -> None:
         if "turn 1" in talk.provider.asked[-1]:

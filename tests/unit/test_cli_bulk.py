@@ -35,8 +35,8 @@ def test_records_go_to_another_store(remembered: Path) -> None:
     written = caliber_json("export", "--parquet", "out")
     rows = {item["relation"]: item["rows"] for item in written["files"]}
     assert list(rows) == [
-        "session", "trajectory", "scope", "turn", "artifact", "checkpoint", "note", "usage", "edge", "embedding_cache",
-        "identity",
+        "session", "trajectory", "scope", "turn", "artifact", "checkpoint", "note", "person_fact", "usage", "edge",
+        "embedding_cache", "identity",
     ]  # fmt: skip
     assert rows["turn"] == 2
     assert rows["note"] > 0

@@ -79,3 +79,20 @@ def test_init_writes_tenants_beside_the_store(suffix: str, tmp_path: Path, monke
     assert "paint" not in caliber(*on, "--tenant", "O'Neil & Sons", "search", "paint", code=None).stdout
     assert {path.name for path in tmp_path.iterdir()} >= {"tenants", "tenants.db"}
     assert not (tmp_path / "caliber.db").exists()
+
+
+def test_commands_of_many_tenants_ask_for_a_name_not_for_a_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    caliber("init", "--tenants", "--embedding", "none")
+    assert "caliber db tenant create" in caliber("doctor", code=1).stdout, "there is no tenant yet"
+    for name in ("user@example.com", "O'Neil & Sons"):
+        caliber("db", "tenant", "create", name)
+    assert "the directory has 2" in caliber("doctor").stdout
+    assert "--tenant" in caliber("check").stdout
+    asked = caliber("search", "paint", code=2).stderr
+    assert "no tenant is named" in asked
+    assert "caliber db tenants" in asked
+    caliber("create")
+    assert "no tenant" not in caliber("search", "paint", code=None).stderr

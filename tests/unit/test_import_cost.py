@@ -14,6 +14,7 @@ import pytest
 
 import caliber
 from caliber.config import profiles
+from caliber.config.manual.render import render_toml
 from caliber.dsl.writing import render_caliber
 
 PACKAGE = Path(caliber.__file__).parent
@@ -147,6 +148,65 @@ def test_checking_a_program_loads_no_room_that_only_an_open_store_needs(tmp_path
         rooms
     )
     assert assembling == "False"
+
+
+_FRESH = """
+import json, re, sys
+import numpy
+from numpy import ma, typing
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PrivateAttr, ValidationError, model_validator
+from pydantic_core import PydanticCustomError, core_schema
+class Warm(BaseModel):
+    value: int
+Warm(value=1)
+compiled = 0
+def hook(event, arguments):
+    global compiled
+    # Not modules whose bytecode nobody has kept.
+    compiled += event == "compile" and arguments[1] == "<string>"
+sys.addaudithook(hook)
+make, patterns = re._compiler.compile, 0
+def counted(*arguments):
+    global patterns
+    patterns += 1
+    return make(*arguments)
+re._compiler.compile = counted
+import caliber
+seen = []
+def look():
+    seen.append((sum(name.startswith("caliber") for name in sys.modules), compiled, patterns))
+settings = caliber.load_config(sys.argv[1])
+look()
+with caliber.open(settings) as memory:
+    look()
+    assert memory.search("harbour", limit=3).hits
+    task = memory.start_trajectory("plan the trip", user="anna")
+    assert memory.assemble_context(task.trajectory_id, query="harbour").text
+look()
+optional = {"lark", "numba", "psycopg", "httpx", "rich", "click", "pyarrow", "zstandard", "msgpack", "loro"}
+print(json.dumps([seen, sorted(optional & set(sys.modules))]))
+"""
+_FRESH_LIMITS = {"configured": (85, 115, 20), "open": (450, 480, 110), "first window": (450, 530, 110)}
+"""Modules of CALIBER, and compilations of source text (by dataclasses, named tuples and annotations that are strings),
+and of regular expressions, at most. A module costs 0.3 ms, a text 0.05 ms, an expression up to 3 ms."""
+
+
+def test_fresh_process_imports_and_compiles_no_more_than_before(tmp_path: Path) -> None:
+    # design section 9; counted, since every program and half of the tests pay it: no clock
+    settings = profiles.reference(str(tmp_path / "caliber.db"))
+    file = tmp_path / "agent.toml"
+    file.write_text(render_toml(settings), encoding="utf-8")
+    with caliber.open(settings, create=True) as memory:
+        memory.add_note(
+            entity="harbour", entity_type="topic", note_type="fact", content="the harbour opens at nine", confidence=1
+        )
+    done = subprocess.run([sys.executable, "-c", _FRESH, file], capture_output=True, text=True, check=True)
+    seen, optional = json.loads(done.stdout)
+    assert optional == []
+    kinds = ("modules of CALIBER", "compilations of source text", "compilations of patterns")
+    for (stage, limits), counts in zip(_FRESH_LIMITS.items(), seen, strict=True):
+        for kind, limit, count in zip(kinds, limits, counts, strict=True):
+            assert count <= limit, f"{stage}: {count} {kind}, {limit} at most"
 
 
 def test_type_checker_sees_every_public_name(tmp_path: Path, known_types: Path) -> None:

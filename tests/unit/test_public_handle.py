@@ -19,6 +19,7 @@ CORE = {
     "current_scope",
     "append_turn",
     "append_turns",
+    "remember",
     "create_artifact",
     "add_note",
     "update_note",

@@ -40,7 +40,7 @@ def test_the_readme_is_short() -> None:
 def test_the_first_lines_remember_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (code,) = blocks("python")
-    assert len([line for line in code.splitlines() if line.strip()]) == 9
+    assert len([line for line in code.splitlines() if line.strip()]) == 7
     (printed,) = blocks("text")
     for _ in range(2):  # who runs them again has said the same twice, and reads it once
         done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
@@ -51,8 +51,8 @@ def test_the_first_lines_remember_as_printed(tmp_path: Path, monkeypatch: pytest
 
 def test_the_first_lines_are_typed(tmp_path: Path, known_types: Path) -> None:
     (code,) = blocks("python")
-    file = tmp_path / "ten_lines.py"
-    for text, faults in ((code, 0), (code.replace(" or memory.open_scope(chat.trajectory_id)", ""), 1)):
+    file = tmp_path / "seven_lines.py"
+    for text, faults in ((code, 0), (code.replace('user="me"', "user=7"), 1)):
         file.write_text(text, encoding="utf-8")
         command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(known_types), str(file)]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -6,11 +6,14 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from support.threads import no_new_threads
 from support.waits import until
 
 from caliber.engine import background
 from caliber.engine.background import DelayedTask, PeriodicTask
+from caliber.engine.worker import Worker
 from caliber.model.errors import CaliberError, InternalError, Unavailable
+from caliber.storage import waiting
 
 
 @pytest.mark.parametrize("error", [Unavailable("away", reason="timeout"), KeyError("ours")])
@@ -120,3 +123,64 @@ def test_a_task_that_was_stopped_is_not_called_again() -> None:
         before = len(calls)
         assert task.turn() is False
         assert len(calls) == before
+
+
+def test_a_task_that_no_thread_can_run_is_refused_and_another_begins_later(threads: Callable[[], int]) -> None:
+    calls = threading.Semaphore(0)
+    tasks = [PeriodicTask("look", calls.release, every_ms=1, failed=lambda *_: None) for _ in range(2)]
+    with no_new_threads(), pytest.raises(Unavailable) as refused:
+        tasks[0].start()
+    assert refused.value.context["reason"] == "out of threads"
+    assert refused.value.retryable
+    assert threads() == 0
+    tasks[1].start()
+    assert calls.acquire(timeout=30)
+    tasks[1].stop()
+    until(lambda: threads() == 0)
+
+
+def test_tasks_that_get_no_second_thread_wait_for_the_first(threads: Callable[[], int]) -> None:
+    told: list[CaliberError] = []
+    hold, held, calls = threading.Event(), threading.Semaphore(0), threading.Semaphore(0)
+
+    def hang() -> None:
+        held.release()
+        assert hold.wait(60)
+
+    def failed(name: str, fault: CaliberError) -> None:
+        told.append(fault)
+
+    hanging = PeriodicTask("held", hang, every_ms=50, failed=failed)
+    other = PeriodicTask("look", calls.release, every_ms=200, failed=failed)
+    hanging.start()
+    other.start()
+    with no_new_threads():
+        assert held.acquire(timeout=30)
+        until(lambda: told)
+        assert threads() == 1
+        assert not calls.acquire(blocking=False)
+        hold.set()
+        for _ in range(3):
+            assert calls.acquire(timeout=30)
+        assert len(told) == 1, "one report for each outage"
+        assert isinstance(told[0], Unavailable)
+        assert threads() == 1
+    for _ in range(3):
+        assert held.acquire(timeout=30)
+        assert calls.acquire(timeout=30)
+    hanging.stop()
+    other.stop()
+    until(lambda: threads() == 0)
+
+
+def test_a_thread_that_is_refused_is_a_typed_error_and_begins_at_the_next_start() -> None:
+    ran = threading.Event()
+    worker = Worker(ran.set, "later")
+    with no_new_threads():
+        with pytest.raises(Unavailable, match="refuses another thread"):
+            worker.start()
+        with pytest.raises(Unavailable, match="refuses another thread"):
+            waiting.apart(lambda: None)
+        assert not worker.begun
+    worker.start()
+    assert ran.wait(30)

@@ -85,9 +85,9 @@ _allow(
     embedding__embedder="Embedder.close",
     erasure__service="_BEHIND_MS _WAIT_MS",
     erasure__store="_WAIT_MS",
-    engine__background="BackgroundTask.stop HANGS_S",
-    jobs__runner="_STOP_S",
+    engine__background="STOP_S HANGS_S",
     api__tenants="WAIT_MS _SCRUB_S",
+    tenancy__pool="HandlePool._claim HandlePool.excluded HandlePool.close",
 )
 _allow(
     PIECES,
@@ -119,6 +119,7 @@ _allow(
     storage__maintain__moving="_AT_ONCE",
     storage__write__unit_of_work="UnitOfWork.pages",
     tenancy__move="FEW",
+    learning__results="_LOOKED_AT",
 )
 _allow(
     BOUNDS,
@@ -200,6 +201,11 @@ _allow(
     " _OUTCOME_CONFIDENCE _SUMMARY_CERTAINTY",
     text__rules="MAX_ARTIFACTS_PER_TURN MAX_CHARS_READ _FOLDED_CHARS",
     text__sentences="_SHORT_LINE _WORD_BEFORE prefix_end",
+    llm__language_model="_REASON_CHARS",
+    learning__asking="_REASON_CHARS _STATEMENT_CHARS",
+    learning__rules__candidates="Candidate",
+    learning__rules__clauses="MAX_CHARS_READ _MAX_SENTENCE",
+    learning__rules__words="MAX_VALUE _MAX_WORDS",
     text__statements="MAX_STATEMENT_CHARS MIN_STATEMENT_CHARS _CUES _LABELS",
     text__textrank="MAX_CHARS_READ MAX_SENTENCES _CENTRAL _DAMPING _MAX_CHARS_EMBEDDED _MAX_ITERATIONS"
     " _MAX_WORDS_COUNTED _REDUNDANT _SIMILARITY_DECIMALS _TOLERANCE",

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from support.evidence import seed
 
+from caliber.engine.worker import Worker
 from caliber.llm.local import static
-from caliber.storage.waiting import Condition, Event, Worker, apart
+from caliber.storage.waiting import Condition, Event, apart
 from caliber.testing import replaced
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="needs signals")

@@ -6,7 +6,6 @@ import re
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,6 +13,7 @@ from caliber.cli.demo.steps import KNOWLEDGE
 from caliber.cli.importing import sections
 from caliber.cli.output import printable
 from caliber.model.context import SectionType
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.trajectory import ArtifactType, TurnRole
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import time
 import uuid
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from caliber.cli.evaluating.questions import folded
 from caliber.model.context import AssemblyAction
 from caliber.model.errors import BudgetTooSmall, NotFound
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.windows import AssemblyDecision, ContextWindow
 
 if TYPE_CHECKING:

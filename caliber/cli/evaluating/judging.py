@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from caliber.cli.evaluating.questions import Expected, Question, folded
 from caliber.cli.failures import UsageError
 from caliber.model.errors import InputError
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.windows import SearchHit, SearchResult
 
 if TYPE_CHECKING:

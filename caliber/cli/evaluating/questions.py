@@ -9,7 +9,7 @@ from __future__ import annotations
 import tomllib
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any, Final
 from caliber.cli.failures import UsageError
 from caliber.cli.json_lines import json_object
 from caliber.model.hints import did_you_mean
+from caliber.model.lazy_dataclass import dataclass
 
 KEYS: Final = ("query", "expected", "kinds", "filter", "as_of")
 MAX_BYTES: Final = 64 << 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -15,6 +15,7 @@ from caliber.cli.evaluating.questions import Expected, Question
 from caliber.embedding.service import Embeddings
 from caliber.model.errors import NotFound
 from caliber.model.knowledge import Note
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.time import from_us, to_us
 from caliber.model.windows import SearchHit, SearchResult
 from caliber.resident.mirror import RelationSnapshot

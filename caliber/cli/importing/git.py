@@ -10,12 +10,12 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Final
 
 from caliber.cli.failures import Problem, UsageError
+from caliber.model.lazy_dataclass import dataclass
 
 _ENVIRONMENT: Final = {
     "LC_ALL": "C",

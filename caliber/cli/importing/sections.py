@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
+
+from caliber.model.lazy_dataclass import dataclass
 
 PART_CHARS: Final = 1_600
 """Longest text of one note: a few paragraphs, so that a window can hold several sources."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
@@ -28,6 +27,7 @@ from caliber.config.providers import ProviderConfig
 from caliber.config.secret import LiteralDsn, SecretRef
 from caliber.config.tree import DECLARED_IN_LISTS, CaliberConfig
 from caliber.model.errors import MultipleErrors
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.time import format_duration
 
 PACKAGE: Final = "caliber"

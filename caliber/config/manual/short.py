@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any, Final
 
 from caliber.config.manual.render import about, render_value
 from caliber.config.nested import value_at
 from caliber.config.profiles.fitting import NAMES
 from caliber.config.tree import CaliberConfig
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.time import format_duration
 
 HEADER: Final = (

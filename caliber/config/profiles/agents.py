@@ -7,8 +7,9 @@ Changes marked ``vectors`` apply where texts are embedded. Source: K-002, O-14.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+from caliber.model.lazy_dataclass import dataclass
 
 SECOND: Final = 1_000
 MINUTE: Final = 60 * SECOND

@@ -141,6 +141,7 @@ def reference_values(path: str, adapter: Any, budget: Any, embed: bool) -> dict[
         "close": {"on_llm_failure": "close_without_summary", "summary_max_tokens": 200},
         "summaries": {"turns": "behind", "block_turns": BLOCK_TURNS, "max_tokens": 120},
         "notes": {"initial_confidence": 1.0},
+        "learning": {"method": "model", "max_facts": 100},
         "pcp": {
             "context_dag": {"enabled": True, "max_depth": 10, "prune_strategy": "hybrid"},
             "recovery_points": {"frequency": "per_scope", "max_checkpoints": 5, "compression_enabled": True},

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from caliber.context.facts import WindowFacts
 from caliber.context.plan import AssemblyPlan, source_type_of
 from caliber.context.rules import RulePlan, failing, values_of
 from caliber.dsl.variables import variables_of
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.time import from_us
 from caliber.model.trajectory import Scope, Turn
 from caliber.model.windows import CutOff

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,6 +23,7 @@ from caliber.context.record.record import Record, unpack_record
 from caliber.context.trace import Decided, trace
 from caliber.context.window import FilledSection, filled_sections, status_of, used_tokens
 from caliber.model.context import AssemblyAction, Reach
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.references import EntityType
 from caliber.model.time import from_us
 from caliber.model.trust import TrustLabel

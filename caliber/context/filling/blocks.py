@@ -8,10 +8,10 @@ Source: design section 5 (Prompt caches), O-8, docs/decisions/0017.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
+
+from caliber.model.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

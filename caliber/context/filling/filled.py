@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from caliber.model.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

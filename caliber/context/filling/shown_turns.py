@@ -8,8 +8,6 @@ Source: docs/windows.md; decisions 0017, 0195.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,6 +27,7 @@ from caliber.context.conversation import BLOCK, PASSAGE, SUMMARY
 from caliber.context.filling.blocks import Run, block_start
 from caliber.context.filling.state import Filling, following_sections, summary_sections
 from caliber.context.plan import EXTRA, PERSONA, SYSTEM, UNCAPPED
+from caliber.model.lazy_dataclass import dataclass
 
 _AIMED = 0.8
 """Part of the spare share that is aimed at: turns that do not fit exactly leave the rest."""

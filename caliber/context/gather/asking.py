@@ -6,7 +6,6 @@ Source: O-16, against C-448, C-449, C-453; docs/windows.md.
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -16,6 +15,7 @@ from caliber.config import CaliberConfig
 from caliber.context.conversation import TASKS, TURNS, last_said
 from caliber.context.inputs import TextSource
 from caliber.context.texts import shown
+from caliber.model.lazy_dataclass import dataclass
 from caliber.resident.snapshot import ResidentSnapshot
 
 

@@ -8,7 +8,7 @@ Source: C-449 to C-455, C-466, K-074, K-080, K-096, K-097.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -54,6 +54,7 @@ from caliber.context.plan import AssemblyPlan, source_type_of
 from caliber.context.texts import FixedText
 from caliber.model.errors import InvalidValue, NotFound
 from caliber.model.ids import ScopeId
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.windows import CutOff
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.validity import visible_rows
@@ -179,7 +180,7 @@ def members_of(inputs: AssemblyInputs, plan: AssemblyPlan, searcher: Searcher) -
     key = inputs.trajectory_id.bytes
     above = ancestors_of(snapshot[TASKS], key, dag.max_depth) if dag.enabled else []
     for name, mask in inputs.masks.items():
-        length = snapshot[name].length
+        length = snapshot.relations[name].length
         if mask.codes.shape != (length,):
             raise InvalidValue(field=f"masks.{name}", reason=f"must have {length} codes, one for each row")
 

@@ -6,8 +6,6 @@ mid-conversation hides nothing. Source: C-451, K-075, O-16, design section 5 (Wh
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,6 +14,7 @@ from caliber.context.conversation import SCOPES, last_said, times_of
 from caliber.context.gather.turns import Keep, TurnFacts, TurnReader
 from caliber.context.inputs import AssemblyInputs
 from caliber.context.plan import AssemblyPlan
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.trajectory import TurnRole
 from caliber.resident.mirror import RelationSnapshot
 

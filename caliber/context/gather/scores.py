@@ -6,7 +6,7 @@ Source: C-453, C-455, K-096; issue "Search in native memory", item 8; docs/searc
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from caliber.context.inputs import AssemblyInputs
 from caliber.context.plan import AssemblyPlan
 from caliber.model.errors import InvalidVector
+from caliber.model.lazy_dataclass import dataclass
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.vectors import as_query
 from caliber.search.request import Pool, Relevance, Request

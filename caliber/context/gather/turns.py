@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -19,6 +18,7 @@ from caliber.context.conversation import TURNS
 from caliber.context.inputs import TextSource
 from caliber.context.plan import AssemblyPlan
 from caliber.context.texts import TurnText, turn_text
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.trajectory import TurnRole
 from caliber.resident.snapshot import ResidentSnapshot
 

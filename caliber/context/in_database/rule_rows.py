@@ -37,6 +37,7 @@ class RuleRows:
         trajectory_id: uuid.UUID,
         scope_id: uuid.UUID | None,
         principal: Principal,
+        readers: Readers,
         as_of_us: int,
         now_us: int,
     ) -> None:
@@ -45,7 +46,7 @@ class RuleRows:
         self._scope_id = scope_id
         self._principal = principal.label
         self._as_of_us, self._now_us = as_of_us, now_us
-        self._readers = Readers(principal)
+        self._readers = readers
 
     def newest(self, store: Store, session: StatementSession, section: SectionPlan) -> list[Row]:
         """Return the newest notes, or records of a declared memory, that match a rule's filter."""

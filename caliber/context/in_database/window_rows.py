@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 from caliber.context.conversation import BLOCKS, PASSAGE, SCOPES, TASKS, TURNS
@@ -24,6 +24,7 @@ from caliber.context.plan import AssemblyPlan, SectionPlan
 from caliber.model.access import Principal
 from caliber.model.context import Reach
 from caliber.model.embedding import EmbeddingSpace
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.trajectory import TurnRole
 from caliber.model.windows import Position
 from caliber.resident.partial import PartialMirrors
@@ -300,7 +301,13 @@ class WindowRows:
     def _rules(self) -> RuleRows:
         asked = self._asked
         return RuleRows(
-            asked.plan, asked.trajectory_id, self._scope, asked.principal, asked.search.as_of_us, asked.search.now_us
+            asked.plan,
+            asked.trajectory_id,
+            self._scope,
+            asked.principal,
+            asked.search.readers,
+            asked.search.as_of_us,
+            asked.search.now_us,
         )
 
     def _ruled(self, hidden: int) -> list[Rows]:

@@ -16,7 +16,7 @@ import struct
 import uuid
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from hashlib import sha256
 from typing import Any, Final
 
@@ -60,6 +60,7 @@ from caliber.kernels import sha256_batch
 from caliber.model.context import DecisionCode
 from caliber.model.errors import StorageError
 from caliber.model.ids import ScopeId, SpaceId, TrajectoryId, WindowId
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.windows import Position
 
 MAGIC: Final = b"CWR"

@@ -10,12 +10,13 @@ from __future__ import annotations
 import dataclasses
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from caliber.model.lazy_dataclass import dataclass
 
 U8s = npt.NDArray[np.uint8]
 Offsets = npt.NDArray[np.int32] | npt.NDArray[np.int64]

@@ -5,9 +5,10 @@ Source: decision 0042.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from caliber.model.lazy_dataclass import dataclass
 
 KNOB: Final = "resident.evaluator"
 """The knob that asks for it."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from fractions import Fraction
 from functools import cache
 from hashlib import blake2b
@@ -26,6 +26,7 @@ from caliber.kernels.tokens.classes import UNITS_PER_TOKEN
 from caliber.kernels.tokens.costs import COSTS
 from caliber.kernels.tokens.tokenizer import TokenVocabulary, open_token_vocabulary
 from caliber.model.errors import DTypeError, InvalidValue
+from caliber.model.lazy_dataclass import dataclass
 
 Lengths = npt.NDArray[np.int64]
 

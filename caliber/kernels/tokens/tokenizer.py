@@ -10,7 +10,6 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
@@ -19,6 +18,7 @@ from typing import Any, Final
 
 from caliber.kernels.tokens.classes import LONGEST_TOKEN
 from caliber.model.errors import ExtraNotInstalled
+from caliber.model.lazy_dataclass import dataclass
 
 TIKTOKEN_FILES: Final = {
     "o200k_base": (

@@ -5,7 +5,6 @@ Source: design section 6; C-190, C-307.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from caliber.kernels.vectors import reference, scoring
 from caliber.kernels.vectors.matrix import METRIC_CODES, Metric
 from caliber.kernels.vectors.scoring import Segment, row_norms
 from caliber.model.errors import InvalidValue, ShapeError
+from caliber.model.lazy_dataclass import dataclass
 
 _COSINE = METRIC_CODES[Metric.COSINE]
 

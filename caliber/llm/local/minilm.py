@@ -14,7 +14,6 @@ import importlib.util
 import math
 import os
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +24,7 @@ from caliber.llm.local.base import LocalEmbedding
 from caliber.llm.protocols import FloatVector
 from caliber.llm.texts import valid_unicode
 from caliber.model.errors import EmbeddingFailed, ExtraNotInstalled
+from caliber.model.lazy_dataclass import dataclass
 
 MODEL: Final = "all-MiniLM-L6-v2-onnx-int8"
 DIMENSIONS: Final = 384

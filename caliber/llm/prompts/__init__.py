@@ -21,6 +21,8 @@ CALLS: Final = (
     "merge_notes",
     "verify_contradiction",
     "decide_consolidation",
+    "extract_facts",
+    "decide_facts",
 )
 _MAX_BYTES: Final = 64 * 1024
 

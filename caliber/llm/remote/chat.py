@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from caliber.llm.remote.answers import Answer, parse_json
 from caliber.llm.remote.http import HttpClient
 from caliber.model.errors import InvalidResponse, SummarizationFailed
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.providers import TokenCounter
 
 ANTHROPIC_VERSION: Final = "2023-06-01"

@@ -16,7 +16,6 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -38,6 +37,7 @@ from caliber.model.errors import (
     RequestFailed,
     Unavailable,
 )
+from caliber.model.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from caliber.llm.remote.wire import Failure, Reply, Wire

@@ -17,7 +17,7 @@ import urllib.request
 import weakref
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -27,6 +27,7 @@ import httpcore
 import httpx
 
 from caliber.model.deadline import remaining_s
+from caliber.model.lazy_dataclass import dataclass
 
 _WRITE_BYTES = 64 * 1024
 _LEAST_S = 0.001

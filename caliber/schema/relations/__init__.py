@@ -11,6 +11,7 @@ from caliber.schema.relations.erasure import ERASURE
 from caliber.schema.relations.events import EVENT
 from caliber.schema.relations.jobs import JOB
 from caliber.schema.relations.knowledge import EDGE, NOTE, USAGE
+from caliber.schema.relations.learning import PERSON_FACT
 from caliber.schema.relations.memory import CODE_MAX, FIRST_CODE, LAST_CODE, MEMORY_TYPE
 from caliber.schema.relations.pcp import CHECKPOINT
 from caliber.schema.relations.storage import CHANGE, CONFIG_DOCUMENT, SCHEMA_MIGRATION
@@ -26,6 +27,7 @@ RELATIONS: tuple[Relation, ...] = (
     ARTIFACT,
     CHECKPOINT,
     NOTE,
+    PERSON_FACT,
     USAGE,
     EDGE,
     EMBEDDING_SPACE,
@@ -100,6 +102,7 @@ __all__ = [
     "MIRRORED",
     "NOTE",
     "PENDING_INJECTION",
+    "PERSON_FACT",
     "RELATIONS",
     "SCHEMA_MIGRATION",
     "SCOPE",

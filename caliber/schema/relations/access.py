@@ -17,7 +17,7 @@ from caliber.schema.relation import (
     uuid_,
     version,
 )
-from caliber.schema.traits import Exported
+from caliber.schema.traits import Exported, Owned
 
 IDENTITY = Relation(
     name="identity",
@@ -31,6 +31,7 @@ IDENTITY = Relation(
     versioned=True,
     mirrored=True,
     links=None,  # a name
+    owner=Owned("entity"),
     trust=None,  # a name
     exported=Exported.RECORDS,
     framed=True,

@@ -40,6 +40,7 @@ EVENT = Relation(
         ),
     ),
     links=None,  # a report
+    task="trajectory_id",
     trust=None,  # a report of the program
     exported=None,  # a log is of one store
     key=("event_id",),

@@ -31,6 +31,7 @@ JOB = Relation(
     derived=None,  # given by the code that enqueued it
     erase=Erase(),
     links=None,  # gone when its time is over
+    task="trajectory_id",
     trust=None,  # work, not content
     exported=None,  # work of one store
     key=("job_id",),

@@ -9,7 +9,7 @@ from caliber.model.memories import MemoryCategory
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.trust import TrustLabel
 from caliber.schema.derived import Fingerprint, Sha256, Tokens
-from caliber.schema.erase import Erase, Redaction
+from caliber.schema.erase import Erase, MadeFrom, Redaction
 from caliber.schema.relation import (
     AccessPath,
     Composite,
@@ -58,7 +58,12 @@ NOTE = Relation(
         ),
         Tokens("token_count", ("content",)),
     ),
-    erase=Erase(names=("entity",), kind="entity_type", sources="source_trajectory_ids"),
+    erase=Erase(
+        names=("entity",),
+        kind="entity_type",
+        sources="source_trajectory_ids",
+        made_from=(MadeFrom(("note_id",), "person_fact", ("note_id",)),),
+    ),
     rules=(NotBefore("valid_until", "valid_from"),),  # C-047
     text=Text(("content",), embedded="content", head="entity"),
     retrieved=EventType.NOTE_RETRIEVE,
@@ -180,6 +185,7 @@ EDGE = Relation(
     derived=None,  # ids and weights, each stated
     erase=Erase(hangs_on=("source_id", "target_id")),
     links=None,  # it is the link
+    between=("source", "target"),
     trust=None,  # ids and weights
     exported=Exported.RECORDS,
     key=("edge_id",),

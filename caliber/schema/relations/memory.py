@@ -5,9 +5,9 @@ Source: C-130, C-132, docs/decisions/0160.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 
+from caliber.model.lazy_dataclass import dataclass
 from caliber.schema.erase import Erase
 from caliber.schema.relation import AccessPath, Relation, Unique, instant, integer, text, version
 from caliber.schema.traits import Place

@@ -27,6 +27,7 @@ CHECKPOINT = Relation(
     derived=None,  # the state quotes other records, as of a past moment
     erase=Erase(),
     links=None,  # none is made to a checkpoint
+    task="trajectory_id",
     trust=None,  # a state is the program's
     exported=Exported.RECORDS,
     key=("checkpoint_id",),

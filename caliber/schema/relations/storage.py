@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.storage import ConfigDocument
 from caliber.schema.derived import Sha256
 from caliber.schema.erase import Erase, Redaction

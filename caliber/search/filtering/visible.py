@@ -147,7 +147,7 @@ class VisibleCache:
         """Return which rows are in force and may be seen: by valid time at ``as_of_us``, else at ``now_us``."""
         seen = readers.over(owners)
         at = asked_us(owners.relation, as_of_us, now_us)
-        if seen is not None and seen.codes is not owners.column(owners.relation.readers or ""):
+        if seen is not None and not seen.interned:
             return VisibleRows(alive(owners, at, at, seen))
         verdicts = None if seen is None else seen.verdicts
         with self._lock:

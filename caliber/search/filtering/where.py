@@ -6,9 +6,9 @@ Source: C-161 to C-165; docs/decisions/0147.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from caliber.model.lazy_dataclass import dataclass
 from caliber.schema.predicate import Predicate, Variable, variables_in
 
 

@@ -9,7 +9,6 @@ Source: design, section 5; docs/decisions/0082.
 from __future__ import annotations
 
 import functools
-import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -105,14 +104,14 @@ class VisibleSet:
         return self._indexes.nearest(self._session, space, near)
 
     def of(self, kind: str) -> tuple[str, int]:
-        """Return the lists of readers that count, and the instant at which records of a kind must be in force."""
+        """Return the reader, and the instant at which records of a kind must be in force."""
         return self._seen, asked_us(self.relations[kind], self._as_of_us, self.now_us)
 
     def _readers(self, asked: Asked) -> str:
-        """Return the lists of readers, of any relation, that let the principal see a record, as JSON."""
+        """Return the lists of readers and the entities that let the principal see a record, as JSON."""
         hiding = [relation.name for relation in self.relations.values() if relation.readers is not None]
         lists = {row[0] for name in hiding for row in self.ask(f"search.readers_{name}")}
-        return dump_json([json.loads(text) for text in asked.readers.among(sorted(lists))])
+        return asked.readers.stated(sorted(lists))
 
     def filters(self, kind: str) -> Sequence[Filters]:
         """Return the filters of which a record of a kind has to meet one; no record meets two."""

@@ -8,7 +8,7 @@ from typing import Final
 from caliber.config import CaliberConfig
 from caliber.model.errors import InvalidConfigValue
 from caliber.resident.memory import ResidentMemory
-from caliber.search.in_database.full_text import WordIndexer, indexer_of
+from caliber.search.in_database.full_text import WordIndexer, indexer_of, rebuild
 from caliber.search.in_database.stored import StoredSearch, check_state
 from caliber.storage.protocol import Store
 from caliber.storage.sql.full_text import FullText, FullTextState, texts_of
@@ -34,7 +34,7 @@ def open_stored_search(store: Store, memory: ResidentMemory, config: CaliberConf
     state = full_text.state()
     # Another program may be building it; for an empty store that takes a moment.
     if (state is None or not state.complete) and _is_empty(store):
-        full_text.rebuild(WordIndexer(config.search.keyword.language), unless_there=True)
+        rebuild(full_text, WordIndexer(config.search.keyword.language), unless_there=True)
         state = _finished(full_text)
     check_state(state, config.search, str(store.facts()["path"]), texts_of(store.catalog))
     return StoredSearch(store, full_text, memory, config.search, memory.snapshot.evaluator)

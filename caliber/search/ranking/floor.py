@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from caliber.config.search import FloorConfig
 from caliber.kernels import KeywordRule
 from caliber.kernels.joining.join import Best, best_scores, contributions
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.windows import Evidence
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.search.query import Query

@@ -8,12 +8,12 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from caliber.config.search import GraphConfig
 from caliber.kernels.graph import Walk, walk
+from caliber.model.lazy_dataclass import dataclass
 from caliber.resident.conversation import neighbours
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.search.filtering.visible import VisibleCache

@@ -9,7 +9,7 @@ import itertools
 import math
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from caliber.config.search import FloorConfig, KeywordConfig
 from caliber.kernels import KeywordRule, KeywordSnapshot, NeighbourBoost, QueryWord
+from caliber.model.lazy_dataclass import dataclass
 from caliber.resident.conversation import neighbours
 from caliber.resident.keywords import ASKS
 from caliber.resident.mirror import RelationSnapshot

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from caliber.kernels.graph import Csr, Edges
+from caliber.model.lazy_dataclass import dataclass
 from caliber.resident.mirror import Generation, RelationSnapshot
 from caliber.schema.relations.trajectory import NEVER_US
 

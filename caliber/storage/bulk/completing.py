@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from caliber.kernels import uuid7_batch
 from caliber.kernels.copy.rows import CopyColumn
 from caliber.kernels.tokens.estimators import Estimator
 from caliber.model.errors import InvalidRow, InvalidValue
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.trust import TrustLabel
 from caliber.schema.derived import Derived, Sha256
 from caliber.schema.relation import Column, ColumnType, Initial, Like, Relation

@@ -6,10 +6,11 @@ Stores and their callers import this module instead of the loader, which needs p
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.progress import Progress
 
 if TYPE_CHECKING:

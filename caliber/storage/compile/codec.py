@@ -10,10 +10,10 @@ import functools
 import json
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from caliber.model.errors import StorageError
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.time import EPOCH
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.storage.compile.damage import UNREADABLE, damaged_column, damaged_row

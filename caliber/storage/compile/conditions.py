@@ -12,12 +12,12 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
 from caliber.kernels.patterns import matches
 from caliber.model.errors import InvalidValue
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.time import to_us
 from caliber.schema.predicate import Predicate, Variable, holds
 from caliber.schema.relation import Column, ColumnType, Relation

@@ -9,10 +9,10 @@ Source: C-161 to C-165; docs/search.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from caliber.model.errors import InvalidValue
+from caliber.model.lazy_dataclass import dataclass
 from caliber.schema.predicate import Predicate, Variable
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.storage.compile.codec import Row, codec_of

@@ -9,10 +9,11 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from hashlib import sha256
 from typing import Any, Final, Protocol
 
+from caliber.model.lazy_dataclass import dataclass
 from caliber.schema.catalog import Catalog
 from caliber.schema.relation import AccessPath, Column, ForeignKey, Relation, Unique
 from caliber.schema.traits import Pruned

@@ -5,8 +5,7 @@ A test proves that a backend has all of them, with these parameters and results.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from caliber.model.lazy_dataclass import dataclass
 from caliber.schema.relations import RELATIONS
 
 
@@ -57,7 +56,7 @@ IRREGULAR: dict[str, Irregular] = {
     "embedding.of_space": Irregular(("space_id",), results=("owner_type", "vectors", "records")),
     "embedding.spaceless": Irregular(("after", "limit"), results=("ordinal",)),
     "usage.bump": Irregular(("owner_type", "owner_id", "count", "now"), rows_of="usage"),
-    "job.next": Irregular(("kinds",), results=("kind", "available_at")),
+    "job.next": Irregular(("kinds", "ahead"), results=("kind", "available_at", "is_ahead")),
     "job.claim": Irregular(("kind", "now", "until", "claimant", "limit"), rows_of="job"),
     "job.claim_one": Irregular(("job_id", "now", "until", "claimant"), rows_of="job"),
     "job.hold": Irregular(("job_id", "version"), results=("job_id",)),

@@ -19,11 +19,12 @@ import struct
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import IO, Any, Final
 
 from caliber.model.errors import Conflict, InvalidValue, StorageError, Unavailable
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.progress import Progress
 from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relation import Column, Relation

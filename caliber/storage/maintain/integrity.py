@@ -9,10 +9,10 @@ Source: relations.md section 3; docs/decisions/0139.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Protocol
 
+from caliber.model.lazy_dataclass import dataclass
 from caliber.schema.catalog import Catalog
 from caliber.schema.relation import Relation
 from caliber.schema.relations import (

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.progress import Progress
 from caliber.schema.catalog import Catalog
 from caliber.schema.relation import Relation

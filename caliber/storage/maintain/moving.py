@@ -13,10 +13,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from caliber.model.errors import Conflict, StorageError
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.progress import Progress
 from caliber.schema.catalog import Catalog
 from caliber.schema.relation import Relation

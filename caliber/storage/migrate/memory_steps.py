@@ -9,10 +9,11 @@ Source: C-130, C-132, issue 6; docs/decisions/0160.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 
 from caliber.model.errors import InvalidValue, SchemaMismatch
+from caliber.model.lazy_dataclass import dataclass
 from caliber.schema.declared_memories import bind_declared, embedded_field, faults
 from caliber.schema.memory_definitions import definition_of, memory_from
 from caliber.schema.memory_types import Field, FieldType, Index, MemoryType

@@ -12,9 +12,10 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from caliber.model.errors import SchemaMismatch
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.time import from_us
 from caliber.schema.relation import Relation, Unique
 from caliber.schema.relations import RELATIONS, SCHEMA_MIGRATION
@@ -24,6 +25,7 @@ from caliber.storage.compile.session import StatementSession
 from caliber.storage.migrate.dropped_relations import PENDING_TRIGGER, POLICY_RUN
 from caliber.storage.migrate.job_conversion import convert_jobs
 from caliber.storage.migrate.schema_changes import (
+    AddColumn,
     AddRelation,
     DropRelation,
     LoosenUniques,
@@ -34,12 +36,11 @@ from caliber.storage.migrate.schema_changes import (
     statements_between,
 )
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 """The schema that this version of CALIBER writes."""
 
 BASELINE_VERSION = 2
 """The oldest schema that this version of CALIBER can migrate. Schema 1 was never released."""
-
 
 DIRECTORY_VERSION = 2
 """The schema of a directory of tenants, whose relations are its own. It has no migrations."""
@@ -90,6 +91,13 @@ MIGRATIONS: dict[int, MigrationStep] = {
         min_reader_version=5,
         min_writer_version=5,
         changes=(OpenEnum("edge", ("source_type", "target_type")), AddRelation("identity")),
+    ),
+    # A process of schema 5 would show a user's tasks to everybody.
+    6: MigrationStep(
+        "tasks of users are their own, and facts about people",
+        min_reader_version=6,
+        min_writer_version=6,
+        changes=(AddColumn("trajectory", "user_id"), AddColumn("trajectory", "agent_id"), AddRelation("person_fact")),
     ),
 }
 

@@ -8,11 +8,12 @@ on both databases. Source: docs/decisions/0201.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any, cast
 
 from caliber.model.errors import InternalError
+from caliber.model.lazy_dataclass import dataclass
 from caliber.schema.relation import EnumClass, Relation, Unique
 from caliber.storage.compile.plan import Dialect, added_column, create_statements, enum_check, indexes_made_by
 from caliber.storage.compile.spelling import quote

@@ -6,8 +6,8 @@ One text serves every database; the dialect writes the parameters.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
+from caliber.model.lazy_dataclass import dataclass
 from caliber.schema.catalog import Catalog
 from caliber.schema.relation import Relation
 from caliber.schema.relations import EMBEDDING, RELATIONS

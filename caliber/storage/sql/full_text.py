@@ -11,21 +11,21 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple, Protocol
 
-from caliber.model.progress import Progress
+from caliber.model.references import EntityType
 from caliber.schema.catalog import Catalog
 from caliber.schema.relation import ColumnType, Relation
-from caliber.schema.relations import RELATIONS
+from caliber.schema.relations import RELATIONS, TRAJECTORY
 from caliber.schema.relations.memory import is_declared
 from caliber.schema.traits import Text
 from caliber.storage.compile.codec import Row, dump_json
 from caliber.storage.compile.filters import filter_names
 from caliber.storage.compile.plan import Plan
 from caliber.storage.compile.session import StatementSession
-from caliber.storage.compile.spelling import quote
+from caliber.storage.compile.spelling import literal, quote
 from caliber.storage.compile.statements import Irregular
 
 TEXTS: Final[tuple[Relation, ...]] = tuple(
@@ -78,6 +78,26 @@ class FullTextState(NamedTuple):
     memories: Memories
 
 
+class BuildPosition(NamedTuple):
+    """The point at which a build continues: after an ordinal of a relation, "" at the end.
+
+    ``done`` counts the rows that were read and entered before it.
+    """
+
+    build: bytes
+    kind: str
+    last: int
+    done: int
+    held: int
+    total: int
+
+    def after(self, relations: Sequence[Relation], last: int | None, rows: int, entered: int) -> BuildPosition:
+        """Return the position after a page; ``last`` is its last ordinal, None at the end of the relation."""
+        names = [*(relation.name for relation in relations), ""]
+        kind, last = (names[names.index(self.kind) + 1], -1) if last is None else (self.kind, last)
+        return self._replace(kind=kind, last=last, done=self.done + rows, held=self.held + entered)
+
+
 class FullText(Protocol):
     """The full text of one open store."""
 
@@ -94,10 +114,12 @@ class FullText(Protocol):
         """
         ...
 
-    def rebuild(self, indexer: TextIndexer, progress: Progress | None = None, *, unless_there: bool = False) -> int:
-        """Rebuild the index in short transactions, between which others write; return the number of texts.
+    def build(
+        self, indexer: TextIndexer, after: BuildPosition | None = None, *, unless_there: bool = False
+    ) -> Iterator[BuildPosition]:
+        """Rebuild the index in short transactions, between which others write; yield its position after each.
 
-        A build that is interrupted, or overtaken by another one, leaves an index that is marked as incomplete.
+        It goes on ``after`` a position of the last build, or from the start; one cut short leaves an incomplete index.
         ``unless_there`` keeps an index that exists or is being built.
         """
         ...
@@ -134,10 +156,7 @@ def packed_memories(memories: Memories) -> str:
 
 
 def unpacked_memories(kept: str) -> dict[int, tuple[str, ...]]:
-    """Return declared memories as ``packed_memories`` was given them.
-
-    None of them where that is damaged: it is found by a check, and searches of them are refused until a rebuild.
-    """
+    """Return declared memories as ``packed_memories`` was given them; none where damaged, which searches refuse."""
     try:
         return {int(code): tuple(fields) for code, fields in json.loads(kept).items()}
     except (ValueError, TypeError, AttributeError):
@@ -272,6 +291,18 @@ def readers_of(relation: Relation, table: str) -> dict[str, str]:
     column = quote(relation.readers)
     name = f"search.readers_{relation.name}"
     return {name: f"SELECT DISTINCT {column} FROM {table} WHERE {column} IS NOT NULL"}
+
+
+def task_condition(relation: Relation, tasks: str, ids: str) -> str:
+    """Return the condition that record ``o`` is of no user's task, or of one of ``ids``, in SQL that both share."""
+    owner = TRAJECTORY.owner
+    assert owner is not None
+    by = next(dict(each.parts) for each in TRAJECTORY.composites if each.field == owner.by)
+    kind, key, user, agent = (quote(name or "") for name in (by["entity_type"], by["id"], owner.user, owner.agent))
+    whose = f"CASE WHEN t.{kind} = {literal(EntityType.USER)} THEN t.{key} ELSE t.{user} END"
+    seen = f"{whose} IS NULL OR {whose} IN ({ids}) OR t.{agent} IN ({ids})"
+    task = f"o.{quote(relation.task or '')}"
+    return f"({task} IS NULL OR EXISTS (SELECT 1 FROM {tasks} AS t WHERE t.{TRAJECTORY.key[0]} = {task} AND ({seen})))"
 
 
 _LINKED = Irregular(("seen", "at_us", "now_us"), results=("linked",))

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from caliber.model.errors import ConstraintViolation, NotFound
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.trust import TrustLabel
 from caliber.schema.relation import Relation
 from caliber.schema.relations import BY_NAME, CONTENT_VERSION, EMBEDDING, RELATIONS

@@ -6,9 +6,9 @@ Each backend has its own way (design, section 5).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+from caliber.model.lazy_dataclass import dataclass
 from caliber.storage.compile.plan import Plan
 from caliber.storage.compile.session import StatementSession
 

@@ -19,7 +19,7 @@ import caliber
 from caliber.config import CaliberConfig
 from caliber.model.errors import CaliberError
 from caliber.model.time import FixedClock
-from support.configs import USER, config
+from support.configs import AGENT, config
 
 FILE = "a file of its own"
 """Stands for the path of a store that no other observation uses."""
@@ -148,7 +148,7 @@ class Agent:
 
     def __init__(self, memory: caliber.Caliber, goal: str = "see what a knob does") -> None:
         self.memory = memory
-        self.trajectory_id = memory.start_trajectory(goal, initiator=USER).trajectory_id
+        self.trajectory_id = memory.start_trajectory(goal, initiator=AGENT).trajectory_id
         scope = memory.current_scope(self.trajectory_id)
         assert scope is not None
         self.scope_id = scope.scope_id

@@ -15,8 +15,10 @@ from caliber.config import CaliberConfig
 from caliber.jobs.claims import Claim
 from caliber.jobs.handlers import Handler
 from caliber.jobs.queue import JobQueue
+from caliber.llm.facts import ExtractedFact
 from caliber.model import AgentRole, EventType, Principal, PrincipalKind
 from caliber.model.errors import Conflict, LockAcquisitionFailed
+from caliber.model.learning import PersonAttribute
 from caliber.model.time import FixedClock
 from caliber.policies.schedules import Schedules
 from caliber.testing import inspect
@@ -24,7 +26,7 @@ from caliber.trajectory.service import Tasks
 from support.configs import USER, policy
 from support.knobs.case import FILE, NO_VECTORS, Agent, Case, Place, works
 from support.memories import FACT
-from support.providers import ScriptedSummarizer
+from support.providers import ScriptedLearner, ScriptedSummarizer
 from support.waits import until
 from support.weeks import MONDAY
 
@@ -49,6 +51,18 @@ def scheduled(*actions: dict[str, Any]) -> list[dict[str, Any]]:
     made = policy("schedule", *actions)
     made["rules"][0]["cron"] = "0 3 * * *"
     return [made]
+
+
+def learnt(settings: CaliberConfig, place: Place) -> list[str]:
+    """Remember two messages with a provider that learns the same from each; return what was learnt."""
+    provider = ScriptedLearner()
+    provider.facts = lambda turns: [
+        ExtractedFact("user", PersonAttribute.HOME, "I live in", "lives in town", turn.turn_number) for turn in turns
+    ][:1]
+    memory = place.open(settings, summarization_provider=provider)
+    messages = [{"role": "user", "content": "I live in Berlin."}, {"role": "user", "content": "I moved to Rome."}]
+    learned = memory.remember(messages, user="maria")
+    return [each.statement for each in learned.decisions if each.note_id is not None]
 
 
 def case(
@@ -399,6 +413,14 @@ CASES: tuple[Case, ...] = (
         ("detach", ("done", "active")),
     ),
     case("trajectory.store_goal_text", goal, (True, "find out"), (False, None)),
+    case("learning.method", learnt, ("model", ["lives in town"]), ("rules", ["lives in Berlin", "lives in Rome"])),
+    case(
+        "learning.max_facts",
+        learnt,
+        (1, ["lives in Berlin"]),
+        (2, ["lives in Berlin", "lives in Rome"]),
+        learning__method="rules",
+    ),
     case("notes.initial_confidence", confidence, (0.3, 0.3), (1.0, 0.6)),
     case(
         "close.on_llm_failure",

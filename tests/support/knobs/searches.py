@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from caliber.access.owners import TaskOwners
 from caliber.access.visibility import Readers
 from caliber.config import CaliberConfig
 from caliber.config.profiles.search import search_settings
@@ -217,7 +218,7 @@ def records_read(config: CaliberConfig, place: Place) -> int:
         space=space,
         kinds=("note",),
         limit=1,
-        readers=Readers(config.principal.to_principal()),
+        readers=Readers(engine.part(TaskOwners), config.principal.to_principal()),
         as_of_us=engine.clock.now_us(),
         now_us=engine.clock.now_us(),
     )

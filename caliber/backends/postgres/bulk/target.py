@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import psycopg
 
 from caliber.model.errors import CaliberError
+from caliber.model.lazy_dataclass import dataclass
 from caliber.storage.compile.plan import Plan
 from caliber.storage.migrate.migrations import check_needed
 

@@ -17,7 +17,7 @@ from caliber.backends.postgres.connecting.errors import (
 from caliber.model.deadline import earliest
 from caliber.model.errors import InternalError, InvalidConfigValue, Unavailable
 from caliber.storage.compile.session import GRACE_S
-from caliber.storage.waiting import Event
+from caliber.storage.waiting import Event, starting
 
 _PARAMETERS: Final = {
     "application_name": "caliber",
@@ -94,7 +94,8 @@ def _dialled(
 
     is_connected = False
     try:
-        _thread.start_new_thread(run, ())  # in one step, which no signal's handler cuts in two
+        with starting():
+            _thread.start_new_thread(run, ())  # in one step, which no signal's handler cuts in two
         ended.wait(min(max(0.0, deadline - monotonic()) + GRACE_S, threading.TIMEOUT_MAX))
         with mutex:
             waits, is_connected = False, bool(made)

@@ -10,7 +10,7 @@ Source: K-170, K-171; docs/decisions/0081.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Final, TypeVar
 
@@ -20,12 +20,12 @@ from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.backends.postgres.searching.full_text_plans import FullTextPlans, drop_texts, full_text_plans, kind_plans
 from caliber.backends.postgres.searching.full_text_statements import full_text_statements
 from caliber.kernels import uuid7
-from caliber.model.progress import Progress
 from caliber.schema.relation import Relation
 from caliber.storage.compile.codec import Row, dump_json
 from caliber.storage.compile.plan import RelationPlans
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.sql.full_text import (
+    BuildPosition,
     FullTextState,
     IndexerOf,
     Memories,
@@ -196,28 +196,31 @@ class PostgresFullText:
         names += [text_table_of(code) for code in (() if state is None else state.memories)]
         return drop_texts(dict.fromkeys(names), self._dialect), self._own.forget_all
 
-    def rebuild(self, indexer: TextIndexer, progress: Progress | None = None, *, unless_there: bool = False) -> int:
+    def build(
+        self, indexer: TextIndexer, after: BuildPosition | None = None, *, unless_there: bool = False
+    ) -> Iterator[BuildPosition]:
+        at = after
+        if at is None or not self._goes_on(at):
+            at = self._patiently(lambda connection: self._begin(connection, indexer.name, unless_there))
+        if at is None:
+            return
+        while at.kind:
+            following = self._patiently(functools.partial(self._index_page, indexer, at))
+            if following is None:
+                return  # another process dropped or rebuilds it, or wrote unknown texts
+            at = following
+            yield at
+        build = at.build
+        self._patiently(lambda connection: connection.run(self._own.finish, (build,)))
+
+    def _goes_on(self, at: BuildPosition) -> bool:
+        is_current = self._patiently(lambda connection: bool(connection.run(self._own.built_by, (at.build,))))
+        return is_current and at.kind in ("", *(relation.name for relation in self._texts))
+
+    def _begin(self, connection: PgConnection, name: str, unless_there: bool) -> BuildPosition | None:
+        """Create an empty index; None if an existing index is kept."""
         # Names this build: of two at once, the one that began first ends, and only the other calls it complete.
         build = uuid7().bytes
-        total = self._patiently(lambda connection: self._begin(connection, indexer.name, build, unless_there))
-        if total is None:
-            return 0
-        done = held = 0
-        for relation in self._texts:
-            last: int | None = -1
-            while last is not None:
-                page = self._patiently(functools.partial(self._index_page, indexer, build, relation, last))
-                if page is None:
-                    return held  # another process dropped or rebuilds it, or wrote unknown texts
-                rows, entered, last = page
-                done, held = done + rows, held + entered
-                if progress is not None:
-                    progress("indexing words", done, max(done, total))
-        self._patiently(lambda connection: connection.run(self._own.finish, (build,)))
-        return held
-
-    def _begin(self, connection: PgConnection, name: str, build: bytes, unless_there: bool) -> int | None:
-        """Create an empty index; return the number of rows to read, None if an existing index is kept."""
         plans = self._own
         connection.command(plans.lock)
         state = self.state(connection)
@@ -226,22 +229,22 @@ class PostgresFullText:
         check_indexed(connection, self._plans, self._texts)
         connection.exchange(*(simple(text) for text in (*self._drop(state), *plans.create)))
         connection.run(plans.begin, (name, build, packed_memories(memories_of(self._texts))))
-        return sum(int(connection.run(self._plans[relation.name].count, ())[0][0]) for relation in self._texts)
+        total = sum(int(connection.run(self._plans[relation.name].count, ())[0][0]) for relation in self._texts)
+        return BuildPosition(build, self._texts[0].name, -1, 0, 0, total)
 
-    def _index_page(
-        self, indexer: TextIndexer, build: bytes, relation: Relation, last: int, connection: PgConnection
-    ) -> tuple[int, int, int | None] | None:
-        """Index the rows after ``last``: return how many were read and entered, and where to continue.
+    def _index_page(self, indexer: TextIndexer, at: BuildPosition, connection: PgConnection) -> BuildPosition | None:
+        """Index the rows at a position; return the next one, None where the build is not the current one.
 
         It locks the entries: the entries of others are committed, hence read here as well, and stay.
         """
-        if not connection.run(self._own.built_by, (build,)):
+        if not connection.run(self._own.built_by, (at.build,)):
             return None
+        relation = next(each for each in self._texts if each.name == at.kind)
         connection.command(kind_plans(relation, self._dialect).lock)
-        rows = connection.run(self._plans[relation.name].page, (last, _BATCH_ROWS))
+        rows = connection.run(self._plans[relation.name].page, (at.last, _BATCH_ROWS))
         changed = [row for row in rows if indexer.digest(relation, row) is not None]
         self._writer.enter(connection, indexer, relation, changed)
-        return len(rows), len(changed), rows[-1][0] if len(rows) == _BATCH_ROWS else None
+        return at.after(self._texts, rows[-1][0] if len(rows) == _BATCH_ROWS else None, len(rows), len(changed))
 
     def check(self, indexer: TextIndexer) -> list[str]:
         with self._read() as session:

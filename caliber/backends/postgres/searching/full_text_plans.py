@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from caliber.backends.postgres.dialect import PostgresDialect
+from caliber.model.lazy_dataclass import dataclass
 from caliber.schema.relation import Relation
 from caliber.storage.compile.plan import Plan
 from caliber.storage.migrate.text_steps import TextStep

@@ -24,25 +24,31 @@ from caliber.storage.sql.full_text import (
     contracts_of,
     happened,
     readers_of,
+    task_condition,
     text_table,
 )
 
 _IDS: Final = "SELECT id::uuid FROM jsonb_array_elements_text({0}::jsonb) AS ids (id)"
 
 
-def in_sight(relation: Relation, seen: str = "$2", at: str = "$3") -> str:
+def in_sight(relation: Relation, dialect: PostgresDialect, seen: str = "$2", at: str = "$3") -> str:
     """Return the condition under which row ``o`` of a relation is active, valid and visible.
 
     Each parameter is named for every relation, whether it uses it or not, so that all take the same ones.
     """
     instant = f"{at}::timestamptz"
     parts = [trait_condition(validity(relation), relation, "o", instant), f"{instant} IS NOT NULL"]
-    if relation.readers is None:
-        parts.append(f"{seen}::jsonb IS NOT NULL")
-    else:
+    parts.append(f"{seen}::jsonb IS NOT NULL")
+    if relation.readers is not None:
         readers = f"o.{quote(relation.readers)}"
-        lists = f"SELECT ARRAY(SELECT jsonb_array_elements_text(list)) FROM jsonb_array_elements({seen}::jsonb)"
+        lists = (
+            f"SELECT ARRAY(SELECT jsonb_array_elements_text(list)) FROM jsonb_array_elements({seen}::jsonb -> 'lists')"
+        )
         parts.append(f"({readers} IS NULL OR {readers} IN ({lists} AS lists (list)))")
+    if relation.task is not None:
+        ids = f"SELECT id::uuid FROM jsonb_array_elements_text({seen}::jsonb -> 'ids') AS ids (id)"
+        tasks = dialect.table("trajectory")
+        parts.append(f"({seen}::jsonb -> 'ids' IS NULL OR {task_condition(relation, tasks, ids)})")
     if relation.text is not None and relation.text.tokens is not None:
         parts.append(f"o.{quote(relation.text.tokens)} > 0")
     return " AND ".join(parts)
@@ -51,7 +57,7 @@ def in_sight(relation: Relation, seen: str = "$2", at: str = "$3") -> str:
 def _hides(relation: Relation) -> bool:
     """Return whether a record whose text is indexed may be out of sight."""
     lacks = relation.text is not None and relation.text.tokens is not None
-    return bool(relation.active or relation.valid or relation.readers) or lacks
+    return bool(relation.active or relation.valid or relation.hides) or lacks
 
 
 def looked_up(relation: Relation, dialect: PostgresDialect, on: str, first: int | None) -> str:
@@ -63,7 +69,7 @@ def looked_up(relation: Relation, dialect: PostgresDialect, on: str, first: int 
     Units: first, the parameter of the first filter; None for no filters
     """
     kind, key = relation.name, relation.key[0]
-    conditions = f"{on} AND {in_sight(relation)}" + (
+    conditions = f"{on} AND {in_sight(relation, dialect)}" + (
         f" AND {filter_condition(relation, dialect, first)}" if first is not None else ""
     )
     return (
@@ -83,7 +89,7 @@ def _of(relation: Relation, dialect: PostgresDialect) -> dict[str, str]:
     importance = f"coalesce(o.{relation.importance}, $5::float8)" if relation.importance else "$5::float8"
     last_used = f"greatest({happened(relation)}, u.last_accessed_at)"
     age_us = f"greatest(extract(epoch FROM $1::timestamptz - {last_used}) * 1000000, 0)::float8"
-    sight, first_sight = in_sight(relation), in_sight(relation, "$1", "$2")
+    sight, first_sight = in_sight(relation, dialect), in_sight(relation, dialect, "$1", "$2")
     meets = functools.partial(filter_condition, relation, dialect)
     linked = {
         f"search.by_key_{kind}": (
@@ -157,7 +163,7 @@ def _end_in_sight(end: str, texts: tuple[Relation, ...], dialect: PostgresDialec
     return " OR ".join(
         f"(l.{end}_type = '{relation.name}' AND EXISTS (SELECT 1 FROM {dialect.table(relation.name)} AS o"
         f" WHERE o.{relation.key[0]} = l.{end}_id"
-        f" AND {in_sight(relation, '$1', _asked(relation))}))"
+        f" AND {in_sight(relation, dialect, '$1', _asked(relation))}))"
         for relation in texts
         if relation.linked
     )

@@ -37,6 +37,7 @@ from caliber.schema.relation import Relation
 from caliber.storage.compile.codec import Row
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.sql.vector_index import Near, SpaceIndex
+from caliber.storage.waiting import starting
 
 if TYPE_CHECKING:
     import psycopg
@@ -199,7 +200,8 @@ class PostgresVectorIndex:
                 failed.append(error)
 
         thread = threading.Thread(target=make, name="caliber-index")
-        thread.start()
+        with starting():
+            thread.start()
         try:
             while thread.is_alive():
                 thread.join(_LOOK_S)

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import functools
 import uuid
-from dataclasses import dataclass
 from typing import Final
 
 from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.backends.postgres.searching.full_text_statements import in_sight, looked_up
 from caliber.model.embedding import DistanceMetric, EmbeddingSpace
 from caliber.model.errors import InternalError
+from caliber.model.lazy_dataclass import dataclass
 from caliber.schema.relation import Relation
 from caliber.storage.compile.filters import filter_condition, filter_names
 from caliber.storage.compile.plan import Plan
@@ -125,7 +125,7 @@ def _few(relation: Relation, dialect: PostgresDialect) -> Plan:
     return Plan(
         f"nearest.few_{kind}",
         f"WITH met AS MATERIALIZED (SELECT o.ordinal, o.{key} FROM {dialect.table(kind)} AS o"
-        f" WHERE {in_sight(relation)} AND {filter_condition(relation, dialect, 5)} LIMIT $4::bigint)"
+        f" WHERE {in_sight(relation, dialect)} AND {filter_condition(relation, dialect, 5)} LIMIT $4::bigint)"
         f" SELECT e.ordinal, met.ordinal, met.{key}, e.vector FROM met JOIN {dialect.table('embedding')} AS e"
         f" ON e.owner_id = met.{key} AND e.space_id = $1::uuid"
         " UNION ALL SELECT NULL, count(*), NULL, NULL FROM met",

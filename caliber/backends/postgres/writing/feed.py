@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from caliber.model.lazy_dataclass import dataclass
 from caliber.storage.compile.plan import Plan
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.write.feed import ChangeBatch

@@ -24,7 +24,7 @@ from caliber.backends.postgres.connecting.connection import PgConnection, Shared
 from caliber.backends.postgres.connecting.dialling import connect
 from caliber.backends.postgres.connecting.errors import lost
 from caliber.backends.postgres.writing.notify import head_of, read
-from caliber.model.errors import CaliberError, InvalidConfigValue
+from caliber.model.errors import CaliberError, InvalidConfigValue, Unavailable
 from caliber.model.events import Event
 from caliber.storage import waiting
 from caliber.storage.compile.spelling import quote
@@ -78,7 +78,12 @@ class Listener:
             raise
         except CaliberError as error:
             self._down(error)  # for the time being: the thread keeps trying
-        self._thread.start()
+        try:
+            with waiting.starting():
+                self._thread.start()
+        except Unavailable:
+            self._close()
+            raise
 
     def stop(self) -> None:
         """End, and wait for a call under way."""

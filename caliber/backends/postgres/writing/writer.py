@@ -13,7 +13,6 @@ import random
 import time
 from _thread import start_new_thread
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from caliber.backends.postgres.connecting.connection import BEGIN, COMMIT, Command, PgConnection
@@ -27,6 +26,7 @@ from caliber.backends.postgres.writing.order import CommitSequencer, Ticket
 from caliber.backends.postgres.writing.outcome import UNKNOWN_OUTCOME, was_committed
 from caliber.model.deadline import at_least, deadline_passed, earliest
 from caliber.model.errors import CaliberError, Conflict, TransactionFailed, Unavailable
+from caliber.model.lazy_dataclass import dataclass
 from caliber.model.storage import Durability
 from caliber.schema.catalog import Catalog
 from caliber.storage.compile.codec import Row

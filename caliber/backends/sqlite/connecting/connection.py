@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import apsw
@@ -14,6 +13,7 @@ from caliber.backends.sqlite.connecting.file_names import FileNames
 from caliber.backends.sqlite.connecting.first_page import FileState, state_of, undo_first_byte
 from caliber.backends.sqlite.connecting.forks import Calls, Inherited, keep
 from caliber.model.errors import CaliberError, SchemaMismatch
+from caliber.model.lazy_dataclass import dataclass
 from caliber.storage.compile.codec import Row
 from caliber.storage.compile.plan import Plan
 from caliber.storage.compile.session import Counter

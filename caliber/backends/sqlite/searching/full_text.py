@@ -10,7 +10,7 @@ Source: K-170, K-171; docs/decisions/0081.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Final
 
@@ -19,7 +19,6 @@ from caliber.backends.sqlite.searching.full_text_statements import full_text_sta
 from caliber.backends.sqlite.statements import STATEMENTS as IRREGULAR_STATEMENTS
 from caliber.kernels import uuid7
 from caliber.model.errors import StorageError
-from caliber.model.progress import Progress
 from caliber.schema.relation import Relation
 from caliber.storage.compile.codec import Row
 from caliber.storage.compile.damage import last_of
@@ -28,6 +27,7 @@ from caliber.storage.compile.session import StatementSession
 from caliber.storage.compile.spelling import quote
 from caliber.storage.migrate.text_steps import TextStep
 from caliber.storage.sql.full_text import (
+    BuildPosition,
     FullTextState,
     IndexerOf,
     TextEntry,
@@ -271,38 +271,48 @@ class SqliteFullText:
         connection.run(IRREGULAR_STATEMENTS["change.insert"], (bytes(16), b"", self._clock_us()))
         self._writer.forget()
 
-    def rebuild(self, indexer: TextIndexer, progress: Progress | None = None, *, unless_there: bool = False) -> int:
+    def build(
+        self, indexer: TextIndexer, after: BuildPosition | None = None, *, unless_there: bool = False
+    ) -> Iterator[BuildPosition]:
+        at = after if after is not None and self._goes_on(after) else self._begin(indexer, unless_there)
+        if at is None:
+            return
+        while at.kind:
+            relation = next(each for each in self._texts if each.name == at.kind)
+            with self._transaction() as connection:
+                if not self._builds(connection, at.build):
+                    return  # another process dropped or rebuilds it, or wrote unknown texts
+                rows = connection.run(self._plans[relation.name].page, (at.last, _BATCH_ROWS))
+                indexed = [row for row in rows if indexer.digest(relation, row) is not None]
+                _index(connection, indexer, relation, indexed)
+            last = last_of(rows, at.last) if len(rows) == _BATCH_ROWS else None
+            at = at.after(self._texts, last, len(rows), len(indexed))
+            yield at
+        with self._transaction() as connection:
+            if connection.run(_EXISTS, ()):
+                connection.run(_FINISH, (at.build,))
+            self._writer.forget()
+
+    def _goes_on(self, at: BuildPosition) -> bool:
+        with self._read() as connection:
+            return self._builds(connection, at.build) and at.kind in ("", *(relation.name for relation in self._texts))
+
+    def _builds(self, connection: SqliteConnection, build: bytes) -> bool:
+        return bool(connection.run(_EXISTS, ()) and connection.run(_BUILT_BY, (build,)))
+
+    def _begin(self, indexer: TextIndexer, unless_there: bool) -> BuildPosition | None:
+        """Create an empty index; None if an existing index is kept."""
         # Names this build: of two at once, the one that began first ends, and only the other calls it complete.
         build = uuid7().bytes
         with self._transaction() as connection:
             if unless_there and connection.run(_EXISTS, ()):
-                return 0
+                return None
             check_indexed(connection, self._plans, self._texts)
             create = (line for relation in self._texts for line in create_texts(text_table(relation)))
             self._announced(connection, (*self._drop(read_state(connection)), _STATE, *create))
             connection.run(_BEGIN, (indexer.name, build, packed_memories(memories_of(self._texts))))
             total = sum(connection.run(self._plans[relation.name].count, ())[0][0] for relation in self._texts)
-        done = held = 0
-        for relation in self._texts:
-            last = -1
-            while True:
-                with self._transaction() as connection:
-                    if not (connection.run(_EXISTS, ()) and connection.run(_BUILT_BY, (build,))):
-                        return held  # another process dropped or rebuilds it, or wrote unknown texts
-                    rows = connection.run(self._plans[relation.name].page, (last, _BATCH_ROWS))
-                    indexed = [row for row in rows if indexer.digest(relation, row) is not None]
-                    _index(connection, indexer, relation, indexed)
-                done, held = done + len(rows), held + len(indexed)
-                if progress is not None:
-                    progress("indexing words", done, max(done, total))
-                if len(rows) < _BATCH_ROWS:
-                    break
-                last = last_of(rows, last)
-        with self._transaction() as connection:
-            if connection.run(_EXISTS, ()):
-                connection.run(_FINISH, (build,))
-            self._writer.forget()
-        return held
+        return BuildPosition(build, self._texts[0].name, -1, 0, 0, total)
 
     def check(self, indexer: TextIndexer) -> list[str]:
         with self._read() as connection:

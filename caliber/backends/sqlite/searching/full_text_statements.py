@@ -25,6 +25,7 @@ from caliber.storage.sql.full_text import (
     contracts_of,
     happened,
     readers_of,
+    task_condition,
     text_table,
 )
 
@@ -37,11 +38,13 @@ def _in_sight(relation: Relation, seen: str = "?2", at: str = "?3") -> str:
     A parameter that a relation has no use for is named all the same, so that every relation takes the same ones.
     """
     parts = [trait_condition(validity(relation), relation, "o", at), f"{at} IS NOT NULL"]
-    if relation.readers is None:
-        parts.append(f"{seen} IS NOT NULL")
-    else:
+    parts.append(f"{seen} IS NOT NULL")
+    if relation.readers is not None:
         readers = f"o.{quote(relation.readers)}"
-        parts.append(f"({readers} IS NULL OR {readers} IN (SELECT value FROM json_each({seen})))")
+        parts.append(f"({readers} IS NULL OR {readers} IN (SELECT value FROM json_each({seen}, '$.lists')))")
+    if relation.task is not None:
+        ids = f"SELECT unhex(value) FROM json_each({seen}, '$.ids')"
+        parts.append(f"(json_type({seen}, '$.ids') IS NULL OR {task_condition(relation, 'trajectory', ids)})")
     if relation.text is not None and relation.text.tokens is not None:
         parts.append(f"o.{quote(relation.text.tokens)} > 0")
     return " AND ".join(parts)

@@ -1,0 +1,137 @@
+"""Owners of tasks, and the entities and names that a principal counts as, from resident memory.
+
+A task of a user is seen by that user, and by the agent that works on it; every other task by all. Source: C-422, K-194.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from caliber.access.identities import MERGED, OWN_KIND
+from caliber.model.access import Principal, PrincipalKind
+from caliber.model.identities import Identity
+from caliber.model.references import EntityRef, EntityType
+from caliber.resident.memory import ResidentMemory
+from caliber.resident.mirror import Generation, RelationSnapshot
+from caliber.schema.relations import IDENTITY, TRAJECTORY
+from caliber.storage.compile.codec import codec_of
+
+_PRINCIPALS: Final = {kind: principal for principal, kind in OWN_KIND.items()}
+OF_PEOPLE: Final = (f"{PrincipalKind.HUMAN.value}:", f"{EntityType.USER.value}:")
+"""The beginnings of names of persons in lists of readers."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sight:
+    """The ids of the entities that a reader is, and its names as lists of readers have them.
+
+    ``serves`` is true of an administrator who acts for a user: what is hidden from other users alone is seen.
+    """
+
+    ids: frozenset[bytes]
+    names: frozenset[str]
+    serves: bool = False
+
+    def is_on(self, readers: Collection[str]) -> bool:
+        """Return whether a list of readers lets this reader see a record."""
+        if not self.names.isdisjoint(readers):
+            return True
+        return self.serves and not any(name.startswith(OF_PEOPLE) for name in readers)
+
+
+def private_to(entity: EntityRef) -> str:
+    """Return the name of an entity in lists of readers, which no merge or new name of it changes."""
+    return f"{entity.entity_type}:{entity.id}"
+
+
+def sight_of(identities: RelationSnapshot, principal: Principal, user: EntityRef | None) -> Sight:
+    """Return the entities and names of a principal, and of the ``user`` that it acts for."""
+    names = set() if principal.is_admin else {principal.label}
+    if principal.role is not None:
+        names.add(principal.role.value)
+    entities = [] if user is None else [_stands_for(identities, user)]
+    kind = OWN_KIND.get(principal.kind)
+    if kind is not None and not principal.is_admin:
+        entities.append(_named(identities, kind, principal.id))
+    ids = set()
+    for entity in entities:
+        ids.add(entity.id.bytes)
+        names.add(private_to(entity))
+        for known in _having(identities, "entity_id", entity.id.bytes):
+            if known.namespace == MERGED:
+                ids.add(uuid.UUID(known.name).bytes)
+                names.add(f"{entity.entity_type}:{known.name}")
+            elif not known.namespace and known.entity == entity:
+                names.add(f"{_PRINCIPALS[EntityType(entity.entity_type)].value}:{known.name}")
+    return Sight(frozenset(ids), frozenset(names), serves=principal.is_admin)
+
+
+def _having(identities: RelationSnapshot, column: str, value: Any) -> Iterator[Identity]:
+    """Yield the names whose ``column`` has a value."""
+    code = identities.interned_codes(column).get(value, -1)
+    decode = codec_of(IDENTITY).decode
+    for row in np.flatnonzero((identities.column(column) == code) & identities.live_mask).tolist():
+        yield decode(identities.packed(row))
+
+
+def _named(identities: RelationSnapshot, kind: EntityType, name: str) -> EntityRef:
+    plain = EntityRef.plain_name(name)
+    for known in _having(identities, "name", plain):
+        if known.entity.entity_type == kind and not known.namespace:
+            return known.entity
+    return _stands_for(identities, EntityRef.named(kind, plain))
+
+
+def _stands_for(identities: RelationSnapshot, reference: EntityRef) -> EntityRef:
+    for known in _having(identities, "name", str(reference.id)):
+        if known.entity.entity_type == reference.entity_type and known.namespace == MERGED:
+            return known.entity
+    return reference
+
+
+class TaskOwners:
+    """The ids of the entities that may see each task of a user: a part of an open tenant, which follows its commits."""
+
+    def __init__(self, memory: ResidentMemory) -> None:
+        self.memory = memory
+        self._lock = threading.Lock()
+        self.generation: Generation | None = None
+        self.of: dict[bytes, tuple[bytes, ...] | None] = {}
+        """By task: its user, and the agent that works on it; None for a task that everybody may see."""
+        self.read = 0
+        """The number of rows read: another one when a task was added since."""
+        self.changes = 0
+        """Another number when a known task may have another owner than before."""
+
+    def follow(self) -> None:
+        """Read the tasks that were committed since the last call."""
+        with self._lock:
+            tasks = self.memory.snapshot[TRAJECTORY.name]
+            if tasks.generation is not self.generation:
+                self.generation, self.read, self.changes = tasks.generation, 0, self.changes + 1
+            for key, owners in self._from(tasks, self.read):
+                if self.of.get(key, owners) != owners:
+                    self.changes += 1
+                self.of[key] = owners
+            self.read = max(self.read, tasks.length)
+
+    @staticmethod
+    def _from(tasks: RelationSnapshot, start: int) -> Iterator[tuple[bytes, tuple[bytes, ...] | None]]:
+        """Yield each task from row ``start`` on, with its owners."""
+        keys = tasks.ties()[start:].astype(">u8").tobytes()
+        user = tasks.enum_code("initiator_type", EntityType.USER.value)
+        by_user = (tasks.column("initiator_type")[start:] == user).tolist()
+        columns = [
+            [tasks.interned(name)[code] for code in tasks.column(name)[start:].tolist()]
+            for name in ("initiator_id", "user_id", "agent_id")
+        ]
+        for at, (is_own, initiator, other, agent) in enumerate(zip(by_user, *columns, strict=True)):
+            owner = initiator if is_own else other
+            owners = None if owner is None else (owner,) if agent is None else (owner, agent)
+            yield keys[16 * at : 16 * at + 16], owners

@@ -1,0 +1,1 @@
+"""Learning: facts and preferences about people, from the messages of a conversation."""

@@ -1,0 +1,168 @@
+"""Learning with a language model: extraction, a check of each fact against the messages, one decision for each.
+
+No answer is believed as it is: a fact has to quote the message that it is from, and to name nobody and nothing that the
+message does not. So a model can neither invent a fact, nor carry one over from another user, nor pass on an
+instruction that it was told to pass on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from caliber.learning.deciding import KNOWN, NEW, NOTHING_TO_END, OLDER, Held, Statement, Step
+from caliber.learning.rules.candidates import Candidate, Refused
+from caliber.learning.rules.subjects import Person
+from caliber.llm.facts import USER_PERSON, ExtractedFact, FactDecision, FactQuestion
+from caliber.llm.protocols import LearningProvider
+from caliber.model.errors import InvalidResponse
+from caliber.model.knowledge import NoteType
+from caliber.model.learning import LearningAction, PersonAttribute
+from caliber.model.providers import ExtractionTurn
+from caliber.model.trajectory import Turn
+
+UNSUPPORTED: Final = "not in the user's message"
+INSTRUCTION: Final = "an instruction, not a fact"
+TOO_LONG: Final = "too long for a fact"
+NO_SUCH_FACT: Final = "the model named no fact that is known"
+_STATEMENT_CHARS: Final = 400
+_REASON_CHARS: Final = 200
+_WORD: Final = re.compile(r"[^\W_]+")
+_TASTES: Final = frozenset({PersonAttribute.LIKES, PersonAttribute.DISLIKES, PersonAttribute.DIET})
+_INSTRUCTION: Final = re.compile(
+    r"\b(?:ignore|disregard|forget|override|bypass)\b.{0,40}\b(?:above|previous|prior|earlier|instructions?|rules?|"
+    r"prompts?)\b|\b(?:system prompt|jailbreak|developer mode|"
+    r"you (?:are|must|should|will) (?:now )?(?:act|obey|reveal|answer|ignore))\b",
+    re.IGNORECASE,
+)
+
+
+class Asking:
+    """Asks a language model what messages teach, and what becomes of it."""
+
+    def __init__(self, provider: LearningProvider, most_known: int) -> None:
+        self._provider = provider
+        self._most_known = most_known
+
+    def read(self, user: str, turns: Sequence[Turn]) -> list[tuple[Turn, Candidate | Refused]]:
+        """Return the facts that turns state, and what the model named that they do not state.
+
+        Raises: LlmError kinds.
+        """
+        said = [turn for turn in turns if turn.text.strip()]
+        asked = [ExtractionTurn(turn.turn_number, turn.role, turn.text, turn.name) for turn in said]
+        by_number = {turn.turn_number: turn for turn in turns}
+        found: list[tuple[Turn, Candidate | Refused]] = []
+        for fact in self._provider.extract_facts(user, asked) if asked else ():
+            turn = by_number.get(fact.source_turn)
+            if turn is None:
+                found.append((turns[0], Refused(UNSUPPORTED, 0, 0, fact.attribute)))
+            else:
+                found.append((turn, _checked(fact, turn.text, user)))
+        return found
+
+    def decide(self, statements: Sequence[Statement], held: list[Held]) -> list[Step]:
+        """Return the step for each statement. Raises: LlmError kinds; InvalidResponse for too few decisions."""
+        known = [
+            [each for each in held if each.person == statement.person][-self._most_known :] for statement in statements
+        ]
+        asked = [
+            at
+            for at, statement in enumerate(statements)
+            if known[at] and not any(_equal(each.content, statement) for each in known[at])
+        ]
+        contents = [tuple(each.content for each in facts) for facts in known]
+        questions = [FactQuestion(statements[at].name, statements[at].candidate.content, contents[at]) for at in asked]
+        decided = self._provider.decide_facts(questions) if questions else []
+        if len(decided) != len(questions):
+            reason = f"{len(decided)} decisions for {len(questions)} statements"
+            raise InvalidResponse(provider=self._provider.model_id, reason=reason)
+        decisions = dict(zip(asked, decided, strict=True))
+        steps: list[Step] = []
+        for at, statement in enumerate(statements):
+            steps.append(_step(statement, decisions.get(at), known[at], held))
+        return steps
+
+
+def _checked(fact: ExtractedFact, text: str, user: str) -> Candidate | Refused:
+    """Return a fact as a candidate, or why the message does not state it."""
+    place = text.casefold().find(fact.value.strip().casefold())
+    start, end = (place, place + len(fact.value.strip())) if place >= 0 else (0, 0)
+    reason = None
+    if len(fact.statement) > _STATEMENT_CHARS:
+        reason = TOO_LONG
+    elif _INSTRUCTION.search(fact.statement) or _INSTRUCTION.search(fact.value):
+        reason = INSTRUCTION
+    elif place < 0 or not fact.value.strip() or not _is_supported(fact, text, user):
+        reason = UNSUPPORTED
+    if reason is not None:
+        return Refused(reason, start, end, fact.attribute)
+    own = fact.person.casefold() in (USER_PERSON, user.casefold())
+    return Candidate(
+        attribute=fact.attribute,
+        value=fact.value.strip(),
+        content=fact.statement.strip(),
+        start=start,
+        end=end,
+        note_type=NoteType.PREFERENCE if fact.attribute in _TASTES else NoteType.FACT,
+        person=None if own else Person("", fact.person.strip()),
+    )
+
+
+def _is_supported(fact: ExtractedFact, text: str, user: str) -> bool:
+    """Return whether a message names the person of a fact, and every name and number that the statement has."""
+    named = {word.casefold() for word in _WORD.findall(text)} | {word.casefold() for word in _WORD.findall(user)}
+    person = () if fact.person.casefold() == USER_PERSON else _WORD.findall(fact.person)
+    exact = [word for word in _WORD.findall(fact.statement) if word[0].isupper() or word[0].isdigit()]
+    return all(word.casefold() in named for word in (*person, *exact))
+
+
+def _equal(content: str, statement: Statement) -> bool:
+    return content.casefold().split() == statement.candidate.content.casefold().split()
+
+
+def _step(statement: Statement, decision: FactDecision | None, known: Sequence[Held], held: list[Held]) -> Step:
+    """Return the decision about a statement as a step; a decision that no known fact fits changes nothing."""
+    same = [each for each in held if each.holds and each.person == statement.person and _equal(each.content, statement)]
+    if same:
+        return Step(LearningAction.NOTHING, statement, KNOWN, same[-1])
+    if decision is None:
+        return Step(LearningAction.ADD, statement, NEW, None, _made(statement, held))
+    reason = decision.reason[:_REASON_CHARS]
+    if decision.action is LearningAction.NOTHING:
+        return Step(LearningAction.NOTHING, statement, reason or KNOWN)
+    if decision.action is LearningAction.ADD:
+        return Step(LearningAction.ADD, statement, reason or NEW, None, _made(statement, held))
+    if decision.known is None or not 0 <= decision.known < len(known):
+        return Step(LearningAction.NOTHING, statement, NO_SUCH_FACT)
+    target = known[decision.known]
+    if not target.holds:  # another statement of these messages took its place
+        ends = decision.action is LearningAction.END
+        if ends:
+            return Step(LearningAction.NOTHING, statement, NOTHING_TO_END)
+        return Step(LearningAction.ADD, statement, reason or NEW, None, _made(statement, held))
+    if statement.stated_at < target.stated_at:
+        return Step(LearningAction.NOTHING, statement, OLDER, target)
+    target.holds = False
+    if decision.action is LearningAction.END:
+        return Step(LearningAction.END, statement, reason, target)
+    if target.attribute is statement.candidate.attribute:
+        statement = dataclasses.replace(statement, candidate=dataclasses.replace(statement.candidate, slot=target.slot))
+    return Step(LearningAction.UPDATE, statement, reason, target, _made(statement, held))
+
+
+def _made(statement: Statement, held: list[Held]) -> Held:
+    candidate = statement.candidate
+    made = Held(
+        statement.person,
+        candidate.attribute,
+        candidate.slot,
+        candidate.value,
+        statement.stated_at,
+        candidate.content,
+        candidate.note_type,
+    )
+    held.append(made)
+    return made

@@ -1,0 +1,214 @@
+"""Handle method ``remember``, and facet ``memory.learning``: what was learnt from messages, and taking it back."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from caliber.access.identities import current
+from caliber.access.owners import TaskOwners
+from caliber.access.visibility import Readers
+from caliber.engine.engine import Engine
+from caliber.jobs.claims import Claim
+from caliber.jobs.queue import JobQueue
+from caliber.learning.learner import KIND, Learner
+from caliber.learning.messages import check_messages, digest
+from caliber.learning.results import Results
+from caliber.learning.undoing import undo
+from caliber.model import arguments
+from caliber.model.access import Principal
+from caliber.model.deadline import bounded
+from caliber.model.errors import NotFound, RequiredFieldMissing
+from caliber.model.ids import Id, TrajectoryId
+from caliber.model.jobs import JobState
+from caliber.model.learning import Learned
+from caliber.model.references import EntityRef, EntityType
+from caliber.model.trajectory import Trajectory, TrajectoryStatus, Turn, TurnRole
+from caliber.schema.relations import TRAJECTORY, TURN
+from caliber.storage.write.unit_of_work import UnitOfWork
+from caliber.trajectory.facet import TaskMethods
+from caliber.trajectory.turns import NewTurn
+
+GOAL: Final = "Conversation"
+"""The goal of a task that ``remember`` starts."""
+
+
+class LearningMethods(TaskMethods):
+    """Methods of ``Caliber`` that learn from messages."""
+
+    def remember(
+        self,
+        messages: Iterable[Mapping[str, Any]],
+        *,
+        user: str | EntityRef | None = None,
+        task: Id | None = None,
+        wait: bool = True,
+        deadline_ms: int | None = None,
+    ) -> Learned:
+        """Append messages to a task, and learn facts and preferences about the user from them.
+
+        Messages are mappings as OpenAI and Anthropic write them. ``user`` is the person who talks, by name; ``task``
+        the task, or None for the one of this user that was active last, or a new one. A message with an ``id`` is
+        appended once to a task. Messages without are compared with the end of the task: those that it ends with are
+        there already, so that a call may be repeated, and may bring the whole conversation each time.
+
+        The turns are committed first. With ``wait`` False a job learns from them behind the call, and
+        ``memory.learning.get`` returns the result later; it goes on after a crash in either case. Only messages of
+        the user teach. docs/learning.md.
+
+        Raises: InputError kinds; NotFound; ConstraintViolation (a task that ended); Conflict (an id came with another
+            message before).
+        """
+        arguments.as_flag(wait, "wait")
+        new = check_messages(self._engine.estimator, self._engine.config.trust.of_turn, messages)
+        with bounded(deadline_ms):
+            self._engine.check_open()
+            owner, trajectory_id = self._conversation(user, task)
+            known, fresh = self._split(trajectory_id, new)
+            learner = self._engine.part(Learner)
+            added: list[tuple[uuid.UUID, Claim | None]] = []
+
+            def also(uow: UnitOfWork, turns: list[Turn]) -> None:
+                added[:] = [job for job in [learner.enqueue(uow, turns, owner, self._principal, now=wait)] if job]
+
+            turns = self._append(self._scope(trajectory_id), fresh, None, also) if fresh else []
+            results = Results(self._engine)
+            if added:
+                job_id, claim = added[0]
+                if claim is not None:
+                    learner.learn_now(claim)
+                return results.get(job_id, [*known, *turns])
+            every = [*known, *turns]
+            job_id_or_none = results.of_turns(trajectory_id, every)
+            if job_id_or_none is None:
+                return Learned(None, trajectory_id, tuple(turn.turn_id for turn in every), JobState.DONE)
+            if wait:
+                learner.finish(job_id_or_none)
+            return results.get(job_id_or_none, every)
+
+    def _conversation(self, user: str | EntityRef | None, task: Id | None) -> tuple[EntityRef, TrajectoryId]:
+        """Return the user who talks, and the task that the messages belong to."""
+        snapshot = self._engine.snapshot("latest")
+        if task is not None:
+            found = self._tasks.find(snapshot, TRAJECTORY.name, self._own(TRAJECTORY, arguments.as_uuid(task, "task")))
+            assert isinstance(found, Trajectory)
+            owner = found.initiator if user is None else self._user(user)
+            if owner.entity_type is not EntityType.USER:
+                raise RequiredFieldMissing(
+                    "user is required: the task was started by an agent; who talks in it?", field="user"
+                )
+            return current(self._engine, owner), found.trajectory_id
+        owner = self._initiator(user, None)
+        rows = snapshot[TRAJECTORY.name]
+        tasks: list[Trajectory] = [
+            self._engine.memory.entity(rows, row) for row in rows.group("initiator_id", owner.id.bytes).tolist()
+        ]
+        going = [
+            each
+            for each in tasks
+            if each.status is TrajectoryStatus.ACTIVE and each.parent_trajectory_id is None and each.initiator == owner
+        ]
+        if going:
+            return owner, max(going, key=lambda each: (each.last_activity_at, each.trajectory_id)).trajectory_id
+        started = self._tasks.start(GOAL, initiator=owner, agent_id=self._agent(), parent=None, session=None, tags=())
+        return owner, started.trajectory_id
+
+    def _scope(self, trajectory_id: TrajectoryId) -> uuid.UUID:
+        """Return the open scope of a task, or open one."""
+        scope = self._tasks.current_scope(self._engine.snapshot("latest"), trajectory_id)
+        return (scope or self._tasks.open_scope(trajectory_id)).scope_id
+
+    def _split(self, trajectory_id: TrajectoryId, new: Sequence[NewTurn]) -> tuple[list[Turn], list[NewTurn]]:
+        """Return the turns of a task that repeat the first messages, and the messages after those, with keys.
+
+        The key of a message without an id holds its place in the task, so of two equal calls at once one appends.
+        """
+        task, tail = self._tail(trajectory_id, len(new))
+        told = [each for each in new if each.role is not TurnRole.SYSTEM or each.idempotency_key is not None]
+        most = next(
+            (size for size in range(min(len(tail), len(told)), 0, -1) if _repeats(told[:size], tail[-size:])), 0
+        )
+        repeated = {id(each) for each in told[:most]}
+        fresh = [each for each in new if id(each) not in repeated]
+        number = task.turn_count
+        keyed = []
+        for each in fresh:
+            if each.idempotency_key is not None:
+                keyed.append(each)
+            elif each.role is TurnRole.SYSTEM:  # the same instructions, sent again with each call
+                keyed.append(_with_key(each, f"system {digest(each)}"))
+            else:
+                keyed.append(_with_key(each, f"{number} {digest(each)}"))
+                number += 1
+        return tail[len(tail) - most :], keyed
+
+    def _tail(self, trajectory_id: TrajectoryId, size: int) -> tuple[Trajectory, list[Turn]]:
+        """Return a task, and its last turns that are no instructions of the system, at most ``size`` of them."""
+        store = self._engine.store
+        tasks, turns = store.plans[TRAJECTORY.name], store.plans[TURN.name]
+        with store.read() as session:
+            rows = session.run(tasks.get, (trajectory_id.bytes,))
+            if not rows:
+                raise NotFound(entity_type=TRAJECTORY.name, id=trajectory_id)
+            task: Trajectory = tasks.codec.decode(rows[0])
+            scopes = session.run(store.plans["scope"].lists["list_open"], (trajectory_id.bytes,))
+            found: list[Turn] = []
+            if scopes:
+                scope = store.plans["scope"].codec.decode(scopes[-1])
+                first = max(0, task.turn_count - 2 * size)
+                block = (trajectory_id.bytes, scope.scope_id.bytes, first, task.turn_count)
+                found = [turns.codec.decode(row) for row in session.run(store.statements["turn.block"], block)]
+        said = [turn for turn in found if turn.role is not TurnRole.SYSTEM]
+        return task, said[-size:] if size else []
+
+
+def _repeats(messages: Sequence[NewTurn], turns: Sequence[Turn]) -> bool:
+    """Return whether messages are these turns: by id if they have one, else by content."""
+    return all(
+        message.says(turn) and message.idempotency_key in (None, turn.idempotency_key)
+        for message, turn in zip(messages, turns, strict=True)
+    )
+
+
+def _with_key(turn: NewTurn, key: str) -> NewTurn:
+    return dataclasses.replace(turn, idempotency_key=key)
+
+
+class Learning:
+    """The results of learning from messages, and undoing them."""
+
+    def __init__(self, engine: Engine, principal: Principal) -> None:
+        self._engine = engine
+        self._principal = principal
+        self._jobs = engine.part(JobQueue)
+
+    def get(self, learned_id: Id, *, deadline_ms: int | None = None) -> Learned:
+        """Return the result of a call of ``remember``, done or not, by ``Learned.learned_id``.
+
+        Raises: NotFound.
+        """
+        with bounded(deadline_ms):
+            self._engine.check_open()
+            return self._own(arguments.as_uuid(learned_id, "learned_id"))
+
+    def undo(self, learned_id: Id, *, deadline_ms: int | None = None) -> Learned:
+        """Take back everything that one call of ``remember`` learnt; the turns stay. A second time changes nothing.
+
+        Raises: NotFound; PermissionDenied unless the principal is the user or an admin; Conflict while it is not
+            learnt yet, and when a fact was corrected since.
+        """
+        with bounded(deadline_ms):
+            self._engine.check_open()
+            key = self._own(arguments.as_uuid(learned_id, "learned_id")).learned_id
+            assert key is not None
+            undo(self._engine, self._principal, key)
+            return Results(self._engine).get(key)
+
+    def _own(self, key: uuid.UUID) -> Learned:
+        """Return the result of a call, in a task that the principal may see. Raises: NotFound."""
+        found = Results(self._engine).get(key)
+        if not Readers(self._engine.part(TaskOwners), self._principal).sees_task(found.trajectory_id.bytes):
+            raise NotFound(entity_type=KIND, id=key)
+        return found

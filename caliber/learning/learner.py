@@ -1,0 +1,415 @@
+"""Job handler that learns facts about people from the turns that a call of ``remember`` appended.
+
+The turns are committed already, with the job. Reading them, asking a provider and deciding need no transaction; one
+transaction then writes the notes, the links to their people, the decisions with their reasons, and the end of the job.
+
+Source: M §3.1, §3.2, C-422; docs/learning.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from caliber.access.corrections import Corrections
+from caliber.access.identities import current, entity_of
+from caliber.access.visibility import author_of
+from caliber.embedding.embedding_target import Vectors, attach, embedded_text
+from caliber.embedding.service import Embeddings
+from caliber.engine.engine import Engine
+from caliber.engine.stale_inputs import StaleInputs, check_erasures, erasures
+from caliber.jobs.claims import Claim
+from caliber.jobs.handlers import Handler
+from caliber.jobs.queue import JobQueue
+from caliber.jobs.states import new_job
+from caliber.knowledge.correcting import Correction, NoteCorrections
+from caliber.knowledge.notes import NewNote, add_note
+from caliber.learning.asking import Asking
+from caliber.learning.deciding import Decider, Held, Statement, Step
+from caliber.learning.owner import Owner, owner_of
+from caliber.learning.rules.candidates import Candidate, Refused, comparable
+from caliber.learning.rules.subjects import is_relative
+from caliber.llm.protocols import LearningProvider
+from caliber.llm.retry import is_outage
+from caliber.model.access import Principal
+from caliber.model.errors import Conflict
+from caliber.model.events import EventFamily, EventType
+from caliber.model.knowledge import Note
+from caliber.model.lazy_dataclass import dataclass
+from caliber.model.learning import LearningAction, PersonFact
+from caliber.model.references import EntityRef, EntityType
+from caliber.model.time import from_us
+from caliber.model.trajectory import Turn, TurnRole
+from caliber.model.trust import TrustLabel
+from caliber.schema.relations import JOB, NOTE, PERSON_FACT, TURN
+from caliber.storage.compile.derived import derived_value
+from caliber.storage.waiting import apart
+from caliber.storage.write import event_log
+from caliber.storage.write.unit_of_work import UnitOfWork
+
+if TYPE_CHECKING:
+    from caliber.learning.rules.reading import Reader
+
+KIND: Final = "learning"
+"""The kind of the jobs that learn."""
+PERSON: Final = "person"
+"""The ``entity_type`` of notes about people."""
+_CONTEXT: Final = 8
+"""The turns before those of a batch that say whom a pronoun stands for."""
+TOO_MANY: Final = "more facts than one call may teach"
+
+
+def _reader() -> Reader:
+    # Its patterns take 50 ms to compile, which a process that learns nothing does without.
+    from caliber.learning.rules.reading import Reader
+
+    return Reader()
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    refused: Refused
+    turn: Turn
+
+
+class Learner:
+    """Learns from turns; one an open tenant."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._jobs = engine.part(JobQueue)
+        self._embeddings = engine.part(Embeddings)
+        self._config = engine.config.learning
+        self._jobs.register(Handler(KIND, self.run, outlasts=is_outage))
+
+    # --- enqueueing ------------------------------------------------------------------------------
+
+    def enqueue(
+        self, uow: UnitOfWork, turns: Sequence[Turn], owner: EntityRef, principal: Principal, *, now: bool
+    ) -> tuple[uuid.UUID, Claim | None] | None:
+        """Add the job of appended turns to their transaction; with ``now`` the caller runs it after the commit.
+
+        None where no turn is one that teaches.
+        """
+        teaching = [str(turn.turn_id) for turn in turns if self._teaches(turn)]
+        if not teaching:
+            return None
+        payload = {"turns": teaching, "owner": [str(owner.entity_type), str(owner.id)]}
+        task = turns[0].trajectory_id
+        if now:
+            claim = self._jobs.enqueue_claimed(uow, KIND, payload=payload, principal=principal, trajectory_id=task)
+            return claim.job.job_id, claim
+        due = from_us(uow.now_us)
+        job = new_job(KIND, due, due, principal, key=None, payload=payload, of=(task, None))
+        uow.insert(JOB, job)
+        uow.on_commit.append(lambda: self._jobs.on_enqueued(0.0))
+        return job.job_id, None
+
+    @staticmethod
+    def _teaches(turn: Turn) -> bool:
+        """Return whether a turn may teach: words of the user, not of a tool, a page or a model."""
+        return turn.role is TurnRole.USER and turn.trust.distrust <= TrustLabel.USER.distrust
+
+    def learn_now(self, claim: Claim) -> None:
+        """Do the job in the caller's thread; after a failure it waits for its next attempt, as every job does."""
+        with claim.working():
+            self._jobs.attempt(claim)
+
+    def finish(self, job_id: uuid.UUID) -> None:
+        """Do a job that still waits, or that a process left behind; one that has ended stays as it is.
+
+        Raises: as ``run``.
+        """
+        with self._jobs.holding(job_id) as claim:
+            if claim is not None:
+                self.run(claim)
+
+    # --- the job ---------------------------------------------------------------------------------
+
+    def run(self, claim: Claim) -> int:
+        """Learn from the turns of a job, in the transaction that ends it; return the number of decisions.
+
+        Raises: Superseded; LlmError kinds; Conflict where others correct the same facts all the time.
+        """
+        for _ in range(self._engine.config.storage.serialization_retries):
+            try:
+                return self._run(claim)
+            except Conflict:
+                continue
+        return self._run(claim)
+
+    def _run(self, claim: Claim) -> int:
+        erased = erasures(self._engine)
+        payload = claim.job.payload
+        kind, key = payload["owner"]
+        owner = owner_of(self._engine, current(self._engine, EntityRef(EntityType(kind), uuid.UUID(key))))
+        turns = self._turns(uuid.UUID(each) for each in payload["turns"])
+        asking = self._asking()
+        statements, refusals = self._read(turns, owner, asking)
+        held = self._held(owner, {each.person for each in statements})
+        stored = _stamps(held)
+        steps = Decider(held).decide(statements) if asking is None else asking.decide(statements, held)
+        writer = _Writer(self._engine, owner, steps)
+
+        def work(uow: UnitOfWork) -> int:
+            check_erasures(uow, erased, claim.ack(uow))
+            uow.serialize(f"learning {owner.entity.id}")
+            if _stamps(_held_in(uow, owner, {each.person for each in statements})) != stored:
+                raise StaleInputs(entity_type=NOTE.name, reason="a fact was corrected while it was learnt from")
+            decisions = writer.write(uow)
+            decisions += [_refusal(each, owner) for each in refusals]
+            event = self._engine.event(
+                EventType.LEARN,
+                principal=claim.job.principal.label,
+                trajectory_id=claim.job.trajectory_id,
+                subject=(EntityType.JOB, claim.job.job_id),
+                payload={"turns": payload["turns"], "owner": payload["owner"], "decisions": decisions},
+                family=EventFamily.AUDIT,
+                at_us=uow.now_us,
+            )
+            event_log.audit(uow, event)
+            return len(decisions)
+
+        return self._engine.write(work)
+
+    def _asking(self) -> Asking | None:
+        """Return the language model that learns, or None where rules do."""
+        provider = self._engine.summarization
+        if self._config.method == "rules" or not isinstance(provider, LearningProvider):
+            return None
+        return Asking(provider, self._config.max_facts)
+
+    def _turns(self, keys: Iterable[uuid.UUID]) -> list[Turn]:
+        """Return the turns that are still there, and still teach."""
+        plans = self._engine.store.plans[TURN.name]
+        with self._engine.store.read() as session:
+            rows = [row for key in keys for row in session.run(plans.get, (key.bytes,))]
+        return [turn for turn in map(plans.codec.decode, rows) if self._teaches(turn)]
+
+    def _read(
+        self, turns: Sequence[Turn], owner: Owner, asking: Asking | None
+    ) -> tuple[list[Statement], list[_Refusal]]:
+        """Return the statements of turns, and those that teach nothing: at most as many as one call may teach."""
+        statements: list[Statement] = []
+        refusals: list[_Refusal] = []
+        now = from_us(self._engine.clock.now_us())
+        for turn, found in self._by_rule(turns) if asking is None else asking.read(owner.name, turns):
+            if isinstance(found, Refused):
+                refusals.append(_Refusal(found, turn))
+            elif len(statements) == self._config.max_facts:
+                refusals.append(_Refusal(Refused(TOO_MANY, found.start, found.end, found.attribute), turn))
+            else:
+                stated_at = min(turn.occurred_at or turn.created_at, now)
+                statements.append(Statement(found, turn, *self._person(found, owner), stated_at))
+        return statements, refusals[: self._config.max_facts]
+
+    def _by_rule(self, turns: Sequence[Turn]) -> Iterator[tuple[Turn, Candidate | Refused]]:
+        reader = apart(_reader)
+        for turn in self._before(turns):
+            for _ in reader.read(turn.text):
+                pass  # only to know the people that pronouns stand for
+        for turn in turns:
+            yield from ((turn, found) for found in reader.read(turn.text))
+
+    def _before(self, turns: Sequence[Turn]) -> list[Turn]:
+        """Return the turns of the same scope just before these that teach, in their order."""
+        if not turns:
+            return []
+        first = turns[0]
+        block = (first.trajectory_id.bytes, first.scope_id.bytes, first.turn_number - _CONTEXT, first.turn_number - 1)
+        with self._engine.store.read() as session:
+            rows = session.run(self._engine.store.statements["turn.block"], block)
+        found = [self._engine.store.plans[TURN.name].codec.decode(row) for row in rows]
+        return [turn for turn in found if self._teaches(turn)]
+
+    def _person(self, candidate: Candidate, owner: Owner) -> tuple[EntityRef, str]:
+        person = candidate.person
+        if person is None:
+            return owner.entity, owner.name
+        if (person.name and is_relative(person.role)) or not person.role:
+            return entity_of(self._engine, person.name, register=False), person.name
+        name = f"{owner.name}'s {person.role}" + (f" {person.name}" if person.name else "")
+        return entity_of(self._engine, name, register=False), name
+
+    def _held(self, owner: Owner, people: set[EntityRef]) -> list[Held]:
+        """Return the facts about people that hold, among those that this owner taught."""
+        links, notes = self._engine.store.plans[PERSON_FACT.name], self._engine.store.plans[NOTE.name]
+        now = from_us(self._engine.clock.now_us())
+        found = []
+        with self._engine.store.read() as session:
+            for person in sorted(people, key=str):
+                rows = session.run(links.lists["list_by_owner"], (owner.entity.id.bytes, person.id.bytes))
+                for fact in map(links.codec.decode, rows):
+                    stored = [notes.codec.decode(row) for row in session.run(notes.get, (fact.note_id.bytes,))]
+                    found += [(fact, note) for note in stored if _holds(note, now)]
+        return _as_held(found)
+
+
+def _held_in(uow: UnitOfWork, owner: Owner, people: set[EntityRef]) -> list[Held]:
+    """Return the facts that hold as ``Learner._held`` does, as a transaction has them."""
+    found: list[tuple[PersonFact, Note]] = []
+    for person in sorted(people, key=str):
+        facts: list[PersonFact] = uow.select_path(PERSON_FACT, "list_by_owner", owner.entity.id.bytes, person.id.bytes)
+        pairs = [(fact, uow.find(NOTE, fact.note_id.bytes)) for fact in facts]
+        found += [(fact, note) for fact, note in pairs if note is not None and _holds(note, from_us(uow.now_us))]
+    return _as_held(found)
+
+
+def _holds(note: Note, now: Any) -> bool:
+    return note.active and (note.valid_until is None or note.valid_until > now)
+
+
+def _as_held(found: Sequence[tuple[PersonFact, Note]]) -> list[Held]:
+    return [
+        Held(
+            fact.person,
+            fact.attribute,
+            fact.slot,
+            fact.value,
+            fact.stated_at if note.valid_from is None else max(fact.stated_at, note.valid_from),
+            note.content,
+            note.note_type,
+            (fact, note),
+        )
+        for fact, note in found
+    ]
+
+
+def _stamps(held: Sequence[Held]) -> list[tuple[uuid.UUID, int, int]]:
+    return [(fact.note_id, fact.version, note.version) for fact, note in (each.stored for each in held if each.stored)]
+
+
+def _refusal(each: _Refusal, owner: Owner) -> dict[str, Any]:
+    return {
+        "action": LearningAction.NOTHING.value,
+        "person": owner.name,
+        "attribute": each.refused.attribute.value,
+        "reason": each.refused.reason,
+        "turn_id": str(each.turn.turn_id),
+        "span": [each.refused.start, each.refused.end],
+    }
+
+
+class _Writer:
+    """The writes of a batch: prepared outside the transaction, carried out in it."""
+
+    def __init__(self, engine: Engine, owner: Owner, steps: Sequence[Step]) -> None:
+        self._engine = engine
+        self._owner = owner
+        self._steps = steps
+        self._notes = NoteCorrections(engine, owner.learner)
+        self._corrections = Corrections(engine, owner.learner)
+        embeddings = engine.part(Embeddings)
+        self._vectors: dict[int, Vectors | None] = {}
+        self._prepared: dict[int, Correction] = {}
+        for at, step in enumerate(steps):
+            if step.action is LearningAction.ADD:
+                self._vectors[at] = embeddings.vector(NOTE.name, _text_of(step.statement))
+            elif step.action is not LearningAction.NOTHING and step.target is not None and step.target.stored:
+                note = step.target.stored[1]
+                self._prepared[at] = self._correction(step, note.note_id, note.version)
+
+    def _correction(self, step: Step, key: uuid.UUID, version: int | None) -> Correction:
+        statement = step.statement
+        if step.action is LearningAction.END:
+            return self._notes.end(key, statement.stated_at, version, None)
+        candidate = statement.candidate
+        fields = {
+            "content": candidate.content,
+            "note_type": candidate.note_type,
+            "confidence": candidate.confidence,
+            "trust": statement.turn.trust,
+        }
+        if step.in_place:
+            return self._notes.update(key, fields, version, None)
+        source = (statement.turn.trajectory_id,)
+        return self._notes.supersede(key, fields, statement.stated_at, None, version, None, source)
+
+    def write(self, uow: UnitOfWork) -> list[dict[str, Any]]:
+        """Carry out the steps; return each decision as the log keeps it."""
+        made: dict[int, tuple[PersonFact, Note]] = {}
+        return [self._write(uow, at, step, made) for at, step in enumerate(self._steps)]
+
+    def _write(self, uow: UnitOfWork, at: int, step: Step, made: dict[int, tuple[PersonFact, Note]]) -> dict[str, Any]:
+        statement, candidate = step.statement, step.statement.candidate
+        decision: dict[str, Any] = {
+            "action": step.action.value,
+            "person": statement.name,
+            "attribute": candidate.attribute.value,
+            "value": candidate.value,
+            "reason": step.reason,
+            "turn_id": str(statement.turn.turn_id),
+            "span": [candidate.start, candidate.end],
+        }
+        old = None if step.target is None else step.target.stored or made[id(step.target)]
+        if step.action is LearningAction.NOTHING:
+            return decision | ({} if old is None else {"note_id": str(old[1].note_id)})
+        if old is None:
+            note = self._add(uow, at, statement)
+        else:
+            # A fact that this batch itself added has no prepared correction, and no version that others know.
+            correct = self._prepared.get(at) or self._correction(step, old[1].note_id, None)
+            note = correct(uow)
+            last = self._corrections.last(uow, NOTE, old[1])
+            decision["correction"] = None if last is None else str(last.event_id)
+            if note.note_id != old[1].note_id:
+                decision["replaces"] = str(old[1].note_id)
+            elif step.action is LearningAction.UPDATE:
+                decision["was"] = [old[0].attribute.value, old[0].slot, old[0].value]
+        if step.made is not None:
+            made[id(step.made)] = (self._link(uow, statement, note), note)
+        return decision | {"note_id": str(note.note_id)}
+
+    def _add(self, uow: UnitOfWork, at: int, statement: Statement) -> Note:
+        candidate = statement.candidate
+        new = NewNote(
+            entity=statement.name,
+            entity_type=PERSON,
+            note_type=candidate.note_type,
+            content=candidate.content,
+            confidence=candidate.confidence,
+            token_count=derived_value(NOTE, "token_count", self._engine.estimator, content=candidate.content),
+            valid_from=statement.stated_at if candidate.changes else None,
+            visible_to=self._owner.readers,
+            created_by=author_of(self._owner.author),
+            source_trajectory_ids=(statement.turn.trajectory_id,),
+            trust=statement.turn.trust,
+        )
+        note, created = add_note(uow, new)
+        if created:
+            attach(uow, NOTE.name, note.note_id, _text_of(statement), self._vectors.get(at))
+        uow.emit(
+            self._engine.event(
+                EventType.NOTE_CREATE if created else EventType.NOTE_UPDATE,
+                principal=self._owner.author.label,
+                subject=(EntityType.NOTE, note.note_id),
+                payload={"id": str(note.note_id)},
+            )
+        )
+        return note
+
+    def _link(self, uow: UnitOfWork, statement: Statement, note: Note) -> PersonFact:
+        fact = PersonFact(
+            note_id=note.note_id,
+            person=statement.person,
+            owner=self._owner.entity,
+            attribute=statement.candidate.attribute,
+            slot=statement.candidate.slot,
+            value=comparable(statement.candidate.value),
+            stated_at=statement.stated_at,
+            created_at=from_us(uow.now_us),
+        )
+        known: PersonFact | None = uow.find(PERSON_FACT, note.note_id.bytes)
+        if known is None:
+            uow.insert(PERSON_FACT, fact)
+            return fact
+        stored: PersonFact = uow.update(
+            PERSON_FACT, dataclasses.replace(fact, created_at=known.created_at, version=known.version)
+        )
+        return stored
+
+
+def _text_of(statement: Statement) -> str:
+    return embedded_text(statement.name, statement.candidate.content)

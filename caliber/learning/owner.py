@@ -1,0 +1,41 @@
+"""Owner of learnt facts, the user whose messages teach them: the one place that sets who may read and correct them."""
+
+from __future__ import annotations
+
+from caliber.access.identities import names_of
+from caliber.access.owners import private_to
+from caliber.engine.engine import Engine
+from caliber.model.access import Principal, PrincipalKind
+from caliber.model.lazy_dataclass import dataclass
+from caliber.model.references import EntityRef
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A user whose messages teach facts: the entity, the name in notes, and the principals that are this user."""
+
+    entity: EntityRef
+    name: str
+    principals: tuple[str, ...]
+
+    @property
+    def readers(self) -> tuple[str, ...]:
+        """The readers of learnt notes: the user, under any name."""
+        return (private_to(self.entity),)
+
+    @property
+    def author(self) -> Principal:
+        """The principal that learnt notes are written as: the user's own, so that the user may correct them."""
+        return Principal.user(self.name)
+
+    @property
+    def learner(self) -> Principal:
+        """The principal that facts are corrected as, also those that were learnt under another name of the user."""
+        return Principal(PrincipalKind.HUMAN, self.name, is_admin=True)
+
+
+def owner_of(engine: Engine, entity: EntityRef) -> Owner:
+    """Return the owner of what a user's messages teach; a user without a name is called by the id."""
+    # A name within a namespace may be that of another person outside of it.
+    names = [each.name for each in names_of(engine, entity) if not each.namespace] or [str(entity.id)]
+    return Owner(entity, names[0], tuple(Principal.user(name).label for name in names))

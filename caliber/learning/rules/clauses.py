@@ -1,0 +1,211 @@
+"""Clauses of a message, and the reasons for which one states nothing: questions, hypotheses, quotes, jokes, plans.
+
+Rules prefer nothing to junk: whatever may be asked, imagined, quoted or joked is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from caliber.model.lazy_dataclass import dataclass
+from caliber.text.sentences import UnitKind, iter_sentences
+
+MAX_CHARS_READ: Final = 20_000
+"""The beginning of a longer message is read: the rest is a document, not talk."""
+_MAX_SENTENCE: Final = 600
+
+QUESTION: Final = "a question"
+HYPOTHESIS: Final = "a hypothesis"
+QUOTE: Final = "quoted or reported"
+JOKE: Final = "a joke"
+PLAN: Final = "a plan or a wish"
+DOUBT: Final = "uncertain"
+FICTION: Final = "text to work on, not about the user"
+
+_I = re.IGNORECASE
+_FICTION = re.compile(
+    r"\b(?:translate|rewrite|rephrase|paraphrase|proofread|summari[sz]e|role-?play|pretend|lyrics|screenplay|"
+    r"(?:short |bedtime )?stor(?:y|ies)|novel|poem|haiku|limerick|fictional|character|protagonist|dialogue|monologue|"
+    r"(?:fix|check|correct) (?:the |my |this )?(?:grammar|spelling|text|sentence|paragraph|essay)|"
+    r"(?:draft|write|compose) (?:me )?(?:a|an|the|some)|example (?:sentence|text)|in (?:the|a|this|that|my) (?:movie|"
+    r"film|book|game|dream|song|show|series|play)|dreamt|dreamed|acting as|act as)\b",
+    _I,
+)
+_JOKE = re.compile(
+    r"\b(?:just kidding|kidding|jk|joking|joke|lol|lmao|rofl|ha(?:ha)+|/s|yeah,? right|as if)\b|[😂🤣😜😉😏🙃]", _I
+)
+_HYPOTHESIS = re.compile(
+    r"\b(?:if|unless|imagine|suppose|supposing|assume|assuming|hypothetically|what if|let's say|say i|"
+    r"in another life|"
+    r"would have|could have|should have|were i|had i|wish|as though)\b",
+    _I,
+)
+_PLAN = re.compile(
+    r"\b(?:i|we)(?:'ll| will| shall|'m going to|'re going to| am going to| are going to| want| wanna|"
+    r"'d| would| could|"
+    r" plan| hope| intend| might| may| should| need| can't wait|'m gonna| am gonna)\b"
+    r"|\b(?:i'm|i am|we're|we are) (?:\w+ly )?(?:thinking|considering|planning|hoping|looking|trying|"
+    r"dreaming|about to|"
+    r"moving|relocating|switching|getting married|getting a|becoming|starting|tempted|considering)\b",
+    _I,
+)
+_DOUBT = re.compile(
+    r"\b(?:maybe|perhaps|probably|possibly|i guess|i think|i suppose|i believe|not sure|i doubt|i wonder|"
+    r"apparently|kind of|sort of|seems?|feels? like)\b",
+    _I,
+)
+_REPORT = re.compile(
+    r"\b(?:he|she|they|you|people|everyone|someone|somebody|who|it|(?:my|his|her|our|their|the) [a-z]{2,15}|"
+    r"[A-Z][a-z]+)"
+    r" (?:always |just |once |often |usually |used to )?(?:says?|said|tells?|told|claims?|claimed|"
+    r"thinks?|thought|wrote|"
+    r"writes|insists?|replied|joked|jokes)\b"
+    r"|\baccording to\b|\b(?:i (?:read|heard|saw)|rumou?r has it)\b"
+)
+_FICTION_AFTER = re.compile(r":\s*$")
+_QUOTED = re.compile(r"\"[^\"\n]{2,400}\"|“[^”\n]{2,400}”|«[^»\n]{2,400}»|(?<!\w)'[^'\n]{12,400}'(?!\w)")
+_SPLIT = re.compile(
+    r"\s*(?:[;•]|\s[-–—]+\s|[–—]|\.{3}|…)\s*"
+    r"|,?\s+(?:but|though|although|however|yet|whereas|while|so|because|cause|cuz|which is why|except)\s+"
+    r"|,?\s+(?:and|&)\s+(?=(?:also\s+|now\s+|so\s+|then\s+)?(?:i|i'm|i've|i'd|i'll|im|my|we|we're|our|he|she|they|it|"
+    r"you|please|can|could|what|how|do|don't)\b)"
+    r"|,\s+(?=(?:and\s+|so\s+)?(?:i|i'm|i've|i'd|i'll|im|my|we|we're|our|he|she|they|it's|you|please|can|could|what|"
+    r"where|when|how|do|does|should|which|who|is|are)\b)"
+    r"|:\s+(?=(?:i|i'm|my|we|he|she)\b)|,\s+(?=(?:now )?(?:with|at) (?-i:[A-Z]))"
+    r"|(?<=[.!])\s+(?=(?:i|i'm|im|i've|my|we|he|she|it|but|and|so|no)\b)"
+    r"|(?<=\?)\s+|,?\s+and\s+(?=still\b)",
+    _I,
+)
+_ELLIPSIS = re.compile(
+    r"(?:,?\s+(?:and|but)|,)\s+(?=(?:also\s+|now\s+|just\s+|recently\s+|really\s+|"
+    r"currently\s+)?(?:work|live|have|love|"
+    r"like|hate|"
+    r"works|lives|loves|likes|hates|has|speaks|plays|enjoys|prefers|teaches|studies|eats|drinks|dislikes|"
+    r"dislike|enjoy|speak|am|prefer|don't|do not|can't|moved|play|own|study|teach|drink|eat|started|joined|grew|got|"
+    r"married|adopted|became|was born|allergic|vegetarian|vegan)\b)",
+    _I,
+)
+_SUBJECT = re.compile(r"^\W*(?:\w+[,:]?\s+){0,4}?(i'm|i am|i've|i|we|we're|we are)\b", _I)
+_OTHER = re.compile(r"^\W*(?:\w+[,:]?\s+){0,2}?((?:my|our) [\w-]+(?: (?-i:[A-Z])\w+)?|he|she|(?-i:[A-Z])\w+)\b", _I)
+_THIRD = re.compile(
+    r"^(?:\w+ly )?(?:works|lives|loves|likes|hates|has|speaks|plays|enjoys|prefers|teaches|studies|eats|"
+    r"drinks|dislikes)\b",
+    _I,
+)
+_BARE_VERB = re.compile(
+    r"^(?:(?:now|also|just|currently|really)\s+)?(?:work|live|love|like|hate|dislike|enjoy|speak|prefer|play|own|study|"
+    r"teach|eat|drink|works|lives|loves|likes|hates|speaks|plays|prefers|teaches|studies|eats|drinks)\b",
+    _I,
+)
+_PARTICIPLES = re.compile(r"^(?:allergic|vegetarian|vegan|married)\b", _I)
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """A part of a sentence that may state something, with its place in the message.
+
+    ``text`` has plain apostrophes, and the subject that an ellipsis left out. ``refusal`` is why it states nothing.
+    """
+
+    text: str
+    start: int
+    end: int
+    refusal: str | None = None
+
+
+def clauses_of(message: str) -> Iterator[Clause]:
+    """Yield the clauses of a message in order; code, tables, headings and quoted lines are none."""
+    # A saint's full stop ends no sentence.
+    text = message[:MAX_CHARS_READ].replace("St. ", "St\u2024 ")
+    sentences = [
+        each
+        for each in iter_sentences(text)
+        if each.kind in (UnitKind.PROSE, UnitKind.ITEM) and not each.text.lstrip().startswith((">", "|"))
+    ]
+    fiction = False
+    for place, sentence in enumerate(sentences):
+        plain = _plain(sentence.text)
+        if len(plain) > _MAX_SENTENCE:
+            continue
+        following = _plain(sentences[place + 1].text) if place + 1 < len(sentences) else ""
+        refusal = _refusal(plain, following)
+        if fiction:
+            refusal = FICTION
+        # Whatever stands behind "Translate this:" is no word of the user's own.
+        fiction = fiction or (refusal == FICTION and bool(_FICTION_AFTER.search(plain)))
+        yield from _clauses(plain, sentence.start, refusal)
+
+
+def _plain(text: str) -> str:
+    """Return a text with plain apostrophes and quotation marks masked by as many characters."""
+    plain = text.replace("’", "'").replace("`", "'").replace("\n", " ")
+    return _QUOTED.sub(lambda found: "\u0001" * len(found[0]), plain)
+
+
+def _refusal(sentence: str, following: str) -> str | None:
+    """Return why a whole sentence states nothing, or None."""
+    if _FICTION.search(sentence):
+        return FICTION
+    if _JOKE.search(sentence) or (len(following) < 60 and _JOKE.search(following)):
+        return JOKE
+    return None
+
+
+def _clauses(sentence: str, offset: int, refusal: str | None) -> Iterator[Clause]:
+    spans = list(_spans(sentence))
+    asks = sentence.rstrip().endswith("?")
+    hypothesis = reported = False
+    subject = third = ""
+    for place, (start, end) in enumerate(spans):
+        text = sentence[start:end]
+        found, other = _SUBJECT.match(text), _OTHER.match(text)
+        subject = subject if found is None else found[1]
+        third = third if other is None else other[1]
+        hypothesis = hypothesis or _HYPOTHESIS.search(text) is not None
+        reported = reported or _REPORT.search(text) is not None
+        reason = refusal
+        if reason is None and (text.rstrip().endswith("?") or (asks and place == len(spans) - 1)):
+            reason = QUESTION
+        if reason is None and reported:
+            reason = QUOTE
+        if reason is None and hypothesis:
+            reason = HYPOTHESIS
+        if reason is None and _PLAN.search(text):
+            reason = PLAN
+        if reason is None and _DOUBT.search(text):
+            reason = DOUBT
+        parts = list(_parts(text))
+        for at, (first, last) in enumerate(parts):
+            said = text[first:last]
+            if at or (place and _BARE_VERB.match(said)):
+                said = f"{third if _THIRD.match(said) else _continued(subject, said)} {said}".strip()
+            yield Clause(said, offset + start + first, offset + start + last, reason)
+
+
+def _continued(subject: str, rest: str) -> str:
+    """Return the subject that an ellipsis left out, such as "I" of "I live here and work there"."""
+    if not subject:
+        return ""
+    whole = "we" if subject.lower().startswith("we") else "I"
+    return f"{whole}'m" if whole == "I" and _PARTICIPLES.match(rest) else whole
+
+
+def _spans(sentence: str) -> Iterator[tuple[int, int]]:
+    start = 0
+    for found in _SPLIT.finditer(sentence):
+        if found.start() > start:
+            yield start, found.start()
+        start = found.end()
+    if start < len(sentence):
+        yield start, len(sentence)
+
+
+def _parts(text: str) -> Iterator[tuple[int, int]]:
+    start = 0
+    for found in _ELLIPSIS.finditer(text):
+        if found.start() > start:
+            yield start, found.start()
+            start = found.end()
+    yield start, len(text)

@@ -1,0 +1,330 @@
+"""Rules of a person's household and taste: family, pets, food, likes and dislikes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from caliber.learning.rules import words
+from caliber.learning.rules.patterns import ADVERBS, AM, HAVE, NAME, NOT, WE, rule
+from caliber.learning.rules.subjects import ANIMALS, RELATIVES, SIZE
+
+FAMILY: Final = (
+    rule(
+        "family/{x}",
+        rf"(?:my|our) (?P<x>{SIZE}(?:{RELATIVES})) is " + NAME + "$",
+        "{x} is called {v}",
+        words.is_given_name,
+        single=True,
+    ),
+    rule(
+        "family",
+        rf"{WE}have (?:(?:two|three|four|\d) )?(?:kids|children|sons|daughters|brothers|sisters|twins)"
+        r"(?:,| called| named|:| \() ?(?P<v>(?-i:[A-Z])\w+(?:, (?-i:[A-Z])\w+)*,? and (?-i:[A-Z])\w+)\)?$",
+        "has {v} in the family",
+        words.is_given_name,
+        several=True,
+    ),
+    rule(
+        "family/{x}",
+        rf"(?:my|our) (?P<x>{SIZE}(?:{RELATIVES}))(?:'s name)?(?:'s| is) (?:called |named )" + NAME + "$",
+        "{x} is called {v}",
+        words.is_name,
+        single=True,
+    ),
+    rule(
+        "family/{x}",
+        rf"(?:my|our) (?P<x>{SIZE}(?:{RELATIVES}))'s name is " + NAME + "$",
+        "{x} is called {v}",
+        words.is_name,
+        single=True,
+    ),
+    rule(
+        "family/{x}",
+        rf"{HAVE}(?:have|got) (?:an?|one) (?P<x>{SIZE}(?:{RELATIVES})),? (?:called|named) " + NAME + "$",
+        "{x} is called {v}",
+        words.is_name,
+    ),
+    rule(
+        "family/count",
+        rf"{HAVE}(?:have|got) (?P<v>(?:an?|one|two|three|four|five|six|\d|no) {SIZE}(?:{RELATIVES}|kids|"
+        rf"children|sons|daughters|brothers|sisters|siblings|twins|grandchildren|cousins)"
+        rf"(?: and (?:an?|one|two|three|four|\d) {SIZE}(?:{RELATIVES}|sons|daughters|brothers|sisters))?)$",
+        "has {v}",
+        words.is_value,
+    ),
+    rule(
+        "family/status",
+        rf"{AM}(?P<v>married|divorced|engaged|widowed|separated)(?: to (?P<x>[A-Z][\w'-]+))?$",
+        "is {v}",
+        words.is_value,
+        single=True,
+    ),
+    rule(
+        "family/status",
+        r"(?:i|we)(?:'ve)? (?:just |recently )?got (?P<v>married|divorced|engaged)(?: to .+)?$",
+        "is {v}",
+        words.is_value,
+        single=True,
+        changes=True,
+    ),
+    rule(
+        "family/{x}",
+        rf"{AM}(?:married|engaged) to " + NAME + "$",
+        "partner is called {v}",
+        words.is_name,
+        single=True,
+    ),
+)
+PETS: Final = (
+    rule(
+        "pet/{x}",
+        rf"(?:my|our) (?:new |old )?(?P<x>{ANIMALS})(?:'s name is| is) " + NAME + "$",
+        "{x} is called {v}",
+        words.is_given_name,
+        single=True,
+    ),
+    rule(
+        "pet/{x}",
+        rf"(?:my|our) (?:new |old )?(?P<x>{ANIMALS})(?:'s name)?(?:'s| is) (?:called |named )" + NAME + "$",
+        "{x} is called {v}",
+        words.is_name,
+        single=True,
+    ),
+    rule(
+        "pet/{x}",
+        rf"{HAVE}(?:have|own|got|adopted|bought|rescued) (?:an?|one|the cutest) (?:\w+ )?(?P<x>{ANIMALS}),? "
+        rf"(?:called|named|whose name is) {NAME}$",
+        "{x} is called {v}",
+        words.is_name,
+    ),
+    rule(
+        "pet/count",
+        rf"{HAVE}(?:have|own|got|adopted) (?P<v>(?:an?|one|two|three|four|five|\d) (?:\w+ )?(?:{ANIMALS}|dogs|"
+        rf"cats|rabbits|hamsters|parrots|birds|horses|chickens|turtles|goldfish|fish)(?: and (?:an?|"
+        rf"one|two|three|\d) "
+        rf"(?:{ANIMALS}|dogs|cats|rabbits|birds))?)$",
+        "has {v}",
+        words.is_value,
+    ),
+    rule(
+        "pet/{x}",
+        rf"(?:my|our) (?P<x>{ANIMALS})(?:,? (?P<v>[A-Z][\w'-]+),?)? (?:has |sadly |just )*(?:died|passed away)$",
+        "",
+        words.is_anything,
+        ends=True,
+    ),
+    rule(
+        "pet/{x}",
+        rf"(?:i|we) (?:no longer have|don't have|do not have|gave away|had to give away) (?:an?|my|our|the|any) "
+        rf"(?P<x>{ANIMALS})(?: any ?more| any longer)?$",
+        "",
+        words.is_anything,
+        ends=True,
+    ),
+)
+FOOD: Final = (
+    rule(
+        "diet",
+        r"(?:i|we)(?:'ve| have|'m| am)? (?:eat|eating|started eating|started to eat|back to eating) "
+        r"(?:meat|fish|dairy|gluten|everything|animal products) again$",
+        "",
+        words.is_anything,
+        ends=True,
+    ),
+    rule(
+        "diet",
+        rf"{AM}(?:an? |on a |on the )?(?:strict |lifelong )?(?P<v>{words.DIETS})(?: diet)?$",
+        "is {v}",
+        words.is_value,
+        single=True,
+        preference=True,
+    ),
+    rule(
+        "diet",
+        rf"{HAVE}(?:became|become|went|gone|turned|switched to|been) (?:an? )?(?P<v>{words.DIETS})$",
+        "is {v}",
+        words.is_value,
+        single=True,
+        preference=True,
+        changes=True,
+    ),
+    rule(
+        "diet",
+        rf"(?:i|we) {ADVERBS}(?:eat|follow|keep) (?:an? )?(?P<v>{words.DIETS})(?: diet| food)?$",
+        "eats {v}",
+        words.is_value,
+        single=True,
+        preference=True,
+    ),
+    rule("diet", rf"{AM}(?:no longer|not) (?:an? )?(?P<v>{words.DIETS})$", "", words.is_value, ends=True),
+    rule(
+        "diet",
+        rf"{HAVE}(?:stopped being|quit being|gave up being) (?:an? )?(?P<v>{words.DIETS})$",
+        "",
+        words.is_value,
+        ends=True,
+    ),
+    rule("diet", r"i used to be (?:an? )?(?P<v>" + words.DIETS + ")$", "", words.is_value, ends=True),
+    rule(
+        "diet/does not eat",
+        r"(?:i|we) (?:(?:can't|cannot|can not|don't|do not|never|won't) eat|(?:can't|cannot) have) V$",
+        "does not eat {v}",
+        words.is_food,
+        several=True,
+        preference=True,
+    ),
+    rule(
+        "diet/does not drink",
+        r"(?:i|we) (?:can't|cannot|don't|do not|never) drink V$",
+        "does not drink {v}",
+        words.is_food,
+        several=True,
+        preference=True,
+    ),
+    rule("likes/drinks", rf"i {ADVERBS}drink V$", "drinks {v}", words.is_food, preference=True),
+    rule(
+        "allergy",
+        r"no (?P<v>[\w -]{3,20}?),? (?:please|pls|plz)?,? ?(?:i'm|i am|im) allergic$",
+        "is allergic to {v}",
+        words.is_allergen,
+    ),
+    rule("allergy", rf"{AM}allergic to V$", "is allergic to {v}", words.is_allergen, several=True),
+    rule(
+        "allergy",
+        rf"{HAVE}(?:have|got|developed) an? (?:\w+ )?allergy to V$",
+        "is allergic to {v}",
+        words.is_allergen,
+        several=True,
+    ),
+    rule(
+        "allergy",
+        rf"{HAVE}(?:have|got|developed) an? (?:severe |bad |mild |slight )?(?P<v>[\w -]{{2,30}}?) allergy$",
+        "is allergic to {v}",
+        words.is_allergen,
+    ),
+    rule(
+        "health/intolerance",
+        rf"{AM}(?P<v>lactose|gluten|fructose|histamine)[- ]intolerant$",
+        "is {v} intolerant",
+        words.is_value,
+    ),
+    rule("allergy", rf"{AM}(?:no longer|not) allergic to V$", "", words.is_allergen, ends=True),
+    rule(
+        "allergy",
+        rf"{HAVE}(?:outgrew|outgrown|lost|got over) (?:my|the) (?P<v>[\w -]{{2,30}}?) allergy$",
+        "",
+        words.is_allergen,
+        ends=True,
+    ),
+)
+TASTE: Final = (
+    rule(
+        "likes",
+        r"(?:i|we) (?:no longer|don't|do not) (?:really |actually )?(?:like|love|enjoy|eat|drink) V"
+        r" any ?(?:more|longer)$",
+        "",
+        words.is_liked,
+        ends=True,
+    ),
+    rule(
+        "likes",
+        r"(?:i|we) (?:no longer|stopped|quit) (?:like|love|enjoy|liking|loving|enjoying) V$",
+        "",
+        words.is_liked,
+        ends=True,
+    ),
+    rule(
+        "likes",
+        rf"{AM}(?:no longer|not) (?:into|a fan of|fond of|interested in) V any ?(?:more|longer)$",
+        "",
+        words.is_liked,
+        ends=True,
+    ),
+    rule("likes", rf"{AM}(?:over|done with|tired of|sick of) V$", "", words.is_liked, ends=True),
+    rule(
+        "likes",
+        rf"{WE}(?:like|love|enjoy|adore) (?:anything with |everything with )?V$",
+        "likes {v}",
+        words.is_liked,
+        several=True,
+        preference=True,
+        opposite="dislikes",
+    ),
+    rule(
+        "likes",
+        rf"{AM}(?:an? )?(?:big |huge |massive |avid |real )?(?:fan of|into|fond of|passionate about|"
+        rf"obsessed with|crazy about|keen on|lover of|interested in) V$",
+        "likes {v}",
+        words.is_liked,
+        several=True,
+        preference=True,
+        opposite="dislikes",
+    ),
+    rule(
+        "dislikes",
+        rf"{WE}(?:hate|dislike|can't stand|cannot stand|can't bear|despise|detest|loathe) V$",
+        "dislikes {v}",
+        words.is_liked,
+        several=True,
+        preference=True,
+        opposite="likes",
+    ),
+    rule(
+        "dislikes",
+        rf"(?:i|we) (?:really |actually |just )?{NOT} (?:really |actually |particularly )?(?:like|love|enjoy"
+        rf"|care for) V$",
+        "dislikes {v}",
+        words.is_liked,
+        several=True,
+        preference=True,
+        opposite="likes",
+    ),
+    rule(
+        "dislikes",
+        rf"{AM}not (?:really |much )?(?:an? )?(?:big |huge )?(?:fan of|into|fond of|keen on) V$",
+        "dislikes {v}",
+        words.is_liked,
+        several=True,
+        preference=True,
+        opposite="likes",
+    ),
+    rule(
+        "likes/favorite {x}",
+        r"my (?:all-time |absolute |current |new )?favou?rite (?P<x>[\w' -]{2,30}?)(?: of all time)?"
+        r"(?:'s| is| are) (?:now |definitely |probably )?V$",
+        "favorite {x}: {v}",
+        words.is_value,
+        single=True,
+        preference=True,
+    ),
+    rule(
+        "likes/favorite {x}",
+        r"(?P<v>[\w' -]{2,40}?) is my (?:all-time |absolute |new )?favou?rite (?P<x>[\w' -]{2,30})$",
+        "favorite {x}: {v}",
+        words.is_liked,
+        single=True,
+        preference=True,
+    ),
+    rule("likes/prefers", rf"(?:i|we)(?:'d)? {ADVERBS}prefer V$", "prefers {v}", words.is_preferred, preference=True),
+    rule("likes/plays", rf"i {ADVERBS}play (?:the )?V$", "plays {v}", words.is_liked, several=True),
+    rule(
+        "likes/plays",
+        r"i (?:no longer|don't|stopped|quit) play(?:ing)? (?:the )?V(?: any ?more)?$",
+        "",
+        words.is_liked,
+        ends=True,
+    ),
+    rule("likes/collects", rf"i {ADVERBS}collect V$", "collects {v}", words.is_liked, several=True),
+    rule(
+        "likes",
+        r"my (?:main |favou?rite )?hobb(?:y is|ies are) V$",
+        "likes {v}",
+        words.is_liked,
+        several=True,
+        preference=True,
+    ),
+    rule("other/car", r"(?:i|we)(?:'ve| have)? sold (?:the|my|our) V$", "", words.is_value, ends=True),
+    rule("other/car", rf"(?:i|we) {ADVERBS}(?:drive|own) an? V$", "drives {v}", words.is_value, single=True),
+)
+
+RULES: Final = (*FAMILY, *PETS, *FOOD, *TASTE)

@@ -1,0 +1,288 @@
+"""Rules of a person's life: name, age, home, work, languages, health."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from caliber.learning.rules import words
+from caliber.learning.rules.patterns import ADVERBS, AM, FIRM, HAVE, NAME, WE, rule
+
+HOME: Final = (
+    rule(
+        "home",
+        rf"{WE}(?:live|reside|stay permanently|am based|am living)(?: here)? (?:now )?(?:in|near|outside|at) V$",
+        "lives in {v}",
+        words.is_place,
+        single=True,
+    ),
+    rule(
+        "home",
+        rf"{AM}(?:living|based|located|residing|settled) (?:now )?(?:in|near|out of) V$",
+        "lives in {v}",
+        words.is_place,
+        single=True,
+    ),
+    rule(
+        "home",
+        rf"{HAVE}(?:moved|relocated|settled|emigrated|immigrated)(?: (?:back|over|here|house)| in with .+?)*"
+        rf"(?: from .+?)? (?:to|in|into) V$",
+        "lives in {v}",
+        words.is_place,
+        single=True,
+        changes=True,
+    ),
+    rule(
+        "home",
+        r"(?:my|our) (?:home|house|flat|apartment|place|new home|new place) is (?:now )?in V$",
+        "lives in {v}",
+        words.is_place,
+        single=True,
+    ),
+    rule(
+        "home",
+        r"(?:my|our) (?:home ?town|home city|city|current city|home address|address|new address|"
+        r"location) is (?:now )?V$",
+        "lives in {v}",
+        words.is_place,
+        single=True,
+    ),
+    rule(
+        "home",
+        r"(?:i|we) (?:no longer|don't|do not) (?:live|"
+        "reside) in V$",
+        "lives in {v}",
+        words.is_place,
+        ends=True,
+    ),
+    rule("home", rf"{AM}(?:no longer|not) (?:living|based) in V$", "lives in {v}", words.is_place, ends=True),
+    rule("home", rf"(?:{HAVE})?(?:left|moved (?:away from|out of)) V$", "lives in {v}", words.is_place, ends=True),
+    rule("home", r"i used to live in V$", "lives in {v}", words.is_place, ends=True),
+    rule(
+        "home", rf"{AM}(?:back )?in V (?:now|myself|these days|nowadays)$", "lives in {v}", words.is_place, single=True
+    ),
+    rule(
+        "home",
+        r"(?:i've|i have|we've|we have) been (?:living )?in V for (?:\w+ ){0,3}(?:years?|months?)(?: now)?$",
+        "lives in {v}",
+        words.is_place,
+        single=True,
+    ),
+    rule("other/origin", rf"{AM}(?:originally )?from V$", "comes from {v}", words.is_place, single=True),
+    rule("other/origin", r"i come from V$", "comes from {v}", words.is_place, single=True),
+    rule("other/origin", rf"i {ADVERBS}grew up in V$", "grew up in {v}", words.is_place, single=True),
+    rule("other/birthplace", r"i was born (?:and raised )?in V$", "was born in {v}", words.is_place, single=True),
+)
+WORK: Final = (
+    rule("job", rf"{AM}(?P<a>an? |the )V$", "works as {a}{v}", words.is_profession, single=True),
+    rule("job", rf"{WE}work(?:ing)? as (?P<a>an? |the )V$", "works as {a}{v}", words.is_job, single=True),
+    rule("job", rf"{AM}(?:working|employed) as (?P<a>an? |the )V$", "works as {a}{v}", words.is_job, single=True),
+    rule(
+        "job",
+        r"(?:my|i'm) (?:job|profession|occupation|current job|new job|day job|role|job title|title) is"
+        r" (?:now )?(?:being |working as )?(?P<a>an? |the )?V$",
+        "works as {a}{v}",
+        words.is_job,
+        single=True,
+    ),
+    rule(
+        "job",
+        rf"{HAVE}(?:became|become|started (?:working )?as|got promoted to|was promoted to|been promoted to|"
+        rf"started a new job as|got a (?:new )?job as|switched careers? to) (?P<a>an? |the )?V$",
+        "works as {a}{v}",
+        words.is_job,
+        single=True,
+        changes=True,
+    ),
+    rule("job", rf"i {ADVERBS}teach V$", "teaches {v}", words.is_value, single=True),
+    rule(
+        "job",
+        rf"{AM}(?P<v>retired|unemployed|self-employed|between jobs|a freelancer|freelancing)$",
+        "is {v}",
+        words.is_value,
+        single=True,
+    ),
+    rule("job", rf"{HAVE}(?P<v>retired)$", "is {v}", words.is_anything, single=True, changes=True),
+    rule(
+        "employer",
+        rf"{HAVE}(?:(?:quit|lost|left|resigned from) my (?:old )?job(?: as .+| at .+)?|resigned|"
+        r"(?:got|was|been) (?:fired|"
+        r"laid off|let go|made redundant|sacked))$",
+        "",
+        words.is_anything,
+        ends=True,
+    ),
+    rule("employer", rf"{AM}(?:no longer|not) (?:working )?(?:at|with|for) V$", "", words.is_employer, ends=True),
+    rule("job", rf"{AM}no longer (?:working as )?(?:an?|the) V$", "", words.is_job, ends=True),
+    rule("job", r"i no longer work as (?:an?|the) V$", "", words.is_job, ends=True),
+    rule("employer", rf"{WE}work(?:ing)? (?:for|at|with) {FIRM}V$", "works at {v}", words.is_employer, single=True),
+    rule(
+        "employer",
+        rf"{AM}(?:working|employed|now|currently)? ?(?:for|at|by|with) {FIRM}V$",
+        "works at {v}",
+        words.is_employer,
+        single=True,
+    ),
+    rule(
+        "employer",
+        r"my (?:employer|company|new employer|new company) is (?:called |now )?V$",
+        "works at {v}",
+        words.is_employer,
+        single=True,
+    ),
+    rule(
+        "employer",
+        rf"(?:{HAVE})?(?:joined|started (?:working )?(?:at|for)|started a (?:new )?job at|got (?:a|the) (?:new )?"
+        rf"job at|switched (?:jobs )?to|got hired (?:at|by)) V$",
+        "works at {v}",
+        words.is_firm,
+        single=True,
+        changes=True,
+    ),
+    rule("employer", rf"{AM}(?:now )?(?:at|with) V$", "works at {v}", words.is_firm, single=True),
+    rule("employer", r"(?:now )?with V (?:now|these days)$", "works at {v}", words.is_firm, single=True, changes=True),
+    rule("employer", r"i (?:don't|do not|no longer) work there$", "", words.is_anything, ends=True),
+    rule("employer", r"i no longer work (?:for|at) V$", "", words.is_employer, ends=True),
+    rule("employer", r"i (?:don't|do not) work (?:for|at) V any ?(?:more|longer)$", "", words.is_employer, ends=True),
+    rule("employer", rf"(?:{HAVE})?(?:left|quit|resigned from) (?:my job at )?V$", "", words.is_firm, ends=True),
+    rule("employer", r"i used to work (?:for|at) V$", "", words.is_employer, ends=True),
+    rule("job/studies", rf"{AM}studying V$", "studies {v}", words.is_value, single=True),
+    rule("job/studies", rf"i {ADVERBS}study V$", "studies {v}", words.is_value, single=True),
+)
+PERSON: Final = (
+    rule(
+        "name",
+        r"my (?:full |real |first |actual )?name(?:'s| is) (?:now )?" + NAME + "$",
+        "is called {v}",
+        words.is_name,
+        single=True,
+    ),
+    rule(
+        "name",
+        r"(?:please |you can |just )*call me " + NAME + r"(?: from now on| instead)?$",
+        "is called {v}",
+        words.is_name,
+        single=True,
+    ),
+    rule("name", r"i go by " + NAME + "$", "is called {v}", words.is_name, single=True),
+    rule("name", r"(?:i'm|i am|this is) " + NAME + "$", "is called {v}", words.is_given_name, single=True),
+    rule(
+        "age",
+        rf"{AM}(?P<v>\d{{1,3}})(?: ?(?:years? old|yrs? old|yo|y/o|years of age))?$",
+        "is {v} years old",
+        words.is_age,
+        single=True,
+    ),
+    rule(
+        "age",
+        r"i(?:'ve)? (?:just )?turned (?P<v>\d{1,3})$",
+        "is {v} years old",
+        words.is_age,
+        single=True,
+        changes=True,
+    ),
+    rule("age", r"my age is (?P<v>\d{1,3})$", "is {v} years old", words.is_age, single=True),
+    rule("birthday", r"my birth(?:day|date)(?:'s| is) (?:on )?V$", "has birthday on {v}", words.is_date, single=True),
+    rule("birthday", r"i was born (?:on|in) V$", "was born on {v}", words.is_date, single=True),
+    rule("other/time zone", r"(?:my|our) time ?zone is V$", "is in time zone {v}", words.is_value, single=True),
+    rule("other/time zone", rf"{AM}(?:in|on) (?:the )?V$", "is in time zone {v}", words.is_timezone, single=True),
+    rule("language", r"(?:i|we) (?:can )?" + ADVERBS + r"speak V$", "speaks {v}", words.is_language, several=True),
+    rule(
+        "language",
+        rf"{AM}(?:fluent in|bilingual in|a native speaker of) V$",
+        "speaks {v}",
+        words.is_language,
+        several=True,
+    ),
+    rule("language", rf"{AM}(?:an? )?(?:fluent|native) (?P<v>\w+)(?: speaker)?$", "speaks {v}", words.is_language),
+    rule(
+        "language",
+        r"my (?:native|first|mother) (?:language|tongue) is V$",
+        "speaks {v}",
+        words.is_language,
+        several=True,
+    ),
+    rule("other/learning", rf"{AM}learning V$", "is learning {v}", words.is_value),
+    rule("language", r"i (?:don't|do not|no longer) (?:really |actually )?speak V$", "", words.is_language, ends=True),
+    rule(
+        "other/{x}",
+        r"my (?P<x>email|e-mail|email address|pronouns|blood type|shoe size|"
+        r"nationality|religion|height|weight|hobby|major|star sign|zodiac sign|hometown|landlord|license plate|"
+        r"username|zip code|postcode)(?:'s| is| are) V$",
+        "{x}: {v}",
+        words.is_value,
+        single=True,
+    ),
+    rule(
+        "other/{x}",
+        r"my (?:new |current )?(?P<x>boss|manager|doctor|dentist|therapist|teacher|trainer|coach|neighbou?r|"
+        r"roommate|flatmate|"
+        r"best friend|landlord|accountant|lawyer|vet|assistant|mentor)(?:'s name)? is (?:called |"
+        r"named )?" + NAME + "$",
+        "{x} is called {v}",
+        words.is_name,
+        single=True,
+    ),
+    rule(
+        "health",
+        rf"{AM}(?P<v>diabetic|asthmatic|pregnant|left-handed|colou?r-?blind|deaf|blind|dyslexic|autistic|"
+        r"celiac|coeliac|epileptic|hard of hearing)$",
+        "is {v}",
+        words.is_value,
+    ),
+    rule(
+        "health",
+        rf"{HAVE}(?:have|got|been diagnosed with|suffer from|was diagnosed with) (?:an? |the )?V$",
+        "has {v}",
+        words.is_condition,
+    ),
+    rule(
+        "health/{x}",
+        rf"{HAVE}(?:broken|broke|sprained|fractured|tore|torn|twisted|injured|"
+        rf"dislocated) my (?P<v>\w+).*$",
+        "hurt the {v}",
+        words.is_value,
+    ),
+    rule("health", rf"i {ADVERBS}(?:take|am on|use) V$", "takes {v}", words.is_medicine),
+    rule(
+        "health",
+        r"i(?:'ve| have)? (?:stopped|quit|no longer) (?:taking|take|using|use) V$",
+        "",
+        words.is_medicine,
+        ends=True,
+    ),
+    rule("health", rf"{AM}off V$", "", words.is_medicine, ends=True),
+    rule(
+        "health",
+        r"my V (?:is|has|are) (?:gone|gone away|cleared up|healed|cured|over)$",
+        "",
+        words.is_condition,
+        ends=True,
+    ),
+    rule("health", rf"{AM}on V$", "takes {v}", words.is_medicine),
+    rule(
+        "health",
+        r"(?:.*, )?(?:my )?(?P<v>wrist|ankle|arm|leg|foot|knee|back|shoulder|hand|finger|toe|elbow|hip|neck|nose|rib)"
+        r" (?:is|has) (?:all |fully |completely )?(?:good|fine|healed|better|okay|ok|recovered)(?: again)?$",
+        "",
+        words.is_value,
+        ends=True,
+    ),
+    rule(
+        "other/phone number",
+        r"(?:my )?new (?:phone |mobile )?number (?:since \w+|as of \w+|is|from now on)?:? ?V$",
+        "phone number: {v}",
+        words.is_number,
+        single=True,
+        changes=True,
+    ),
+    rule(
+        "other/phone number",
+        r"my (?:new |mobile |cell )?(?:phone|phone number|number|mobile|cell)(?:'s| is) V$",
+        "phone number: {v}",
+        words.is_number,
+        single=True,
+    ),
+    rule("name", r"this is " + NAME + " (?:writing|speaking|here|again)$", "is called {v}", words.is_name, single=True),
+)
+
+RULES: Final = (*PERSON, *HOME, *WORK)

@@ -1,0 +1,173 @@
+"""Subjects of clauses: the user, a relative or animal by role and name, or the person that a pronoun stands for.
+
+A clause about somebody else is turned into the user's own words ("she loves jazz" into "I love jazz"), so that one set
+of rules reads both.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+_I = re.IGNORECASE
+RELATIVES: Final = (
+    "sister|brother|wife|husband|partner|son|daughter|mom|mum|mother|dad|father|girlfriend|boyfriend|fiancée|fiancee|"
+    "fiancé|fiance|spouse|uncle|aunt|cousin|niece|nephew|grandma|grandmother|granny|grandpa|"
+    "grandfather|granddad|baby|"
+    "stepson|stepdaughter|stepmother|stepfather|twin brother|twin sister|twin|kid|child|mother-in-law|father-in-law|"
+    "sister-in-law|brother-in-law|grandson|granddaughter|toddler"
+)
+SIZE: Final = (
+    r"(?:(?:older|elder|younger|little|big|oldest|youngest|eldest|twin|new|newborn|baby|step|half|late|middle) )?"
+)
+ANIMALS: Final = (
+    "dog|cat|puppy|kitten|rabbit|bunny|hamster|parrot|bird|horse|pony|goldfish|fish|turtle|tortoise|"
+    "snake|lizard|gecko|"
+    "guinea pig|ferret|chicken|budgie|canary|pet|golden retriever|labrador|lab|beagle|poodle|corgi|dachshund|husky|"
+    "bulldog|border collie|german shepherd|tabby|greyhound|terrier|spaniel|pug|chihuahua|dalmatian|retriever|collie|"
+    "bearded dragon|axolotl|cockatiel"
+)
+OTHERS: Final = (
+    "boss|manager|doctor|dentist|therapist|teacher|trainer|coach|neighbour|neighbor|roommate|flatmate|best friend|"
+    "friend|landlord|accountant|lawyer|vet|assistant|mentor|colleague|coworker|ex|tutor|nanny"
+)
+_TEXT_HIS = """
+brother husband son dad father boyfriend fiancé fiance uncle nephew grandpa grandfather granddad stepson stepfather
+grandson
+"""
+_HIS: Final = frozenset(_TEXT_HIS.split())
+_TEXT_HER = """
+sister wife daughter mom mum mother girlfriend fiancée fiancee aunt niece grandma grandmother granny stepdaughter
+stepmother granddaughter
+"""
+_HER: Final = frozenset(_TEXT_HER.split())
+_TEXT_OPEN = """
+my your his her our their the a an is was has had will and or but who that which in on at to from with for
+"""
+_OPEN: Final = frozenset(_TEXT_OPEN.split())
+_ROLE = re.compile(
+    rf"^(?:(?:my|our|one of (?:my|the|our)) )(?P<role>{SIZE}(?:{RELATIVES}|{ANIMALS}|{OTHERS}|kids))"
+    r"(?:'s name)?(?P<comma>,)? ?(?P<name>(?-i:[^\W\d_a-z][\w'’-]+))?,?(?= |'s\b)",
+    _I,
+)
+_BARE = re.compile(r"^(?P<role>mum|mom|mother|dad|father|grandma|grandpa|granny)(?= |'s\b)", _I)
+_PRONOUN = re.compile(r"^(?P<word>he|she)(?= |'s\b)", _I)
+_NAMED = re.compile(r"^(?P<name>[^\W\d_a-z][\w'’-]*?)(?= |'s\b)")
+_MENTION = re.compile(
+    rf"\b(?:my|our) (?P<role>(?i:{SIZE}(?:{RELATIVES}|{ANIMALS}))),? (?P<name>(?-i:[^\W\d_a-z][\w-]+))\b", _I
+)
+_ADVERBS = r"(?:(?:\w+ly|just|also|now|still|always|already|never) )*"
+_VERBS: Final = {
+    "has": "have", "had": "had", "lives": "live", "works": "work", "loves": "love", "likes": "like", "hates": "hate",
+    "speaks": "speak", "plays": "play", "teaches": "teach", "studies": "study", "eats": "eat", "drinks": "drink",
+    "prefers": "prefer", "enjoys": "enjoy", "adores": "adore", "owns": "own", "drives": "drive", "collects": "collect",
+    "dislikes": "dislike", "despises": "despise", "takes": "take", "uses": "use", "runs": "run", "suffers": "suffer",
+    "goes": "go", "needs": "need",
+}  # fmt: skip
+_REST = re.compile(
+    rf"^(?:'s|'ve| has| have) (?P<done>(?:just |now |recently |already )?(?:moved|left|joined|started|got|quit|become|"
+    r"been|"
+    r"retired|turned|gone|stopped|switched|adopted|developed|outgrown)\b.*)$|"
+    rf"^(?P<be>'s|(?: is)) (?P<not>not )?(?P<state>.+)$|^ (?P<be2>isn't) (?P<state2>.+)$"
+    rf"|^ (?P<adverbs>{_ADVERBS})(?P<verb>{'|'.join(_VERBS)}|doesn't|does not|can't|cannot|no longer \w+|was|turned|"
+    r"moved|"
+    r"got|joined|started|left|lost|quit|became|retired|died|passed|switched|adopted|broke|stopped|"
+    r"used)\b(?P<rest>.*)$",
+    _I,
+)
+
+
+_SAME: Final = {
+    "mum": "mother", "mom": "mother", "dad": "father", "granny": "grandmother", "grandma": "grandmother",
+    "grandpa": "grandfather", "granddad": "grandfather", "fiancee": "fiancée",
+}  # fmt: skip
+"""Roles that are one role by another word."""
+
+
+class Person(NamedTuple):
+    """A person or animal that a message is about, by the role in the user's life, by name, or by both."""
+
+    role: str
+    name: str
+
+
+class Subjects:
+    """The people that a conversation spoke of, the newest last, so that pronouns and names are understood."""
+
+    def __init__(self) -> None:
+        self._people: list[Person] = []
+
+    def mention(self, person: Person) -> Person:
+        """Add a person to those spoken of; return the person with the name or role that is known already."""
+        person = person._replace(role=_SAME.get(person.role, person.role))
+        for known in reversed(self._people):
+            same_name = bool(person.name) and known.name == person.name
+            same_role = bool(person.role) and known.role == person.role and not (person.name and known.name)
+            if same_name or same_role:
+                person = Person(person.role or known.role, person.name or known.name)
+                break
+        self._people = [each for each in self._people if each != person] + [person]
+        return person
+
+    def read(self, clause: str) -> tuple[Person | None, str] | None:
+        """Return the subject of a clause and the clause in that person's own words; None for the user's own clause.
+
+        The person is None where a clause is about somebody who is not known.
+        """
+        found = _ROLE.match(clause)
+        if found is not None:
+            name = found["name"] or ""
+            if name.casefold() in _OPEN:
+                return None
+            person = self.mention(Person(found["role"].casefold(), name))
+            return self._own(person, clause[found.end() :])
+        found = _BARE.match(clause)
+        if found is not None:
+            return self._own(self.mention(Person(found["role"].casefold(), "")), clause[found.end() :])
+        found = _PRONOUN.match(clause)
+        if found is not None:
+            known = self._antecedent(found["word"].casefold())
+            return self._own(known, clause[found.end() :])
+        found = _NAMED.match(clause)
+        if found is not None:
+            known = next((each for each in reversed(self._people) if each.name == found["name"]), None)
+            if known is not None:
+                return self._own(self.mention(known), clause[found.end() :])
+        return None
+
+    def mentions(self, clause: str) -> list[Person]:
+        """Return the relatives and animals that a clause names with their role, wherever it does."""
+        found = [Person(each["role"].casefold(), each["name"]) for each in _MENTION.finditer(clause)]
+        return [self.mention(each) for each in found if each.name.casefold() not in _OPEN]
+
+    def _antecedent(self, pronoun: str) -> Person | None:
+        others = _HER if pronoun == "he" else _HIS
+        fitting = [each for each in self._people if each.role.split(" ")[-1] not in others]
+        return fitting[-1] if fitting else None
+
+    def _own(self, person: Person | None, rest: str) -> tuple[Person | None, str] | None:
+        said = own_words(rest)
+        return None if said is None else (person, said)
+
+
+def own_words(rest: str) -> str | None:
+    """Return the rest of a clause in the first person, or None for words that no rule would read."""
+    if re.match(r"^'s (?:name|birthday|age)\b", rest, _I):
+        return f"my{rest[2:]}"
+    found = _REST.match(rest)
+    if found is None:
+        return None
+    if found["done"]:
+        return f"I've {found['done']}"
+    if found["be"]:
+        return f"I'm {found['not'] or ''}{found['state']}"
+    if found["be2"]:
+        return f"I'm not {found['state2']}"
+    verb = found["verb"]
+    plain = {"doesn't": "don't", "does not": "do not"}.get(verb.casefold()) or _VERBS.get(verb.casefold(), verb)
+    return f"I {found['adverbs'] or ''}{plain}{found['rest']}"
+
+
+def is_relative(role: str) -> bool:
+    """Return whether a role is one in a family, and not that of an animal."""
+    return re.fullmatch(SIZE + f"(?:{RELATIVES})", role, _I) is not None

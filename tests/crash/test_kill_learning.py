@@ -1,0 +1,87 @@
+"""A process is killed at each step of remembering: the turns and the learning are each there as a whole, or not at all.
+
+Six steps a database in ``make test``, 400 in ``make soak``. Source: M §3.1, C-238; docs/learning.md.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+from typing import Any
+
+from support import learning_processes
+from support.databases import DSN, Backend
+from support.drawn import needs
+from support.evidence import scale
+from support.learning_processes import KNOBS, MESSAGES
+
+import caliber
+from caliber.model.jobs import JobState
+from caliber.model.time import FixedClock
+
+STEPS = scale(6, 400)
+LATER_US = 1_700_000_000_000_000 + 3_600_000_000
+"""An hour after the killed process: its leases are over."""
+OLD = {"lives in Berlin", "likes jazz"}
+NEW = {"lives in Lisbon", "is allergic to nuts"}
+IMPORTED = [
+    "caliber.api.opening",
+    "caliber.backends.postgres",
+    "caliber.backends.sqlite",
+    "caliber.learning.rules.reading",
+]
+starting = multiprocessing.get_context("forkserver")
+
+
+def run(backend: Backend, user: str, at: int) -> int | None:
+    """Have a process remember until a line; return how many lines there are, None if it died."""
+    starting.set_forkserver_preload(IMPORTED)
+    reports, theirs = starting.Pipe(duplex=False)
+    arguments = (backend.path, backend.knobs, os.environ.get(DSN, ""), user, at, theirs)
+    process = starting.Process(target=learning_processes.remember, args=arguments)
+    process.start()
+    theirs.close()
+    try:
+        lines: int | None = reports.recv()
+    except EOFError:
+        lines = None
+    process.join(60)
+    assert process.exitcode == (-signal.SIGKILL if lines is None else 0)
+    return lines
+
+
+def holding(memory: caliber.Caliber, user: str) -> list[str]:
+    """Return the contents of a user's notes that hold, as they are stored."""
+    notes = memory.storage.notes.find_by_entity(user, "person")
+    return [note.content for note in notes if note.active and note.valid_until is None]
+
+
+@needs("reopen")
+def test_a_kill_at_each_step_leaves_all_or_nothing(backend: Any) -> None:
+    memory = backend.open(clock=FixedClock(LATER_US), **KNOBS)
+    total = run(backend, "counted", sys.maxsize)
+    assert total is not None
+    assert total > STEPS
+    seen = set()
+    for step in range(STEPS):
+        user = f"user{step}"
+        at = 1 + step * total // STEPS
+        assert run(backend, user, at) is None, f"line {at} of {total} was not reached"
+        held = set(holding(memory, user))
+        owner = memory.identities.resolve(user)
+        (task,) = memory.storage.trajectories.list_by_initiator("user", owner.id, limit=10)
+        turns = memory.storage.trajectories.get(task.trajectory_id).turn_count
+        waiting = [job for job in memory.jobs.list(kind="learning") if job.trajectory_id == task.trajectory_id]
+        open_jobs = [job for job in waiting if job.state in (JobState.WAITING, JobState.RUNNING)]
+        state = (turns, len(open_jobs), held == OLD, held == NEW)
+        assert state in ((1, 0, True, False), (2, 1, True, False), (2, 0, False, True)), (at, state, held)
+        seen.add(state)
+        learned = memory.remember(MESSAGES, user=user)
+        assert learned.state is JobState.DONE
+        assert sorted(each.action.value for each in learned.decisions) == ["add", "end", "update"]
+        assert sorted(holding(memory, user)) == sorted(NEW)
+        assert memory.storage.trajectories.get(task.trajectory_id).turn_count == 2
+    assert {(1, 0, True, False), (2, 1, True, False)} <= seen
+    assert memory.admin.check() == []

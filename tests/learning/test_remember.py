@@ -1,0 +1,342 @@
+"""``remember``: messages become turns once, and facts about the user become notes, on every database."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+import caliber
+from caliber.model.errors import Conflict, InputError, NotFound
+from caliber.model.jobs import JobState
+from caliber.model.learning import Learned
+from caliber.model.time import FixedClock, from_us
+
+DAY = timedelta(days=1)
+
+
+def said(*texts: str, **fields: Any) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": text, **fields} for text in texts]
+
+
+def told(learned: Learned) -> list[tuple[str, str]]:
+    return [(each.action.value, each.statement) for each in learned.decisions]
+
+
+def facts(memory: caliber.Caliber, **options: Any) -> set[str]:
+    """Return the contents of the notes that hold now."""
+    found = memory.search("", kinds=["note"], limit=100, **options).hits
+    return {hit.content for hit in found}
+
+
+def turns(memory: caliber.Caliber, task: Any) -> list[tuple[str, str]]:
+    scope = memory.current_scope(task)
+    assert scope is not None
+    return [(turn.role.value, turn.text) for turn in memory.storage.turns.list_by_scope(scope.scope_id)]
+
+
+def test_facts_of_a_user_are_learnt_as_notes(memory: caliber.Caliber) -> None:
+    learned = memory.remember(said("Hi, I'm Maria. I live in Berlin and I'm allergic to nuts."), user="maria")
+    assert told(learned) == [
+        ("add", "is called Maria"),
+        ("add", "lives in Berlin"),
+        ("add", "is allergic to nuts"),
+    ]
+    assert learned.state is JobState.DONE
+    note = memory.get(learned.added[1].note_id)
+    assert (note.entity, note.entity_type, note.note_type) == ("maria", "person", "fact")
+    assert (note.trust, note.source_trajectory_ids) == ("user", (learned.trajectory_id,))
+
+
+def test_a_change_ends_the_old_fact_and_keeps_history(backend: Any) -> None:
+    clock = FixedClock()
+    memory = backend.open(clock=clock)
+    memory.remember(said("I live in Berlin."), user="maria")
+    before = from_us(clock.now_us())
+    clock.advance(us=1_000_000)
+    learned = memory.remember(said("I moved to Lisbon last month"), user="maria")
+    (decision,) = learned.updated
+    assert decision.statement == "lives in Lisbon"
+    assert memory.get(decision.replaces).valid_until == memory.get(decision.note_id).valid_from
+    assert facts(memory) == {"lives in Lisbon"}
+    assert facts(memory, as_of=before) == {"lives in Berlin"}
+
+
+def test_what_is_known_already_changes_nothing(memory: caliber.Caliber) -> None:
+    memory.remember(said("I live in Berlin."), user="maria")
+    again = memory.remember(said("As I said, I live in Berlin."), user="maria")
+    assert [(each.action.value, each.reason) for each in again.decisions] == [("nothing", "known already")]
+    assert facts(memory) == {"lives in Berlin"}
+
+
+def test_junk_teaches_nothing(memory: caliber.Caliber) -> None:
+    junk = [
+        "Remember that.",
+        "Do I live in Berlin?",
+        "If I lived in Rome, I'd be happy.",
+        'She said "I live in Rome".',
+        "Just kidding, I live in Atlantis lol",
+        "Translate this: I live in Paris.",
+        "I might move to Oslo.",
+        "I like the second one.",
+    ]
+    learned = memory.remember(said(*junk), user="maria")
+    assert facts(memory) == set()
+    assert all(each.action.value == "nothing" for each in learned.decisions)
+
+
+def test_users_are_kept_apart(memory: caliber.Caliber) -> None:
+    memory.remember(said("I live in Berlin."), user="maria")
+    learned = memory.remember(said("I moved to Lisbon."), user="bob")
+    assert told(learned) == [("add", "lives in Lisbon")]
+    assert facts(memory) == {"lives in Berlin", "lives in Lisbon"}
+    as_bob = memory.acting_as(caliber.Principal.user("bob"))
+    assert facts(as_bob) == {"lives in Lisbon"}
+
+
+def test_only_the_user_teaches(memory: caliber.Caliber) -> None:
+    messages = [
+        {"role": "assistant", "content": "I live in Berlin."},
+        {"role": "tool", "content": "I live in Rome.", "tool_call_id": "1"},
+        {"role": "system", "content": "I live in Oslo."},
+        {"role": "user", "content": "I live in Paris.", "trust": "web"},
+    ]
+    learned = memory.remember(messages, user="maria")
+    assert (learned.learned_id, learned.decisions, len(learned.turns)) == (None, (), 4)
+    assert facts(memory) == set()
+
+
+# --- messages ------------------------------------------------------------------------------------
+
+
+def test_messages_of_openai(memory: caliber.Caliber) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"in":"Rome"}'}}
+    learned = memory.remember(
+        [
+            {"role": "developer", "content": "Be brief."},
+            {"role": "user", "content": [{"type": "text", "text": "Look:"}, {"type": "image_url", "image_url": {}}]},
+            {"role": "assistant", "content": None, "tool_calls": [call], "refusal": None},
+            {"role": "tool", "content": "sunny", "tool_call_id": "c1"},
+        ],
+        user="maria",
+    )
+    assert turns(memory, learned.trajectory_id) == [
+        ("system", "Be brief."),
+        ("user", "Look:\n\n[image_url]"),
+        ("assistant", ""),
+        ("tool", "sunny"),
+    ]
+    assert memory.get(learned.turns[2]).tool_calls[0].name == "weather"
+
+
+def test_messages_of_anthropic(memory: caliber.Caliber) -> None:
+    learned = memory.remember(
+        [
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "thinking", "thinking": "hm", "signature": "x"},
+                    {"type": "text", "text": "I look."},
+                    {"type": "tool_use", "id": "t1", "name": "weather", "input": {"in": "Rome"}},
+                ],
+            },
+            {
+                "role": "user",
+                "id": "m2",
+                "content": [
+                    {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "sunny"}]},
+                    {"type": "text", "text": "Thanks"},
+                ],
+            },
+        ],
+        user="maria",
+    )
+    assert turns(memory, learned.trajectory_id) == [("assistant", "I look."), ("tool", "sunny"), ("user", "Thanks")]
+    first, result, last = (memory.get(turn) for turn in learned.turns)
+    assert first.tool_calls[0].arguments == '{"in": "Rome"}'
+    assert (result.tool_call_id, result.idempotency_key, last.idempotency_key) == ("t1", "m2#0", "m2")
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        {"role": "user", "content": "one message"},
+        "text",
+        [{"content": "no role"}],
+        [{"role": "wizard", "content": "x"}],
+        [{"role": "user"}],
+        [{"role": "user", "content": 7}],
+        [{"role": "user", "content": [{"text": "no type"}]}],
+        [{"role": "user", "content": "x", "id": 7}],
+        [{"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "f", "input": {"a": {1}}}]}],
+        ["hello"],
+        None,
+    ],
+)
+def test_wrong_messages_are_refused(memory: caliber.Caliber, messages: Any) -> None:
+    with pytest.raises(InputError):
+        memory.remember(messages, user="maria")
+    assert memory.storage.turns.count() == 0
+
+
+# --- once ----------------------------------------------------------------------------------------
+
+
+def test_a_message_with_an_id_is_appended_once(memory: caliber.Caliber) -> None:
+    first = memory.remember(said("I live in Berlin.", id="m1"), user="maria")
+    again = memory.remember(said("I live in Berlin.", id="m1"), user="maria")
+    assert again == first
+    with pytest.raises(Conflict):
+        memory.remember(said("I live in Rome.", id="m1"), user="maria")
+    assert turns(memory, first.trajectory_id) == [("user", "I live in Berlin.")]
+
+
+def test_a_repeated_call_without_ids_appends_nothing(memory: caliber.Caliber) -> None:
+    talk = [
+        {"role": "system", "content": "Be kind."},
+        *said("I live in Berlin."),
+        {"role": "assistant", "content": "ok"},
+    ]
+    first = memory.remember(talk, user="maria")
+    again = memory.remember(talk, user="maria")
+    assert (again.learned_id, again.decisions) == (first.learned_id, first.decisions)
+    assert len(turns(memory, first.trajectory_id)) == 3
+
+
+def test_the_whole_conversation_may_come_each_time(memory: caliber.Caliber) -> None:
+    talk: list[dict[str, Any]] = [{"role": "system", "content": "Be kind."}]
+    for text in ("Hello", "yes", "yes"):
+        talk += said(text)
+        task = memory.remember(talk, user="maria").trajectory_id
+        talk.append({"role": "assistant", "content": "ok"})
+    assert [text for _, text in turns(memory, task)] == ["Be kind.", "Hello", "ok", "yes", "ok", "yes"]
+
+
+def test_a_sliding_part_of_the_conversation_may_come_each_time(memory: caliber.Caliber) -> None:
+    texts = [f"message {at}" for at in range(6)]
+    for at in range(1, 7):
+        task = memory.remember(said(*texts[max(0, at - 3) : at]), user="maria").trajectory_id
+    assert [text for _, text in turns(memory, task)] == texts
+
+
+def test_the_same_words_later_are_another_message(memory: caliber.Caliber) -> None:
+    for _ in range(2):
+        task = memory.remember(
+            [*said("yes"), {"role": "assistant", "content": "ok"}, *said("no")], user="m"
+        ).trajectory_id
+        memory.remember([{"role": "assistant", "content": "well"}], user="m")
+    assert [text for _, text in turns(memory, task)] == ["yes", "ok", "no", "well"] * 2
+
+
+# --- tasks ---------------------------------------------------------------------------------------
+
+
+def test_the_task_of_the_user_goes_on(memory: caliber.Caliber) -> None:
+    begun = memory.start_trajectory("Talk", user="maria")
+    assert memory.remember(said("Hello"), user="maria").trajectory_id == begun.trajectory_id
+    assert memory.remember(said("Hello"), user="bob").trajectory_id != begun.trajectory_id
+    memory.complete_trajectory(begun.trajectory_id, status="success", summary="")
+    assert memory.remember(said("Hello"), user="maria").trajectory_id != begun.trajectory_id
+
+
+def test_a_task_may_be_named(memory: caliber.Caliber) -> None:
+    first, _ = memory.start_trajectory("One", user="maria"), memory.start_trajectory("Two", user="maria")
+    learned = memory.remember(said("I live in Berlin."), task=first.trajectory_id)
+    assert learned.trajectory_id == first.trajectory_id
+    assert memory.get(learned.added[0].note_id).entity == "maria"
+    with pytest.raises(NotFound):
+        memory.remember(said("Hello"), task=learned.learned_id)
+
+
+def test_a_task_of_an_agent_needs_a_user(memory: caliber.Caliber) -> None:
+    task = memory.start_trajectory("Work", initiator=caliber.EntityRef.agent("planner")).trajectory_id
+    with pytest.raises(InputError, match="user is required"):
+        memory.remember(said("I live in Berlin."), task=task)
+    assert told(memory.remember(said("I live in Berlin."), task=task, user="maria")) == [("add", "lives in Berlin")]
+
+
+# --- behind --------------------------------------------------------------------------------------
+
+
+def test_learning_may_happen_behind_the_call(backend: Any) -> None:
+    memory = backend.open(jobs__poll_ms=0)
+    begun = memory.remember(said("I live in Berlin."), user="maria", wait=False)
+    assert (begun.state, begun.decisions) == (JobState.WAITING, ())
+    assert facts(memory) == set()
+    memory.jobs.run_due()
+    learned = memory.learning.get(begun.learned_id)
+    assert (learned.state, told(learned)) == (JobState.DONE, [("add", "lives in Berlin")])
+
+
+def test_the_same_call_waits_for_what_is_learnt_behind(backend: Any) -> None:
+    memory = backend.open(jobs__poll_ms=0)
+    begun = memory.remember(said("I live in Berlin."), user="maria", wait=False)
+    again = memory.remember(said("I live in Berlin."), user="maria")
+    assert (again.learned_id, told(again)) == (begun.learned_id, [("add", "lives in Berlin")])
+    assert memory.jobs.run_due() == 0
+
+
+# --- undo ----------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_undone_in_one_call(memory: caliber.Caliber) -> None:
+    memory.remember(said("I live in Berlin. My dog is called Rex."), user="maria")
+    learned = memory.remember(said("I moved to Lisbon. Actually, my dog is called Max. I love jazz."), user="maria")
+    assert facts(memory) == {"lives in Lisbon", "dog is called Max", "likes jazz"}
+    undone = memory.learning.undo(learned.learned_id)
+    assert undone.undone
+    assert facts(memory) == {"lives in Berlin", "dog is called Rex"}
+    assert memory.learning.undo(learned.learned_id) == undone
+    assert told(memory.remember(said("I moved to Porto."), user="maria")) == [("update", "lives in Porto")]
+    assert told(memory.remember(said("My dog is called Rex."), user="maria")) == [("nothing", "My dog is called Rex.")]
+
+
+def test_undo_refuses_where_a_fact_was_corrected_since(memory: caliber.Caliber) -> None:
+    learned = memory.remember(said("I live in Berlin. I love jazz."), user="maria")
+    memory.update_note(learned.added[0].note_id, content="lives in Bergen")
+    with pytest.raises(Conflict, match="corrected since"):
+        memory.learning.undo(learned.learned_id)
+    assert facts(memory) == {"lives in Bergen", "likes jazz"}
+
+
+def test_nobody_else_undoes_what_a_user_taught(memory: caliber.Caliber) -> None:
+    learned = memory.remember(said("I live in Berlin."), user="maria")
+    with pytest.raises(NotFound):
+        memory.acting_as(caliber.Principal.user("bob")).learning.undo(learned.learned_id)
+    assert memory.acting_as(caliber.Principal.user("maria")).learning.undo(learned.learned_id).undone
+
+
+def test_a_user_may_correct_what_was_learnt(memory: caliber.Caliber) -> None:
+    learned = memory.remember(said("I live in Berlin."), user="maria")
+    as_maria = memory.acting_as(caliber.Principal.user("maria"))
+    assert as_maria.end_note(learned.added[0].note_id).valid_until is not None
+    assert told(memory.remember(said("I live in Berlin."), user="maria"))
+
+
+# --- people --------------------------------------------------------------------------------------
+
+
+def test_merged_users_have_one_set_of_facts(memory: caliber.Caliber) -> None:
+    memory.remember(said("I live in Berlin."), user="guest-17")
+    memory.remember(said("I love jazz."), user="maria")
+    memory.identities.merge("guest-17", into="maria")
+    learned = memory.remember(said("I moved to Lisbon."), user="maria")
+    assert told(learned) == [("update", "lives in Lisbon")]
+
+
+def test_what_was_learnt_is_forgotten_with_the_user(memory: caliber.Caliber) -> None:
+    memory.remember(said("I live in Berlin."), user="maria")
+    memory.remember(said("I moved to Lisbon."), user="maria")
+    memory.remember(said("I live in Rome."), user="bob")
+    memory.forget(user="maria")
+    assert {note.content for note in memory.records("note").find(limit=10)} == {"lives in Rome"}
+    assert memory.storage.person_facts.count() == 1
+
+
+def test_old_messages_do_not_end_what_is_newer(memory: caliber.Caliber) -> None:
+    memory.remember(said("I live in Berlin."), user="maria")
+    long_ago = datetime.now(UTC) - 300 * DAY
+    learned = memory.remember(said("I live in Rome.", occurred_at=long_ago), user="maria")
+    assert [each.reason for each in learned.ignored] == ["older than what is known"]
+    assert facts(memory) == {"lives in Berlin"}
