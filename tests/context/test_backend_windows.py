@@ -76,6 +76,8 @@ class Tasks:
         self.say(self.hidden, "SECRET my dog is called Brutus", "SECRET a fine dog of the lake", name="Ada")
         self.keep(self.hidden, "SECRET boat of Ines")
         self.close(self.hidden, "SECRET Brutus is a dog")
+        other = self.talk(EntityRef.agent("other"))
+        self.say(other, "my dog is called Rex", "a fine dog of the lake", name="Eve")
         imported = self.talk(SYSTEM)
         self.say(imported, "imported: dogs like lakes", "and boats", name="Ines")
         self.links()
@@ -172,14 +174,14 @@ class Tasks:
         return self.task[0].trajectory_id
 
 
-def same(stored: Any, resident: Any, task: Any, *, everybody: bool = False, **options: Any) -> Any:
+def same(stored: Any, resident: Any, task: Any, **options: Any) -> Any:
     window = stored.assemble_context(task, **options)
     expected = resident.assemble_context(task, consistency="latest", **options)
     assert window.text == expected.text, options
     assert window.to_messages() == expected.to_messages()
     assert window.cut_offs == expected.cut_offs, options
     assert [item.relevance for item in window.assembly_trace] == [item.relevance for item in expected.assembly_trace]
-    assert everybody or "SECRET" not in window.text
+    assert "SECRET" not in window.text
     assert (window.status, window.degraded[0]) == (ResultStatus.DEGRADED, "not_resident")
     assert expected.status != ResultStatus.DEGRADED
     return window
@@ -211,15 +213,14 @@ def test_a_window_is_that_of_memory_however_it_is_configured(store: Any) -> None
     tasks = Tasks(opened(store, "backend"))
     for at, (options, recalled) in [(0, WAYS[0]), *share([*enumerate(WAYS)][1:], 3)]:
         stored, resident = opened(store, "backend", **options), opened(store, "resident", **options)
-        everybody = options.get("recall__from") == "tenant"
         handles = stored.acting_as(READER), resident.acting_as(READER)
         for number, query in enumerate(QUERIES):
             if not options or number % 3 == at % 3:
                 tokens = (300, 900, 4_000)[(number + at) % 3]
-                same(*handles, tasks.id, everybody=everybody, query=query, max_tokens=tokens)
-        window = same(*handles, tasks.id, everybody=everybody, query="what is my dog called?", max_tokens=600)
+                same(*handles, tasks.id, query=query, max_tokens=tokens)
+        window = same(*handles, tasks.id, query="what is my dog called?", max_tokens=600)
         assert ("dog is called Pixel" in window.text) is recalled, options
-        assert ("Brutus" in window.text) is everybody
+        assert ("called Rex" in window.text) is (options.get("recall__from") == "tenant"), options
     same(*handles, tasks.id, query="lake", as_of=MAY)
     assert "SECRET" in stored.assemble_context(tasks.hidden[0].trajectory_id, query="dog").text
     with pytest.raises(NotFound):
