@@ -38,6 +38,7 @@ from caliber.backends.sqlite.schema import (
 )
 from caliber.model.errors import Conflict, InvalidValue, Unavailable
 from caliber.model.progress import Progress
+from caliber.schema.relations.erasure import ERASURE
 from caliber.storage.bulk.columns import rows_of
 from caliber.storage.compile.plan import Plan, compile_relation, plans_of
 from caliber.storage.compile.session import Counter
@@ -98,6 +99,7 @@ def _restored(
         # Long after, not right after: others may commit until the very moment of taking over.
         epoch = _renew(made, _last_change(options) if there else 0, clock_us)
         check_file(beside, made.fork_wait_ms)
+        _check_readable(made)
         if there:
             check = functools.partial(_check_replaceable, options, target, replace)
             _take_over(made, options, check, progress)
@@ -108,6 +110,21 @@ def _restored(
     finally:
         _clear(beside)
     return epoch
+
+
+def _check_readable(made: OpenOptions) -> None:
+    """Read what every opening and the report of a restore read: a copy has no digests of its rows.
+
+    Raises: StorageError
+    """
+    with _connected(made) as connection:
+        catalog = catalog_of(connection, PLANS)
+        plans = plans_of(catalog, PLANS, DIALECT)
+        for relation in record_relations(catalog):
+            connection.run(plans[relation.name].count, ())
+        erasures = plans[ERASURE.name]
+        for row in connection.run(erasures.page, (-1, 1 << 31)):
+            erasures.codec.key_of(row)
 
 
 def _clear(beside: Path) -> None:
