@@ -237,7 +237,7 @@ class HandlePool(Generic[H]):
                 while (entry := self._entries.get(name)) is not None:
                     if entry.users:
                         raise Conflict(f"tenant {name} is in use", entity_type="tenant", id=name, reason="in use")
-                    if entry.state is _State.OPEN:
+                    if entry.state is _State.OPEN and len(self._closers) < CLOSING_MOST:
                         self._leave(name, entry)
                     self._start_closers()
                     self._condition.wait(0.1)

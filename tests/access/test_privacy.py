@@ -30,7 +30,6 @@ from caliber.model import AgentRole, Edge, EdgeRelation, EntityRef, Principal
 from caliber.model.errors import NotFound, PermissionDenied
 from caliber.model.ids import EdgeId
 from caliber.model.time import from_us
-from caliber.schema.relations import TRAJECTORY
 from caliber.search.filtering.visible import VisibleRows
 from caliber.testing import inspect
 from caliber.trajectory import facet
@@ -99,6 +98,7 @@ def steps(rng: random.Random, users: Sequence[Principal] = USERS, each: int = 60
     """Return the writes of a store, in their order."""
     out: list[Step] = []
     sight: dict[int, Seen] = {}
+    linked: set[tuple[int, ...]] = set()
     places: dict[str, list[int]] = {"task": [], "session": [], "text": [], "fact": []}
 
     def add(do: Callable[[World], Any], seen: Seen, *kinds: str) -> None:
@@ -157,6 +157,9 @@ def steps(rng: random.Random, users: Sequence[Principal] = USERS, each: int = 60
             add(functools.partial(note, None, text), EVERYBODY, "text")
         else:
             ends = rng.sample(places["text"], 2)
+            if tuple(ends) in linked:
+                continue
+            linked.add(tuple(ends))
             add(functools.partial(link, *ends), lambda viewers, ends=ends: all(sight[end](viewers) for end in ends))
     return out
 
@@ -308,6 +311,10 @@ def events(found: Any) -> Any:
     return [(str(each.event_type), each.payload) for each in found if str(each.event_type) != "context_assemble"]
 
 
+class Leak(AssertionError):
+    """A read that differs: who asked what, whose eyes it was answered with, the answer and the right one."""
+
+
 def check(open_store: Callable[[], World], reads: int, rng: random.Random, plan: list[Step]) -> dict[str, int]:
     """Compare random reads with those of stores that never held what may not be seen; return the reads of each sort."""
     done = len(plan) // 2
@@ -328,7 +335,8 @@ def check(open_store: Callable[[], World], reads: int, rng: random.Random, plan:
             other = others[one.viewers] = fill(open_store(), plan[:done], one.viewers)
         asked[one.what] = asked.get(one.what, 0) + 1
         got, expected = one.ask(whole), one.ask(other)
-        assert got == expected, (one.what, one.by.label, sorted(each.label for each in one.viewers))
+        if got != expected:
+            raise Leak(one.what, one.by.label, sorted(each.label for each in one.viewers), got, expected)
     return asked
 
 
@@ -359,6 +367,10 @@ def without_ids(stated: Callable[..., str]) -> Callable[..., str]:
     return leaking
 
 
+def ownerless(allows_row: Callable[..., bool]) -> Callable[..., bool]:
+    return lambda self, relation, row: relation.owner is not None or allows_row(self, relation, row)
+
+
 def every_length(rows: VisibleRows, words: Any) -> int:
     return int(words.lengths[: len(rows.visible)].sum(dtype=np.int64))
 
@@ -374,7 +386,7 @@ LEAKS: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], None]]] = {
     "masks of windows": ("resident", lambda patch: patch.setattr(Readers, "masks", lambda *_: {})),
     "windows of tasks": ("resident", lambda patch: patch.setattr(Readers, "acting_for", lambda self, _: self)),
     "the log of a task": ("resident", lambda patch: patch.setattr(Readers, "sees_task", lambda *_: True)),
-    "owners": ("resident", lambda patch: patch.setattr(type(TRAJECTORY), "owner", None, raising=False)),
+    "owners": ("resident", lambda patch: patch.setattr(Readers, "allows_row", ownerless(Readers.allows_row))),
     "edges": ("resident", lambda patch: patch.setattr(Readers, "sees", lambda *_: True)),
     "calls about a task": ("resident", lambda patch: patch.setattr(facet, "require", lambda *_: None)),
     "counts of words": ("resident", lambda patch: patch.setattr(VisibleRows, "lengths", every_length)),
@@ -387,13 +399,20 @@ LEAKS: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], None]]] = {
 @pytest.mark.databases("one")
 def test_a_planted_leak_is_found(backend: Backend, another: Any, leak: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mode, plant = LEAKS[leak]
-    rng = random.Random(seed())
-    plan = steps(rng, USERS[:2], 25)
     open_store = opener(backend, another, mode)
-    check(open_store, 0, rng, plan)
+
+    def leaks(reads: int, at: int) -> bool:
+        rng = random.Random(f"{seed()} {at}")
+        try:
+            check(open_store, reads, rng, steps(rng, USERS[:2], 25))
+        except Leak:
+            return True
+        return False
+
+    assert not leaks(30, 0)
     plant(monkeypatch)
-    with pytest.raises(AssertionError):
-        check(open_store, 600, rng, plan)
+    # Some leaks show in few reads: a world that has none of these is followed by another.
+    assert any(leaks(600, at) for at in range(10))
 
 
 def test_what_was_learnt_and_sources_of_notes_are_their_users(backend: Backend) -> None:

@@ -216,11 +216,14 @@ def test_a_moved_tenant_is_opened_at_its_new_place(tmp_path: Path) -> None:
             memory.start_trajectory("before", initiator=USER)
         with caliber.Tenants(settings) as elsewhere:
             elsewhere.move("user@example.com", "archive")
-        for _ in range(2):  # the handle in the pool hears of it with its first write
+        done = []
+        for _ in range(2):  # the handle in the pool hears of it with its first write, or looks before
             with contextlib.suppress(Unavailable), tenants.open("user@example.com") as memory:
                 memory.start_trajectory("after", initiator=USER)
+                done.append("after")
         with tenants.open("user@example.com") as memory:
-            assert goals(memory) == ["before", "after"]
+            assert done
+            assert goals(memory) == ["before", *done]
             assert "archive" in memory.config.storage.shown
 
 
