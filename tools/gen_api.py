@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from pages import write_or_check
 from wrapping import COLUMNS, wrapped
 
 import caliber
@@ -172,14 +173,7 @@ def page() -> str:
 
 def main() -> int:
     """Write the page, or with ``--check`` compare it; return the exit code."""
-    text = page()
-    if "--check" in sys.argv[1:]:
-        if PAGE.read_text(encoding="utf-8") != text:
-            sys.stderr.write("docs/python-api.md differs from the docstrings: run `make gen`\n")
-            return 1
-        return 0
-    PAGE.write_text(text, encoding="utf-8")
-    return 0
+    return write_or_check(PAGE, page())
 
 
 if __name__ == "__main__":

@@ -15,6 +15,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+from pages import write_or_check
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 PAGE = REPOSITORY / "docs" / "errors.md"
 WIDTH = 118
@@ -172,14 +174,7 @@ def page(root: Path) -> str:
 
 def main() -> int:
     """Write the page, or with ``--check`` compare it; return the exit code."""
-    text = page(REPOSITORY / "caliber")
-    if "--check" in sys.argv[1:]:
-        if PAGE.read_text(encoding="utf-8") != text:
-            sys.stderr.write("docs/errors.md differs from the code: run `make gen`\n")
-            return 1
-        return 0
-    PAGE.write_text(text, encoding="utf-8")
-    return 0
+    return write_or_check(PAGE, page(REPOSITORY / "caliber"))
 
 
 if __name__ == "__main__":

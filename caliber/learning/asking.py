@@ -154,15 +154,6 @@ def _step(statement: Statement, decision: FactDecision | None, known: Sequence[H
 
 
 def _made(statement: Statement, held: list[Held]) -> Held:
-    candidate = statement.candidate
-    made = Held(
-        statement.person,
-        candidate.attribute,
-        candidate.slot,
-        candidate.value,
-        statement.stated_at,
-        candidate.content,
-        candidate.note_type,
-    )
+    made = statement.held()
     held.append(made)
     return made

@@ -52,6 +52,11 @@ class Statement:
     name: str
     stated_at: datetime
 
+    def held(self) -> Held:
+        """Return the fact that the statement adds."""
+        new = self.candidate
+        return Held(self.person, new.attribute, new.slot, new.value, self.stated_at, new.content, new.note_type)
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -162,16 +167,7 @@ class Decider:
             )
 
     def _made(self, statement: Statement) -> Held:
-        candidate = statement.candidate
-        made = Held(
-            statement.person,
-            candidate.attribute,
-            candidate.slot,
-            candidate.value,
-            statement.stated_at,
-            candidate.content,
-            candidate.note_type,
-        )
+        made = statement.held()
         self.held.append(made)
         return made
 
