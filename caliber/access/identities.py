@@ -77,14 +77,16 @@ def entity_of(
     return current(engine, derived) if found is None else found.entity
 
 
-def user_for(engine: Engine, principal: Principal, user: str | EntityRef) -> EntityRef:
+def user_for(engine: Engine, principal: Principal, user: str | EntityRef, *, register: bool = True) -> EntityRef:
     """Return the user that a call is for: agents and administrators may act for any, a user for itself alone.
+
+    A new name is stored, unless ``register`` is false.
 
     Raises: as ``entity_of``; PermissionDenied.
     """
     if principal.kind is not PrincipalKind.HUMAN or principal.is_admin:
-        return entity_of(engine, user)
-    own = entity_of(engine, principal.id)
+        return entity_of(engine, user, register=register)
+    own = entity_of(engine, principal.id, register=register)
     if entity_of(engine, user, register=False) != own:
         raise PermissionDenied(agent_id=principal.label, action="act for", resource="another user")
     return own

@@ -128,12 +128,16 @@ class Readers:
             raise NotFound(entity_type=TRAJECTORY.name, id=trajectory_id)
         elif owners is None or owners[0] in sight.ids:
             return self
-        known = self._acting.get(owners[0])
+        return self.with_user(owners[0])
+
+    def with_user(self, key: bytes) -> Readers:
+        """Return the readers of the principal and a user; an administrator then has only the user's sight."""
+        known = self._acting.get(key)
         if known is None:
             if len(self._acting) >= _ACTING:
                 self._acting.clear()
-            user = EntityRef(EntityType.USER, uuid.UUID(bytes=owners[0]))
-            known = self._acting[owners[0]] = Readers(self._owners, self._principal, user)
+            user = EntityRef(EntityType.USER, uuid.UUID(bytes=key))
+            known = self._acting[key] = Readers(self._owners, self._principal, user)
         return known
 
     def sight(self) -> Sight:

@@ -88,9 +88,9 @@ class AsyncCaliber(AsyncHandle, AsyncLearningMethods, AsyncNoteMethods, AsyncRec
 
     _sync: Caliber
 
-    async def get(self, id: Id, *, deadline_ms: int | None = None) -> Any:
+    async def get(self, id: Id, *, user: str | EntityRef | None = None, deadline_ms: int | None = None) -> Any:
         """Return the trajectory, scope, turn, artifact, note, session or edge under an id. See ``Caliber.get``."""
-        return await self._run(self._sync.get, id, deadline_ms=deadline_ms)
+        return await self._run(self._sync.get, id, user=user, deadline_ms=deadline_ms)
 
     async def assemble_context(
         self,
@@ -128,6 +128,7 @@ class AsyncCaliber(AsyncHandle, AsyncLearningMethods, AsyncNoteMethods, AsyncRec
         limit: int | None = None,
         filter: Mapping[str, Any] | str | None = None,
         as_of: datetime | None = None,
+        user: str | EntityRef | None = None,
         consistency: ReadConsistency | str | None = None,
         deadline_ms: int | None = None,
     ) -> SearchResult:
@@ -142,6 +143,7 @@ class AsyncCaliber(AsyncHandle, AsyncLearningMethods, AsyncNoteMethods, AsyncRec
             limit=limit,
             filter=filter,
             as_of=as_of,
+            user=user,
             consistency=consistency,
             deadline_ms=deadline_ms,
         )
@@ -154,6 +156,7 @@ class AsyncCaliber(AsyncHandle, AsyncLearningMethods, AsyncNoteMethods, AsyncRec
         limit: int | None = None,
         filter: Mapping[str, Any] | str | None = None,
         as_of: datetime | None = None,
+        user: str | EntityRef | None = None,
         consistency: ReadConsistency | str | None = None,
         deadline_ms: int | None = None,
     ) -> list[SearchResult]:
@@ -165,18 +168,24 @@ class AsyncCaliber(AsyncHandle, AsyncLearningMethods, AsyncNoteMethods, AsyncRec
             limit=limit,
             filter=filter,
             as_of=as_of,
+            user=user,
             consistency=consistency,
             deadline_ms=deadline_ms,
         )
 
     async def explain(
-        self, window_id: Id, *, exclusion: Id | None = None, deadline_ms: int | None = None
+        self,
+        window_id: Id,
+        *,
+        exclusion: Id | None = None,
+        user: str | EntityRef | None = None,
+        deadline_ms: int | None = None,
     ) -> dict[str, Any]:
         """Return why each record of a window was included or excluded; with ``exclusion``, the reason for one record.
 
         See ``Caliber.explain``.
         """
-        return await self._run(self._sync.explain, window_id, exclusion=exclusion, deadline_ms=deadline_ms)
+        return await self._run(self._sync.explain, window_id, exclusion=exclusion, user=user, deadline_ms=deadline_ms)
 
     async def replay(self, window_id: Id, *, deadline_ms: int | None = None) -> ContextWindow:
         """Return a persisted window byte for byte, even if its source records have changed since.

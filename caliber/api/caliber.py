@@ -41,13 +41,16 @@ class Caliber(LearningMethods, NoteMethods, RecordMethods, Facets, AbstractConte
 
     # --- reading -----------------------------------------------------------------------------------
 
-    def get(self, id: Id, *, deadline_ms: int | None = None) -> Any:  # noqa: A002  (the pinned name)
+    def get(self, id: Id, *, user: str | EntityRef | None = None, deadline_ms: int | None = None) -> Any:  # noqa: A002  (the pinned name)
         """Return the trajectory, scope, turn, artifact, note, session or edge under an id.
 
-        Raises: NotFound, also for what the principal may not see.
+        ``user`` is whom the call is for, as in ``search``.
+
+        Raises: NotFound, also for what the principal may not see; PermissionDenied for another user.
         """
+        record_id = arguments.as_uuid(id, "id")
         with bounded(deadline_ms):
-            return self._searching.get(arguments.as_uuid(id, "id"))
+            return self._searching.seen_by(user).get(record_id)
 
     def assemble_context(
         self,
@@ -86,6 +89,7 @@ class Caliber(LearningMethods, NoteMethods, RecordMethods, Facets, AbstractConte
         limit: int | None = None,
         filter: Mapping[str, Any] | str | None = None,  # noqa: A002  (the pinned name)
         as_of: datetime | None = None,
+        user: str | EntityRef | None = None,
         consistency: ReadConsistency | str | None = None,
         deadline_ms: int | None = None,
     ) -> SearchResult:
@@ -96,8 +100,9 @@ class Caliber(LearningMethods, NoteMethods, RecordMethods, Facets, AbstractConte
         k hits come back whenever k records match and have enough in common with the query (docs/search.md, The floor);
         where none has, the status is ``empty``, and ``below_floor`` says how much was missing. An empty query gives
         what is recent and important. When a leg is out of order the others answer, and the status says ``degraded``.
+        ``user``, a name or reference, is whom the call is for: it sees what a window of that user's task may hold.
 
-        Raises: InputError kinds.
+        Raises: InputError kinds; PermissionDenied when a user names another one.
         """
         return self.search_many(
             (query,),
@@ -105,6 +110,7 @@ class Caliber(LearningMethods, NoteMethods, RecordMethods, Facets, AbstractConte
             limit=limit,
             filter=filter,
             as_of=as_of,
+            user=user,
             consistency=consistency,
             deadline_ms=deadline_ms,
         )[0]
@@ -117,6 +123,7 @@ class Caliber(LearningMethods, NoteMethods, RecordMethods, Facets, AbstractConte
         limit: int | None = None,
         filter: Mapping[str, Any] | str | None = None,  # noqa: A002  (the pinned name)
         as_of: datetime | None = None,
+        user: str | EntityRef | None = None,
         consistency: ReadConsistency | str | None = None,
         deadline_ms: int | None = None,
     ) -> list[SearchResult]:
@@ -128,7 +135,7 @@ class Caliber(LearningMethods, NoteMethods, RecordMethods, Facets, AbstractConte
         """
         asked = arguments.as_items(queries, "queries", "an iterable of str")
         with bounded(deadline_ms):
-            return self._searching.search_many(
+            return self._searching.seen_by(user).search_many(
                 [arguments.as_text(query, "query", allow_empty=True) for query in asked],
                 kinds=kinds,
                 limit=limit,
@@ -137,14 +144,24 @@ class Caliber(LearningMethods, NoteMethods, RecordMethods, Facets, AbstractConte
                 consistency=consistency,
             )
 
-    def explain(self, window_id: Id, *, exclusion: Id | None = None, deadline_ms: int | None = None) -> dict[str, Any]:
+    def explain(
+        self,
+        window_id: Id,
+        *,
+        exclusion: Id | None = None,
+        user: str | EntityRef | None = None,
+        deadline_ms: int | None = None,
+    ) -> dict[str, Any]:
         """Return why each record of a window was included or excluded; with ``exclusion``, the reason for one record.
 
-        Raises: NotFound for a window that was never persisted or has expired.
+        ``user`` is whom the call is for, as in ``search``.
+
+        Raises: NotFound for a window that was never persisted or has expired, or is of a task that may not be seen.
         """
         record_id = None if exclusion is None else arguments.as_uuid(exclusion, "exclusion")
         with bounded(deadline_ms):
-            return self._reader.explain(arguments.as_uuid(window_id, "window_id"), record_id)
+            readers = self._searching.seen_by(user).readers
+            return self._reader.explain(arguments.as_uuid(window_id, "window_id"), record_id, readers)
 
     def replay(self, window_id: Id, *, deadline_ms: int | None = None) -> ContextWindow:
         """Return a persisted window byte for byte, even if its source records have changed since.

@@ -5,6 +5,7 @@ While the records are in memory, ``search`` and ``get`` run no SQL on the callin
 
 from __future__ import annotations
 
+import copy
 import functools
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from caliber.access.identities import user_for
 from caliber.access.owners import TaskOwners
 from caliber.access.visibility import Readers
 from caliber.embedding.embedder import Embedder
@@ -35,7 +37,7 @@ from caliber.model.errors import (
     VectorError,
 )
 from caliber.model.ids import SpaceId, uuid_from_bytes
-from caliber.model.references import EntityType
+from caliber.model.references import EntityRef, EntityType
 from caliber.model.search import ReadConsistency, ResultStatus
 from caliber.model.storage import ValidationMode
 from caliber.model.time import to_us
@@ -126,6 +128,18 @@ class Searching:
         self._embeddings = engine.part(Embeddings)
         self._names = {relation: name for name, relation in self._shared.kinds.items()}
         self.readers = Readers(engine.part(TaskOwners), principal)
+
+    def seen_by(self, user: str | EntityRef | None) -> Searching:
+        """Return the same with the eyes of a user; an unknown name sees what is shared, and is not stored.
+
+        Raises: as ``user_for``.
+        """
+        if user is None:
+            return self
+        seen = copy.copy(self)
+        person = user_for(self._engine, self._principal, user, register=False)
+        seen.readers = self.readers.with_user(person.id.bytes)
+        return seen
 
     def search_many(
         self,

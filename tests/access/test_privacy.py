@@ -27,7 +27,7 @@ import caliber
 from caliber.access.visibility import Readers
 from caliber.admin import stats as figures
 from caliber.model import AgentRole, Edge, EdgeRelation, EntityRef, Principal
-from caliber.model.errors import NotFound, PermissionDenied
+from caliber.model.errors import InvalidValue, NotFound, PermissionDenied
 from caliber.model.ids import EdgeId
 from caliber.model.time import from_us
 from caliber.search.filtering.visible import VisibleRows
@@ -290,8 +290,12 @@ def question(rng: random.Random, plan: list[Step]) -> Question:
     # A task that one user alone sees is that user's: whoever works on it reads with the user's eyes too.
     together = alone | users if len(users) == 1 and served(alone) else alone
     typo = words[:3] + words[4:] if len(words) > 5 else words
+    user = by if by in USERS else rng.choice(USERS)
+    pair = alone | {user}
     asks: list[tuple[str, Callable[[World], str], frozenset[Principal]]] = [
         ("search", lambda world: plain(hits(world.as_(by).search(words, limit=8))), alone),
+        ("search for", lambda world: plain(hits(world.as_(by).search(words, limit=8, user=user.id))), pair),
+        ("get for", lambda world: told(lambda: world.as_(by).get(named(world, number), user=user.id)), pair),
         ("search of a misspelt word", lambda world: plain(hits(world.as_(by).search(typo, limit=8))), alone),
         ("recent", lambda world: plain(hits(world.as_(by).search("", limit=8))), alone),
         ("get", lambda world: told(lambda: world.as_(by).get(named(world, number))), alone),
@@ -355,7 +359,7 @@ def opener(backend: Backend, another: Callable[[str], Backend], mode: str) -> Ca
 def test_reads_are_those_of_a_store_without_what_is_hidden(backend: Backend, another: Any, mode: str) -> None:
     rng = random.Random(seed())
     asked = check(opener(backend, another, mode), scale(150, 50_000), rng, steps(rng))
-    assert len(asked) == 11, "every sort of read was asked"
+    assert len(asked) == 13, "every sort of read was asked"
 
 
 def without_ids(stated: Callable[..., str]) -> Callable[..., str]:
@@ -436,3 +440,43 @@ def test_what_was_learnt_and_sources_of_notes_are_their_users(backend: Backend) 
             forbidden()
     with pytest.raises(NotFound):
         ben.remember([{"role": "user", "content": "I live in Oslo."}], task=learnt.trajectory_id)
+
+
+def test_one_handle_reads_with_the_eyes_of_each_user(backend: Backend) -> None:
+    memory = backend.open(**KNOBS)
+    ana, agent = memory.acting_as(Principal.user("ana")), memory.acting_as(Principal.agent("helper"))
+    memory.identities.add("ana@example.com", "ana")
+    made: dict[str, Any] = {}
+    for name, handle in (("ana", ana), ("ben", memory.acting_as(Principal.user("ben"))), ("shared", agent)):
+        task = handle.start_trajectory(f"{name} plans a trip").trajectory_id
+        where = handle.current_scope(task)
+        assert where is not None
+        made[name] = handle.append_turn(where.scope_id, role="user", content=f"{name} likes the lake").turn_id
+        made[f"task of {name}"] = task
+    memory.flush()
+
+    def found(handle: caliber.Caliber, user: Any) -> set[str]:
+        return {hit.content.split()[0] for hit in handle.search("lake", kinds=["turn"], user=user).hits}
+
+    assert found(memory, None) == {"ana", "ben", "shared"}
+    assert found(memory, "ana") == found(memory, "ana@example.com") == found(memory, EntityRef.user("ana"))
+    assert found(memory, "ana") == found(ana, None) == found(ana, "ana") == found(agent, "ana") == {"ana", "shared"}
+    assert found(memory, "nobody yet") == {"shared"}
+    assert memory.identities.names("nobody yet") == []
+    assert memory.search_many(["lake"], user="ben")[0].hits == memory.search("lake", user="ben").hits
+    assert memory.get(made["ana"], user="ana").turn_id == made["ana"]
+    window = memory.assemble_context(made["task of ben"], query="lake")
+    assert memory.explain(window.window_id, user="ben").keys() == memory.explain(window.window_id).keys()
+    for hidden in (
+        lambda: memory.get(made["ana"], user="ben"),
+        lambda: agent.get(made["ana"], user="ben"),
+        lambda: memory.explain(window.window_id, user="ana"),
+    ):
+        with pytest.raises(NotFound):
+            hidden()
+    for forbidden in (lambda: ana.search("lake", user="ben"), lambda: ana.get(made["shared"], user="ben")):
+        with pytest.raises(PermissionDenied):
+            forbidden()
+    for wrong in ("", "x" * 10_000):
+        with pytest.raises(InvalidValue):
+            memory.search("lake", user=wrong)
