@@ -199,24 +199,23 @@ class JobQueue:
     def due_in_us(self) -> int | None:
         """Return the time until a job of this process's kinds may be claimed, or the next poll; None without any."""
         now, (available, ahead) = self.now_us(), self._look()
-        waits = [max(0, at - now) for kind, at, _ in available if self._takes(kind)]
+        waits = [max(0, at - now) for kind, at in available if self._takes(kind)]
         waits += [0] if ahead else self.producers.waits_us(now)
         return min(waits, default=None)
 
-    def _look(self) -> tuple[list[tuple[str, int, int]], bool]:
-        """Return when the next job of each kind may be claimed and was due, and whether a clock ahead scheduled one.
+    def _look(self) -> tuple[list[tuple[str, int]], bool]:
+        """Return when the next job of each kind may be claimed, and whether a clock ahead of this one scheduled one.
 
         By clocks that agree with this one to within a lease, nothing was scheduled later than a lease from now.
         """
         now = self.now_us()
         with self._engine.store.read() as session:
             rows = session.run(self._engine.store.statements["job.next"], (self.kinds, now + self.lease_us))
-        until = self._outages.until_us
-        available = [(kind, max(at, until(kind, now)), due) for kind, at, due, _ in rows if at is not None]
-        return available, any(row[-1] for row in rows)
+        available = [(kind, max(at, self._outages.until_us(kind, now))) for kind, at, _ in rows if at is not None]
+        return available, any(ahead for _, _, ahead in rows)
 
-    def _available(self) -> list[tuple[str, int, int]]:
-        """Return when the next job of each kind may be claimed and was due, once this clock has scheduled them all."""
+    def _available(self) -> list[tuple[str, int]]:
+        """Return when the next job of each kind may be claimed, once this clock has scheduled them all."""
         available, ahead = self._look()
         while ahead and self._engine.write(self._put_back):
             available, ahead = self._look()
@@ -229,7 +228,7 @@ class JobQueue:
     def claim_due(self, until_us: int | None = None) -> list[Claim]:
         """Claim jobs that are due now, or were by ``until_us``: a batch of the most urgent kind, by due time.
 
-        Of kinds that are as urgent, the one due first, even if it was claimed before. Return no claims without any.
+        Return no claims when nothing is due.
 
         Raises: StorageError kinds.
         """
@@ -243,7 +242,7 @@ class JobQueue:
                 self.fail(*self._unwritten[0])
                 self._unwritten.pop(0)
         bound = self.now_us() if until_us is None else min(self.now_us(), until_us)
-        due = [(due_us, kind) for kind, at, due_us in self._available() if at <= bound]
+        due = [(at, kind) for kind, at in self._available() if at <= bound]
         order = {kind: place for place, kind in enumerate(self._handlers)}
         for _, kind in sorted(due, key=lambda each: (self._handlers[each[1]].priority, each[0], order[each[1]])):
             if claims := self._claim(self._handlers[kind]):

@@ -874,8 +874,8 @@ SELECT "job_id", "kind", "key", "payload", "principal_kind", "principal_id", "pr
 
 -- job.next
 --   takes: kinds, ahead
---   gives: kind, available_at, due_at, is_ahead
-SELECT value, (SELECT available_at FROM "job" WHERE kind = value AND ended_at IS NULL ORDER BY available_at LIMIT 1), (SELECT due_at FROM "job" WHERE kind = value AND ended_at IS NULL ORDER BY available_at LIMIT 1), (SELECT scheduled_at FROM "job" WHERE ended_at IS NULL AND scheduled_at >= ?2 ORDER BY scheduled_at DESC LIMIT 1) IS NOT NULL FROM (SELECT value FROM json_each(?1)) AS kinds;
+--   gives: kind, available_at, is_ahead
+SELECT value, (SELECT available_at FROM "job" WHERE kind = value AND ended_at IS NULL ORDER BY available_at LIMIT 1), (SELECT scheduled_at FROM "job" WHERE ended_at IS NULL AND scheduled_at >= ?2 ORDER BY scheduled_at DESC LIMIT 1) IS NOT NULL FROM (SELECT value FROM json_each(?1)) AS kinds;
 
 -- job.prune
 --   takes: ended_before

@@ -67,19 +67,3 @@ def test_leases_of_a_whole_batch_are_extended(backend: Backend) -> None:
     engine.write(lambda uow: [queue.enqueue(uow, "work") for _ in range(3)] and None)
     assert queue.run_due() == 3
     assert len(done) == 3
-
-
-def test_a_job_whose_worker_died_comes_before_one_that_was_due_later(backend: Backend) -> None:
-    clock = SetClock()
-    engine = inspect(backend.open(clock=clock, **KNOBS)).engine
-    died, other = JobQueue(engine), JobQueue(engine)
-    for queue in (died, other):
-        for kind in ("first", "second"):
-            queue.register(Handler(kind, lambda _: 1))
-    engine.write(lambda uow: queue.enqueue(uow, "first"))
-    clock.at += timedelta(seconds=1)
-    engine.write(lambda uow: queue.enqueue(uow, "second"))
-    assert [claim.job.kind for claim in died.claim_due()] == ["first"]
-    clock.at += timedelta(hours=1)  # beyond the lease, which ended after the second was due
-    assert [claim.job.kind for claim in other.claim_due()] == ["first"]
-    assert [claim.job.kind for claim in other.claim_due()] == ["second"]

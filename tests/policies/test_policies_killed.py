@@ -65,12 +65,12 @@ class Told:
         self._scope = memory.current_scope(task.trajectory_id).scope_id
         for text in ("KEEP this", "and that"):
             memory.append_turn(self._scope, role="user", content=text)
-        for thing in ("one", "two"):
-            for number, confidence in enumerate((0.1, 0.8, 0.9)):
-                memory.add_note(
-                    entity=thing, entity_type="topic", note_type="fact", content=f"{thing} {number}",
-                    confidence=confidence,
-                )  # fmt: skip
+        # What is pruned is about another thing each: after a kill, rules that are all overdue come in any order.
+        for thing, confidence in (("one", 0.8), ("one", 0.9), ("two", 0.8), ("two", 0.9), ("old", 0.1), ("odd", 0.1)):
+            memory.add_note(
+                entity=thing, entity_type="topic", note_type="fact", content=f"{thing} {confidence}",
+                confidence=confidence,
+            )  # fmt: skip
         for number in range(2):
             memory.records("finding").insert({"content": f"{number}"}, trajectory=task.trajectory_id)
         memory.close()

@@ -21,7 +21,6 @@ def job_statements(dialect: Dialect) -> dict[str, str]:
     ack = f"ended_at = {three}, outcome = {four}, claimed_by = NULL, version = version + 1"
     claimed = _CLAIMED.format(now=two, until=three, claimant=four) + ", attempts = attempts + 1, version = version + 1"
     available = f"SELECT job_id FROM {job} WHERE kind = {one} AND ended_at IS NULL AND available_at <= {two}"
-    soonest = f"FROM {job} WHERE kind = value AND ended_at IS NULL ORDER BY available_at LIMIT 1"
     newest = f"SELECT scheduled_at FROM {job} WHERE ended_at IS NULL AND scheduled_at >= {two}"
     ahead = f"({newest} ORDER BY scheduled_at DESC LIMIT 1) IS NOT NULL"  # any one would do; so both use the index
     skip = f"{dialect.row_lock} SKIP LOCKED" if dialect.row_lock else ""
@@ -31,8 +30,8 @@ def job_statements(dialect: Dialect) -> dict[str, str]:
     task = f"WITH task AS MATERIALIZED ({task} FOR KEY SHARE) SELECT trajectory_id FROM task" if skip else task
     return {
         "job.next": (
-            f"SELECT value, (SELECT available_at {soonest}), (SELECT due_at {soonest}), {ahead}"
-            f" FROM ({dialect.in_texts(1)}) AS kinds"
+            f"SELECT value, (SELECT available_at FROM {job} WHERE kind = value AND ended_at IS NULL"
+            f" ORDER BY available_at LIMIT 1), {ahead} FROM ({dialect.in_texts(1)}) AS kinds"
         ),
         # An array, or the database may look for the first ones more than once, and claim more.
         "job.claim": (f"UPDATE {job} SET {claimed} WHERE job_id {dialect.among(first)} RETURNING {row}"),
