@@ -39,7 +39,7 @@ def _work_in_memory() -> None:
 
 _work_in_memory()
 
-# No deadline: a busy machine is not a bug. `make test SEED=random` draws other examples; `make soak` searches much further.
+# No deadline: a busy machine is not a bug. `make test SEED=random` draws other examples, `make soak` many more.
 settings.register_profile("test", deadline=None, print_blob=True, max_examples=40)
 settings.register_profile("soak", deadline=None, print_blob=True, max_examples=5000)
 settings.load_profile("soak" if os.environ.get("CALIBER_SOAK") else "test")
