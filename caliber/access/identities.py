@@ -56,10 +56,7 @@ def entity_of(
     Raises: DTypeError; InvalidValue for an empty or overlong name, or a reference of another kind.
     """
     if isinstance(who, EntityRef):
-        reference = arguments.as_reference(who, field)
-        if reference.entity_type is not kind:
-            raise InvalidValue(field=field, reason=f"is a reference to {reference.entity_type}; it must be to {kind}")
-        return current(engine, reference)
+        return current(engine, as_entity(who, kind, field))
     derived = EntityRef.named(kind, arguments.as_text(who, field, limit=arguments.MAX_NAME_CHARS), namespace)
     name = EntityRef.plain_name(who)
     found = _found(engine, kind, namespace, name)
@@ -77,16 +74,22 @@ def entity_of(
     return current(engine, derived) if found is None else found.entity
 
 
-def user_for(engine: Engine, principal: Principal, user: str | EntityRef, *, register: bool = True) -> EntityRef:
-    """Return the user that a call is for: agents and administrators may act for any, a user for itself alone.
+def as_entity(reference: EntityRef, kind: EntityType, field: str) -> EntityRef:
+    """Return a reference to an entity of a kind. Raises: DTypeError, InvalidValue."""
+    found = arguments.as_reference(reference, field)
+    if found.entity_type is not kind:
+        raise InvalidValue(field=field, reason=f"is a reference to {found.entity_type}; it must be to {kind}")
+    return found
 
-    A new name is stored, unless ``register`` is false.
+
+def user_for(engine: Engine, principal: Principal, user: str | EntityRef) -> EntityRef:
+    """Return the user that a call is for: agents and administrators may act for any, a user for itself alone.
 
     Raises: as ``entity_of``; PermissionDenied.
     """
     if principal.kind is not PrincipalKind.HUMAN or principal.is_admin:
-        return entity_of(engine, user, register=register)
-    own = entity_of(engine, principal.id, register=register)
+        return entity_of(engine, user)
+    own = entity_of(engine, principal.id)
     if entity_of(engine, user, register=False) != own:
         raise PermissionDenied(agent_id=principal.label, action="act for", resource="another user")
     return own

@@ -50,12 +50,14 @@ def private_to(entity: EntityRef) -> str:
     return f"{entity.entity_type}:{entity.id}"
 
 
-def sight_of(identities: RelationSnapshot, principal: Principal, user: EntityRef | None) -> Sight:
-    """Return the entities and names of a principal, and of the ``user`` that it acts for."""
+def sight_of(identities: RelationSnapshot, principal: Principal, user: EntityRef | str | None) -> Sight:
+    """Return the entities and names of a principal, and of the ``user`` that it acts for, by reference or name."""
     names = set() if principal.is_admin else {principal.label}
     if principal.role is not None:
         names.add(principal.role.value)
-    entities = [] if user is None else [_stands_for(identities, user)]
+    if isinstance(user, str):  # readers of records may list the name before it is a stored one
+        names |= {Principal.user(user).label, Principal.user(EntityRef.plain_name(user)).label}
+    entities = [] if user is None else [person(identities, user)]
     kind = OWN_KIND.get(principal.kind)
     if kind is not None and not principal.is_admin:
         entities.append(_named(identities, kind, principal.id))
@@ -70,6 +72,13 @@ def sight_of(identities: RelationSnapshot, principal: Principal, user: EntityRef
             elif not known.namespace and known.entity == entity:
                 names.add(f"{_PRINCIPALS[EntityType(entity.entity_type)].value}:{known.name}")
     return Sight(frozenset(ids), frozenset(names), serves=principal.is_admin)
+
+
+def person(identities: RelationSnapshot, user: EntityRef | str) -> EntityRef:
+    """Return the user that a name or reference stands for by now."""
+    if isinstance(user, str):
+        return _named(identities, EntityType.USER, user)
+    return _stands_for(identities, user)
 
 
 def _having(identities: RelationSnapshot, column: str, value: Any) -> Iterator[Identity]:

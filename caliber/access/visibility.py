@@ -16,12 +16,14 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.access.owners import OF_PEOPLE, Sight, TaskOwners, private_to, sight_of
+from caliber.access.identities import as_entity
+from caliber.access.owners import OF_PEOPLE, Sight, TaskOwners, person, private_to, sight_of
 from caliber.config.lifecycle import AccessConfig
 from caliber.engine.engine import Engine
 from caliber.kernels.evaluator import Allowed
+from caliber.model import arguments
 from caliber.model.access import Principal, PrincipalKind
-from caliber.model.errors import NotFound
+from caliber.model.errors import NotFound, PermissionDenied
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.search import ReadConsistency
 from caliber.model.trajectory import Trajectory
@@ -96,20 +98,20 @@ class Readers:
         "_memory",
         "_owners",
         "_principal",
-        "_sight",
+        "_seen",
         "_user",
         "everything",
     )
 
-    def __init__(self, owners: TaskOwners, principal: Principal, user: EntityRef | None = None) -> None:
+    def __init__(self, owners: TaskOwners, principal: Principal, user: EntityRef | str | None = None) -> None:
         self._owners = owners
         self._memory = owners.memory
         self._principal = principal
         self._user = user
         self.everything = principal.is_admin and user is None
-        self._identities: RelationSnapshot | None = None
-        self._sight = Sight(frozenset(), frozenset())
-        self._acting: dict[bytes, Readers] = {}
+        # As one, so that threads may share it: a sight, and the identities that it was made of.
+        self._seen: tuple[RelationSnapshot | None, Sight] = (None, Sight(frozenset(), frozenset()))
+        self._acting: dict[EntityRef | str, Readers] = {}
         self._masks: dict[str, tuple[RelationSnapshot, tuple[Sight, int, int], Allowed]] = {}
         # By relation and column: replaced as one, so that threads may share it.
         self._known: dict[tuple[str, str], _Judged] = {}
@@ -128,16 +130,33 @@ class Readers:
             raise NotFound(entity_type=TRAJECTORY.name, id=trajectory_id)
         elif owners is None or owners[0] in sight.ids:
             return self
-        return self.with_user(owners[0])
+        return self._with_user(EntityRef(EntityType.USER, uuid.UUID(bytes=owners[0])))
 
-    def with_user(self, key: bytes) -> Readers:
-        """Return the readers of the principal and a user; an administrator then has only the user's sight."""
-        known = self._acting.get(key)
+    def seeing_for(self, user: EntityRef | str) -> Readers:
+        """Return the readers of a call for a user by reference or name: those of a window of that user's task.
+
+        A name that is not stored sees what is shared, and what lists it.
+
+        Raises: DTypeError, InvalidValue; PermissionDenied for a user who names another one.
+        """
+        if isinstance(user, EntityRef):
+            user = as_entity(user, EntityType.USER, "user")
+        else:
+            EntityRef.named(EntityType.USER, arguments.as_text(user, "user", limit=arguments.MAX_NAME_CHARS))
+        principal = self._principal
+        if principal.kind is PrincipalKind.HUMAN and not principal.is_admin:
+            identities = self._memory.snapshot.relations[IDENTITY.name]
+            if person(identities, user) != person(identities, principal.id):
+                raise PermissionDenied(agent_id=principal.label, action="act for", resource="another user")
+            return self
+        return self._with_user(user)
+
+    def _with_user(self, user: EntityRef | str) -> Readers:
+        known = self._acting.get(user)
         if known is None:
             if len(self._acting) >= _ACTING:
                 self._acting.clear()
-            user = EntityRef(EntityType.USER, uuid.UUID(bytes=key))
-            known = self._acting[key] = Readers(self._owners, self._principal, user)
+            known = self._acting[user] = Readers(self._owners, self._principal, user)
         return known
 
     def sight(self) -> Sight:
@@ -147,10 +166,11 @@ class Readers:
         if tasks.generation is not owners.generation or tasks.length > owners.read:
             owners.follow()
         identities = relations[IDENTITY.name]
-        if identities is not self._identities:
-            self._sight = sight_of(identities, self._principal, self._user)
-            self._identities = identities
-        return self._sight
+        known, sight = self._seen
+        if identities is not known:
+            sight = sight_of(identities, self._principal, self._user)
+            self._seen = (identities, sight)
+        return sight
 
     # --- whole relations -------------------------------------------------------------------------
 

@@ -174,18 +174,13 @@ class AsyncCaliber(AsyncHandle, AsyncLearningMethods, AsyncNoteMethods, AsyncRec
         )
 
     async def explain(
-        self,
-        window_id: Id,
-        *,
-        exclusion: Id | None = None,
-        user: str | EntityRef | None = None,
-        deadline_ms: int | None = None,
+        self, window_id: Id, *, exclusion: Id | None = None, deadline_ms: int | None = None
     ) -> dict[str, Any]:
         """Return why each record of a window was included or excluded; with ``exclusion``, the reason for one record.
 
         See ``Caliber.explain``.
         """
-        return await self._run(self._sync.explain, window_id, exclusion=exclusion, user=user, deadline_ms=deadline_ms)
+        return await self._run(self._sync.explain, window_id, exclusion=exclusion, deadline_ms=deadline_ms)
 
     async def replay(self, window_id: Id, *, deadline_ms: int | None = None) -> ContextWindow:
         """Return a persisted window byte for byte, even if its source records have changed since.

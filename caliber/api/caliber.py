@@ -144,24 +144,14 @@ class Caliber(LearningMethods, NoteMethods, RecordMethods, Facets, AbstractConte
                 consistency=consistency,
             )
 
-    def explain(
-        self,
-        window_id: Id,
-        *,
-        exclusion: Id | None = None,
-        user: str | EntityRef | None = None,
-        deadline_ms: int | None = None,
-    ) -> dict[str, Any]:
+    def explain(self, window_id: Id, *, exclusion: Id | None = None, deadline_ms: int | None = None) -> dict[str, Any]:
         """Return why each record of a window was included or excluded; with ``exclusion``, the reason for one record.
 
-        ``user`` is whom the call is for, as in ``search``.
-
-        Raises: NotFound for a window that was never persisted or has expired, or is of a task that may not be seen.
+        Raises: NotFound for a window that was never persisted or has expired.
         """
         record_id = None if exclusion is None else arguments.as_uuid(exclusion, "exclusion")
         with bounded(deadline_ms):
-            readers = self._searching.seen_by(user).readers
-            return self._reader.explain(arguments.as_uuid(window_id, "window_id"), record_id, readers)
+            return self._reader.explain(arguments.as_uuid(window_id, "window_id"), record_id)
 
     def replay(self, window_id: Id, *, deadline_ms: int | None = None) -> ContextWindow:
         """Return a persisted window byte for byte, even if its source records have changed since.

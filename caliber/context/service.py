@@ -297,18 +297,13 @@ class Reader:
         self._own(window)
         return replay(window.record, self.config_of(window), StoredContents(self._engine))
 
-    def explain(self, window_id: uuid.UUID, exclusion: uuid.UUID | None, readers: Readers) -> dict[str, Any]:
-        """Return why each record of a window was included or excluded, or the reason for one record.
-
-        What ``readers`` may not see is hidden; so is, for others than the principal's, a window of such a task.
-        """
+    def explain(self, window_id: uuid.UUID, exclusion: uuid.UUID | None) -> dict[str, Any]:
+        """Return why each record of a window was included or excluded, or the reason for one record."""
         from caliber.context.explain.explainer import explain
 
         window = self.stored_window(window_id)
         self._own(window)
-        if readers is not self._readers and not readers.sees_task(window.trajectory_id.bytes):
-            raise NotFound(entity_type="context_window", id=window_id)
-        contents = StoredContents(self._engine, readers)
+        contents = StoredContents(self._engine, self._readers)
         config = self.config_of(window)
         return explain(window.record, config, contents, exclusion=exclusion, score_now=self._score_now)
 

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.access.identities import user_for
 from caliber.access.owners import TaskOwners
 from caliber.access.visibility import Readers
 from caliber.embedding.embedder import Embedder
@@ -132,13 +131,12 @@ class Searching:
     def seen_by(self, user: str | EntityRef | None) -> Searching:
         """Return the same with the eyes of a user; an unknown name sees what is shared, and is not stored.
 
-        Raises: as ``user_for``.
+        Raises: as ``Readers.seeing_for``.
         """
         if user is None:
             return self
         seen = copy.copy(self)
-        person = user_for(self._engine, self._principal, user, register=False)
-        seen.readers = self.readers.with_user(person.id.bytes)
+        seen.readers = self.readers.seeing_for(user)
         return seen
 
     def search_many(
