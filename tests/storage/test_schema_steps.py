@@ -228,6 +228,7 @@ def test_archives_and_tables_of_a_version_are_read_by_later_ones(
 
 def test_todays_schema_follows_from_less_of_it(pg: Any) -> None:
     """PostgreSQL; SQLite and more ways there: ``tests/property/test_schema_changes.py``."""
+    pg.forsake()
     name = pg.config().storage.schema_name
     dialect = dialect_of(name, "public")
     planted = [replace(widened(column), name=f"turn_{at}", _by_name={}) for at, column in enumerate(DEFAULTS)]

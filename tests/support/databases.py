@@ -155,7 +155,7 @@ class PostgresBackend(Backend):
         self.recycled = False
         self.created.clear()
         with psycopg.connect(os.environ[DSN]) as connection:
-            connection.execute(f'DROP SCHEMA "{self.schema}" CASCADE')
+            connection.execute(f'DROP SCHEMA IF EXISTS "{self.schema}" CASCADE')
 
     def config(self, **overrides: Any) -> CaliberConfig:
         known = {name: value for name, value in overrides.items() if name not in SQLITE_KNOBS}
