@@ -68,12 +68,11 @@ def fill_shared(
         plan=plan,
         full=full,
         total=total,
-        section=section.tolist(),
-        source=source.tolist(),
-        cost=cost.tolist(),
+        sections=section,
+        sources=source,
+        costs=cost,
         lead=ranked[LEAD].take(considered).tolist(),
         passage=ranked[PASSAGE_ID].take(considered).tolist(),
-        codes=[CONSIDERED] * len(considered),
         hard=hard,
         least=int(cost.min()) if len(cost) else 0,
         messages=messages,
@@ -90,10 +89,11 @@ def fill_shared(
     _fill_history(state, conversation, covered)
     ordinals = ranked[ORDINAL].take(considered)
     _mark_shown(state, conversation, ordinals)
-    waiting = [place for place in range(len(considered)) if state.codes[place] == CONSIDERED]
+    open_now = np.flatnonzero(state.decided == CONSIDERED)
+    waiting = open_now.tolist()
     # Text before the conversation must not change with the query; rules share strictly by priority.
-    ruled = [section.rule is not None or section.index > plan.user.index for section in plan.sections]
-    following = [place for place in waiting if ruled[state.section[place]]]
+    ruled = np.array([item.rule is not None or item.index > plan.user.index for item in plan.sections])
+    following = open_now[ruled[section[open_now]]].tolist()
     spare = conversation.spare()
     state.total -= spare
     _fill_following(state, following)
@@ -112,7 +112,7 @@ def fill_shared(
         needed = max(_smallest(state, lacking) + plan.tokens(reserve.total), max_tokens + 1)
         raise BudgetTooSmall(max_tokens=max_tokens, needed=needed)
     out = codes.copy()
-    out[considered] = state.codes
+    out[considered] = state.decided
     remaining = max(0, state.room - spare)
 
     def room(place: int) -> tuple[int, int]:
@@ -138,16 +138,15 @@ def _fill_fixed(state: Filling, conversation: ShownTurns) -> None:
     """Include instructions, persona, texts of the caller and the mandatory turns of the conversation."""
     plan = state.plan
     kept = min(conversation.must_length(), state.total // 2)
-    for place, source in enumerate(state.source):
-        if source == SYSTEM:
-            overhead = plan.overheads[state.section[place]]
-            room = state.room - kept - overhead
-            if state.cost[place] <= room:
-                state.include(place)
-            elif plan.whole_tokens(room) >= 1:
-                state.cut(place, room, room + overhead)
+    for place in np.flatnonzero(state.sources == SYSTEM).tolist():
+        overhead = plan.overheads[state.section[place]]
+        room = state.room - kept - overhead
+        if state.cost[place] <= room:
+            state.include(place)
+        elif plan.whole_tokens(room) >= 1:
+            state.cut(place, room, room + overhead)
     conversation.enter_must()
-    state.take(place for place, source in enumerate(state.source) if source in (PERSONA, EXTRA))
+    state.take(np.flatnonzero((state.sources == PERSONA) | (state.sources == EXTRA)).tolist())
 
 
 # --- everything besides the conversation ----------------------------------------------------------
@@ -159,9 +158,7 @@ def _fill_history(state: Filling, conversation: ShownTurns, covered: NDArray[np.
     floors = state.share(sum(item.floor for item in following_sections(plan)))
     for section in summary_sections(plan):
         limit = min(state.share(section.cap), state.used_in[section.index] + max(0, state.room - floors))
-        for place, own_section in enumerate(state.section):
-            if own_section != section.index or state.codes[place] != CONSIDERED:
-                continue
+        for place in np.flatnonzero((state.sections == section.index) & (state.decided == CONSIDERED)).tolist():
             if conversation.shows_from(int(covered[place])):
                 state.codes[place] = EXCLUDED_SHOWN
             elif section.rule is None:
@@ -184,13 +181,14 @@ def _fill_following(state: Filling, places: list[int]) -> None:
         if floor:
             _take_floor(state, by_section.get(section.index, ()), floor)
     caps = [state.share(section.cap) for section in plan.sections]
-    capped = False
+    capped, least = False, state.least
     for place in places:
-        if state.total - state.used < state.least:
+        if state.total - state.used < least:
             return
         if state.codes[place] != CONSIDERED:
             continue
-        if not state.admit(place, caps[state.section[place]]):
+        own = state.section[place]
+        if state.used_in[own] + least > caps[own] or not state.admit(place, caps[own]):
             capped = True
     if capped:
         state.take(places)
@@ -242,14 +240,13 @@ def _cut_best(state: Filling, places: list[int]) -> None:
 
 def _close(state: Filling, conversation: ShownTurns) -> None:
     """Record for every remaining candidate why it was excluded."""
-    for place, code in enumerate(state.codes):
-        if code != CONSIDERED:
-            continue
-        section = state.section[place]
-        hard = state.hard[section]
-        limited = hard != UNCAPPED and state.used_in[section] + state.price(place) > hard
-        limited |= conversation.full and section < state.plan.user.index and state.source[place] in (SUMMARY, BLOCK)
-        state.codes[place] = EXCLUDED_SECTION_BUDGET if limited else EXCLUDED_BUDGET
+    rest = np.flatnonzero(state.decided == CONSIDERED)
+    source, section = state.sources[rest], state.sections[rest]
+    limited = ((source == SUMMARY) | (source == BLOCK)) & (section < state.plan.user.index) & conversation.full
+    for at in np.flatnonzero(np.array(state.hard)[section] != UNCAPPED).tolist():
+        place, number = int(rest[at]), int(section[at])
+        limited[at] |= state.used_in[number] + state.price(place) > state.hard[number]
+    state.decided[rest] = np.where(limited, EXCLUDED_SECTION_BUDGET, EXCLUDED_BUDGET)
 
 
 def _lacking(state: Filling, parts: NDArray[np.int32]) -> list[int]:

@@ -18,12 +18,12 @@ from caliber.context.columns import (
     EXCLUDED_GROUP,
     EXCLUDED_SHOWN,
     INCLUDED,
-    INCLUDED_TRUNCATED,
     MUST,
     PAST,
     RECENT,
+    entered,
 )
-from caliber.context.conversation import BLOCK, PASSAGE, SUMMARY
+from caliber.context.conversation import BLOCK, PASSAGE, SPOKEN, SUMMARY
 from caliber.context.filling.blocks import Run, block_start
 from caliber.context.filling.state import Filling, following_sections, summary_sections
 from caliber.context.plan import EXTRA, PERSONA, SYSTEM, UNCAPPED
@@ -179,9 +179,9 @@ class ShownTurns:
         self._show()
         for place in self.repeated(ordinals):
             state.drop(place, EXCLUDED_SHOWN)
-        for place, source in enumerate(state.source):
-            summed = source in (SUMMARY, BLOCK) and state.section[place] < state.plan.user.index
-            if summed and self.shows_from(int(covered[place])):
+        summed = ((state.sources == SUMMARY) | (state.sources == BLOCK)) & (state.sections < state.plan.user.index)
+        for place in np.flatnonzero(summed).tolist():
+            if self.shows_from(int(covered[place])):
                 state.drop(place, EXCLUDED_SHOWN)
         state.recount()
 
@@ -214,18 +214,16 @@ class ShownTurns:
 
     def _show(self) -> None:
         """Include the turns from the start on; mark the others as left out."""
-        state, turns = self._state, self._turns
-        self.evicted = False
-        numbers, begins = self._run.numbers.tolist(), self._run.begins.tolist()
-        for at, number, begin in zip(self._rest.tolist(), numbers, begins, strict=True):
-            place = int(turns.places[at])
-            if self.start is not None and begin >= self.start:
-                if state.codes[place] != INCLUDED:
-                    state.include(place)
-                continue
-            split = self.start is not None and number >= self.start
-            state.codes[place] = EXCLUDED_GROUP if split else EXCLUDED_EVICTED
-            self.evicted = True
+        state, run = self._state, self._run
+        places = self._turns.places[self._rest]
+        shown = np.zeros(len(places), np.bool_) if self.start is None else run.begins >= self.start
+        for place in places[shown].tolist():
+            if state.codes[place] != INCLUDED:
+                state.include(place)
+        state.decided[places[~shown]] = EXCLUDED_EVICTED
+        if self.start is not None:
+            state.decided[places[~shown & (run.numbers >= self.start)]] = EXCLUDED_GROUP
+        self.evicted = not shown.all()
 
     def shows_from(self, number: int) -> bool:
         """Return whether every turn from a number on is shown."""
@@ -234,14 +232,10 @@ class ShownTurns:
     def repeated(self, ordinals: NDArray[np.int64]) -> list[int]:
         """Return the places of recalled turns that the conversation shows."""
         state = self._state
-        shown = {
-            int(ordinals[place])
-            for place in self._turns.places.tolist()
-            if state.codes[place] in (INCLUDED, INCLUDED_TRUNCATED)
-        }
-        return [
-            place for place, source in enumerate(state.source) if source == PASSAGE and int(ordinals[place]) in shown
-        ]
+        inside, passages = entered(state.decided), np.flatnonzero(state.sources == PASSAGE)
+        shown = set(ordinals[inside[state.sources[inside] == SPOKEN]].tolist())
+        recalled = zip(passages.tolist(), ordinals[passages].tolist(), strict=True)
+        return [place for place, ordinal in recalled if ordinal in shown]
 
     def stable_sections(self) -> frozenset[int]:
         """Return the sections that stay unchanged when a turn like the largest here is appended.
@@ -251,8 +245,8 @@ class ShownTurns:
         """
         state, plan, turns = self._state, self._state.plan, self._turns
         stable = {section.index for section in plan.sections if section.source in (SYSTEM, PERSONA, EXTRA)}
-        shown = [state.cost[place] for place in turns.places.tolist() if state.codes[place] == INCLUDED]
-        another = max(shown, default=plan.message_length) + plan.separator_length
+        shown = turns.cost[state.decided[turns.places] == INCLUDED]
+        another = int(shown.max(initial=0) if len(shown) else plan.message_length) + plan.separator_length
         used = sum(state.used_in[index] for index in {plan.user.index, plan.current.index})
         if used + another <= self._limit:
             stable |= {section.index for section in plan.sections if section.index <= plan.user.index}

@@ -5,10 +5,12 @@ Source: docs/windows.md; O-8.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from caliber.context.columns import CONSIDERED, INCLUDED, INCLUDED_TRUNCATED
+import numpy as np
+from numpy.typing import NDArray
+
+from caliber.context.columns import CONSIDERED, INCLUDED, INCLUDED_TRUNCATED, entered
 from caliber.context.conversation import PASSAGE, SPOKEN, SUMMARY
 from caliber.context.filling.filled import Truncation
 from caliber.context.plan import UNCAPPED, AssemblyPlan, SectionPlan
@@ -16,18 +18,27 @@ from caliber.context.plan import UNCAPPED, AssemblyPlan, SectionPlan
 
 @dataclass(slots=True)
 class Filling:
-    """One filling, over the considered candidates in canonical order. Units: lengths."""
+    """One filling, over the considered candidates in canonical order. Units: lengths.
+
+    Shapes: ``sections``, ``sources``, ``costs`` ``int64[m]``. These columns are lists too: one value is read faster
+    from a list, all from an array.
+    """
 
     plan: AssemblyPlan
     full: int
     total: int
-    section: list[int]
-    source: list[int]
-    cost: list[int]
+    sections: NDArray[np.int64]
+    sources: NDArray[np.int64]
+    costs: NDArray[np.int64]
     lead: list[int]
     passage: list[int]
-    codes: list[int]
     hard: list[int]
+    section: list[int] = field(init=False)
+    source: list[int] = field(init=False)
+    cost: list[int] = field(init=False)
+    codes: bytearray = field(init=False)
+    decided: NDArray[np.uint8] = field(init=False)
+    """The codes, as an array over the same memory."""
     least: int = 0
     """The shortest candidate: where less is left, nothing fits."""
     messages: int = 0
@@ -39,6 +50,11 @@ class Filling:
     truncations: list[Truncation] = field(default_factory=list)
     together: dict[int, int] = field(default_factory=dict)
     """The length of a call and its results, by the place that reports why they did not enter."""
+
+    def __post_init__(self) -> None:
+        self.section, self.source, self.cost = self.sections.tolist(), self.sources.tolist(), self.costs.tolist()
+        self.codes = bytearray([CONSIDERED]) * len(self.source)
+        self.decided = np.frombuffer(self.codes, np.uint8)
 
     @property
     def room(self) -> int:
@@ -108,9 +124,8 @@ class Filling:
     def recount(self) -> None:
         """Recompute the used length after a removal."""
         cuts = {item.place: item.room for item in self.truncations}
-        entered = [place for place, code in enumerate(self.codes) if code in (INCLUDED, INCLUDED_TRUNCATED)]
         self.used, self.used_in, self.passages = 0, [0] * len(self.used_in), set()
-        for place in entered:
+        for place in entered(self.decided).tolist():
             whole = self.cost[place]
             extra = self.plan.message_length if self.source[place] == SPOKEN else 0
             self.cost[place] = cuts[place] + extra if place in cuts else whole
@@ -121,13 +136,17 @@ class Filling:
         """Return a share of the budget as a length."""
         return int(share * self.full)
 
-    def take(self, places: Iterable[int], limit: int | None = None) -> None:
+    def take(self, places: list[int], limit: int | None = None) -> None:
         """Let those enter that fit, in order."""
-        for place in places:
+        if self.total - self.used < self.least or not places:
+            return
+        chosen = np.array(places)
+        # No price is below a cost, and the rest only gets smaller.
+        chosen = chosen[(self.decided[chosen] == CONSIDERED) & (self.costs[chosen] <= self.total - self.used)]
+        for place in chosen.tolist():
             if self.total - self.used < self.least:
                 return
-            if self.codes[place] == CONSIDERED:
-                self.admit(place, limit)
+            self.admit(place, limit)
 
 
 def following_sections(plan: AssemblyPlan) -> list[SectionPlan]:

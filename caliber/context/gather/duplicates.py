@@ -101,12 +101,17 @@ def _equal_texts(parts: Sequence[Recalled], ranked: _Ranked, texts: TextSource) 
         tokens = item.owners.column("token_count")[item.rows[places]]
         _, where, counts = np.unique(tokens, return_inverse=True, return_counts=True)
         several = places[counts[where] > 1].tolist()
-        first_of: dict[str, int] = {}
+        alike: dict[str, list[int]] = {}
         for place, text in zip(several, texts.texts(item.owners, item.rows[several].tolist()), strict=True):
-            content = _text(text).strip()
-            first = first_of.setdefault(_wording(item, place, content), place)
-            if first != place and content:  # tool calls have no content of their own
-                item.twins[place] = item.ordinal(first)
+            alike.setdefault(_text(text).strip(), []).append(place)
+        for content, equal in alike.items():
+            if len(equal) < 2 or not content:  # tool calls have no content of their own
+                continue
+            first_of: dict[str, int] = {}
+            for place in equal:
+                first = first_of.setdefault(_wording(item, place, content), place)
+                if first != place:
+                    item.twins[place] = item.ordinal(first)
 
 
 def _wording(item: Recalled, place: int, text: str) -> str:
