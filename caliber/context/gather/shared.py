@@ -202,8 +202,9 @@ def as_passages(
     times = times_of(turns, rows)
     days = times // _DAY_US
     tasks, numbers = turns.column("trajectory_id")[rows], turns.column("turn_number")[rows]
-    _, of = np.unique(np.stack((tasks.astype(np.int64), days)), axis=1, return_inverse=True)
-    of = np.arange(len(rows)) if apart else of.reshape(-1)
+    first_day = days.min()
+    _, of = np.unique(tasks.astype(np.int64) * (days.max() - first_day + 1) + days - first_day, return_inverse=True)
+    of = np.arange(len(rows)) if apart else of
     begins = np.full(int(of.max()) + 1, np.iinfo(np.int64).max)
     np.minimum.at(begins, of, times)
     names = turns.interned("trajectory_id")
@@ -275,13 +276,10 @@ def _blocks(inputs: AssemblyInputs, plan: AssemblyPlan) -> list[Part]:
         return []
     scopes = inputs.snapshot[SCOPES]
     rows = summaries.group("trajectory_id", inputs.trajectory_id.bytes)
-    values = summaries.interned("scope_id")
-    whole = []
-    for row, code in zip(rows.tolist(), summaries.column("scope_id")[rows].tolist(), strict=True):
-        scope = scopes.find(values[code])
-        if scope >= 0 and not scopes.column("summary_tokens")[scope]:
-            whole.append(row)
-    rows = np.array(whole, np.int64)
+    values, codes = summaries.interned("scope_id"), summaries.column("scope_id")[rows]
+    found = {code: scopes.find(values[code]) for code in set(codes.tolist())}
+    lacking = [code for code, scope in found.items() if scope >= 0 and not scopes.column("summary_tokens")[scope]]
+    rows = rows[np.isin(codes, lacking)]
     first = summaries.column("first_turn")[rows]
     part = made_part(BLOCK, plan.history_index, summaries, rows, Scored(np.full(len(rows), _ONE, np.float32)))
     return [_newest_first(part, first)]
