@@ -20,6 +20,7 @@ from caliber.engine.engine import Engine
 from caliber.model.access import Principal
 from caliber.model.errors import Conflict, NotFound, PermissionDenied, StorageError
 from caliber.model.events import CorrectionAction, Event, EventFamily
+from caliber.model.references import EntityRef
 from caliber.model.time import from_us
 from caliber.schema.relation import ColumnType, Relation
 from caliber.schema.relations import EVENT
@@ -35,12 +36,13 @@ _STRUCTURED: Final = (ColumnType.TEXT_ARRAY, ColumnType.JSON)
 
 
 class Corrections:
-    """The corrections that one principal makes."""
+    """The corrections that one principal makes, for ``user`` if one is given."""
 
-    def __init__(self, engine: Engine, principal: Principal) -> None:
+    def __init__(self, engine: Engine, principal: Principal, user: str | EntityRef | None = None) -> None:
         self._engine = engine
         self._principal = principal
-        self._readers = Readers(engine.part(TaskOwners), principal)
+        readers = Readers(engine.part(TaskOwners), principal)
+        self._readers = readers if user is None else readers.seeing_for(user)
 
     def read(self, uow: UnitOfWork, relation: Relation, key: uuid.UUID, action: str) -> Any:
         """Return a record to correct, locked against other writers.

@@ -180,11 +180,11 @@ class Identities:
 
         ``namespace`` is that of the new name; a name given for ``to`` is of the namespace ``""``.
 
-        Raises: InputError kinds; PermissionDenied unless the principal is an admin; Conflict for a name that another
-            entity has: ``merge`` them if they are one person.
+        Raises: InputError kinds; PermissionDenied unless the principal is an admin or the application; Conflict for a
+            name that another entity has: ``merge`` them if they are one person.
         """
         with bounded(deadline_ms):
-            self._check("name")
+            self._check("name", by_application=True)
             wanted, within = _kind(kind), _namespace(namespace)
             EntityRef.named(wanted, arguments.as_text(name, "name", limit=arguments.MAX_NAME_CHARS), within)
             plain = EntityRef.plain_name(name)
@@ -213,10 +213,10 @@ class Identities:
     ) -> list[Identity]:
         """Return every name of a user or agent, the oldest first; none for a name that was never stored.
 
-        Raises: InputError kinds; PermissionDenied unless the principal is an admin.
+        Raises: InputError kinds; PermissionDenied unless the principal is an admin or the application.
         """
         with bounded(deadline_ms):
-            self._check("list")
+            self._check("list", by_application=True)
             within = _namespace(namespace)
             entity = entity_of(self._engine, of, _kind(kind), field="of", namespace=within, register=False)
             return names_of(self._engine, entity)
@@ -290,9 +290,10 @@ class Identities:
         uow.update(relation, dataclasses.replace(record, **{composite.field: entity}))
         return True
 
-    def _check(self, action: str) -> None:
+    def _check(self, action: str, *, by_application: bool = False) -> None:
         self._engine.check_open()
-        self._principal.require_admin(action, "identities")
+        if not (by_application and self._principal.is_application):
+            self._principal.require_admin(action, "identities")
 
 
 def _naming(uow: UnitOfWork, entity: EntityRef) -> Iterator[tuple[Relation, Composite, Row]]:

@@ -31,7 +31,8 @@ OF_PEOPLE: Final = (f"{PrincipalKind.HUMAN.value}:", f"{EntityType.USER.value}:"
 class Sight:
     """The ids of the entities that a reader is, and its names as lists of readers have them.
 
-    ``serves`` is true of an administrator who acts for a user: what is hidden from other users alone is seen.
+    ``serves`` is true of the application, and of an administrator who acts for a user: they see what is hidden from
+    no person.
     """
 
     ids: frozenset[bytes]
@@ -71,7 +72,7 @@ def sight_of(identities: RelationSnapshot, principal: Principal, user: EntityRef
                 names.add(f"{entity.entity_type}:{known.name}")
             elif not known.namespace and known.entity == entity:
                 names.add(f"{_PRINCIPALS[EntityType(entity.entity_type)].value}:{known.name}")
-    return Sight(frozenset(ids), frozenset(names), serves=principal.is_admin)
+    return Sight(frozenset(ids), frozenset(names), serves=principal.serves)
 
 
 def person(identities: RelationSnapshot, user: EntityRef | str) -> EntityRef:

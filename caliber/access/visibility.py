@@ -1,7 +1,8 @@
 """Rules of which principal may see or change a record, by its readers, task and author, and masks of visible rows.
 
 A list of readers names roles (``executor``), principals (``human:maria``) and entities (``user:<id>``). A record of a
-user's task is seen by that user and the task's agent. Everybody may see the others; an admin sees everything.
+user's task is seen by that user and the task's agent. Everybody may see the others; an admin sees everything. The
+application sees what is hidden from no person, and acts for the user of a task that a call names.
 
 Source: M-118 to M-141, K-130 to K-132.
 """
@@ -23,7 +24,7 @@ from caliber.engine.engine import Engine
 from caliber.kernels.evaluator import Allowed
 from caliber.model import arguments
 from caliber.model.access import Principal, PrincipalKind
-from caliber.model.errors import NotFound, PermissionDenied
+from caliber.model.errors import InvalidValue, NotFound, PermissionDenied
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.search import ReadConsistency
 from caliber.model.trajectory import Trajectory
@@ -35,8 +36,11 @@ from caliber.storage.compile.codec import Row, codec_of, dump_json
 
 
 def may_change(created_by: str | None, principal: Principal, *, ownership: str) -> bool:
-    """Return whether ``principal`` may change or remove a record: its author, or an admin. Source: M-130, M-137."""
-    if principal.is_admin:
+    """Return whether ``principal`` may change or remove a record that it sees: its author, an admin, the application.
+
+    Source: M-130, M-137.
+    """
+    if principal.serves:
         return True
     if created_by is None:
         return False
@@ -58,7 +62,7 @@ def default_readers(
 
     A note for ``user`` is read by that user, and by the agent that wrote it. None: by everybody.
     """
-    is_author = principal.kind is not PrincipalKind.SYSTEM and not principal.is_admin
+    is_author = principal.kind is not PrincipalKind.SYSTEM and not principal.serves
     if user is not None:
         return (private_to(user), principal.label) if is_author else (private_to(user),)
     if principal.kind is PrincipalKind.HUMAN and is_author:
@@ -87,7 +91,7 @@ _ACTING: Final = 256
 class Readers:
     """The records that a principal may see; distinct lists of readers, and tasks, are judged once.
 
-    ``user`` is the one that an administrator acts for.
+    ``user`` is the one that an administrator, an agent or the application acts for.
     """
 
     __slots__ = (
@@ -101,6 +105,7 @@ class Readers:
         "_seen",
         "_user",
         "everything",
+        "serves_tasks",
     )
 
     def __init__(self, owners: TaskOwners, principal: Principal, user: EntityRef | str | None = None) -> None:
@@ -109,21 +114,23 @@ class Readers:
         self._principal = principal
         self._user = user
         self.everything = principal.is_admin and user is None
+        self.serves_tasks = principal.serves and user is None
+        """Whether a call about a task may name any task: it acts for the task's user then."""
         # As one, so that threads may share it: a sight, and the identities that it was made of.
         self._seen: tuple[RelationSnapshot | None, Sight] = (None, Sight(frozenset(), frozenset()))
         self._acting: dict[EntityRef | str, Readers] = {}
-        self._masks: dict[str, tuple[RelationSnapshot, tuple[Sight, int, int], Allowed]] = {}
+        self._masks: dict[str, tuple[RelationSnapshot, tuple[Sight, int, int], Allowed | None]] = {}
         # By relation and column: replaced as one, so that threads may share it.
         self._known: dict[tuple[str, str], _Judged] = {}
 
     def acting_for(self, trajectory_id: uuid.UUID) -> Readers:
-        """Return the readers of a window of a task: with those of the task's user, and for an administrator only they.
+        """Return the readers of a window of a task: with those of the task's user; for who acts for users only they.
 
         Raises: NotFound for a task that the principal may not see.
         """
         sight = self.sight()
         owners = self._owners.of.get(trajectory_id.bytes)
-        if self.everything:
+        if self.serves_tasks:
             if owners is None:
                 return self
         elif not self.sees_task(trajectory_id.bytes):
@@ -183,12 +190,15 @@ class Readers:
         if relation.owner is not None or relation.between:
             seen = np.fromiter((self.allows(rows, number) for number in range(rows.length)), np.bool_, rows.length)
         elif len(columns) == 1:
-            return Allowed(rows.column(columns[0]), self._verdicts(rows, columns[0]), interned=True)
+            verdicts = self._verdicts(rows, columns[0])
+            return None if verdicts.all() else Allowed(rows.column(columns[0]), verdicts, interned=True)
         else:
             seen = np.ones(rows.length, np.bool_)
             for name in columns:
-                seen &= self._verdicts(rows, name)[rows.column(name)]
-        return Allowed(np.arange(rows.length, dtype=np.int32), seen)
+                verdicts = self._verdicts(rows, name)
+                if not verdicts.all():
+                    seen &= verdicts[rows.column(name)]
+        return None if seen.all() else Allowed(np.arange(rows.length, dtype=np.int32), seen)
 
     def _verdicts(self, rows: RelationSnapshot, column: str) -> NDArray[np.bool_]:
         """Return for each distinct value of a column of readers, or of tasks, whether it lets the principal see."""
@@ -241,10 +251,9 @@ class Readers:
                 continue
             kept = self._masks.get(name)
             if kept is None or kept[0] is not rows or kept[1] != made_of:
-                mask = self.over(rows)
-                assert mask is not None
-                kept = self._masks[name] = (rows, made_of, mask)
-            masks[name] = kept[2]
+                kept = self._masks[name] = (rows, made_of, self.over(rows))
+            if kept[2] is not None:
+                masks[name] = kept[2]
         return masks
 
     def stated(self, lists: Sequence[str]) -> str:
@@ -287,6 +296,12 @@ class Readers:
             return True
         return self.allows_row(relation, codec_of(relation).encode(entity))
 
+    def allows_change(self, relation: Relation, entity: Any) -> bool:
+        """Return whether a call may name a record to change it, or to write below it: it may be seen, or its user be
+        acted for.
+        """
+        return (self.serves_tasks and relation.readers is None) or self.allows_entity(relation, entity)
+
     def sees(self, key: bytes) -> bool:
         """Return whether the record of an id may be seen; an id without a record tells nothing."""
         found = self._memory.snapshot.locate(key)
@@ -298,6 +313,29 @@ class Readers:
             return True
         return bool(self.judge_task(self.sight(), key))
 
+    def user_of_tasks(self, tasks: Sequence[uuid.UUID]) -> EntityRef | None:
+        """Return the user that these tasks are private to; None if they are shared.
+
+        Raises: InvalidValue for tasks of several users.
+        """
+        self.sight()
+        owners = {found[0] for task in tasks if (found := self._owners.of.get(task.bytes)) is not None}
+        if len(owners) > 1:
+            reason = "are tasks of several users; pass user or visible_to to state who may read the note"
+            raise InvalidValue(field="source_trajectory_ids", reason=reason)
+        return EntityRef(EntityType.USER, uuid.UUID(bytes=owners.pop())) if owners else None
+
+    def reads_window(self, trajectory_id: uuid.UUID, label: str) -> bool:
+        """Return whether who acts for users may read a window that the principal ``label`` assembled of a task.
+
+        It may be the user's own window, or one that was assembled for the task's user: an administrator's windows of
+        shared tasks hold every user's records.
+        """
+        if not self.sees_task(trajectory_id.bytes):
+            return False
+        is_private = self._owners.of.get(trajectory_id.bytes) is not None
+        return label in self.sight().names or (is_private and label == self._principal.label)
+
     def _listed(self, names: Any) -> bool:
         """Return whether a list of readers as it is stored, JSON or None, lets the principal see a record."""
         return self.everything or self.judge_list(self.sight(), names)
@@ -308,9 +346,9 @@ def _at(row: Row, index: Callable[[str], int], column: str | None) -> Any:
 
 
 def require(engine: Engine, readers: Readers, relation: Relation, key: uuid.UUID) -> None:
-    """Raise NotFound unless a record of a relation exists and may be seen; an administrator sees everything."""
-    if readers.everything:
-        return
+    """Raise NotFound unless a task or a record below it exists and may be seen, or its user be acted for."""
+    if readers.serves_tasks:
+        return  # the transaction finds it, or does not
     for consistency in (None, ReadConsistency.LATEST):  # another process may have just written it
         rows = engine.snapshot(consistency)[relation.name]
         number = rows.find(key.bytes)

@@ -174,20 +174,27 @@ class AsyncCaliber(AsyncHandle, AsyncLearningMethods, AsyncNoteMethods, AsyncRec
         )
 
     async def explain(
-        self, window_id: Id, *, exclusion: Id | None = None, deadline_ms: int | None = None
+        self,
+        window_id: Id,
+        *,
+        exclusion: Id | None = None,
+        user: str | EntityRef | None = None,
+        deadline_ms: int | None = None,
     ) -> dict[str, Any]:
         """Return why each record of a window was included or excluded; with ``exclusion``, the reason for one record.
 
         See ``Caliber.explain``.
         """
-        return await self._run(self._sync.explain, window_id, exclusion=exclusion, deadline_ms=deadline_ms)
+        return await self._run(self._sync.explain, window_id, exclusion=exclusion, user=user, deadline_ms=deadline_ms)
 
-    async def replay(self, window_id: Id, *, deadline_ms: int | None = None) -> ContextWindow:
+    async def replay(
+        self, window_id: Id, *, user: str | EntityRef | None = None, deadline_ms: int | None = None
+    ) -> ContextWindow:
         """Return a persisted window byte for byte, even if its source records have changed since.
 
         See ``Caliber.replay``.
         """
-        return await self._run(self._sync.replay, window_id, deadline_ms=deadline_ms)
+        return await self._run(self._sync.replay, window_id, user=user, deadline_ms=deadline_ms)
 
     async def trace(
         self,
@@ -195,11 +202,15 @@ class AsyncCaliber(AsyncHandle, AsyncLearningMethods, AsyncNoteMethods, AsyncRec
         *,
         event_type: EventType | str | None = None,
         limit: int | None = None,
+        user: str | EntityRef | None = None,
         deadline_ms: int | None = None,
     ) -> list[Event]:
-        """Return a trajectory's events, newest first. See ``Caliber.trace``."""
+        """Return a trajectory's events, newest first; ``user`` is whom the call is for, as in ``search``.
+
+        See ``Caliber.trace``.
+        """
         return await self._run(
-            self._sync.trace, trajectory_id, event_type=event_type, limit=limit, deadline_ms=deadline_ms
+            self._sync.trace, trajectory_id, event_type=event_type, limit=limit, user=user, deadline_ms=deadline_ms
         )
 
     def acting_as(self, principal: Principal) -> AsyncCaliber:

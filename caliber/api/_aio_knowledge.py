@@ -90,6 +90,7 @@ class AsyncNoteMethods(AsyncFace, of=NoteMethods):
         tags: Sequence[str] | EllipsisType = ...,
         visible_to: Sequence[str] | EllipsisType | None = ...,
         trust: TrustLabel | str | EllipsisType = ...,
+        user: str | EntityRef | None = None,
         version: int | None = None,
         guard: LockToken | None = None,
         deadline_ms: int | None = None,
@@ -114,6 +115,7 @@ class AsyncNoteMethods(AsyncFace, of=NoteMethods):
             tags=tags,
             visible_to=visible_to,
             trust=trust,
+            user=user,
             version=version,
             guard=guard,
             deadline_ms=deadline_ms,
@@ -132,6 +134,7 @@ class AsyncNoteMethods(AsyncFace, of=NoteMethods):
         tags: Sequence[str] | EllipsisType = ...,
         trust: TrustLabel | str | EllipsisType = ...,
         idempotency_key: str | None = None,
+        user: str | EntityRef | None = None,
         version: int | None = None,
         guard: LockToken | None = None,
         deadline_ms: int | None = None,
@@ -152,6 +155,7 @@ class AsyncNoteMethods(AsyncFace, of=NoteMethods):
             tags=tags,
             trust=trust,
             idempotency_key=idempotency_key,
+            user=user,
             version=version,
             guard=guard,
             deadline_ms=deadline_ms,
@@ -162,6 +166,7 @@ class AsyncNoteMethods(AsyncFace, of=NoteMethods):
         id: Id,
         *,
         at: datetime | None = None,
+        user: str | EntityRef | None = None,
         version: int | None = None,
         guard: LockToken | None = None,
         deadline_ms: int | None = None,
@@ -170,22 +175,40 @@ class AsyncNoteMethods(AsyncFace, of=NoteMethods):
 
         See ``Caliber.end_note``.
         """
-        return await self._run(self._sync.end_note, id, at=at, version=version, guard=guard, deadline_ms=deadline_ms)
+        return await self._run(
+            self._sync.end_note, id, at=at, user=user, version=version, guard=guard, deadline_ms=deadline_ms
+        )
 
     async def delete_note(
-        self, id: Id, *, version: int | None = None, guard: LockToken | None = None, deadline_ms: int | None = None
+        self,
+        id: Id,
+        *,
+        user: str | EntityRef | None = None,
+        version: int | None = None,
+        guard: LockToken | None = None,
+        deadline_ms: int | None = None,
     ) -> Note:
         """Take a note out of every search and window, and return it; it stays in the store until ``forget``.
 
         See ``Caliber.delete_note``.
         """
-        return await self._run(self._sync.delete_note, id, version=version, guard=guard, deadline_ms=deadline_ms)
+        return await self._run(
+            self._sync.delete_note, id, user=user, version=version, guard=guard, deadline_ms=deadline_ms
+        )
 
     async def undo_note(
-        self, id: Id, *, version: int | None = None, guard: LockToken | None = None, deadline_ms: int | None = None
+        self,
+        id: Id,
+        *,
+        user: str | EntityRef | None = None,
+        version: int | None = None,
+        guard: LockToken | None = None,
+        deadline_ms: int | None = None,
     ) -> Note:
         """Take back the newest correction of a note, and return the note as it was before; again, the one before that.
 
         See ``Caliber.undo_note``.
         """
-        return await self._run(self._sync.undo_note, id, version=version, guard=guard, deadline_ms=deadline_ms)
+        return await self._run(
+            self._sync.undo_note, id, user=user, version=version, guard=guard, deadline_ms=deadline_ms
+        )

@@ -17,6 +17,7 @@ from caliber.memories.facet import RecordMethods
 from caliber.memories.reading import RecordReader
 from caliber.memories.records import Records
 from caliber.model.agents import LockToken
+from caliber.model.references import EntityRef
 from caliber.model.trust import TrustLabel
 from caliber.model.windows import SearchResult
 from caliber.schema.memories import BuiltInName
@@ -29,17 +30,17 @@ class AsyncRecordMethods(AsyncFace, of=RecordMethods):
     _sync: RecordMethods
 
     @overload
-    def records(self, name: BuiltInName) -> AsyncRecordReader: ...  # type: ignore[overload-overlap]
+    def records(self, name: BuiltInName, *, user: str | EntityRef | None = None) -> AsyncRecordReader: ...  # type: ignore[overload-overlap]
 
     @overload
-    def records(self, name: str) -> AsyncRecords: ...
+    def records(self, name: str, *, user: str | EntityRef | None = None) -> AsyncRecords: ...
 
-    def records(self, name: str) -> AsyncRecordReader:
+    def records(self, name: str, *, user: str | EntityRef | None = None) -> AsyncRecordReader:
         """Return the records of one memory, to find, count and search them; those of a declared one also to write.
 
         See ``Caliber.records``.
         """
-        return self._face(AsyncRecordReader, self._sync.records(name))
+        return self._face(AsyncRecordReader, self._sync.records(name, user=user))
 
 
 class AsyncRecordReader(AsyncFace, of=RecordReader):

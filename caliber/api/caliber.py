@@ -44,7 +44,7 @@ class Caliber(LearningMethods, NoteMethods, RecordMethods, Facets, AbstractConte
     def get(self, id: Id, *, user: str | EntityRef | None = None, deadline_ms: int | None = None) -> Any:  # noqa: A002  (the pinned name)
         """Return the trajectory, scope, turn, artifact, note, session or edge under an id.
 
-        ``user`` is whom the call is for, as in ``search``.
+        ``user`` is whom the call is for, as in ``search``: the application sees without it what is shared.
 
         Raises: NotFound, also for what the principal may not see; PermissionDenied for another user.
         """
@@ -101,6 +101,7 @@ class Caliber(LearningMethods, NoteMethods, RecordMethods, Facets, AbstractConte
         where none has, the status is ``empty``, and ``below_floor`` says how much was missing. An empty query gives
         what is recent and important. When a leg is out of order the others answer, and the status says ``degraded``.
         ``user``, a name or reference, is whom the call is for: it sees what a window of that user's task may hold.
+        The application sees without it what is shared (docs/access.md).
 
         Raises: InputError kinds; PermissionDenied when a user names another one.
         """
@@ -144,22 +145,36 @@ class Caliber(LearningMethods, NoteMethods, RecordMethods, Facets, AbstractConte
                 consistency=consistency,
             )
 
-    def explain(self, window_id: Id, *, exclusion: Id | None = None, deadline_ms: int | None = None) -> dict[str, Any]:
+    def explain(
+        self,
+        window_id: Id,
+        *,
+        exclusion: Id | None = None,
+        user: str | EntityRef | None = None,
+        deadline_ms: int | None = None,
+    ) -> dict[str, Any]:
         """Return why each record of a window was included or excluded; with ``exclusion``, the reason for one record.
 
-        Raises: NotFound for a window that was never persisted or has expired.
+        ``user`` is whom the call is for: the application explains windows of a user's tasks for that user alone.
+
+        Raises: NotFound for a window that was never persisted, has expired, or is another principal's;
+            PermissionDenied for another user.
         """
         record_id = None if exclusion is None else arguments.as_uuid(exclusion, "exclusion")
         with bounded(deadline_ms):
-            return self._reader.explain(arguments.as_uuid(window_id, "window_id"), record_id)
+            return self._reader.seen_by(user).explain(arguments.as_uuid(window_id, "window_id"), record_id)
 
-    def replay(self, window_id: Id, *, deadline_ms: int | None = None) -> ContextWindow:
+    def replay(
+        self, window_id: Id, *, user: str | EntityRef | None = None, deadline_ms: int | None = None
+    ) -> ContextWindow:
         """Return a persisted window byte for byte, even if its source records have changed since.
 
-        Raises: NotFound for the window, or for a source that was erased.
+        ``user`` is whom the call is for, as in ``explain``.
+
+        Raises: NotFound for the window, or for a source that was erased; PermissionDenied for another user.
         """
         with bounded(deadline_ms):
-            return self._reader.replay(arguments.as_uuid(window_id, "window_id"))
+            return self._reader.seen_by(user).replay(arguments.as_uuid(window_id, "window_id"))
 
     def trace(
         self,
@@ -167,22 +182,31 @@ class Caliber(LearningMethods, NoteMethods, RecordMethods, Facets, AbstractConte
         *,
         event_type: EventType | str | None = None,
         limit: int | None = None,
+        user: str | EntityRef | None = None,
         deadline_ms: int | None = None,
     ) -> list[Event]:
-        """Return a trajectory's events, newest first. Raises: NotFound, InvalidValue."""
+        """Return a trajectory's events, newest first; ``user`` is whom the call is for, as in ``search``.
+
+        Raises: NotFound, InvalidValue; PermissionDenied for another user.
+        """
         with bounded(deadline_ms):
-            return self._reader.trace(arguments.as_uuid(trajectory_id, "trajectory_id"), event_type, limit)
+            return self._reader.seen_by(user).trace(
+                arguments.as_uuid(trajectory_id, "trajectory_id"), event_type, limit
+            )
 
     # --- around ------------------------------------------------------------------------------------
 
     def acting_as(self, principal: Principal) -> Caliber:
         """Return a handle on the same tenant for another principal; closing either closes both.
 
-        Raises: PermissionDenied unless this handle's principal is an admin, or the same one; DTypeError, InvalidValue.
+        The application may act as everybody, also as an administrator: it is the same process.
+
+        Raises: PermissionDenied unless this handle's principal is an admin, the application, or the same one;
+            DTypeError, InvalidValue.
         """
         self._engine.check_open()
         identity = arguments.as_principal(principal)
-        if identity != self._principal:
+        if identity != self._principal and not self._principal.serves:
             self._principal.require_admin("act as", identity.label)
         return Caliber(self._engine, identity)
 
@@ -218,8 +242,9 @@ class Caliber(LearningMethods, NoteMethods, RecordMethods, Facets, AbstractConte
         other records redacted; ``dry_run`` only counts them. ``scrub_log`` also overwrites the log of a PostgreSQL
         server. The report lists what was searched afterwards, and what cannot be reached; docs/forgetting.md.
 
-        Raises: PermissionDenied unless the principal is an admin; AmbiguousSubject for texts that name others too,
-            unless ``even_if_shared``; RequiredFieldMissing, DTypeError, Unavailable.
+        Raises: PermissionDenied unless the principal is an admin, or is the application and names a user without
+            ``even_if_shared`` and ``scrub_log``; AmbiguousSubject for texts that name others too, unless
+            ``even_if_shared``; RequiredFieldMissing, DTypeError, Unavailable.
         """
         from caliber.erasure.service import Forgetting
 

@@ -110,7 +110,7 @@ class LearningConfig(Section):
 class PrincipalConfig(Section):
     """The default actor: used when a call names none."""
 
-    kind: PrincipalKind = knob("A human, an agent, or the system.", "design")
+    kind: PrincipalKind = knob("A human, an agent, the application, or the system.", "design")
     id: Name = knob("Its name.", "design", max_length=256)
     role: AgentRole | None = knob("Role of an agent; decides what it sees.", "M-118", optional=True)
     admin: Flag = knob("May see and change everything.", "K-131")

@@ -40,7 +40,7 @@ from caliber.model.embedding import EmbeddingSpace
 from caliber.model.errors import InvalidValue, NotFound
 from caliber.model.events import Event, EventType
 from caliber.model.ids import TrajectoryId, WindowId
-from caliber.model.references import EntityType
+from caliber.model.references import EntityRef, EntityType
 from caliber.model.search import ReadConsistency
 from caliber.model.time import from_us, to_us
 from caliber.model.windows import ContextWindow
@@ -76,6 +76,10 @@ class Reader:
         self.searching = searching
         self._readers = searching.readers
         self.event_filter = event_filter(principal, searching.sees, self._readers.sees_task)
+
+    def seen_by(self, user: str | EntityRef | None) -> Reader:
+        """Return the same with the eyes of a user. Raises: as ``Readers.seeing_for``."""
+        return self if user is None else Reader(self._engine, self._principal, self.searching.seen_by(user))
 
     # --- windows ---------------------------------------------------------------------------------
 
@@ -285,8 +289,17 @@ class Reader:
         return CaliberConfig.from_canonical(plans.codec.decode(rows[0]).body)
 
     def _own(self, window: StoredWindow) -> None:
-        """Windows hold what their principal could see: other principals may not read them."""
-        if not self._principal.is_admin and principal_of(window.record) != self._label:
+        """Raise NotFound for a window of another principal: windows hold what their principal could see.
+
+        The application reads its windows of shared tasks, and for a user those of that user's tasks, and the user's.
+        """
+        readers, label = self._readers, principal_of(window.record)
+        if readers.everything:
+            return
+        own = label == self._label
+        if self._principal.serves:
+            own = readers.reads_window(window.trajectory_id, label)
+        if not own:
             raise NotFound(entity_type="context_window", id=window.window_id)
 
     def replay(self, window_id: uuid.UUID) -> ContextWindow:

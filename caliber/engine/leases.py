@@ -28,8 +28,8 @@ WAIT_STEP_S: Final = 0.005
 class LockService:
     """Acquires, renews and releases locks of one tenant, for a principal.
 
-    An admin may name any holder. Any other principal holds locks as itself only, by its label (``agent:planner``); it
-    does not learn who holds a lock that blocks it.
+    An admin and the application may name any holder. Any other principal holds locks as itself only, by its label
+    (``agent:planner``); it does not learn who holds a lock that blocks it.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class LockService:
 
     def _is_own(self, holder: str) -> bool:
         who = self._principal
-        return who is None or who.is_admin or holder == who.label
+        return who is None or who.serves or holder == who.label
 
     def _require_own(self, holder: str, action: str, resource: str) -> str:
         holder = arguments.as_text(holder, "holder", limit=arguments.MAX_NAME_CHARS)

@@ -35,7 +35,7 @@ from caliber.model.erasure import Erasure, ErasureKind, ForgetReport
 from caliber.model.errors import AmbiguousSubject, InvalidValue, NotFound
 from caliber.model.events import EventFamily, EventType
 from caliber.model.forks import renew_in_child
-from caliber.model.references import EntityRef
+from caliber.model.references import EntityRef, EntityType
 from caliber.model.time import from_us
 from caliber.schema.relations import ERASURE, TRAJECTORY
 from caliber.storage.write import event_log
@@ -77,7 +77,7 @@ class Forgetting:
         scrub_log: bool = False,
     ) -> ForgetReport:
         """Erase a subject. Raises: as ``Caliber.forget``."""
-        self._check_rights("forget")
+        self._check_forgets(entity, user, beyond=even_if_shared or scrub_log)
         if user is not None and entity is not None:
             raise InvalidValue(field="user", reason="is given with entity; one of them says who is forgotten")
         if user is not None:
@@ -106,6 +106,14 @@ class Forgetting:
         """Finish erasures that were cut short; return a report of each."""
         self._check_rights("forget")
         return finish_erasures(self._engine, _WAIT_MS if wait_ms is None else wait_ms, log_too=True)
+
+    def _check_forgets(self, entity: EntityRef | None, user: str | EntityRef | None, *, beyond: bool) -> None:
+        """Raise PermissionDenied unless the principal may erase a subject: the application may erase a user."""
+        is_user = user is not None or getattr(entity, "entity_type", None) is EntityType.USER
+        if self._principal.is_application and is_user and not beyond:
+            self._engine.check_open()
+        else:
+            self._check_rights("forget")
 
     def _check_rights(self, action: str) -> None:
         self._engine.check_open()

@@ -90,10 +90,10 @@ class NoteCorrections:
     Preparing may ask the embedding provider, so no transaction is open then.
     """
 
-    def __init__(self, engine: Engine, principal: Principal) -> None:
+    def __init__(self, engine: Engine, principal: Principal, user: str | EntityRef | None = None) -> None:
         self._engine = engine
         self._principal = principal
-        self._corrections = Corrections(engine, principal)
+        self._corrections = Corrections(engine, principal, user)
         self._embeddings = engine.part(Embeddings)
 
     def update(

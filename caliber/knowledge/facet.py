@@ -65,7 +65,8 @@ class NoteMethods:
         Time is ``valid_from``, ``valid_until`` and ``occurred_at``: an event that happened twice is stored twice.
         A note for ``user``, the person by the name that the application has for them, is read by that user alone;
         ``visible_to`` lists readers otherwise: roles, and principals such as ``agent:planner``. Without either, the
-        notes of a user are their own, those of an agent its role's, and those of an administrator everybody's.
+        notes of a user are their own, those of an agent its role's, and those of an administrator everybody's. The
+        application's are everybody's too, but with ``source_trajectory_ids`` of a user's task that user's.
 
         Raises: InputError kinds, Conflict (the idempotency key came with another note or label), LockExpired.
         """
@@ -73,10 +74,12 @@ class NoteMethods:
         if user is not None and visible_to is not None:
             raise InvalidValue(field="user", reason="is given with visible_to; one of them says who reads it")
         whose = None if user is None else user_for(engine, self._principal, user)
-        readers = default_readers(self._principal, engine.config.access, whose)
         sources = arguments.as_uuids(source_trajectory_ids, "source_trajectory_ids")
         for source in sources:
             require(engine, self._searching.readers, TRAJECTORY, source)
+        if self._principal.is_application and whose is None and visible_to is None:
+            whose = self._searching.readers.user_of_tasks(sources)
+        readers = default_readers(self._principal, engine.config.access, whose)
         values = checked(
             {
                 "entity": entity,
@@ -138,6 +141,7 @@ class NoteMethods:
         tags: Sequence[str] | EllipsisType = ...,
         visible_to: Sequence[str] | EllipsisType | None = ...,
         trust: TrustLabel | str | EllipsisType = ...,
+        user: str | EntityRef | None = None,
         version: int | None = None,
         guard: LockToken | None = None,
         deadline_ms: int | None = None,
@@ -145,11 +149,12 @@ class NoteMethods:
         """Correct a note that was wrong, and return it as stored; fields that are left out stay, None clears one.
 
         For a statement that was right and is no longer, use ``supersede_note``. New content without ``trust`` is
-        trusted no more than ``trust.notes``. Windows that were assembled before can still be replayed.
+        trusted no more than ``trust.notes``. Windows that were assembled before can still be replayed. ``user`` is whom
+        the call is for: the application corrects a user's notes with it, and shared notes without.
 
-        Raises: InputError kinds; NotFound; PermissionDenied for a note of another author; Conflict when ``version`` is
-            no longer that of the note, when another note in use says the same, or when the note would hold while one
-            that it superseded, or that superseded it, holds; LockExpired.
+        Raises: InputError kinds; NotFound; PermissionDenied for a note of another author, or for another user; Conflict
+            when ``version`` is no longer that of the note, when another note in use says the same, or when the note
+            would hold while one that it superseded, or that superseded it, holds; LockExpired.
         """
         fields = {
             "entity": entity,
@@ -168,7 +173,7 @@ class NoteMethods:
         }
         with bounded(deadline_ms):
             key, expected = arguments.as_uuid(id, "id"), arguments.as_version(version)
-            return self._engine.write(self._note_corrections().update(key, fields, expected, guard))
+            return self._engine.write(self._note_corrections(user).update(key, fields, expected, guard))
 
     def supersede_note(
         self,
@@ -183,6 +188,7 @@ class NoteMethods:
         tags: Sequence[str] | EllipsisType = ...,
         trust: TrustLabel | str | EllipsisType = ...,
         idempotency_key: str | None = None,
+        user: str | EntityRef | None = None,
         version: int | None = None,
         guard: LockToken | None = None,
         deadline_ms: int | None = None,
@@ -209,7 +215,7 @@ class NoteMethods:
         with bounded(deadline_ms):
             key, expected = arguments.as_uuid(id, "id"), arguments.as_version(version)
             return self._engine.write(
-                self._note_corrections().supersede(key, fields, at, idempotency_key, expected, guard)
+                self._note_corrections(user).supersede(key, fields, at, idempotency_key, expected, guard)
             )
 
     def end_note(
@@ -217,6 +223,7 @@ class NoteMethods:
         id: Id,  # noqa: A002  (as ``get``)
         *,
         at: datetime | None = None,
+        user: str | EntityRef | None = None,
         version: int | None = None,
         guard: LockToken | None = None,
         deadline_ms: int | None = None,
@@ -227,12 +234,13 @@ class NoteMethods:
         """
         with bounded(deadline_ms):
             key, expected = arguments.as_uuid(id, "id"), arguments.as_version(version)
-            return self._engine.write(self._note_corrections().end(key, at, expected, guard))
+            return self._engine.write(self._note_corrections(user).end(key, at, expected, guard))
 
     def delete_note(
         self,
         id: Id,  # noqa: A002  (as ``get``)
         *,
+        user: str | EntityRef | None = None,
         version: int | None = None,
         guard: LockToken | None = None,
         deadline_ms: int | None = None,
@@ -243,13 +251,14 @@ class NoteMethods:
         """
         with bounded(deadline_ms):
             return self._engine.write(
-                self._note_corrections().delete(arguments.as_uuid(id, "id"), arguments.as_version(version), guard)
+                self._note_corrections(user).delete(arguments.as_uuid(id, "id"), arguments.as_version(version), guard)
             )
 
     def undo_note(
         self,
         id: Id,  # noqa: A002  (as ``get``)
         *,
+        user: str | EntityRef | None = None,
         version: int | None = None,
         guard: LockToken | None = None,
         deadline_ms: int | None = None,
@@ -265,9 +274,9 @@ class NoteMethods:
         """
         with bounded(deadline_ms):
             return self._engine.write(
-                self._note_corrections().undo(arguments.as_uuid(id, "id"), arguments.as_version(version), guard)
+                self._note_corrections(user).undo(arguments.as_uuid(id, "id"), arguments.as_version(version), guard)
             )
 
-    def _note_corrections(self) -> NoteCorrections:
+    def _note_corrections(self, user: str | EntityRef | None) -> NoteCorrections:
         self._engine.check_open()
-        return NoteCorrections(self._engine, self._principal)
+        return NoteCorrections(self._engine, self._principal, user)

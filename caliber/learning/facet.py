@@ -196,8 +196,8 @@ class Learning:
     def undo(self, learned_id: Id, *, deadline_ms: int | None = None) -> Learned:
         """Take back everything that one call of ``remember`` learnt; the turns stay. A second time changes nothing.
 
-        Raises: NotFound; PermissionDenied unless the principal is the user or an admin; Conflict while it is not
-            learnt yet, and when a fact was corrected since.
+        Raises: NotFound; PermissionDenied unless the principal is the user, the application or an admin; Conflict while
+            it is not learnt yet, and when a fact was corrected since.
         """
         with bounded(deadline_ms):
             self._engine.check_open()
@@ -209,6 +209,7 @@ class Learning:
     def _own(self, key: uuid.UUID) -> Learned:
         """Return the result of a call, in a task that the principal may see. Raises: NotFound."""
         found = Results(self._engine).get(key)
-        if not Readers(self._engine.part(TaskOwners), self._principal).sees_task(found.trajectory_id.bytes):
+        readers = Readers(self._engine.part(TaskOwners), self._principal)
+        if not readers.serves_tasks and not readers.sees_task(found.trajectory_id.bytes):
             raise NotFound(entity_type=KIND, id=key)
         return found

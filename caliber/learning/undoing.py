@@ -37,7 +37,7 @@ def undo(engine: Engine, principal: Principal, learned_id: uuid.UUID) -> None:
         return
     kind, key = event.payload["owner"]
     owner = owner_of(engine, current(engine, EntityRef(EntityType(kind), uuid.UUID(key))))
-    if not principal.is_admin and principal.label not in owner.principals:
+    if not principal.serves and principal.label not in owner.principals:
         raise PermissionDenied(agent_id=principal.label, action="undo", resource=f"{KIND} {learned_id}")
     undoing = _Undoing(engine, owner, learned_id)
 

@@ -13,6 +13,7 @@ from caliber.model import arguments
 from caliber.model.access import Principal
 from caliber.model.errors import InvalidValue
 from caliber.model.hints import did_you_mean
+from caliber.model.references import EntityRef
 from caliber.schema.memories import BUILT_IN, BuiltInName
 from caliber.search.service import Searching
 
@@ -28,15 +29,17 @@ class RecordMethods:
     _searching: Searching
 
     @overload
-    def records(self, name: BuiltInName) -> RecordReader: ...  # type: ignore[overload-overlap]
+    def records(self, name: BuiltInName, *, user: str | EntityRef | None = None) -> RecordReader: ...  # type: ignore[overload-overlap]
 
     @overload
-    def records(self, name: str) -> Records: ...
+    def records(self, name: str, *, user: str | EntityRef | None = None) -> Records: ...
 
-    def records(self, name: str) -> RecordReader:
+    def records(self, name: str, *, user: str | EntityRef | None = None) -> RecordReader:
         """Return the records of one memory, to find, count and search them; those of a declared one also to write.
 
-        Raises: InvalidValue for a name that no memory has.
+        ``user`` is whom all calls on it are for, as in ``search``.
+
+        Raises: InvalidValue for a name that no memory has; PermissionDenied for another user.
         """
         arguments.as_text(name, "name")
         catalog = self._engine.store.catalog
@@ -45,9 +48,10 @@ class RecordMethods:
             names = (*BUILT_IN, *catalog.memories)
             hint = did_you_mean(name, names, f"there are {', '.join(names)}", mark="")
             raise InvalidValue(field="name", reason=f"there is no such memory; {hint}")
+        searching = self._searching.seen_by(user)
         if name in BUILT_IN:
-            return RecordReader(self._engine, self._principal, self._searching, bound)
+            return RecordReader(self._engine, self._principal, searching, bound)
         # Most stores have none, and opening one of them need not import the module that builds relations.
         from caliber.memories.records import Records
 
-        return Records(self._engine, self._principal, self._searching, bound)
+        return Records(self._engine, self._principal, searching, bound)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from caliber.access.visibility import Readers
 from caliber.memories import conditions
 from caliber.model import arguments
 from caliber.model.access import Principal
@@ -88,7 +89,8 @@ class RecordReader:
         ``filter`` is a condition in words, or a mapping of fields to values, as the keywords are; of a list of values
         one must do. ``order_by`` names a number or an instant: records without one come last, equal ones by id. A page
         begins behind ``after``, a record or its id. Records that were taken back or do not hold now are left out,
-        unless ``valid`` is False.
+        unless ``valid`` is False. The application sees what is shared, and with ``trajectory_id=`` what the task's user
+        sees.
 
         Raises: InvalidValue, DTypeError; NotFound for the id of a record that there is not.
         """
@@ -100,9 +102,10 @@ class RecordReader:
         with bounded(deadline_ms):
             behind = None if after is None else self._behind(after, order)
             snapshot = self._snapshot()
+            readers = self._seeing(equal)
             if snapshot is None:
-                return self._find_stored(predicate, order, descending, most, behind)
-            rows = _in_order(snapshot, self._meeting(snapshot, predicate), order, descending, behind, most)
+                return self._find_stored(predicate, order, descending, most, behind, readers)
+            rows = _in_order(snapshot, self._meeting(snapshot, predicate, readers), order, descending, behind, most)
             return [self._engine.memory.entity(snapshot, row) for row in rows]
 
     def count(
@@ -118,9 +121,10 @@ class RecordReader:
         predicate = self._predicate(filter, equal, valid)
         with bounded(deadline_ms):
             snapshot = self._snapshot()
+            readers = self._seeing(equal)
             if snapshot is not None:
-                return int(np.count_nonzero(self._meeting(snapshot, predicate)))
-            return self._count_stored(predicate)
+                return int(np.count_nonzero(self._meeting(snapshot, predicate, readers)))
+            return self._count_stored(predicate, readers)
 
     def search(
         self,
@@ -168,12 +172,16 @@ class RecordReader:
         whole: ResidentSnapshot = self._engine.snapshot()
         return whole.relations.get(self._relation.name)
 
-    def _hides(self) -> bool:
-        return self._relation.hides and not self._readers.everything
+    def _seeing(self, equal: Mapping[str, Any]) -> Readers:
+        """Return the readers of a call: of one about the records of a task, for who acts for users, its user's."""
+        readers, task = self._readers, None if self._relation.task is None else equal.get(self._relation.task)
+        if not readers.serves_tasks or readers.everything or not isinstance(task, uuid.UUID | str):
+            return readers
+        return readers.acting_for(arguments.as_uuid(task, "trajectory_id"))
 
-    def _meeting(self, snapshot: RelationSnapshot, predicate: Predicate | None) -> NDArray[np.bool_]:
+    def _meeting(self, snapshot: RelationSnapshot, predicate: Predicate | None, readers: Readers) -> NDArray[np.bool_]:
         among = snapshot.live_mask
-        seen = self._readers.over(snapshot)
+        seen = readers.over(snapshot)
         if seen is not None:
             among = among & seen.verdicts[seen.codes]
         if predicate is None:
@@ -181,14 +189,15 @@ class RecordReader:
         variables_now = variables(self._principal, self._engine.clock.now_us())
         return mask(predicate, snapshot, variables_now, self._engine.memory.texts, among)
 
-    def _count_stored(self, predicate: Predicate | None) -> int:
+    def _count_stored(self, predicate: Predicate | None, readers: Readers) -> int:
         listing = self._engine.store.listing(self._relation, predicate)
         variables_now = variables(self._principal, self._engine.clock.now_us())
         with reading(self._engine.store, self._relation) as session:
-            count = None if self._hides() else listing.count(session, variables_now)
+            hides = self._relation.hides and not readers.everything
+            count = None if hides else listing.count(session, variables_now)
             if count is None:
                 rows = listing.rows(session, variables_now)
-                count = sum(self._readers.allows_row(self._relation, row) for row in rows)
+                count = sum(readers.allows_row(self._relation, row) for row in rows)
             return count
 
     def _find_stored(
@@ -198,6 +207,7 @@ class RecordReader:
         descending: bool,
         most: int | None,
         behind: Behind | None,
+        readers: Readers,
     ) -> list[Any]:
         engine, decode = self._engine, codec_of(self._relation).decode
         listing = engine.store.listing(self._relation, predicate, order, descending=descending)
@@ -205,7 +215,7 @@ class RecordReader:
         with reading(engine.store, self._relation) as session:
             pages = PAGE_ROWS if most is None else min(PAGE_ROWS, most)
             rows = listing.rows(session, variables_now, behind, page_rows=pages)
-            seen = (row for row in rows if self._readers.allows_row(self._relation, row))
+            seen = (row for row in rows if readers.allows_row(self._relation, row))
             return [decode(row) for row in itertools.islice(seen, most)]
 
     def _behind(self, after: Any, order: Column | None) -> Behind:

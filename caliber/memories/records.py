@@ -196,7 +196,7 @@ class Records(RecordReader):
         record, relation = new.record, self._relation
         if record.idempotency_key is not None:
             found = uow.find_by(relation, ("idempotency_key",), record.idempotency_key)
-            if found is not None and not self._readers.allows_entity(relation, found):
+            if found is not None and not self._readers.allows_change(relation, found):
                 reason = "its idempotency key was used; take another"
                 raise Conflict(entity_type=self._name, id=record.record_id, reason=reason)
             if found is not None:
@@ -268,7 +268,7 @@ class Records(RecordReader):
     def _seen(self, uow: UnitOfWork, relation: Relation, key: uuid.UUID) -> Any:
         """Return a record that the principal may see. Raises: NotFound."""
         record = uow.find(relation, key.bytes)
-        if record is None or not self._readers.allows_entity(relation, record):
+        if record is None or not self._readers.allows_change(relation, record):
             raise NotFound(entity_type=relation.name, id=key)
         return record
 
@@ -398,7 +398,7 @@ class Records(RecordReader):
 
     def _read(self, uow: UnitOfWork, key: uuid.UUID, expected: int | None) -> Any:
         record = uow.find(self._relation, key.bytes)
-        if record is None or not self._readers.allows_entity(self._relation, record):
+        if record is None or not self._readers.allows_change(self._relation, record):
             raise NotFound(entity_type=self._name, id=key)
         arguments.check_version(self._name, key, record.version, expected)
         return record

@@ -1,4 +1,4 @@
-"""Class ``Principal``: the user, agent, system or admin on whose behalf a call is made."""
+"""Class ``Principal``: the user, agent, application, system or admin on whose behalf a call is made."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ class PrincipalKind(StrEnum):
     HUMAN = "human"
     AGENT = "agent"
     SYSTEM = "system"
+    APPLICATION = "application"
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """A human, an agent or the system itself. ``id`` is its stable handle. Source: M-118, M-136, M-140."""
+    """A human, an agent, the application or the system. ``id`` is its stable handle. Source: M-118, M-136, M-140."""
 
     kind: PrincipalKind
     id: str
@@ -35,6 +36,11 @@ class Principal:
         return cls(PrincipalKind.AGENT, name, role)
 
     @classmethod
+    def application(cls, name: str = "app") -> Principal:
+        """Return the application itself: it acts for the user of a task or call, and else sees what is shared."""
+        return cls(PrincipalKind.APPLICATION, name)
+
+    @classmethod
     def admin(cls, name: str = "owner") -> Principal:
         """Return a person who may see and do everything."""
         return cls(PrincipalKind.HUMAN, name, is_admin=True)
@@ -44,7 +50,21 @@ class Principal:
         """The name of this principal in audit records, such as ``agent:planner``."""
         return f"{self.kind.value}:{self.id}"
 
+    @property
+    def is_application(self) -> bool:
+        """Whether this is the application, which acts for any user, and administers nothing."""
+        return self.kind is PrincipalKind.APPLICATION and not self.is_admin
+
+    @property
+    def serves(self) -> bool:
+        """Whether this acts for users, and sees all that is hidden from no person: an admin or the application."""
+        return self.is_admin or self.kind is PrincipalKind.APPLICATION
+
     def require_admin(self, action: str, resource: str) -> None:
-        """Raise PermissionDenied unless this is an admin."""
-        if not self.is_admin:
-            raise PermissionDenied(agent_id=self.label, action=action, resource=resource)
+        """Raise PermissionDenied unless this is an admin; for the application it names the way to become one."""
+        if self.is_admin:
+            return
+        message = f"{self.label} may not {action} {resource}"
+        if self.is_application:
+            message += ": open the store with principal=caliber.Principal.admin(), or use memory.acting_as(...) with it"
+        raise PermissionDenied(message, agent_id=self.label, action=action, resource=resource)

@@ -284,7 +284,7 @@ class TaskMethods:
     ) -> list[Turn]:
         """Append turns; ``also`` is called in their transaction if one of them is new."""
         engine, blocks = self._engine, self._summarizer
-        if not self._searching.readers.everything:
+        if not self._searching.readers.serves_tasks:
             self._own(SCOPE, scope_id)
         vectors = None
         embedder = self._embeddings.embedder

@@ -1,7 +1,8 @@
 """Reads of principals equal those of a store that never held what they may not see; planted leaks are found.
 
-Users, agents of roles and the system read what tasks, notes, records, edges and sessions of each other have left in one
-store. For each reader a second store is filled with what an independent rule lets it see. Source: issue "People", 2.
+Users, agents of roles and the application read what tasks, notes, records, edges and sessions of each other have left
+in one store. For each reader a second store is filled with what an independent rule lets it see. Source: issue
+"People", 2.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ from caliber.trajectory import facet
 USERS = [Principal.user(f"user {at}") for at in range(scale(4, 20))]
 AGENTS = [Principal.agent("planner", AgentRole.ORCHESTRATOR), Principal.agent("worker", AgentRole.EXECUTOR)]
 PRINCIPALS = [*USERS, *AGENTS, Principal.agent("guest")]
+APPLICATION = Principal.application()
+"""Reads too: without a user what is hidden from no person. Nothing names it as a reader."""
 WORDS = [
     "harbour",
     "lantern",
@@ -112,7 +115,8 @@ def steps(rng: random.Random, users: Sequence[Principal] = USERS, each: int = 60
         return " ".join(rng.choice(WORDS) for _ in range(rng.randint(3, 9)))
 
     def own(*who: Principal) -> Seen:
-        return lambda viewers: any(one in viewers for one in who)
+        for_people = any(one in USERS for one in who)
+        return lambda viewers: any(one in viewers for one in who) or (APPLICATION in viewers and not for_people)
 
     for at in range(6 * len(users)):
         user, agent, goal = rng.choice(users), rng.choice(AGENTS), words()
@@ -263,7 +267,7 @@ def hits(result: Any) -> Any:
 
 
 def question(rng: random.Random, plan: list[Step]) -> Question:
-    by = rng.choice(PRINCIPALS)
+    by = rng.choice([*PRINCIPALS, APPLICATION])
     alone = frozenset((by,))
     words = " ".join(rng.choice(WORDS) for _ in range(rng.randint(1, 3)))
     number = rng.choice(plan).at
@@ -275,23 +279,40 @@ def question(rng: random.Random, plan: list[Step]) -> Question:
 
     def window(world: World) -> str:
         made = world.as_(by).assemble_context(named(world, task), query=words, max_tokens=rng_tokens)
-        reasons = world.as_(by).explain(made.window_id)
+        reasons = world.as_(by).explain(made.window_id, user=eyes)
         counts = {name: len(value) for name, value in reasons.items() if isinstance(value, list)}
-        return repr((made.text, made.used_tokens, counts)) + plain(world.as_(by).replay(made.window_id).text)
+        again = world.as_(by).replay(made.window_id, user=eyes)
+        return repr((made.text, made.used_tokens, counts)) + plain(again.text)
 
     def excluded(world: World) -> str:
         memory = world.as_(by)
         made = memory.assemble_context(named(world, task), query=words, max_tokens=300)
-        return told(lambda: memory.explain(made.window_id, exclusion=named(world, number)))
+        return told(lambda: memory.explain(made.window_id, exclusion=named(world, number), user=eyes))
+
+    def unnamed(world: World) -> str:
+        made = world.as_(by).assemble_context(named(world, task), query=words, max_tokens=300)
+        return told(lambda: len(world.as_(by).explain(made.window_id)))
+
+    def records(world: World) -> Any:
+        found = world.as_(by).records("fact")
+        with_task = {"trajectory_id": named(world, task)}
+        return [each.content for each in found.find(**with_task)], found.count(**with_task)
+
+    def traced(world: World, for_user: str | None) -> Any:
+        return events(world.as_(by).trace(named(world, task), limit=500, user=for_user))
 
     rng_tokens = rng.choice((200, 600, 2_000))
     served = plan[task].seen_by
     users = frozenset(each for each in USERS if served(frozenset((each,))))
     # A task that one user alone sees is that user's: whoever works on it reads with the user's eyes too.
-    together = alone | users if len(users) == 1 and served(alone) else alone
+    # The application works on every task.
+    serves = by is APPLICATION
+    together = alone | users if len(users) == 1 and (served(alone) or serves) else alone
+    eyes = next(iter(users)).id if serves and len(users) == 1 else None
     typo = words[:3] + words[4:] if len(words) > 5 else words
     user = by if by in USERS else rng.choice(USERS)
     pair = alone | {user}
+    in_task = together if serves else alone
     asks: list[tuple[str, Callable[[World], str], frozenset[Principal]]] = [
         ("search", lambda world: plain(hits(world.as_(by).search(words, limit=8))), alone),
         ("search for", lambda world: plain(hits(world.as_(by).search(words, limit=8, user=user.id))), pair),
@@ -304,8 +325,11 @@ def question(rng: random.Random, plan: list[Step]) -> Question:
         ("counts", lambda world: plain(sorted(world.as_(by).admin.stats()["records"].items())), alone),
         ("count", lambda world: plain(world.as_(by).records("fact").count()), alone),
         ("find", lambda world: plain([each.content for each in world.as_(by).records("fact").find(limit=20)]), alone),
-        ("trace", lambda world: told(lambda: events(world.as_(by).trace(named(world, task), limit=500))), alone),
-        ("scope", lambda world: told(lambda: world.as_(by).current_scope(named(world, task))), alone),
+        ("trace", lambda world: told(lambda: traced(world, None)), alone),
+        ("trace for", lambda world: told(lambda: traced(world, user.id)), pair),
+        ("scope", lambda world: told(lambda: world.as_(by).current_scope(named(world, task))), in_task),
+        ("records of a task", lambda world: told(lambda: records(world)), in_task),
+        ("explained without its user", lambda world: told(lambda: unnamed(world)), together),
     ]
     what, ask, viewers = rng.choice(asks)
     return Question(by, ask, viewers, what)
@@ -359,7 +383,7 @@ def opener(backend: Backend, another: Callable[[str], Backend], mode: str) -> Ca
 def test_reads_are_those_of_a_store_without_what_is_hidden(backend: Backend, another: Any, mode: str) -> None:
     rng = random.Random(seed())
     asked = check(opener(backend, another, mode), scale(150, 50_000), rng, steps(rng))
-    assert len(asked) == 13, "every sort of read was asked"
+    assert len(asked) == 16, "every sort of read was asked"
 
 
 def without_ids(stated: Callable[..., str]) -> Callable[..., str]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Any, Final
 
-from caliber.model.access import PrincipalKind
 from caliber.model.agents import AgentRole
 from caliber.model.policies import Trigger
 from caliber.schema.relation import (
@@ -19,6 +19,13 @@ from caliber.schema.relation import (
     uuid_,
     version,
 )
+
+
+class _PrincipalKind(StrEnum):
+    HUMAN = "human"
+    AGENT = "agent"
+    SYSTEM = "system"
+
 
 _BARE: Final[dict[str, Any]] = {
     "entity": dict, "derived": None, "erase": None, "links": None, "trust": None, "exported": None,
@@ -57,7 +64,7 @@ PENDING_TRIGGER = Relation(
         uuid_("trajectory_id"),
         uuid_("scope_id", nullable=True),
         enum("trigger", Trigger),
-        enum("principal_kind", PrincipalKind),
+        enum("principal_kind", _PrincipalKind),
         text("principal_id"),
         enum("principal_role", AgentRole, nullable=True),
         boolean("principal_admin"),

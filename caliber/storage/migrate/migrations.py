@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from caliber.model.access import PrincipalKind
 from caliber.model.errors import SchemaMismatch
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.time import from_us
@@ -26,6 +27,7 @@ from caliber.storage.migrate.dropped_relations import PENDING_TRIGGER, POLICY_RU
 from caliber.storage.migrate.job_conversion import convert_jobs
 from caliber.storage.migrate.schema_changes import (
     AddColumn,
+    AddEnumMember,
     AddRelation,
     DropRelation,
     LoosenUniques,
@@ -97,7 +99,12 @@ MIGRATIONS: dict[int, MigrationStep] = {
         "tasks of users are their own, and facts about people",
         min_reader_version=6,
         min_writer_version=6,
-        changes=(AddColumn("trajectory", "user_id"), AddColumn("trajectory", "agent_id"), AddRelation("person_fact")),
+        changes=(
+            AddColumn("trajectory", "user_id"),
+            AddColumn("trajectory", "agent_id"),
+            AddRelation("person_fact"),
+            AddEnumMember(PrincipalKind.APPLICATION),
+        ),
     ),
 }
 
