@@ -115,7 +115,7 @@ class Readers:
         self._user = user
         self.everything = principal.is_admin and user is None
         self.serves_tasks = principal.serves and user is None
-        """Whether a call about a task may name any task: it acts for the task's user then."""
+        """True where a call about a task may name any task: it acts for the task's user then."""
         # As one, so that threads may share it: a sight, and the identities that it was made of.
         self._seen: tuple[RelationSnapshot | None, Sight] = (None, Sight(frozenset(), frozenset()))
         self._acting: dict[EntityRef | str, Readers] = {}

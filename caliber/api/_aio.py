@@ -205,10 +205,7 @@ class AsyncCaliber(AsyncHandle, AsyncLearningMethods, AsyncNoteMethods, AsyncRec
         user: str | EntityRef | None = None,
         deadline_ms: int | None = None,
     ) -> list[Event]:
-        """Return a trajectory's events, newest first; ``user`` is whom the call is for, as in ``search``.
-
-        See ``Caliber.trace``.
-        """
+        """Return a trajectory's events, newest first. See ``Caliber.trace``."""
         return await self._run(
             self._sync.trace, trajectory_id, event_type=event_type, limit=limit, user=user, deadline_ms=deadline_ms
         )

@@ -185,7 +185,9 @@ class Caliber(LearningMethods, NoteMethods, RecordMethods, Facets, AbstractConte
         user: str | EntityRef | None = None,
         deadline_ms: int | None = None,
     ) -> list[Event]:
-        """Return a trajectory's events, newest first; ``user`` is whom the call is for, as in ``search``.
+        """Return a trajectory's events, newest first.
+
+        ``user`` is whom the call is for, as in ``search``.
 
         Raises: NotFound, InvalidValue; PermissionDenied for another user.
         """

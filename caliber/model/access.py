@@ -52,12 +52,12 @@ class Principal:
 
     @property
     def is_application(self) -> bool:
-        """Whether this is the application, which acts for any user, and administers nothing."""
+        """True for the application, which acts for any user, and administers nothing."""
         return self.kind is PrincipalKind.APPLICATION and not self.is_admin
 
     @property
     def serves(self) -> bool:
-        """Whether this acts for users, and sees all that is hidden from no person: an admin or the application."""
+        """True for an admin and the application: they act for users, and see what is hidden from no person."""
         return self.is_admin or self.kind is PrincipalKind.APPLICATION
 
     def require_admin(self, action: str, resource: str) -> None:

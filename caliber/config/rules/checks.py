@@ -248,13 +248,6 @@ def _role(kind: PrincipalKind, role: object) -> Iterator[ConfigError]:
         yield _clash("principal.role", "principal.kind", "only an agent has a role (M-118)")
 
 
-@check("principal.kind", "principal.admin")
-def _administrator(kind: PrincipalKind, admin: bool) -> Iterator[ConfigError]:
-    if admin and kind is PrincipalKind.APPLICATION:
-        reason = 'the application administers nothing; an administrator is of the kind "human"'
-        yield _clash("principal.admin", "principal.kind", reason)
-
-
 # --- running them --------------------------------------------------------------------------------
 
 

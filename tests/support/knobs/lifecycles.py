@@ -522,7 +522,14 @@ CASES: tuple[Case, ...] = (
     visibility(ROLES.REVIEWER, ROLES.EXECUTOR, ROLES.ORCHESTRATOR),
     visibility(ROLES.EXECUTOR, ROLES.REVIEWER, ROLES.OPTIMIZER),
     case("access.ownership", notes_of_two, ("agent", 2), ("role", 1)),
-    case("principal.kind", signed, ("human", "human:owner@"), ("system", "system:owner@"), ("agent", "agent:owner@")),
+    case(
+        "principal.kind",
+        signed,
+        ("human", "human:owner@"),
+        ("system", "system:owner@"),
+        ("agent", "agent:owner@"),
+        ("application", "application:owner@"),
+    ),
     case("principal.id", signed, ("ann", "human:ann@"), ("bob", "human:bob@")),
     case(
         "principal.role",
