@@ -54,6 +54,7 @@ class Corrections:
         record = uow.find(relation, key.bytes)
         if record is None or not self._readers.allows_entity(relation, record):
             raise NotFound(entity_type=relation.name, id=key)
+        self._readers.require_write(relation, codec_of(relation).encode(record))
         self.check_author(relation, record, action)
         return record
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -38,6 +38,8 @@ class Sight:
     ids: frozenset[bytes]
     names: frozenset[str]
     serves: bool = False
+    granted: frozenset[bytes] = frozenset()
+    """The ids of the tasks, sessions and records that others let this reader see."""
 
     def is_on(self, readers: Collection[str]) -> bool:
         """Return whether a list of readers lets this reader see a record."""
@@ -51,8 +53,10 @@ def private_to(entity: EntityRef) -> str:
     return f"{entity.entity_type}:{entity.id}"
 
 
-def sight_of(identities: RelationSnapshot, principal: Principal, user: EntityRef | str | None) -> Sight:
-    """Return the entities and names of a principal, and of the ``user`` that it acts for, by reference or name."""
+def names_of_reader(
+    identities: RelationSnapshot, principal: Principal, user: EntityRef | str | None
+) -> tuple[frozenset[bytes], frozenset[str]]:
+    """Return the ids and names of a principal, and of the ``user`` that it acts for, by reference or name."""
     names = set() if principal.is_admin else {principal.label}
     if principal.role is not None:
         names.add(principal.role.value)
@@ -72,7 +76,7 @@ def sight_of(identities: RelationSnapshot, principal: Principal, user: EntityRef
                 names.add(f"{entity.entity_type}:{known.name}")
             elif not known.namespace and known.entity == entity:
                 names.add(f"{_PRINCIPALS[EntityType(entity.entity_type)].value}:{known.name}")
-    return Sight(frozenset(ids), frozenset(names), serves=principal.serves)
+    return frozenset(ids), frozenset(names)
 
 
 def person(identities: RelationSnapshot, user: EntityRef | str) -> EntityRef:
@@ -108,8 +112,10 @@ def _stands_for(identities: RelationSnapshot, reference: EntityRef) -> EntityRef
 class TaskOwners:
     """The ids of the entities that may see each task of a user: a part of an open tenant, which follows its commits."""
 
-    def __init__(self, memory: ResidentMemory) -> None:
+    def __init__(self, memory: ResidentMemory, clock_us: Callable[[], int]) -> None:
         self.memory = memory
+        self._clock_us = clock_us
+        self._latest_us = 0
         self._lock = threading.Lock()
         self.generation: Generation | None = None
         self.of: dict[bytes, tuple[bytes, ...] | None] = {}
@@ -118,6 +124,11 @@ class TaskOwners:
         """The number of rows read: another one when a task was added since."""
         self.changes = 0
         """Another number when a known task may have another owner than before."""
+
+    def now_us(self) -> int:
+        """Return the present instant in microseconds, or the latest one asked for: what has ended stays ended."""
+        self._latest_us = max(self._latest_us, self._clock_us())
+        return self._latest_us
 
     def follow(self) -> None:
         """Read the tasks that were committed since the last call."""

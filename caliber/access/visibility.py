@@ -1,8 +1,9 @@
 """Rules of which principal may see or change a record, by its readers, task and author, and masks of visible rows.
 
 A list of readers names roles (``executor``), principals (``human:maria``) and entities (``user:<id>``). A record of a
-user's task is seen by that user and the task's agent. Everybody may see the others; an admin sees everything. The
-application sees what is hidden from no person, and acts for the user of a task that a call names.
+user's task is seen by that user, the task's agent, and those who were granted it. Everybody may see the others; an
+admin sees everything. The application sees what is hidden from no person, and acts for the user of a task that a call
+names.
 
 Source: M-118 to M-141, K-130 to K-132.
 """
@@ -17,8 +18,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from caliber.access.granted import NEVER, NOTHING, granted_to
 from caliber.access.identities import as_entity
-from caliber.access.owners import OF_PEOPLE, Sight, TaskOwners, person, private_to, sight_of
+from caliber.access.owners import OF_PEOPLE, Sight, TaskOwners, names_of_reader, person, private_to
 from caliber.config.lifecycle import AccessConfig
 from caliber.engine.engine import Engine
 from caliber.kernels.evaluator import Allowed
@@ -31,7 +33,7 @@ from caliber.model.trajectory import Trajectory
 from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.relation import Relation
-from caliber.schema.relations import IDENTITY, TRAJECTORY
+from caliber.schema.relations import GRANT, IDENTITY, TRAJECTORY
 from caliber.storage.compile.codec import Row, codec_of, dump_json
 
 
@@ -104,11 +106,19 @@ class Readers:
         "_principal",
         "_seen",
         "_user",
+        "_writing",
         "everything",
         "serves_tasks",
     )
 
-    def __init__(self, owners: TaskOwners, principal: Principal, user: EntityRef | str | None = None) -> None:
+    def __init__(
+        self,
+        owners: TaskOwners,
+        principal: Principal,
+        user: EntityRef | str | None = None,
+        *,
+        only_writable: bool = False,
+    ) -> None:
         self._owners = owners
         self._memory = owners.memory
         self._principal = principal
@@ -116,8 +126,9 @@ class Readers:
         self.everything = principal.is_admin and user is None
         self.serves_tasks = principal.serves and user is None
         """True where a call about a task may name any task: it acts for the task's user then."""
-        # As one, so that threads may share it: a sight, and the identities that it was made of.
-        self._seen: tuple[RelationSnapshot | None, Sight] = (None, Sight(frozenset(), frozenset()))
+        self._writing: Readers | None = self if only_writable else None
+        # As one, so that threads may share it: a sight, and what it was made of.
+        self._seen = _Seen(None, None, -1, NEVER, Sight(frozenset(), frozenset(), principal.serves))
         self._acting: dict[EntityRef | str, Readers] = {}
         self._masks: dict[str, tuple[RelationSnapshot, tuple[Sight, int, int], Allowed | None]] = {}
         # By relation and column: replaced as one, so that threads may share it.
@@ -135,8 +146,8 @@ class Readers:
                 return self
         elif not self.sees_task(trajectory_id.bytes):
             raise NotFound(entity_type=TRAJECTORY.name, id=trajectory_id)
-        elif owners is None or owners[0] in sight.ids:
-            return self
+        elif owners is None or owners[0] in sight.ids or sight.ids.isdisjoint(owners):
+            return self  # who was granted the task sees no other record of its user
         return self._with_user(EntityRef(EntityType.USER, uuid.UUID(bytes=owners[0])))
 
     def seeing_for(self, user: EntityRef | str) -> Readers:
@@ -172,12 +183,39 @@ class Readers:
         tasks = relations[TRAJECTORY.name]
         if tasks.generation is not owners.generation or tasks.length > owners.read:
             owners.follow()
-        identities = relations[IDENTITY.name]
-        known, sight = self._seen
-        if identities is not known:
-            sight = sight_of(identities, self._principal, self._user)
-            self._seen = (identities, sight)
-        return sight
+        identities, grants, seen = relations[IDENTITY.name], relations[GRANT.name], self._seen
+        if (
+            identities is not seen.identities
+            or grants is not seen.grants
+            or seen.tasks not in (-1, owners.read)
+            or (seen.until_us < NEVER and owners.now_us() >= seen.until_us)
+        ):
+            ids, names = names_of_reader(identities, self._principal, self._user)
+            granted, read = NOTHING, owners.read
+            if ids and grants.length:
+                granted = granted_to(grants, tasks, ids, owners.now_us(), writing=self._writing is self)
+            sight = seen.sight
+            if (ids, names, granted.keys) != (sight.ids, sight.names, sight.granted):
+                sight = Sight(ids, names, self._principal.serves, granted.keys)
+            seen = _Seen(identities, grants, read if granted.keys else -1, granted.until_us, sight)
+            self._seen = seen
+        return seen.sight
+
+    def writing(self) -> Readers:
+        """Return the readers of what the principal may write to, as far as grants limit that."""
+        if self.everything or not self.sight().granted:
+            return self
+        if self._writing is None:
+            self._writing = Readers(self._owners, self._principal, self._user, only_writable=True)
+        return self._writing
+
+    def require_write(self, relation: Relation, row: Row) -> None:
+        """Raise PermissionDenied for a visible record that the principal was granted to read only."""
+        writing = self.writing()
+        if writing is not self and not writing.allows_row(relation, row):
+            key = uuid.UUID(bytes=row[codec_of(relation).index(relation.key[0])])
+            resource = f"{relation.name} {key}"
+            raise PermissionDenied(agent_id=self._principal.label, action="write to", resource=resource)
 
     # --- whole relations -------------------------------------------------------------------------
 
@@ -191,7 +229,14 @@ class Readers:
             seen = np.fromiter((self.allows(rows, number) for number in range(rows.length)), np.bool_, rows.length)
         elif len(columns) == 1:
             verdicts = self._verdicts(rows, columns[0])
-            return None if verdicts.all() else Allowed(rows.column(columns[0]), verdicts, interned=True)
+            granted = [] if relation.readers is None else self._granted(rows)
+            if verdicts.all():
+                return None
+            mask = Allowed(rows.column(columns[0]), verdicts, interned=True)
+            if not granted:
+                return mask
+            seen = mask.mask()
+            seen[granted] = True
         else:
             seen = np.ones(rows.length, np.bool_)
             for name in columns:
@@ -199,6 +244,10 @@ class Readers:
                 if not verdicts.all():
                     seen &= verdicts[rows.column(name)]
         return None if seen.all() else Allowed(np.arange(rows.length, dtype=np.int32), seen)
+
+    def _granted(self, rows: RelationSnapshot) -> list[int]:
+        """Return the rows of a relation with readers that the principal was granted one by one."""
+        return [number for key in self.sight().granted if (number := rows.find(key)) >= 0]
 
     def _verdicts(self, rows: RelationSnapshot, column: str) -> NDArray[np.bool_]:
         """Return for each distinct value of a column of readers, or of tasks, whether it lets the principal see."""
@@ -236,7 +285,7 @@ class Readers:
         owners = self._owners.of.get(key, ())
         if owners == ():
             return None
-        return owners is None or any(owner in sight.ids for owner in owners)
+        return owners is None or any(owner in sight.ids for owner in owners) or key in sight.granted
 
     def masks(self, snapshot: ResidentSnapshot) -> dict[str, Allowed]:
         """Return the mask of each relation with text of which not everything may be seen, by name."""
@@ -260,11 +309,14 @@ class Readers:
         """Return the parameter of a search in the database, as JSON.
 
         ``lists`` are the lists of readers that let the principal see a record, of the stored ones; ``ids`` the
-        entities whose tasks it may see: without it, all.
+        entities whose tasks it may see: without it, all; ``granted`` the tasks and records that it was granted.
         """
         found: dict[str, Any] = {"lists": [json.loads(text) for text in lists if self._listed(text)]}
         if not self.everything:
-            found["ids"] = sorted(key.hex().upper() for key in self.sight().ids)
+            sight = self.sight()
+            found["ids"] = sorted(key.hex().upper() for key in sight.ids)
+            if sight.granted:
+                found["granted"] = sorted(key.hex().upper() for key in sight.granted)
         return dump_json(found)
 
     # --- single records --------------------------------------------------------------------------
@@ -278,6 +330,9 @@ class Readers:
         if self.everything or not relation.hides:
             return True
         index = codec_of(relation).index
+        owned = relation.readers is not None or relation.owner is not None
+        if owned and row[index(relation.key[0])] in self.sight().granted:
+            return True
         if relation.readers is not None and not self._listed(row[index(relation.readers)]):
             return False
         if relation.task is not None and not self.sees_task(row[index(relation.task)]):
@@ -345,16 +400,31 @@ def _at(row: Row, index: Callable[[str], int], column: str | None) -> Any:
     return None if column is None else row[index(column)]
 
 
-def require(engine: Engine, readers: Readers, relation: Relation, key: uuid.UUID) -> None:
-    """Raise NotFound unless a task or a record below it exists and may be seen, or its user be acted for."""
+def require(engine: Engine, readers: Readers, relation: Relation, key: uuid.UUID, *, write: bool = False) -> None:
+    """Raise NotFound unless a task or a record below it exists and may be seen, or its user be acted for.
+
+    Raises: PermissionDenied with ``write``, for one that the principal may only read.
+    """
     if readers.serves_tasks:
         return  # the transaction finds it, or does not
     for consistency in (None, ReadConsistency.LATEST):  # another process may have just written it
         rows = engine.snapshot(consistency)[relation.name]
         number = rows.find(key.bytes)
         if number >= 0 and readers.allows(rows, number):
+            if write:
+                readers.require_write(relation, rows.packed(number))
             return
     raise NotFound(entity_type=relation.name, id=key)
+
+
+class _Seen(NamedTuple):
+    """A sight, and what it depends on: ``tasks`` is the number of tasks read, or -1 where none matters."""
+
+    identities: RelationSnapshot | None
+    grants: RelationSnapshot | None
+    tasks: int
+    until_us: int
+    sight: Sight
 
 
 class _Judged(NamedTuple):

@@ -87,7 +87,7 @@ def plan_rules(
             config=config,
             config_hash=config.hash.hex(),
             principal=who.label,
-            masks=Readers(TaskOwners(memory), who).acting_for(trajectory_id).masks(snapshot),
+            masks=Readers(TaskOwners(memory, clock.now_us), who).acting_for(trajectory_id).masks(snapshot),
             query=query_source.text,
             query_embedding=query_source.vector,
             vector_expected=query_source.origin == "caller",

@@ -16,7 +16,7 @@ from typing import Any
 
 from caliber.admin.backup import RestoreReport
 from caliber.api import opening
-from caliber.api._aio_access import AsyncIdentities
+from caliber.api._aio_access import AsyncAccess, AsyncIdentities
 from caliber.api._aio_admin import AsyncAdmin, AsyncTables
 from caliber.api._aio_agents import AsyncAgents
 from caliber.api._aio_events import AsyncEvents
@@ -51,6 +51,11 @@ class AsyncFacets(AsyncFace, of=Facets):
     def agents(self) -> AsyncAgents:
         """Several agents in one store: their locks. See ``Caliber.agents``."""
         return self._face(AsyncAgents, self._sync.agents)
+
+    @property
+    def access(self) -> AsyncAccess:
+        """Rights of users and agents on tasks, sessions and notes of others. See ``Caliber.access``."""
+        return self._face(AsyncAccess, self._sync.access)
 
     @property
     def identities(self) -> AsyncIdentities:

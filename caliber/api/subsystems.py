@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from caliber.access.event_filter import event_filter
+from caliber.access.grants import Access
 from caliber.access.identities import Identities
 from caliber.access.owners import TaskOwners
 from caliber.admin.facet import Admin
@@ -36,6 +37,11 @@ class Facets:
     def agents(self) -> Agents:
         """Several agents in one store: their locks."""
         return Agents(self._engine, self._principal)
+
+    @property
+    def access(self) -> Access:
+        """Rights of users and agents on tasks, sessions and notes of others."""
+        return Access(self._engine, self._principal)
 
     @property
     def identities(self) -> Identities:
@@ -84,7 +90,7 @@ def add_parts(engine: Engine) -> None:
     """
     jobs = JobQueue(engine)
     engine.add(jobs)
-    engine.add(TaskOwners(engine.memory))
+    engine.add(TaskOwners(engine.memory, engine.clock.now_us))
     engine.add(SearchEngine(engine))
     open_windows(engine)
     open_embeddings(engine)

@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "eval": ("caliber.cli.evaluating.command:evaluate", "Measure search on questions of yours, and explain misses."),
     "forget": ("caliber.cli.forget:forget", "Erase a person or thing from everything that is kept."),
     "jobs": ("caliber.cli.jobs:jobs", "List, retry, cancel and run work that is done behind calls."),
+    "access": ("caliber.cli.access:access", "Grant, revoke and list rights on records of others."),
     "policies": ("caliber.cli.policies:policies", "List policies and their next run times."),
     "stats": ("caliber.cli.stats:stats", "Show the contents of the store and their sizes."),
     "doctor": ("caliber.cli.doctor:doctor", "Examine the installation, the configuration and the store."),

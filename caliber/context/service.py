@@ -23,7 +23,7 @@ from caliber.context.conversation import TASKS
 from caliber.context.facts import WindowFacts
 from caliber.context.gather.asking import DefaultQuery, default_query, stated_query
 from caliber.context.inputs import AssemblyInputs
-from caliber.context.pending_injections import Claim, PendingInjections, consume_all, try_commit
+from caliber.context.pending_injections import NO_CLAIM, Claim, PendingInjections, consume_all, try_commit
 from caliber.context.plan import plan_of
 from caliber.context.record.log import WindowLog
 from caliber.context.record.record import principal_of
@@ -117,8 +117,10 @@ class Reader:
         check("the query was embedded")
         asked = stated_query(config, query, vector)
         consumed: frozenset[tuple[bytes, int]] = frozenset()
+        writing = self._readers if self._readers.everything else self._readers.writing()
+        takes = writing is self._readers or writing.sees_task(trajectory_id.bytes)
         while True:
-            claim = self._pending.claim(trajectory_id, consumed)
+            claim = self._pending.claim(trajectory_id, consumed) if takes else NO_CLAIM
             try:
                 assembled = self._assemble(
                     snapshot, trajectory_id, budget, asked, without, as_of, extra_sections, claim.rules
@@ -289,16 +291,18 @@ class Reader:
         return CaliberConfig.from_canonical(plans.codec.decode(rows[0]).body)
 
     def _own(self, window: StoredWindow) -> None:
-        """Raise NotFound for a window of another principal: windows hold what their principal could see.
+        """Raise NotFound for a window of another principal, or of a task that this one may no longer see.
 
-        The application reads its windows of shared tasks, and for a user those of that user's tasks, and the user's.
+        Windows hold what their principal could see. The application reads its windows of shared tasks, and for a user
+        those of that user's tasks, and the user's.
         """
         readers, label = self._readers, principal_of(window.record)
         if readers.everything:
             return
-        own = label == self._label
         if self._principal.serves:
             own = readers.reads_window(window.trajectory_id, label)
+        else:
+            own = label == self._label and readers.sees_task(window.trajectory_id.bytes)
         if not own:
             raise NotFound(entity_type="context_window", id=window.window_id)
 
@@ -308,7 +312,8 @@ class Reader:
 
         window = self.stored_window(window_id)
         self._own(window)
-        return replay(window.record, self.config_of(window), StoredContents(self._engine))
+        readers = None if self._readers.everything else self._readers.acting_for(window.trajectory_id)
+        return replay(window.record, self.config_of(window), StoredContents(self._engine, readers))
 
     def explain(self, window_id: uuid.UUID, exclusion: uuid.UUID | None) -> dict[str, Any]:
         """Return why each record of a window was included or excluded, or the reason for one record."""

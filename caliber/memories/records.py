@@ -41,6 +41,7 @@ from caliber.schema.memories import MemoryBinding
 from caliber.schema.memory_types import RetentionKind
 from caliber.schema.relation import ColumnType, Relation
 from caliber.schema.relations import SCOPE, SESSION, TRAJECTORY
+from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.derived import completed
 from caliber.storage.write.ending import archive
 from caliber.storage.write.unit_of_work import UnitOfWork
@@ -270,6 +271,7 @@ class Records(RecordReader):
         record = uow.find(relation, key.bytes)
         if record is None or not self._readers.allows_change(relation, record):
             raise NotFound(entity_type=relation.name, id=key)
+        self._readers.require_write(relation, codec_of(relation).encode(record))
         return record
 
     def _take(self, places: dict[str, Any], above: Mapping[str, uuid.UUID], what: str) -> None:
@@ -400,6 +402,7 @@ class Records(RecordReader):
         record = uow.find(self._relation, key.bytes)
         if record is None or not self._readers.allows_change(self._relation, record):
             raise NotFound(entity_type=self._name, id=key)
+        self._readers.require_write(self._relation, codec_of(self._relation).encode(record))
         arguments.check_version(self._name, key, record.version, expected)
         return record
 

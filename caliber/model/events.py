@@ -50,6 +50,8 @@ class EventType(StrEnum):
     SESSION_END = "session_end"
     FORGET = "forget"
     IDENTITY_MERGE = "identity_merge"
+    GRANT = "grant"
+    REVOKE = "revoke"
     LEARN = "learn"
     LEARN_UNDO = "learn_undo"
     NOTIFY = "notify"

@@ -8,6 +8,7 @@ from typing import Any
 
 from caliber.access.visibility import Readers
 from caliber.engine.engine import Engine
+from caliber.schema.relation import Relation
 from caliber.storage.compile.codec import Row, dump_json
 from caliber.storage.compile.kept_content import pack_content, unpack_content
 
@@ -20,13 +21,17 @@ class StoredContents:
         self._readers = readers
 
     def content(self, relation: str, ordinal: int, version: int) -> Mapping[str, Any] | None:
-        """Return the content columns of a row as of a version; None if they are deleted."""
+        """Return the content columns of a row as of a version; None if they are deleted, or hidden by now."""
         name, found_relation = relation, self._engine.store.catalog.by_name.get(relation)
         with self._engine.store.read() as session:
             kept = session.run(self._engine.store.statements["content.at"], (name, ordinal, version))
-            if kept:
+            if kept and self._readers is None:
                 return unpack_content(kept[0][0])
             row = None if found_relation is None else self._row(session, name, ordinal)
+        if row is not None and found_relation is not None and self._hidden(found_relation, row):
+            return None
+        if kept:
+            return unpack_content(kept[0][0])
         return None if row is None or found_relation is None else unpack_content(pack_content(found_relation, row))
 
     def identity(self, relation: str, ordinal: int) -> uuid.UUID | None:
@@ -54,6 +59,9 @@ class StoredContents:
         entity = self._engine.memory.entity(*found)
         hidden = self._readers is not None and not self._readers.allows_entity(found[0].relation, entity)
         return None if hidden else entity
+
+    def _hidden(self, relation: Relation, row: Row) -> bool:
+        return self._readers is not None and not self._readers.allows_row(relation, row)
 
     def relation(self, record_id: uuid.UUID) -> str | None:
         """Return the relation of a record; None for a deleted one."""

@@ -111,9 +111,12 @@ class TaskMethods:
             return None
         return entity_of(self._engine, self._principal.id, EntityType.AGENT).id
 
-    def _own(self, relation: Relation, key: uuid.UUID) -> uuid.UUID:
-        """Return the id of a record that the principal may see. Raises: NotFound for another one."""
-        require(self._engine, self._searching.readers, relation, key)
+    def _own(self, relation: Relation, key: uuid.UUID, *, write: bool = True) -> uuid.UUID:
+        """Return the id of a record that the principal may see.
+
+        Raises: NotFound for another one; PermissionDenied with ``write`` for one that it may only read.
+        """
+        require(self._engine, self._searching.readers, relation, key, write=write)
         return key
 
     def end_session(self, session_id: Id, *, deadline_ms: int | None = None) -> Session:
@@ -214,7 +217,8 @@ class TaskMethods:
         """Return the newest open scope of a trajectory, or None. Raises: NotFound."""
         with bounded(deadline_ms):
             return self._tasks.current_scope(
-                self._engine.snapshot(), self._own(TRAJECTORY, arguments.as_uuid(trajectory_id, "trajectory_id"))
+                self._engine.snapshot(),
+                self._own(TRAJECTORY, arguments.as_uuid(trajectory_id, "trajectory_id"), write=False),
             )
 
     # --- turns -------------------------------------------------------------------------------------

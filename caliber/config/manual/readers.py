@@ -384,7 +384,7 @@ READERS: Final[dict[str, tuple[str, ...]]] = {
     "access.default_visibility.optimizer": ("access.visibility",),
     "access.default_visibility.reviewer": ("access.visibility",),
     "access.default_visibility.executor": ("access.visibility",),
-    "access.ownership": ("access.corrections", "knowledge.drawing"),
+    "access.ownership": ("access.corrections", "access.grants", "knowledge.drawing"),
     "trust.system_turns": ("learning.facet", "trajectory.facet"),
     "trust.user_turns": ("learning.facet", "trajectory.facet"),
     "trust.assistant_turns": ("learning.facet", "trajectory.facet"),

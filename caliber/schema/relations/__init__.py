@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from caliber.schema.relation import Relation
-from caliber.schema.relations.access import IDENTITY
+from caliber.schema.relations.access import GRANT, IDENTITY
 from caliber.schema.relations.agents import LOCK
 from caliber.schema.relations.context import CONTENT_VERSION, CONTEXT_WINDOW, PENDING_INJECTION
 from caliber.schema.relations.embedding import EMBEDDING, EMBEDDING_CACHE, EMBEDDING_SPACE
@@ -42,6 +42,7 @@ RELATIONS: tuple[Relation, ...] = (
     ERASURE,
     JOB,
     IDENTITY,
+    GRANT,
     CONFIG_DOCUMENT,
     MEMORY_TYPE,
     SCHEMA_MIGRATION,
@@ -95,6 +96,7 @@ __all__ = [
     "EMBEDDING_SPACE",
     "ERASURE",
     "EVENT",
+    "GRANT",
     "IDENTITY",
     "JOB",
     "LOCK",

@@ -1,7 +1,8 @@
-"""Relation of access: the names that applications give to users and agents. Source: O-17, K-194."""
+"""Relations of access: names of users and agents, and rights that they were granted. Source: O-17, C-422, K-194."""
 
 from __future__ import annotations
 
+from caliber.model.grants import Grant, Right
 from caliber.model.identities import Identity
 from caliber.model.references import EntityRef, EntityType
 from caliber.schema.erase import Erase
@@ -12,6 +13,7 @@ from caliber.schema.relation import (
     Residence,
     Unique,
     enum,
+    instant,
     stamped,
     text,
     uuid_,
@@ -49,4 +51,44 @@ IDENTITY = Relation(
     ),
     uniques=(Unique(("entity_type", "namespace", "name")),),
     paths=(AccessPath("list_by_entity", ("entity_id",), ("created_at", "ordinal")),),
+)
+
+GRANT = Relation(
+    name="access_grant",
+    plural="access_grants",
+    entity=Grant,
+    code=8,
+    comment="Rights of users and agents on tasks, sessions and notes of others, until an instant or revoked.",
+    derived=None,  # ids and instants
+    erase=Erase(hangs_on=("on_id",)),
+    ordinal=True,
+    versioned=True,
+    mirrored=True,
+    links=None,  # a right
+    trust=None,  # a right
+    exported=Exported.RECORDS,
+    framed=True,
+    key=("grant_id",),
+    composites=(
+        Composite("to", EntityRef, (("entity_type", "to_type"), ("id", "to_id"))),
+        Composite("on", EntityRef, (("entity_type", "on_type"), ("id", "on_id"))),
+    ),
+    columns=(
+        uuid_("grant_id"),
+        enum("to_type", EntityType),
+        uuid_("to_id", residence=Residence.INTERNED),
+        enum("on_type", EntityType),
+        uuid_("on_id", residence=Residence.INTERNED),
+        enum("right", Right),
+        text("granted_by"),
+        instant("until", nullable=True),
+        instant("revoked_at", nullable=True),
+        stamped("created_at"),
+        stamped("updated_at"),
+        version(),
+    ),
+    paths=(
+        AccessPath("list_by_grantee", ("to_id",), ("created_at", "ordinal")),
+        AccessPath("list_by_record", ("on_id",), ("created_at", "ordinal")),
+    ),
 )

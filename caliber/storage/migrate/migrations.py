@@ -104,6 +104,7 @@ MIGRATIONS: dict[int, MigrationStep] = {
             AddColumn("trajectory", "agent_id"),
             AddRelation("person_fact"),
             AddEnumMember(PrincipalKind.APPLICATION),
+            AddRelation("access_grant"),
         ),
     ),
 }

@@ -293,14 +293,17 @@ def readers_of(relation: Relation, table: str) -> dict[str, str]:
     return {name: f"SELECT DISTINCT {column} FROM {table} WHERE {column} IS NOT NULL"}
 
 
-def task_condition(relation: Relation, tasks: str, ids: str) -> str:
-    """Return the condition that record ``o`` is of no user's task, or of one of ``ids``, in SQL that both share."""
+def task_condition(relation: Relation, tasks: str, ids: str, granted: str) -> str:
+    """Return the condition that record ``o`` is of no user's task, of one of ``ids``, or of a ``granted`` task.
+
+    It is SQL that both databases share.
+    """
     owner = TRAJECTORY.owner
     assert owner is not None
     by = next(dict(each.parts) for each in TRAJECTORY.composites if each.field == owner.by)
     kind, key, user, agent = (quote(name or "") for name in (by["entity_type"], by["id"], owner.user, owner.agent))
     whose = f"CASE WHEN t.{kind} = {literal(EntityType.USER)} THEN t.{key} ELSE t.{user} END"
-    seen = f"{whose} IS NULL OR {whose} IN ({ids}) OR t.{agent} IN ({ids})"
+    seen = f"{whose} IS NULL OR {whose} IN ({ids}) OR t.{agent} IN ({ids}) OR t.{TRAJECTORY.key[0]} IN ({granted})"
     task = f"o.{quote(relation.task or '')}"
     return f"({task} IS NULL OR EXISTS (SELECT 1 FROM {tasks} AS t WHERE t.{TRAJECTORY.key[0]} = {task} AND ({seen})))"
 

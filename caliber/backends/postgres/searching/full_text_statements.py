@@ -39,16 +39,19 @@ def in_sight(relation: Relation, dialect: PostgresDialect, seen: str = "$2", at:
     instant = f"{at}::timestamptz"
     parts = [trait_condition(validity(relation), relation, "o", instant), f"{instant} IS NOT NULL"]
     parts.append(f"{seen}::jsonb IS NOT NULL")
+    granted = f"SELECT id::uuid FROM jsonb_array_elements_text({seen}::jsonb -> 'granted') AS granted (id)"
     if relation.readers is not None:
         readers = f"o.{quote(relation.readers)}"
         lists = (
             f"SELECT ARRAY(SELECT jsonb_array_elements_text(list)) FROM jsonb_array_elements({seen}::jsonb -> 'lists')"
         )
-        parts.append(f"({readers} IS NULL OR {readers} IN ({lists} AS lists (list)))")
+        parts.append(
+            f"({readers} IS NULL OR {readers} IN ({lists} AS lists (list)) OR o.{relation.key[0]} IN ({granted}))"
+        )
     if relation.task is not None:
         ids = f"SELECT id::uuid FROM jsonb_array_elements_text({seen}::jsonb -> 'ids') AS ids (id)"
         tasks = dialect.table("trajectory")
-        parts.append(f"({seen}::jsonb -> 'ids' IS NULL OR {task_condition(relation, tasks, ids)})")
+        parts.append(f"({seen}::jsonb -> 'ids' IS NULL OR {task_condition(relation, tasks, ids, granted)})")
     if relation.text is not None and relation.text.tokens is not None:
         parts.append(f"o.{quote(relation.text.tokens)} > 0")
     return " AND ".join(parts)

@@ -39,12 +39,16 @@ def _in_sight(relation: Relation, seen: str = "?2", at: str = "?3") -> str:
     """
     parts = [trait_condition(validity(relation), relation, "o", at), f"{at} IS NOT NULL"]
     parts.append(f"{seen} IS NOT NULL")
+    granted = f"SELECT unhex(value) FROM json_each({seen}, '$.granted')"
     if relation.readers is not None:
         readers = f"o.{quote(relation.readers)}"
-        parts.append(f"({readers} IS NULL OR {readers} IN (SELECT value FROM json_each({seen}, '$.lists')))")
+        parts.append(
+            f"({readers} IS NULL OR {readers} IN (SELECT value FROM json_each({seen}, '$.lists'))"
+            f" OR o.{relation.key[0]} IN ({granted}))"
+        )
     if relation.task is not None:
         ids = f"SELECT unhex(value) FROM json_each({seen}, '$.ids')"
-        parts.append(f"(json_type({seen}, '$.ids') IS NULL OR {task_condition(relation, 'trajectory', ids)})")
+        parts.append(f"(json_type({seen}, '$.ids') IS NULL OR {task_condition(relation, 'trajectory', ids, granted)})")
     if relation.text is not None and relation.text.tokens is not None:
         parts.append(f"o.{quote(relation.text.tokens)} > 0")
     return " AND ".join(parts)

@@ -1,0 +1,396 @@
+"""Random stores of several principals, random reads, and comparison with stores without what a reader may not see.
+
+Users, agents of roles and the application leave tasks, notes, records, edges and sessions in one store. For each reader
+a second store is filled with what an independent rule lets it see.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import re
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import caliber
+from caliber.model import AgentRole, Edge, EdgeRelation, EntityRef, Principal
+from caliber.model.errors import NotFound
+from caliber.model.ids import EdgeId
+from caliber.model.time import from_us
+from caliber.testing import inspect
+from support.databases import Backend
+from support.evidence import scale
+from support.memories import FACT
+from support.weeks import SetClock
+
+USERS = [Principal.user(f"user {at}") for at in range(scale(4, 20))]
+AGENTS = [Principal.agent("planner", AgentRole.ORCHESTRATOR), Principal.agent("worker", AgentRole.EXECUTOR)]
+GUEST = Principal.agent("guest")
+PRINCIPALS = [*USERS, *AGENTS, GUEST]
+APPLICATION = Principal.application()
+"""Reads too: without a user what is hidden from no person. Nothing names it as a reader."""
+WORDS = [
+    "harbour",
+    "lantern",
+    "meadow",
+    "orchid",
+    "pepper",
+    "quartz",
+    "raven",
+    "saddle",
+    "timber",
+    "velvet",
+    "willow",
+    "yonder",
+    "zephyr",
+    "amber",
+]
+KNOBS: dict[str, Any] = {
+    "embedding_provider": None,
+    "memories": [FACT],
+    "policies": [],
+    "jobs__poll_ms": 0,
+    "search__keyword__similar_words": "none",
+    "write_behind__usage_enabled": False,
+}
+DEFAULTS = {"orchestrator": {"orchestrator", "optimizer"}, "executor": {"executor", "reviewer"}}
+
+
+@dataclass
+class Step:
+    """One write: who makes it, what it needs to be there, and who may see what it leaves behind."""
+
+    do: Callable[[World], Any]
+    seen_by: Callable[[Principal], bool]
+    at: Any
+
+
+@dataclass
+class World:
+    """A store, and what each step left in it, by the number of the step."""
+
+    memory: caliber.Caliber
+    clock: SetClock
+    made: dict[int, Any] = field(default_factory=dict)
+    handles: dict[Principal, caliber.Caliber] = field(default_factory=dict)
+
+    def as_(self, principal: Principal | None) -> caliber.Caliber:
+        """Return the one handle of a principal: what it remembers of earlier reads must not show."""
+        if principal is None:
+            return self.memory
+        if principal not in self.handles:
+            self.handles[principal] = self.memory.acting_as(principal)
+        return self.handles[principal]
+
+
+Seen = Callable[[frozenset[Principal]], bool]
+
+GRANTED: dict[int, frozenset[Principal]] = {}
+"""The principals that were granted the task, session or note of a step: they see it, and the records of the task."""
+
+
+@contextmanager
+def without_grants() -> Iterator[None]:
+    """Let nobody see anything by a grant."""
+    held = dict(GRANTED)
+    GRANTED.clear()
+    try:
+        yield
+    finally:
+        GRANTED.update(held)
+
+
+def steps(rng: random.Random, users: Sequence[Principal] = USERS, each: int = 60) -> list[Step]:
+    """Return the writes of a store, in their order."""
+    out: list[Step] = []
+    sight: dict[int, Seen] = {}
+    linked: set[tuple[int, ...]] = set()
+    places: dict[str, list[int]] = {"task": [], "session": [], "text": [], "fact": []}
+
+    def add(do: Callable[[World], Any], seen: Seen, *kinds: str) -> None:
+        number = len(out)
+
+        def granted_too(viewers: frozenset[Principal]) -> bool:
+            return seen(viewers) or not GRANTED.get(number, frozenset()).isdisjoint(viewers)
+
+        out.append(Step(do, granted_too, number))
+        sight[number] = granted_too
+        for kind in kinds:
+            places[kind].append(number)
+
+    def words() -> str:
+        return " ".join(rng.choice(WORDS) for _ in range(rng.randint(3, 9)))
+
+    def own(*who: Principal) -> Seen:
+        for_people = any(one in USERS for one in who)
+        return lambda viewers: any(one in viewers for one in who) or (APPLICATION in viewers and not for_people)
+
+    for at in range(6 * len(users)):
+        user, agent, goal = rng.choice(users), rng.choice(AGENTS), words()
+        kind = rng.randrange(6) if at > 2 else at
+        if kind == 0:
+            add(functools.partial(start, None, goal, initiator=HOST), EVERYBODY, "task")
+        elif kind in (1, 3):
+            add(functools.partial(start, user, goal), own(user), "task")
+        elif kind == 2:
+            add(functools.partial(start, agent, goal, user=user.id), own(user, agent), "task")
+        elif kind == 4:
+            above = rng.choice(places["task"])
+            owners = frozenset(each for each in USERS if sight[above](frozenset((each,))))
+            seen = EVERYBODY if len(owners) == len(USERS) else own(*owners)
+            add(functools.partial(start, None, goal, initiator=HOST, parent=above), seen, "task")
+        else:
+            session = len(out)
+            add(lambda world, user=user: world.as_(user).start_session().session_id, own(user), "session")
+            add(functools.partial(start, None, goal, initiator=HOST, session=session), sight[session], "task")
+    for _ in range(each * len(users)):
+        task, text = rng.choice(places["task"]), words()
+        kind = rng.randrange(9)
+        if kind < 3:
+            add(functools.partial(say, task, text), sight[task], "text")
+        elif kind == 3:
+            add(functools.partial(keep, task, text), sight[task], "text")
+        elif kind == 4:
+            add(functools.partial(fact, task, text), sight[task], "text", "fact")
+        elif kind == 5:
+            user = rng.choice(users)
+            for_user = {"user": user.id} if rng.random() < 0.5 else {}
+            add(functools.partial(note, None if for_user else user, text, **for_user), own(user), "text")
+        elif kind == 6:
+            agent = rng.choice(AGENTS)
+            roles = DEFAULTS[agent.role.value] if agent.role else set()
+            readers = [agent, *(each for each in AGENTS if each.role and each.role.value in roles)]
+            add(functools.partial(note, agent, text), own(*readers), "text")
+        elif kind == 7:
+            named = rng.sample(PRINCIPALS, 2)
+            add(functools.partial(note, None, text, visible_to=[each.label for each in named]), own(*named), "text")
+        elif rng.random() < 0.5 or len(places["text"]) < 2:
+            add(functools.partial(note, None, text), EVERYBODY, "text")
+        else:
+            ends = rng.sample(places["text"], 2)
+            if tuple(ends) in linked:
+                continue
+            linked.add(tuple(ends))
+            add(functools.partial(link, *ends), lambda viewers, ends=ends: all(sight[end](viewers) for end in ends))
+    return out
+
+
+def EVERYBODY(_: frozenset[Principal]) -> bool:  # noqa: N802
+    return True
+
+
+HOST = EntityRef.agent("host")
+
+
+def start(by: Principal | None, goal: str, world: World, **options: Any) -> Any:
+    above = {name: world.made[options.pop(name)] for name in ("parent", "session") if name in options}
+    return world.as_(by).start_trajectory(goal, **options, **above).trajectory_id
+
+
+def scope(world: World, task: int) -> uuid.UUID:
+    found = world.memory.current_scope(world.made[task])
+    assert found is not None
+    return found.scope_id
+
+
+def say(task: int, text: str, world: World) -> Any:
+    return world.memory.append_turn(scope(world, task), role="user", content=text).turn_id
+
+
+def keep(task: int, text: str, world: World) -> Any:
+    made = world.memory.create_artifact(
+        scope(world, task), artifact_type="fact", content=text, extraction_method="explicit"
+    )
+    return made.artifact_id
+
+
+def fact(task: int, text: str, world: World) -> Any:
+    records = world.memory.records("fact")
+    return records.insert(subject=text, kind="claim", content=text, trajectory=world.made[task]).record_id
+
+
+def note(by: Principal | None, text: str, world: World, **options: Any) -> Any:
+    about = {"entity": text.split()[0], "entity_type": "thing", "note_type": "fact", "confidence": 0.5}
+    return world.as_(by).add_note(content=text, **about, **options).note_id
+
+
+def link(one: int, other: int, world: World) -> Any:
+    ends = [world.memory.get(world.made[each]) for each in (one, other)]
+    refs = [
+        EntityRef(kind_of(world, each), world.made[number]) for each, number in zip(ends, (one, other), strict=True)
+    ]
+    edge = Edge(EdgeId(uuid.uuid4()), *refs, EdgeRelation.LINK, 0.9, 0.9, from_us(world.clock.now_us()))
+    world.memory.storage.edges.insert(edge)
+    return edge.edge_id
+
+
+def kind_of(world: World, record: Any) -> Any:
+    name = type(record).__name__.lower()
+    return name if name in ("turn", "artifact", "note") else world.memory.records("fact").relation.name
+
+
+def fill(world: World, plan: Sequence[Step], viewers: frozenset[Principal] | None) -> World:
+    """Do every step that ``viewers`` see, all of them for None; time goes on in either case."""
+    for agent in (*AGENTS, GUEST):  # names of agents are no secret
+        world.memory.identities.resolve(agent.id, kind="agent")
+    for step in plan:
+        world.clock.at += timedelta(seconds=1)
+        if viewers is None or step.seen_by(viewers):
+            world.made[step.at] = step.do(world)
+    world.memory.flush()
+    return world
+
+
+# --- reading ---------------------------------------------------------------------------------------
+
+_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+
+
+def plain(value: Any) -> str:
+    """Return a value as text, without ids, ordinals and positions."""
+    return re.sub(r"(ordinal|position|sequence)=\d+", r"\1=#", _ID.sub("#", repr(value)))
+
+
+def told(ask: Callable[[], Any]) -> str:
+    try:
+        return plain(ask())
+    except NotFound as error:
+        return plain(str(error))
+
+
+@dataclass
+class Question:
+    """One read: who asks, what, and whose eyes it is answered with."""
+
+    by: Principal
+    ask: Callable[[World], str]
+    viewers: frozenset[Principal]
+    what: str
+
+
+def hits(result: Any) -> Any:
+    found = [(hit.kind, hit.content, hit.score, hit.breakdown, hit.found_by) for hit in result.hits]
+    return found, result.status, result.below_floor, result.reason
+
+
+def question(rng: random.Random, plan: list[Step]) -> Question:
+    by = rng.choice([*PRINCIPALS, APPLICATION])
+    alone = frozenset((by,))
+    words = " ".join(rng.choice(WORDS) for _ in range(rng.randint(1, 3)))
+    number = rng.choice(plan).at
+    tasks_ = [step.at for step in plan if isinstance(step.do, functools.partial) and step.do.func is start]
+    task = rng.choice(tasks_)
+
+    def named(world: World, at: int) -> uuid.UUID:
+        return world.made.get(at, uuid.UUID(int=at + 1))
+
+    def window(world: World) -> str:
+        made = world.as_(by).assemble_context(named(world, task), query=words, max_tokens=rng_tokens)
+        reasons = world.as_(by).explain(made.window_id, user=eyes)
+        counts = {name: len(value) for name, value in reasons.items() if isinstance(value, list)}
+        again = world.as_(by).replay(made.window_id, user=eyes)
+        return repr((made.text, made.used_tokens, counts)) + plain(again.text)
+
+    def excluded(world: World) -> str:
+        memory = world.as_(by)
+        made = memory.assemble_context(named(world, task), query=words, max_tokens=300)
+        return told(lambda: memory.explain(made.window_id, exclusion=named(world, number), user=eyes))
+
+    def unnamed(world: World) -> str:
+        made = world.as_(by).assemble_context(named(world, task), query=words, max_tokens=300)
+        return told(lambda: len(world.as_(by).explain(made.window_id)))
+
+    def records(world: World) -> Any:
+        found = world.as_(by).records("fact")
+        with_task = {"trajectory_id": named(world, task)}
+        return [each.content for each in found.find(**with_task)], found.count(**with_task)
+
+    def traced(world: World, for_user: str | None) -> Any:
+        return events(world.as_(by).trace(named(world, task), limit=500, user=for_user))
+
+    rng_tokens = rng.choice((200, 600, 2_000))
+    served = plan[task].seen_by
+    with without_grants():
+        users = frozenset(each for each in USERS if served(frozenset((each,))))
+        works = served(alone)
+    # A task that one user alone sees is that user's: whoever works on it reads with the user's eyes too.
+    # The application works on every task. Who was granted the task reads with its own eyes.
+    serves = by is APPLICATION
+    together = alone | users if len(users) == 1 and (works or serves) else alone
+    eyes = next(iter(users)).id if serves and len(users) == 1 else None
+    typo = words[:3] + words[4:] if len(words) > 5 else words
+    user = by if by in USERS else rng.choice(USERS)
+    pair = alone | {user}
+    in_task = together if serves else alone
+    asks: list[tuple[str, Callable[[World], str], frozenset[Principal]]] = [
+        ("search", lambda world: plain(hits(world.as_(by).search(words, limit=8))), alone),
+        ("search for", lambda world: plain(hits(world.as_(by).search(words, limit=8, user=user.id))), pair),
+        ("get for", lambda world: told(lambda: world.as_(by).get(named(world, number), user=user.id)), pair),
+        ("search of a misspelt word", lambda world: plain(hits(world.as_(by).search(typo, limit=8))), alone),
+        ("recent", lambda world: plain(hits(world.as_(by).search("", limit=8))), alone),
+        ("get", lambda world: told(lambda: world.as_(by).get(named(world, number))), alone),
+        ("window", lambda world: told(lambda: window(world)), together),
+        ("excluded", lambda world: told(lambda: excluded(world)), together),
+        ("counts", lambda world: plain(sorted(world.as_(by).admin.stats()["records"].items())), alone),
+        ("count", lambda world: plain(world.as_(by).records("fact").count()), alone),
+        ("find", lambda world: plain([each.content for each in world.as_(by).records("fact").find(limit=20)]), alone),
+        ("trace", lambda world: told(lambda: traced(world, None)), alone),
+        ("trace for", lambda world: told(lambda: traced(world, user.id)), pair),
+        ("scope", lambda world: told(lambda: world.as_(by).current_scope(named(world, task))), in_task),
+        ("records of a task", lambda world: told(lambda: records(world)), in_task),
+        ("explained without its user", lambda world: told(lambda: unnamed(world)), together),
+    ]
+    what, ask, viewers = rng.choice(asks)
+    return Question(by, ask, viewers, what)
+
+
+def events(found: Any) -> Any:
+    return [(str(each.event_type), each.payload) for each in found if str(each.event_type) != "context_assemble"]
+
+
+class Leak(AssertionError):
+    """A read that differs: who asked what, whose eyes it was answered with, the answer and the right one."""
+
+
+def check(open_store: Callable[[], World], reads: int, rng: random.Random, plan: list[Step]) -> dict[str, int]:
+    """Compare random reads with those of stores that never held what may not be seen; return the reads of each sort."""
+    done = len(plan) // 2
+    whole = fill(open_store(), plan[:done], None)
+    others: dict[frozenset[Principal], World] = {}
+    asked: dict[str, int] = {}
+    for at in range(reads):
+        if at % 5 == 4 and done < len(plan):
+            more = done + max(1, 10 * len(plan) // reads)
+            for viewers, world in [(None, whole), *others.items()]:
+                fill(world, plan[done:more], viewers)
+            done = min(more, len(plan))
+        if rng.random() < 0.02:
+            inspect(whole.memory).resident.compact()
+        one = question(rng, plan[:done])
+        other = others.get(one.viewers)
+        if other is None:
+            other = others[one.viewers] = fill(open_store(), plan[:done], one.viewers)
+        asked[one.what] = asked.get(one.what, 0) + 1
+        compare(one, whole, other)
+    return asked
+
+
+def compare(one: Question, whole: World, other: World) -> None:
+    """Ask both stores. Raises: Leak when the answers differ."""
+    got, expected = one.ask(whole), one.ask(other)
+    if got != expected:
+        raise Leak(one.what, one.by.label, sorted(each.label for each in one.viewers), got, expected)
+
+
+def opener(backend: Backend, another: Callable[[str], Backend], mode: str) -> Callable[[], World]:
+    """Return a function that opens stores of one kind of database, each its own."""
+
+    def opened() -> World:
+        clock = SetClock()
+        return World(another(backend.name).open(clock=clock, search__mode=mode, **KNOBS), clock)
+
+    return opened
