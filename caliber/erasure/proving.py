@@ -84,7 +84,8 @@ class Proof:
             codec.index(each.name): each.redaction for each in relation.columns if isinstance(each.redaction, Packed)
         }
         # Vectors, digests and ids are no texts: they are read with the tables, byte by byte.
-        texts = {codec.index(each.name) for each in relation.columns if each.redaction is Redaction.WORDS}
+        worded = (Redaction.WORDS, Redaction.ENTRIES)
+        texts = {codec.index(each.name) for each in relation.columns if each.redaction in worded}
         with store.read() as session:
             for row in chain.from_iterable(pages(session, store.plans[relation.name], _PAGE)):
                 self.hashes -= digests_of(relation, codec.decode(row))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any
+import uuid
+from typing import Any, Final
 
 from caliber.erasure import packed
 from caliber.erasure.subject import Subject
@@ -13,6 +14,8 @@ from caliber.kernels.tokens.estimators import Estimator
 from caliber.schema.erase import Packed, Redaction
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.storage.compile.derived import completed
+
+_ID_CHARS: Final = 36
 
 
 class Redactor:
@@ -88,8 +91,23 @@ class Redactor:
         if kind is ColumnType.JSON:
             assert column.json_encode is not None
             assert column.json_decode is not None
-            return column.json_decode(self.within(column.json_encode(value)))
+            encoded = column.json_encode(value)
+            return column.json_decode(self.within(self._kept(encoded) if how is Redaction.ENTRIES else encoded))
         return subject.without(value)
+
+    def _kept(self, value: Any) -> Any:
+        """Return a JSON value whose lists have no object about the subject, or about a record that went."""
+        if isinstance(value, list):
+            return [self._kept(item) for item in value if not self._is_about(item)]
+        if isinstance(value, dict):
+            return {name: self._kept(item) for name, item in value.items()}
+        return value
+
+    def _is_about(self, value: Any) -> bool:
+        if not isinstance(value, dict):
+            return False
+        texts = [item for item in value.values() if isinstance(item, str)]
+        return any(self._subject.named(text) or _id(text) in self.gone for text in texts)
 
     def within(self, value: Any) -> Any:
         """Return a JSON value without the subject, in keys too."""
@@ -108,6 +126,14 @@ def _redacted(relation: Relation) -> tuple[Column, ...]:
     passed = {*relation.key, *relation.rule_of}
     nothing = (Redaction.NOTHING, Redaction.DIGEST, Redaction.EMPTIED)
     return tuple(each for each in relation.columns if each.name not in passed and each.redaction not in nothing)
+
+
+def _id(text: str) -> bytes:
+    """Return the bytes of an id that a text is, or none."""
+    try:
+        return uuid.UUID(text).bytes if len(text) == _ID_CHARS else b""
+    except ValueError:
+        return b""
 
 
 def _new_key() -> str:

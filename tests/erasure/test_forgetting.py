@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -17,13 +16,11 @@ import textwrap
 import time
 import unicodedata
 import uuid
-import zlib
 from pathlib import Path
 from typing import Any
 
-import apsw
-import psycopg
 import pytest
+from support.byte_search import searched
 from support.cli_runs import caliber as command
 from support.cli_runs import caliber_json as command_json
 from support.configs import USER, config, policy
@@ -66,83 +63,6 @@ def needles() -> list[bytes]:
                 out |= {variant.encode(), variant.encode("utf-16-le"), variant.encode("utf-16-be")}
                 out.add(hashlib.sha256(variant.encode()).digest())
     return sorted({needle.lower() for needle in out})
-
-
-def traces(raw: bytes, wanted: list[bytes]) -> list[bytes]:
-    lowered = raw.lower()
-    found = [needle for needle in wanted if needle in lowered]
-    for start in (0, 4):
-        try:
-            unpacked = zlib.decompress(raw[start:]).lower()
-        except zlib.error:
-            continue
-        found += [needle for needle in wanted if needle in unpacked]
-    return found
-
-
-def sqlite_values(path: str) -> Any:
-    with apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY) as connection:
-        tables = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
-        for (name,) in tables:
-            if connection.execute("SELECT sql LIKE 'CREATE VIRTUAL%' FROM sqlite_schema WHERE name = ?", (name,)).get:
-                continue
-            for row in connection.execute(f'SELECT * FROM "{name}"'):
-                yield from ((name, value) for value in row)
-
-
-def postgres_values(backend: Any) -> Any:
-    schema = backend.config().storage.schema_name
-    with psycopg.connect(os.environ["CALIBER_TEST_DSN"]) as connection:
-        tables = connection.execute(
-            "SELECT relname FROM pg_class WHERE relnamespace = %s::regnamespace AND relkind = 'r'", (schema,)
-        ).fetchall()
-        for (name,) in tables:
-            for row in connection.execute(f'SELECT t.*, t::text FROM "{schema}"."{name}" AS t').fetchall():
-                yield from ((name, value) for value in row)
-        for row in connection.execute("SELECT * FROM pg_stats WHERE schemaname = %s", (schema,)).fetchall():
-            yield from (("pg_stats", value) for value in row)
-
-
-def postgres_files(backend: Any) -> Any:
-    """Yield the files of every table, index and toast table of the schema, from the data directory itself."""
-    schema = backend.config().storage.schema_name
-    with psycopg.connect(os.environ["CALIBER_TEST_DSN"], autocommit=True) as connection:
-        connection.execute("CHECKPOINT")
-        folder = Path(connection.execute("SHOW data_directory").fetchone()[0])
-        if not folder.exists():
-            return  # a server elsewhere
-        paths = connection.execute(
-            "WITH own AS (SELECT oid, reltoastrelid FROM pg_class WHERE relnamespace = %s::regnamespace OR oid = 2619)"
-            " SELECT c.relname, pg_relation_filepath(c.oid) FROM pg_class AS c"
-            " WHERE pg_relation_filepath(c.oid) IS NOT NULL"
-            " AND (c.oid IN (SELECT oid FROM own) OR c.oid IN (SELECT reltoastrelid FROM own))",
-            (schema,),
-        ).fetchall()
-        for name, path in paths:
-            for file in folder.glob(f"{path}*"):
-                yield name, file.read_bytes()
-
-
-def searched(backend: Any, memory: Any, folder: Path, wanted: list[bytes]) -> list[tuple[str, bytes]]:
-    """Return every place in which something is left."""
-    found = []
-    values: Any = ()
-    if backend.adapter == "postgres":
-        values = postgres_values(backend)
-        for name, raw in postgres_files(backend):
-            found += [(f"file of {name}", needle) for needle in wanted if needle in raw.lower()]
-    elif backend.name == "sqlite":
-        values = sqlite_values(backend.path)
-        for file in folder.rglob("*"):
-            if file.is_file():
-                found += [(file.name, needle) for needle in traces(file.read_bytes(), wanted)]
-    else:
-        raw = inspect(memory).connection.raw.serialize("main")
-        found += [("memory", needle) for needle in traces(raw, wanted)]
-    for name, value in values:
-        raw = value if isinstance(value, bytes) else str(value).encode()
-        found += [(name, needle) for needle in traces(raw, wanted)]
-    return found
 
 
 @pytest.fixture

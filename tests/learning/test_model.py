@@ -249,3 +249,16 @@ def test_nonsense_teaches_nothing(asking: caliber.Caliber, server: ModelServer, 
     assert learned.state in (JobState.FAILED, JobState.WAITING)
     assert {asked.path for asked in server.asked} == {"/chat/completions"}
     assert len(learned.turns) == 1
+
+
+def test_a_fact_of_another_chat_goes_from_the_audit_with_its_person(
+    memory: caliber.Caliber, provider: ScriptedLearner
+) -> None:
+    provider.facts = facts(fact("has a boat", "has a boat", OTHER, person="ada@mail.example"))
+    learned = remember(memory, "ada@mail.example has a boat")
+    assert learned.added
+    memory.identities.resolve("ada@mail.example")
+    assert memory.forget(user="ada@mail.example").proven
+    with pytest.raises(NotFound):
+        memory.get(learned.added[0].note_id)
+    assert not [event for event in memory.storage.events.all() if "has a boat" in str(event.payload)]

@@ -54,7 +54,7 @@ EVENT = Relation(
         enum("subject_type", EntityType, nullable=True, open=True),
         uuid_("subject_id", nullable=True),
         text("principal", nullable=True),
-        json_("payload", redact=Redaction.WORDS),
+        json_("payload", redact=Redaction.ENTRIES),
         integer("duration_ms", nullable=True, check=(0, None)),
     ),
     paths=(
