@@ -148,8 +148,8 @@ lint-python: setup
 	@$(PY) -m ruff format --check .
 	$(SAY) 'types (mypy --strict)'
 	@$(PY) -m mypy
-	$(SAY) 'layers, links and lines of documents'
-	@$(PYTEST) -q tests/unit/test_layers.py tests/unit/test_links.py
+	$(SAY) 'layers, sizes, links and lines of documents'
+	@$(PYTEST) -q tests/unit/test_layers.py tests/unit/test_links.py tests/unit/test_sizes.py
 	$(SAY) 'the tables of the grammar are up to date'
 	@$(PY) tools/gen_tables.py --check
 	$(SAY) 'the asynchronous face is that of the synchronous classes'

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from caliber.api.aio_base import AsyncFace
 from caliber.jobs.facet import Jobs
+from caliber.jobs.scheduled_rule import ScheduledRule
 from caliber.model.ids import Id
 from caliber.model.jobs import Job, JobState
-from caliber.model.schedules import ScheduledRule
 
 
 class AsyncJobs(AsyncFace, of=Jobs):

@@ -13,7 +13,7 @@ from caliber.cli.settings import Settings, with_settings
 if TYPE_CHECKING:
     from caliber.cli.output import Output
     from caliber.config import CaliberConfig
-    from caliber.model.schedules import ScheduledRule
+    from caliber.jobs.scheduled_rule import ScheduledRule
 
 
 @click.command()

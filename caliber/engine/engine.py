@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 from caliber.backends import backend
 from caliber.config import CaliberConfig
+from caliber.engine import fork_imports
 from caliber.engine.background import DelayedTask, PeriodicTask
 from caliber.engine.event_log import EventLog
 from caliber.engine.leases import LockService
@@ -49,7 +50,7 @@ from caliber.resident.frame import FRAME
 from caliber.resident.memory import ResidentMemory
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.relations import CONFIG_DOCUMENT
-from caliber.storage import fork_imports, waiting
+from caliber.storage import waiting
 from caliber.storage.maintain.moved import MOVED
 from caliber.storage.protocol import ConnectionPool
 from caliber.storage.write.unit_of_work import RowChange, UnitOfWork

@@ -9,6 +9,7 @@ from typing import Any
 
 from caliber.engine.engine import Engine
 from caliber.jobs.queue import JobQueue
+from caliber.jobs.scheduled_rule import ScheduledRule
 from caliber.jobs.states import renewed, rescheduled
 from caliber.model import arguments
 from caliber.model.access import Principal
@@ -16,7 +17,6 @@ from caliber.model.deadline import bounded
 from caliber.model.errors import InvalidStateTransition, NotFound
 from caliber.model.ids import Id
 from caliber.model.jobs import Job, JobOutcome, JobState
-from caliber.model.schedules import ScheduledRule
 from caliber.model.time import from_us
 from caliber.schema.relations import JOB
 from caliber.storage.write.unit_of_work import UnitOfWork

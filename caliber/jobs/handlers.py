@@ -8,10 +8,10 @@ from dataclasses import field, replace
 from typing import Any, Protocol
 
 from caliber.jobs.claims import Claim
+from caliber.jobs.scheduled_rule import ScheduledRule
 from caliber.jobs.states import SYSTEM, new_job
 from caliber.model.jobs import Job
 from caliber.model.lazy_dataclass import dataclass
-from caliber.model.schedules import ScheduledRule
 from caliber.model.time import from_us, to_us
 from caliber.storage.write.unit_of_work import UnitOfWork
 

@@ -19,8 +19,8 @@ import Stemmer
 
 from caliber.kernels import Analysis
 from caliber.model.errors import InvalidValue
-from caliber.model.unicode_forms import normalized
 from caliber.text.lexicon import Lexicon, lexicon_of
+from caliber.text.unicode_forms import normalized
 
 NO_STEMMER: Final = "none"
 """The language that leaves words as they are."""

@@ -60,7 +60,7 @@ _allow(
     backends__postgres__writing__writer="_BACKOFF_S _LEAST_MS _SHARED_LOCK_MS",
     backends__sqlite__maintaining__maintenance="SqliteMaintenance.copy_to",
     backends__sqlite__maintaining__erasing="_PAUSE_S",
-    storage__fork_imports="_before",
+    engine__fork_imports="_before",
     llm__remote__limiter="_HELD_MOST_S",
     llm__remote__wire="_LEAST_S",
     engine__write_behind="WriteBehind._make_room _RETRY_S",

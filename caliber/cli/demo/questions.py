@@ -10,11 +10,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from caliber.cli.demo.steps import KNOWLEDGE
-from caliber.cli.importing import sections
 from caliber.cli.output import printable
 from caliber.model.context import SectionType
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.trajectory import ArtifactType, TurnRole
+from caliber.text import sections
 
 if TYPE_CHECKING:
     from caliber.api.caliber import Caliber

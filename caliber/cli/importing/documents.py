@@ -16,7 +16,6 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from caliber.api.caliber import Caliber
-from caliber.cli.importing import sections
 from caliber.cli.importing.source import Imported, open_scope_of
 from caliber.model.arguments import MAX_NAME_CHARS
 from caliber.model.knowledge import Note, NoteType
@@ -24,6 +23,7 @@ from caliber.model.references import EntityType
 from caliber.model.time import SystemClock, from_us
 from caliber.model.trajectory import Artifact, ArtifactType, Trajectory
 from caliber.model.trust import TrustLabel
+from caliber.text import sections
 
 ARTIFACT_CHARS: Final = 6_000
 """Longest artifact made of a file that is no document: a screen or two of code."""

@@ -1,7 +1,6 @@
 """First conversation turn of a window: old turns are dropped in blocks, so that the prompt prefix stays cacheable.
 
-Windows begin at the same turn for as long as the next block fits, so a provider's prefix cache stays valid. Source:
-design section 5 (Prompt caches), O-8, docs/decisions/0017.
+Windows begin at the same turn for as long as the next block fits, so a provider's prefix cache stays valid.
 
 Source: design section 5 (Prompt caches), O-8, docs/decisions/0017.
 """

@@ -88,7 +88,8 @@ def fill_shared(
     covered = ranked[TURN_NUMBER].take(considered)
     _fill_history(state, conversation, covered)
     ordinals = ranked[ORDINAL].take(considered)
-    _mark_shown(state, conversation, ordinals)
+    for place in conversation.repeated(ordinals):
+        state.codes[place] = EXCLUDED_SHOWN
     open_now = np.flatnonzero(state.decided == CONSIDERED)
     waiting = open_now.tolist()
     # Text before the conversation must not change with the query; rules share strictly by priority.
@@ -163,11 +164,6 @@ def _fill_history(state: Filling, conversation: ShownTurns, covered: NDArray[np.
                 state.codes[place] = EXCLUDED_SHOWN
             elif section.rule is None:
                 state.admit(place, limit)
-
-
-def _mark_shown(state: Filling, conversation: ShownTurns, ordinals: NDArray[np.int64]) -> None:
-    for place in conversation.repeated(ordinals):
-        state.codes[place] = EXCLUDED_SHOWN
 
 
 def _fill_following(state: Filling, places: list[int]) -> None:

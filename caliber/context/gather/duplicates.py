@@ -20,9 +20,9 @@ from caliber.context.gather.scores import Scored
 from caliber.context.inputs import AssemblyInputs, TextSource
 from caliber.context.plan import AssemblyPlan
 from caliber.kernels import pairs_above
-from caliber.model.unicode_forms import normalized
 from caliber.resident.documents import document_of
 from caliber.resident.mirror import RelationSnapshot
+from caliber.text.unicode_forms import plain_words
 
 Rows = NDArray[np.int64]
 
@@ -124,13 +124,6 @@ def _text(content: Any) -> str:
     return content if isinstance(content, str) else bytes(content).decode("utf-8", "replace")
 
 
-def _words(text: str) -> str:
-    """Return a text without differences that readers ignore: case and amount of white space."""
-    if text.isascii():
-        return " ".join(text.lower().split())
-    return " ".join(normalized("NFC", word).casefold() for word in text.split())
-
-
 class _Alike:
     """Records whose vectors are almost equal, in groups around the most relevant of each."""
 
@@ -154,7 +147,7 @@ class _Alike:
         for first, followers in self._groups():
             first_of: dict[str, int] = {}
             for rank, text in zip([first, *followers], self._contents([first, *followers]), strict=True):
-                better = first_of.setdefault(_words(text), rank)
+                better = first_of.setdefault(plain_words(text), rank)
                 if better != rank:
                     item, place = self._at(rank)
                     kept, at = self._at(better)
