@@ -41,7 +41,7 @@ class Shared:
         self.note = self.ana.add_note(content="The passport lies in the safe.", **ABOUT).note_id
 
     def seen_by_ben(self) -> set[str]:
-        """Return what Ben finds and gets."""
+        """Return the kinds of records that Ben finds and gets."""
         found = {hit.kind for hit in self.ben.search("passport").hits}
         for name, key in (("turn", self.turn), ("note", self.note), ("session", self.session)):
             try:

@@ -135,6 +135,7 @@ _allow(
 )
 _allow(
     PROTOCOL,
+    erasure__redaction="_ID_CHARS",
     storage__migrate__dropped_relations="PENDING_TRIGGER POLICY_RUN",
     storage__migrate__migrations="MIGRATIONS SCHEMA_VERSION",
     backends__postgres__connecting__dialling="_PARAMETERS",
@@ -200,6 +201,7 @@ _allow(
     text__note_rules="_FIX_CERTAINTY _FIX_WITHIN_TURNS _HEADLINE_CHARS _MAX_ERROR_CHARS _MAX_SUMMARY_CHARS"
     " _OUTCOME_CONFIDENCE _SUMMARY_CERTAINTY",
     text__rules="MAX_ARTIFACTS_PER_TURN MAX_CHARS_READ _FOLDED_CHARS",
+    text__sections="PART_CHARS _LEAST_LETTERS",
     text__sentences="_SHORT_LINE _WORD_BEFORE prefix_end",
     llm__language_model="_REASON_CHARS",
     learning__asking="_REASON_CHARS _STATEMENT_CHARS",
