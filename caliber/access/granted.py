@@ -34,7 +34,7 @@ def is_active(grant: Grant, now_us: int) -> bool:
 def granted_to(
     grants: RelationSnapshot, tasks: RelationSnapshot, ids: Collection[bytes], now_us: int, *, writing: bool
 ) -> Granted:
-    """Return the rights that the entities ``ids`` have by grants at an instant; with ``writing`` only those to write."""
+    """Return the rights that grants give the entities ``ids`` at an instant; with ``writing`` only those to write."""
     keys: set[bytes] = set()
     until_us = NEVER
     decode, to = codec_of(GRANT).decode, grants.interned_codes("to_id")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from caliber.context.texts import Cut
 from caliber.kernels import Estimator
 from caliber.kernels.tokens.counting import ELLIPSIS, truncate_to_tokens
+from caliber.text.sentences import iter_sentences
 
 
 def abridge(text: str, limit: int, estimator: Estimator) -> Cut | None:
@@ -15,7 +16,6 @@ def abridge(text: str, limit: int, estimator: Estimator) -> Cut | None:
 
     A first sentence that is too long is cut itself, and ends in dots.
     """
-    from caliber.text.sentences import iter_sentences
 
     def tokens(end: int) -> int:
         length = int(estimator.lengths_of([text[:end]])[0])

@@ -148,8 +148,7 @@ def rank(candidates: Candidates, plan: AssemblyPlan) -> tuple[Candidates, NDArra
     codes[ranked[ERROR] != 0] = DecisionCode.EXCLUDED_ERROR
     source = ranked[SOURCE]
     for sources, limit in plan.most:
-        counted = np.logical_or.reduce([source == one for one in sources])
-        places = np.flatnonzero(counted & (codes == CONSIDERED))
+        places = np.flatnonzero(np.logical_or.reduce([source == one for one in sources]) & (codes == CONSIDERED))
         if len(places) > limit:
             codes[places[limit:]] = DecisionCode.EXCLUDED_DOSAGE
     return ranked, codes

@@ -17,10 +17,3 @@ def normalized(form: Literal["NFC", "NFKC"], word: str) -> str:
         return unicodedata.normalize(form, word)
     pieces = (word[at : at + _PIECE] for at in range(0, len(word), _PIECE))
     return "".join(unicodedata.normalize(form, piece) for piece in pieces)
-
-
-def plain_words(text: str) -> str:
-    """Return a text without differences that readers ignore: case and amount of white space."""
-    if text.isascii():
-        return " ".join(text.lower().split())
-    return " ".join(normalized("NFC", word).casefold() for word in text.split())

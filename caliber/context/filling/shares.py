@@ -90,11 +90,10 @@ def fill_shared(
     ordinals = ranked[ORDINAL].take(considered)
     for place in conversation.repeated(ordinals):
         state.codes[place] = EXCLUDED_SHOWN
-    open_now = np.flatnonzero(state.decided == CONSIDERED)
-    waiting = open_now.tolist()
+    waiting = np.flatnonzero(state.decided == CONSIDERED)
     # Text before the conversation must not change with the query; rules share strictly by priority.
     ruled = np.array([item.rule is not None or item.index > plan.user.index for item in plan.sections])
-    following = open_now[ruled[section[open_now]]].tolist()
+    following = waiting[ruled[section[waiting]]].tolist()
     spare = conversation.spare()
     state.total -= spare
     _fill_following(state, following)
@@ -106,7 +105,7 @@ def fill_shared(
     if conversation.evicted and not conversation.full:
         conversation.extend(ordinals, covered)
     if not conversation.full:
-        state.take(waiting)
+        state.take(waiting.tolist())
     _close(state, conversation)
     lacking = _lacking(state, ranked.parts[:, considered]) if state.used == 0 else []
     if lacking:

@@ -21,7 +21,7 @@ class Filling:
     """One filling, over the considered candidates in canonical order. Units: lengths.
 
     Shapes: ``sections``, ``sources``, ``costs`` ``int64[m]``. These columns are lists too: one value is read faster
-    from a list, all from an array.
+    from a list, all from an array. ``decided`` is the array over the memory of ``codes``.
     """
 
     plan: AssemblyPlan
@@ -38,7 +38,6 @@ class Filling:
     cost: list[int] = field(init=False)
     codes: bytearray = field(init=False)
     decided: NDArray[np.uint8] = field(init=False)
-    """The codes, as an array over the same memory."""
     least: int = 0
     """The shortest candidate: where less is left, nothing fits."""
     messages: int = 0
@@ -144,8 +143,6 @@ class Filling:
         # No price is below a cost, and the rest only gets smaller.
         chosen = chosen[(self.decided[chosen] == CONSIDERED) & (self.costs[chosen] <= self.total - self.used)]
         for place in chosen.tolist():
-            if self.total - self.used < self.least:
-                return
             self.admit(place, limit)
 
 

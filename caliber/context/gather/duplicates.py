@@ -22,7 +22,7 @@ from caliber.context.plan import AssemblyPlan
 from caliber.kernels import pairs_above
 from caliber.resident.documents import document_of
 from caliber.resident.mirror import RelationSnapshot
-from caliber.text.unicode_forms import plain_words
+from caliber.text.unicode_forms import normalized
 
 Rows = NDArray[np.int64]
 
@@ -116,12 +116,18 @@ def _equal_texts(parts: Sequence[Recalled], ranked: _Ranked, texts: TextSource) 
 
 def _wording(item: Recalled, place: int, text: str) -> str:
     """Return the text of a record with its head: its speaker or subject."""
-    owners = item.owners
-    return _text(document_of(owners.relation, owners.packed(int(item.rows[place])), text))
+    return _text(document_of(item.owners.relation, item.owners.packed(int(item.rows[place])), text))
 
 
 def _text(content: Any) -> str:
     return content if isinstance(content, str) else bytes(content).decode("utf-8", "replace")
+
+
+def _words(text: str) -> str:
+    """Return a text without differences that readers ignore: case and amount of white space."""
+    if text.isascii():
+        return " ".join(text.lower().split())
+    return " ".join(normalized("NFC", word).casefold() for word in text.split())
 
 
 class _Alike:
@@ -147,7 +153,7 @@ class _Alike:
         for first, followers in self._groups():
             first_of: dict[str, int] = {}
             for rank, text in zip([first, *followers], self._contents([first, *followers]), strict=True):
-                better = first_of.setdefault(plain_words(text), rank)
+                better = first_of.setdefault(_words(text), rank)
                 if better != rank:
                     item, place = self._at(rank)
                     kept, at = self._at(better)
