@@ -63,7 +63,7 @@ LEAKS: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], None]]] = {
     "the log of a task": ("resident", lambda patch: patch.setattr(Readers, "sees_task", lambda *_: True)),
     "owners": ("resident", lambda patch: patch.setattr(Readers, "allows_row", ownerless(Readers.allows_row))),
     "edges": ("resident", lambda patch: patch.setattr(Readers, "sees", lambda *_: True)),
-    "calls about a task": ("resident", lambda patch: patch.setattr(facet, "require", lambda *_: None)),
+    "calls about a task": ("resident", lambda patch: patch.setattr(facet, "require", lambda *_, **__: None)),
     "counts of words": ("resident", lambda patch: patch.setattr(VisibleRows, "lengths", every_length)),
     "figures": ("resident", lambda patch: patch.setattr(figures, "visible_records", every_record)),
     "statements": ("backend", lambda patch: patch.setattr(Readers, "stated", without_ids(Readers.stated))),
