@@ -9,6 +9,7 @@ Source: issue "Search in native memory", design section 5; P-039, P-040.
 from __future__ import annotations
 
 import contextlib
+from _thread import start_new_thread
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
@@ -68,7 +69,11 @@ class Keywords:
                 raise
             return read(index)
         finally:
-            self.place.leave(me)
+            try:
+                self.place.leave(me)
+            finally:
+                if me in self.place.holders:  # interrupted: in another thread no handler runs
+                    start_new_thread(self.place.leave, (me,))
 
     def _index_of(self, generation: Generation) -> KeywordIndex:
         index = generation.keywords

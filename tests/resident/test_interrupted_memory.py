@@ -9,9 +9,11 @@ from support.configs import USER
 from support.drawn import needs
 from support.interrupted import every_line, in_files
 from support.providers import CountingEmbeddings
+from support.waits import until
 
 from caliber.model.errors import Unavailable
 from caliber.schema.relations import NOTE
+from caliber.search.opening import SearchEngine
 from caliber.testing import inspect
 from caliber.testing.world import count
 
@@ -128,3 +130,18 @@ def test_a_commit_that_was_not_taken_over_is_read_anew(backend: Any, error: Base
             _note(memory, "it stands")
     assert resident.snapshot["note"].count() == 1
     assert memory.admin.verify() == []
+
+
+def test_indexing_words_that_is_interrupted_keeps_nobody_waiting(backend: Any) -> None:
+    """A search is interrupted while it has its turn at the index: the next one, of any thread, has it too."""
+    memory, scope = _open(backend, embedding_provider=None)
+    place = inspect(memory).part(SearchEngine).searcher.keywords.place
+    at = 0
+    for lines in every_line(in_files("resident/keywords.py", "storage/waiting.py")):
+        at += 1
+        memory.append_turn(scope.scope_id, role="user", content=f"turn {at}")
+        with lines.counted():
+            memory.search(str(at), kinds=["turn"])
+        until(lambda: place.free == 1)  # another thread may give it back
+        assert memory.search(str(at), kinds=["turn"]).hits[0].content == f"turn {at}"
+    assert at > 20
