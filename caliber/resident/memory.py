@@ -12,10 +12,11 @@ Source: design, section 5.
 
 from __future__ import annotations
 
-import _thread
 import threading
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from itertools import compress, repeat, starmap
 from operator import attrgetter
 from typing import Any
 
@@ -39,7 +40,7 @@ from caliber.storage.compile.session import GRACE_S, StatementSession
 from caliber.storage.migrate.migrations import epoch_of
 from caliber.storage.protocol import Store
 from caliber.storage.reading import reading
-from caliber.storage.waiting import is_of_handler
+from caliber.storage.waiting import is_of_handler, managed
 from caliber.storage.write.catalog_guard import dropped_memories
 from caliber.storage.write.changes import DELETE, RELOAD_RECORD, UPSERT, unpack_changes
 from caliber.storage.write.feed import ChangeBatch
@@ -50,28 +51,6 @@ _PENDING_ROWS = 4_096
 
 _ORDER = (Mirror.SPACES, Mirror.ROWS, Mirror.VECTORS)
 """Spaces and records before their vectors, which may come in the same batch."""
-
-
-class _Lock(_thread.RLock):  # type: ignore[misc]
-    """Taken within the deadline of the call: its holder may be reading from a silent server.
-
-    It is given back by C code at once when a ``with`` block ends: no signal handler runs between them.
-    """
-
-    def __enter__(self) -> bool:  # type: ignore[override]
-        remaining = remaining_s()
-        patience = -1 if remaining is None else min(remaining + GRACE_S, threading.TIMEOUT_MAX)
-        try:
-            taken = self.acquire(timeout=patience)
-        except BaseException:  # interrupted just before the lock was taken, or just after
-            try:  # noqa: SIM105  (the first thing done here is a call of C)
-                self.release()
-            except RuntimeError:
-                pass
-            raise
-        if not taken:
-            raise deadline_passed("another thread was reading what others wrote")
-        return True
 
 
 class ResidentMemory:
@@ -89,7 +68,8 @@ class ResidentMemory:
     ) -> None:
         self._store = store
         self._evaluator = evaluator
-        self._lock = _Lock()
+        self._lock = threading.RLock()
+        self._is_owned: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]
         if relations is None:
             relations = store.catalog.mirrored
         self._entities = (*ENTITY_RELATIONS, *(relation.name for relation in store.catalog.declared_relations))
@@ -197,7 +177,7 @@ class ResidentMemory:
         """
         # A flag decides: another reader may have taken the queue, and not have published its changes yet.
         if self._waiting:
-            with self._lock:
+            with self._mine():
                 self._apply_pending()
         return self._published
 
@@ -213,7 +193,7 @@ class ResidentMemory:
 
         Raises: Unavailable when the deadline of the call passed.
         """
-        with self._lock:
+        with self._mine():
             news = None if self._stale or self._again or self._torn else self._news(session)
             if news is not None and RELOAD_RECORD in news.records:
                 news = None
@@ -280,7 +260,7 @@ class ResidentMemory:
 
         Raises: Unavailable when the deadline of the call passed.
         """
-        with self._lock:
+        with self._mine():
             # Changes that were followed up to our commit or beyond may supersede it: a row that another process deleted
             # since must not come back.
             if not self._store.feed.covers(sequence):
@@ -298,8 +278,30 @@ class ResidentMemory:
 
         Raises: Unavailable when the deadline of the call passed.
         """
-        with self._lock:
+        with self._mine():
             pass
+
+    @managed
+    def _mine(self) -> Iterator[None]:
+        """Hold the lock, within the deadline of the call: its holder may be reading from a silent server."""
+        remaining = remaining_s()
+        if remaining is None or self._is_mine():
+            with self._lock:
+                yield
+            return
+        try:
+            if not self._lock.acquire(timeout=min(remaining + GRACE_S, threading.TIMEOUT_MAX)):
+                raise deadline_passed("another thread was reading what others wrote")
+            yield
+        finally:
+            # In calls of C, between whose steps no handler runs: it is given up while this thread has it.
+            try:
+                deque(starmap(self._lock.release, compress(repeat(()), iter(self._is_owned, False))), 0)
+            finally:
+                deque(starmap(self._lock.release, compress(repeat(()), iter(self._is_owned, False))), 0)
+
+    def _is_mine(self) -> bool:
+        return bool(self._is_owned())
 
     def lost(self, error: BaseException) -> None:
         """Record that a commit of another process could not be followed: everything must be reloaded."""

@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import random
-import signal
-import threading
 from typing import Any
 
 import pytest
-from support.configs import USER, config
+from support.configs import USER
 from support.drawn import needs
-from support.evidence import seed
 from support.interrupted import every_line, in_files
 from support.providers import CountingEmbeddings
 from support.waits import until
 
-import caliber
-from caliber.model.deadline import within
 from caliber.model.errors import Unavailable
 from caliber.schema.relations import NOTE
 from caliber.search.opening import SearchEngine
 from caliber.testing import inspect
 from caliber.testing.world import count
-
-
-class Late(Exception):
-    """A time limit that passed."""
 
 
 def _open(backend: Any, **overrides: Any) -> tuple[Any, Any]:
@@ -140,36 +130,6 @@ def test_a_commit_that_was_not_taken_over_is_read_anew(backend: Any, error: Base
             _note(memory, "it stands")
     assert resident.snapshot["note"].count() == 1
     assert memory.admin.verify() == []
-
-
-@pytest.mark.parametrize("limit", [None, 60], ids=["unbounded", "bounded"])
-def test_the_lock_of_memory_is_free_after_an_interrupt_anywhere(limit: float | None) -> None:
-    """Signals come at any step of taking and giving back; who handles the error may keep it, and its frames."""
-    chance, errors = random.Random(seed()), []
-
-    def handler(*_: Any) -> None:
-        raise Late
-
-    before = signal.signal(signal.SIGALRM, handler)
-    try:
-        with caliber.open(config(":memory:", embedding_provider=None)) as memory:
-            resident = inspect(memory).resident
-            with within(limit):
-                for _ in range(3_000):
-                    try:
-                        signal.setitimer(signal.ITIMER_REAL, chance.uniform(5e-6, 4e-5))
-                        for _ in range(100):
-                            resident.settle()
-                        signal.pause()
-                    except Late as error:
-                        errors.append(error)
-                    other = threading.Thread(target=resident.settle, daemon=True)
-                    other.start()
-                    other.join(10)
-                    assert not other.is_alive(), "the lock is held by nobody who would give it back"
-    finally:
-        signal.signal(signal.SIGALRM, before)
-    assert len(errors) == 3_000
 
 
 def test_indexing_words_that_is_interrupted_keeps_nobody_waiting(backend: Any) -> None:
