@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from caliber.access.granted import NEVER, NOTHING, granted_to
 from caliber.access.identities import as_entity
 from caliber.access.owners import OF_PEOPLE, Sight, TaskOwners, names_of_reader, person, private_to
-from caliber.config.lifecycle import AccessConfig
+from caliber.config.access.rights import AccessConfig
 from caliber.engine.engine import Engine
 from caliber.kernels.evaluator import Allowed
 from caliber.model import arguments

@@ -1,1 +1,1 @@
-"""Coordination of agents that share one store, by locks."""
+"""Coordination of agents that share one store: views of roles over notes, and locks."""

@@ -30,7 +30,7 @@ class AsyncNoteMethods(AsyncFace, of=NoteMethods):
         *,
         entity: str,
         entity_type: str,
-        note_type: NoteType | str,
+        note_type: NoteType | str = NoteType.UNTYPED,
         content: str,
         confidence: float,
         valid_from: datetime | None = None,

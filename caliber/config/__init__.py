@@ -1,5 +1,6 @@
 """Configuration: typed sections, validation, files, profiles and the manual of all settings."""
 
+from caliber.config.access.rights import AccessConfig, VisibilityConfig
 from caliber.config.context import (
     AssemblyConfig,
     DebugConfig,
@@ -10,14 +11,12 @@ from caliber.config.context import (
 from caliber.config.injection import InjectionKind, InjectionMode, InjectionRule
 from caliber.config.knobs import FrozenMap
 from caliber.config.lifecycle import (
-    AccessConfig,
     CloseConfig,
     NotesConfig,
     PolicyEngineConfig,
     PrincipalConfig,
     SummariesConfig,
     TrajectoryConfig,
-    VisibilityConfig,
 )
 from caliber.config.loading import load_config_file
 from caliber.config.memories import (

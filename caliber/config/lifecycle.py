@@ -1,15 +1,13 @@
-"""Configuration sections of scope closing, summaries, policy runs, jobs, tasks, notes, principal and access."""
+"""Configuration sections of scope closing, summaries, policy runs, jobs, tasks, notes and principal."""
 
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator
 
 from caliber.config.cron import check_time_zone
-from caliber.config.knobs import AsList, Duration, Flag, Int, Name, Real, Section, knob
+from caliber.config.knobs import Duration, Flag, Int, Name, Real, Section, knob
 from caliber.model.access import Principal, PrincipalKind
 from caliber.model.agents import AgentRole
-
-Roles = Annotated[tuple[AgentRole, ...], AsList]
 
 
 class CloseConfig(Section):
@@ -118,26 +116,3 @@ class PrincipalConfig(Section):
     def to_principal(self) -> Principal:
         """Return it as the principal that calls are made for."""
         return Principal(kind=self.kind, id=self.id, role=self.role, is_admin=self.admin)
-
-
-class VisibilityConfig(Section):
-    """The readers of notes by the role of their author, where a note names no readers."""
-
-    orchestrator: Roles = knob(
-        "Who sees notes of an orchestrator.", "M-131", source_value=("orchestrator", "optimizer")
-    )
-    optimizer: Roles = knob("Who sees notes of an optimizer.", "M-131", source_value=("optimizer", "executor"))
-    reviewer: Roles = knob("Who sees notes of a reviewer.", "M-131", source_value=("reviewer", "executor"))
-    executor: Roles = knob("Who sees notes of an executor.", "M-131", source_value=("executor", "reviewer"))
-
-    def for_role(self, role: AgentRole) -> tuple[AgentRole, ...]:
-        """Return the roles that may see records written by ``role``."""
-        roles: tuple[AgentRole, ...] = getattr(self, role.value)
-        return roles
-
-
-class AccessConfig(Section):
-    """Access to notes: readers and writers."""
-
-    default_visibility: VisibilityConfig = knob("Which roles see what, by the author's role.", "M-131")
-    ownership: Literal["agent", "role"] = knob("A note may be changed by its author, or by all of its role.", "K-131")

@@ -16,6 +16,7 @@ import pydantic
 from pydantic import Field, PrivateAttr
 
 from caliber.config import faults
+from caliber.config.access.rights import AccessConfig
 from caliber.config.bases import KNOB as BASE
 from caliber.config.bases import complete
 from caliber.config.context import (
@@ -30,7 +31,6 @@ from caliber.config.earlier import renamed
 from caliber.config.injection import RULES_MAX, InjectionRule
 from caliber.config.knobs import AsList, Duration, Int, Name, Real, Section, Text, knob
 from caliber.config.lifecycle import (
-    AccessConfig,
     CloseConfig,
     JobsConfig,
     LearningConfig,
@@ -144,7 +144,7 @@ class CaliberConfig(Section):
     learning: LearningConfig = knob("Facts about people, learnt from messages.", "ours")
     pcp: PCPConfig = knob("What guards the memory.", "C-119")
     principal: PrincipalConfig = knob("Who acts when a call does not say.", "design")
-    access: AccessConfig = knob("Who sees and changes notes.", "M-131")
+    access: AccessConfig = knob("Who sees and changes records, and views of roles.", "M-131")
     trust: TrustConfig = knob("How far content is trusted that comes without a label.", "design")
     debug: DebugConfig = knob("What views for people show.", "C-121")
     aio: AioConfig = knob("The asynchronous face.", "O-4")

@@ -43,7 +43,7 @@ class NoteMethods:
         *,
         entity: str,
         entity_type: str,
-        note_type: NoteType | str,
+        note_type: NoteType | str = NoteType.UNTYPED,
         content: str,
         confidence: float,
         valid_from: datetime | None = None,
@@ -63,6 +63,7 @@ class NoteMethods:
         """Add a note; an equal statement of a label about the same thing and time is stored once.
 
         Time is ``valid_from``, ``valid_until`` and ``occurred_at``: an event that happened twice is stored twice.
+        ``note_type`` decides which roles' views show the note; one without a type is in all of them.
         A note for ``user``, the person by the name that the application has for them, is read by that user alone;
         ``visible_to`` lists readers otherwise: roles, and principals such as ``agent:planner``. Without either, the
         notes of a user are their own, those of an agent its role's, and those of an administrator everybody's. The

@@ -9,7 +9,7 @@ Source: C-103, C-233, C-260, C-497, K-111, M-108, M-109; docs/decisions/0047-ans
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from enum import StrEnum
@@ -63,13 +63,25 @@ def _list_of(item: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "array", "items": item}
 
 
-def _one_of(kind: type[StrEnum]) -> dict[str, Any]:
-    return {"type": "string", "enum": [member.value for member in kind]}
+def _one_of(members: Iterable[StrEnum]) -> dict[str, Any]:
+    return {"type": "string", "enum": [member.value for member in members]}
 
 
 _SUMMARY: Final = _table(summary=_TEXT)
 _ARTIFACT: Final = _table(artifact_type=_one_of(ArtifactType), content=_TEXT, confidence=_SHARE, source_turn=_WHOLE)
-_NOTE: Final = _table(entity=_TEXT, entity_type=_TEXT, note_type=_one_of(NoteType), content=_TEXT, confidence=_SHARE)
+_LESSONS: Final = _one_of(
+    (
+        NoteType.CONVENTION,
+        NoteType.STRATEGY,
+        NoteType.GOTCHA,
+        NoteType.FACT,
+        NoteType.PREFERENCE,
+        NoteType.RELATIONSHIP,
+        NoteType.PROCEDURE,
+        NoteType.META,
+    )
+)
+_NOTE: Final = _table(entity=_TEXT, entity_type=_TEXT, note_type=_LESSONS, content=_TEXT, confidence=_SHARE)
 _DECISION: Final = _table(
     cluster=_WHOLE,
     action=_one_of(ConsolidationAction),

@@ -22,6 +22,16 @@ class NoteType(StrEnum):
     RELATIONSHIP = "relationship"
     PROCEDURE = "procedure"
     META = "meta"
+    DECISION = "decision"
+    ARCHITECTURE = "architecture"
+    COORDINATION = "coordination"
+    PATTERN = "pattern"
+    SKILL = "skill"
+    BUG = "bug"
+    TEST = "test"
+    IMPLEMENTATION = "implementation"
+    UNTYPED = "untyped"
+    """A note that its author gave no type."""
 
 
 class EdgeRelation(StrEnum):

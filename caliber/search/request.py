@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from caliber.access.visibility import Readers
 from caliber.model.embedding import EmbeddingSpace
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.windows import Evidence
+from caliber.resident.mirror import RelationSnapshot
 from caliber.resident.predicates import Texts, held_texts
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.predicate import Predicate
@@ -20,6 +22,14 @@ from caliber.search.filtering.filters import Found, Seen
 from caliber.search.filtering.where import Where
 from caliber.search.query import Query
 from caliber.search.stats import StoredStats
+
+
+class HitOrder(Protocol):
+    """Re-ranks the hits of a search; ``search.ranking.roles.RoleScoring`` does."""
+
+    def ordered(self, found: Sequence[Found], usage: RelationSnapshot, at_us: int) -> list[Found]:
+        """Return the best hits in their order, by the usage counts at a boundary, and an instant."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +55,8 @@ class Request:
     """Reads the texts that a filter compares."""
     floor: bool = True
     """Whether only records above the relevance floor are found."""
+    by_role: HitOrder | None = None
+    """Re-ranks the hits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +79,8 @@ class Asked:
     """Whether only records above the relevance floor are found."""
     reach: Mapping[str, Sequence[Predicate | None]] = field(default_factory=dict)
     """Conditions by kind, of which a record has to meet one besides, and meets none but that; of other kinds none."""
+    by_role: HitOrder | None = None
+    """Re-ranks the hits."""
 
 
 @dataclass(frozen=True, slots=True)

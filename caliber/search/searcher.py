@@ -113,8 +113,12 @@ class Searcher:
     def search(self, request: Request) -> Outcome:
         """Return the best hits, best first, ties by id."""
         searched = self.searched(request)
+        by_role = request.by_role
         if not request.text.strip():
-            return Outcome(recent_rows(searched, request, self._settings), None, {}, None)
+            recent = recent_rows(searched, request, self._settings)
+            if by_role is not None:
+                recent = by_role.ordered(recent, request.snapshot["usage"], request.as_of_us)
+            return Outcome(recent, None, {}, None)
         query = self._understood(searched, request)
         if not searched:
             weights, degraded = self._weights(request, self._link_graph(request, searched))
@@ -128,6 +132,8 @@ class Searcher:
         found = _found(searched, joined, best)
         for kind, row, score in _filled_up(searched, scored, request.limit - len(best)):
             found.append(Found(searched[kind].owners, row, float(np.float32(score)), {"vector": score}, ("vector",)))
+        if by_role is not None:
+            found = by_role.ordered(found, request.snapshot["usage"], request.as_of_us)
         named = tuple(" ".join(name) for name in scored.names)
         traversed = edge_ids(request.snapshot, edges) if edges else ()
         below = None if found else scored.floored.below

@@ -51,6 +51,7 @@ from caliber.search.filtering.filters import Found
 from caliber.search.filtering.where import Where
 from caliber.search.in_database.stored import NOT_RESIDENT
 from caliber.search.opening import SearchEngine
+from caliber.search.ranking.roles import RoleScoring, used
 from caliber.search.request import Asked, Outcome, Request
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.derived import wrong_hash
@@ -149,19 +150,17 @@ class Searching:
         as_of: datetime | None,
         consistency: ReadConsistency | str | None,
         floor: bool = True,
+        by_role: RoleScoring | None = None,
     ) -> list[SearchResult]:
         """Search for each query; an empty one returns recent and important records.
 
         All are embedded together, read from one snapshot, and seen from one instant. Without ``floor`` all that a leg
-        finds is a hit.
+        finds is a hit. ``by_role`` re-ranks the hits of a single kind.
         """
         engine = self._engine
         engine.check_open()
-        settings = engine.config.search
         kind_names = filters.check_kinds(kinds, self._shared.kinds)
-        count = settings.default_limit if limit is None else arguments.as_whole(limit, "limit", 1)
-        if count > settings.limit_max:
-            raise InvalidValue(field="limit", reason=f"must be at most search.limit_max = {settings.limit_max}")
+        count = self._limit(limit)
         with within(embedding_share_s()):
             snapshot, vectors = in_one_space(engine, consistency, lambda at: self.embedded_many(queries, at))
         check("the query was embedded")
@@ -186,16 +185,46 @@ class Searching:
                     without_vector=without,
                     space=space,
                     kinds=kind_names,
-                    limit=count,
+                    limit=count if by_role is None else by_role.candidates,
                     readers=self.readers,
                     as_of_us=at_us,
                     now_us=now,
                     check=functools.partial(check, "the database was searched"),
                     where=where,
                     floor=floor,
+                    by_role=by_role,
                 )
                 out.append(self._answered(asked, search))
         return out
+
+    def _limit(self, limit: int | None) -> int:
+        settings = self._engine.config.search
+        count = settings.default_limit if limit is None else arguments.as_whole(limit, "limit", 1)
+        if count > settings.limit_max:
+            raise InvalidValue(field="limit", reason=f"must be at most search.limit_max = {settings.limit_max}")
+        return count
+
+    def recently_used(self, kind: str, values: Mapping[str, Any], limit: int | None) -> list[Any]:
+        """Return the visible records of a kind with some values that were used last, or else entered last.
+
+        The latest come first, ties by id.
+        """
+        engine, count = self._engine, self._limit(limit)
+        engine.check_open()
+        now, relation = engine.clock.now_us(), engine.store.catalog.by_name[kind]
+        where = Where(filters.conditions_of([relation], values), {})
+        stored = self._shared.stored
+        if stored is not None:
+            asked = Asked("", None, None, None, (kind,), count, self.readers, now, now, where=where)
+            return [codec_of(relation).decode(row) for row in stored.recently_used(kind, asked)]
+        snapshot = engine.snapshot()
+        owners = snapshot[kind]
+        visibility = self._shared.searcher.visibility(owners, self.readers, now, now)
+        rows = np.flatnonzero(visibility.meeting(owners, where, engine.memory.texts))
+        _, times = used(owners, rows, snapshot["usage"])
+        high, low = owners.ties()[rows].T
+        best = rows[np.lexsort((low, high, -times))[:count]]
+        return [engine.memory.entity(owners, row) for row in best.tolist()]
 
     def _boundary(self, snapshot: ResidentSnapshot) -> AbstractContextManager[Search]:
         """Return the searcher at one boundary: that of the snapshot, or the database's own."""
@@ -233,6 +262,7 @@ class Searching:
             now_us=asked.now_us,
             where=asked.where,
             floor=asked.floor,
+            by_role=asked.by_role,
             texts=self._engine.memory.texts,
         )
         return self._shared.searcher.search(request), snapshot.position

@@ -329,7 +329,7 @@ CREATE TABLE "tenant_a"."note" (
   "note_id" UUID NOT NULL,
   "entity" TEXT NOT NULL,
   "entity_type" TEXT NOT NULL,
-  "note_type" TEXT NOT NULL CHECK ("note_type" IN ('convention', 'strategy', 'gotcha', 'fact', 'preference', 'relationship', 'procedure', 'meta')),
+  "note_type" TEXT NOT NULL CHECK ("note_type" IN ('convention', 'strategy', 'gotcha', 'fact', 'preference', 'relationship', 'procedure', 'meta', 'decision', 'architecture', 'coordination', 'pattern', 'skill', 'bug', 'test', 'implementation', 'untyped')),
   "content" TEXT NOT NULL,
   "content_hash" BYTEA NOT NULL CHECK (length("content_hash") = 32),
   "fingerprint" BYTEA NOT NULL CHECK (length("fingerprint") = 32),

@@ -311,7 +311,7 @@ CREATE TABLE "note" (
   "note_id" BLOB NOT NULL CHECK (length("note_id") = 16),
   "entity" TEXT NOT NULL,
   "entity_type" TEXT NOT NULL,
-  "note_type" TEXT NOT NULL CHECK ("note_type" IN ('convention', 'strategy', 'gotcha', 'fact', 'preference', 'relationship', 'procedure', 'meta')),
+  "note_type" TEXT NOT NULL CHECK ("note_type" IN ('convention', 'strategy', 'gotcha', 'fact', 'preference', 'relationship', 'procedure', 'meta', 'decision', 'architecture', 'coordination', 'pattern', 'skill', 'bug', 'test', 'implementation', 'untyped')),
   "content" TEXT NOT NULL,
   "content_hash" BLOB NOT NULL CHECK (length("content_hash") = 32),
   "fingerprint" BLOB NOT NULL CHECK (length("fingerprint") = 32),

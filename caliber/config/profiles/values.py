@@ -161,6 +161,28 @@ def reference_values(path: str, adapter: Any, budget: Any, embed: bool) -> dict[
                 "executor": ["executor", "reviewer"],
             },
             "ownership": "agent",
+            "views": {
+                "interests": {
+                    "orchestrator": ["decision", "architecture", "coordination"],
+                    "optimizer": ["decision", "pattern", "skill"],
+                    "reviewer": ["bug", "test", "decision"],
+                    "executor": ["implementation", "pattern", "bug"],
+                },
+                "scoring": {
+                    "enabled": False,
+                    "candidates": 50,
+                    "full_uses": 10,
+                    "half_life_ms": 30 * DAY,
+                    "interesting": 0.8,
+                    "other": 0.3,
+                    "weights": {
+                        "orchestrator": {"base": 0.3, "access": 0.2, "recency": 0.4, "relevance": 0.1},
+                        "optimizer": {"base": 0.4, "access": 0.3, "recency": 0.1, "relevance": 0.2},
+                        "reviewer": {"base": 0.5, "access": 0.1, "recency": 0.2, "relevance": 0.2},
+                        "executor": {"base": 0.2, "access": 0.4, "recency": 0.3, "relevance": 0.1},
+                    },
+                },
+            },
         },
         # Content that a caller does not vouch for counts as the output of a program.
         "trust": {

@@ -23,6 +23,7 @@ from caliber.config.search import WEIGHT_TOLERANCE
 from caliber.config.secret import readable
 from caliber.config.tenancy import TenancyConfig
 from caliber.model.access import PrincipalKind
+from caliber.model.agents import AgentRole
 from caliber.model.context import ContextPersistence
 from caliber.model.embedding import EmbedMode, VectorIndexType
 from caliber.model.errors import ConfigError, IncompatibleOptions, InternalError, InvalidConfigValue, MissingRequired
@@ -174,6 +175,20 @@ def _weights(vector: float, keyword: float, graph: float, importance: float) -> 
     total = vector + keyword + graph + importance
     if abs(total - 1.0) > WEIGHT_TOLERANCE:
         yield InvalidConfigValue(field="search.weights", value=total, reason="the four weights must add up to 1")
+
+
+def _check_weights_of(role: AgentRole) -> None:
+    section = f"access.views.scoring.weights.{role.value}"
+
+    @check(*(f"{section}.{part}" for part in ("base", "access", "recency", "relevance")))
+    def _(*weights: float) -> Iterator[ConfigError]:
+        total = sum(weights)
+        if abs(total - 1.0) > WEIGHT_TOLERANCE:
+            yield InvalidConfigValue(field=section, value=total, reason="the four weights must add up to 1")
+
+
+for _agent_role in AgentRole:
+    _check_weights_of(_agent_role)
 
 
 @check("search.weights.vector", "embedding_provider", "vector")

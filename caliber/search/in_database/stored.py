@@ -179,6 +179,18 @@ class StoredSearch:
             request = self.request(visibility, asked, position, rows, stats, query)
         return searcher.search(request)
 
+    def recently_used(self, kind: str, asked: Asked) -> list[Row]:
+        """Return the records of a kind that were used last, or else entered last, the latest first."""
+        with self._store.read() as session:
+            visibility = self.visibility(session, asked)
+            ordinals = [
+                row[0]
+                for filters in visibility.filters(kind)
+                for row in visibility.ask(f"search.used_{kind}", *visibility.of(kind), asked.limit, *filters)
+            ]
+            rows = {row[0]: row for row in self.rows(session, kind, ordinals)}
+            return [rows[ordinal] for ordinal in ordinals]
+
     def stats(self, visibility: VisibleSet) -> StoredStats:
         """Return the statistics of all visible records."""
         return StoredStats(visibility.stats, bool(self.settings.weights.graph) and visibility.linked(), visibility)
@@ -211,7 +223,7 @@ class StoredSearch:
         seeds = max(_SEEDS, settings.graph.seeds)
         # Links lead on from all that filters and the floor leave out.
         limit = max(seeds, request.limit)
-        unfiltered = dataclasses.replace(request, limit=limit, where=None, floor=False)
+        unfiltered = dataclasses.replace(request, limit=limit, where=None, floor=False, by_role=None)
         best = self.searcher().search(unfiltered).found
         ids = [hit.relation.entity_id(hit.row) for hit in best[:seeds]]
         edges, reached = find.linked_rows(visibility, ids, settings.graph.depth, settings.candidates_max)
@@ -254,7 +266,7 @@ class StoredSearch:
     ) -> Request:
         keys = [row[1] for kind in self.kinds for row in rows.get(kind, ())]
         packed = dump_json([key.hex().upper() for key in keys])
-        if stats is None:
+        if stats is None or asked.by_role is not None:
             rows = {**rows, "usage": visibility.ask("search.usage_of", packed)}
         relations = {name: self._mirrors.mirror(name, rows.get(name, ())) for name in self.blank}
         spaces: dict[uuid.UUID, EmbeddingSpace] = {} if asked.space is None else {asked.space.space_id: asked.space}
@@ -277,6 +289,7 @@ class StoredSearch:
             query=query,
             where=asked.where,
             floor=asked.floor,
+            by_role=asked.by_role,
         )
 
 

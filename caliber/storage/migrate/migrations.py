@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from caliber.model.access import PrincipalKind
 from caliber.model.errors import SchemaMismatch
+from caliber.model.knowledge import NoteType
 from caliber.model.lazy_dataclass import dataclass
 from caliber.model.time import from_us
 from caliber.schema.relation import Relation, Unique
@@ -59,6 +60,19 @@ class MigrationStep:
     convert: Callable[[Dialect], tuple[str, ...]] = lambda _: ()
 
 
+_ROLE_TYPES = (
+    NoteType.DECISION,
+    NoteType.ARCHITECTURE,
+    NoteType.COORDINATION,
+    NoteType.PATTERN,
+    NoteType.SKILL,
+    NoteType.BUG,
+    NoteType.TEST,
+    NoteType.IMPLEMENTATION,
+    NoteType.UNTYPED,
+)
+"""Types of notes that the views of roles show. Source: M-119, M-128."""
+
 MIGRATIONS: dict[int, MigrationStep] = {
     2: MigrationStep("baseline", min_reader_version=2, min_writer_version=2),
     # A process of schema 2 takes a change record with a code above 255 for a damaged one.
@@ -96,7 +110,7 @@ MIGRATIONS: dict[int, MigrationStep] = {
     ),
     # A process of schema 5 would show a user's tasks to everybody.
     6: MigrationStep(
-        "tasks of users are their own, and facts about people",
+        "tasks of users are their own, facts about people, and types of notes for roles",
         min_reader_version=6,
         min_writer_version=6,
         changes=(
@@ -105,6 +119,7 @@ MIGRATIONS: dict[int, MigrationStep] = {
             AddRelation("person_fact"),
             AddEnumMember(PrincipalKind.APPLICATION),
             AddRelation("access_grant"),
+            *(AddEnumMember(each) for each in _ROLE_TYPES),
         ),
     ),
 }

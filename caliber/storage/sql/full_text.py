@@ -254,7 +254,14 @@ def _of(relation: Relation) -> dict[str, Irregular]:
     linked = {
         f"search.by_key_{name}": Irregular(("keys", *sight), rows_of=name),
     }
-    readers = {f"search.readers_{name}": Irregular((), results=(relation.readers,))} if relation.readers else {}
+    readers = (
+        {
+            f"search.readers_{name}": Irregular((), results=(relation.readers,)),
+            f"search.used_{name}": Irregular((*sight, "limit", *filters), results=("ordinal",)),
+        }
+        if relation.readers
+        else {}
+    )
     return {
         **readers,
         **(linked if relation.linked else {}),

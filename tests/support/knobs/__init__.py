@@ -6,10 +6,22 @@ engine", item 7; design section 8.
 
 from __future__ import annotations
 
-from support.knobs import embeddings, files, indexes, lifecycles, memories, providers, searches, servers, trust, windows
+from support.knobs import (
+    embeddings,
+    files,
+    indexes,
+    lifecycles,
+    memories,
+    providers,
+    searches,
+    servers,
+    trust,
+    views,
+    windows,
+)
 from support.knobs.case import Case, Place
 
-SECTIONS = (windows, providers, searches, lifecycles, files, memories, embeddings, servers, indexes, trust)
+SECTIONS = (windows, providers, searches, lifecycles, files, memories, embeddings, servers, indexes, trust, views)
 CASES: tuple[Case, ...] = tuple(case for section in SECTIONS for case in section.CASES)
 
 __all__ = ["CASES", "Case", "Place"]

@@ -99,8 +99,16 @@ def _of(relation: Relation, dialect: PostgresDialect) -> dict[str, str]:
             f"SELECT {_row(relation, 'o')} FROM {records} AS o WHERE o.{key} IN ({_IDS.format('$1')}) AND {sight}"
         ),
     }
+    used = {
+        f"search.used_{kind}": (
+            f"SELECT o.ordinal FROM {records} AS o LEFT JOIN {usage} AS u ON u.owner_id = o.{key}"
+            f" WHERE {first_sight} AND {meets(4)}"
+            f" ORDER BY coalesce(u.last_accessed_at, o.{quote(relation.dates.entered)}) DESC, o.{key} LIMIT $3::bigint"
+        )
+    }
     return {
         **readers_of(relation, records),
+        **(used if relation.readers else {}),
         **(linked if relation.linked else {}),
         **_around(relation, dialect),
         f"search.figures_{kind}": (

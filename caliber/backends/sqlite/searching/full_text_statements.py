@@ -81,8 +81,16 @@ def _of(relation: Relation) -> dict[str, str]:
     linked = {
         f"search.by_key_{kind}": f"SELECT {row} FROM {records} AS o WHERE o.{key} IN ({_IDS.format('?1')}) AND {sight}"
     }
+    used = {
+        f"search.used_{kind}": (
+            f"SELECT o.ordinal FROM {records} AS o LEFT JOIN usage AS u ON u.owner_id = o.{key}"
+            f" WHERE {first_sight} AND {meets(4)}"
+            f" ORDER BY coalesce(u.last_accessed_at, o.{quote(relation.dates.entered)}) DESC, o.{key} LIMIT ?3"
+        )
+    }
     return {
         **readers_of(relation, records),
+        **(used if relation.readers else {}),
         **(linked if relation.linked else {}),
         **_around(relation),
         f"search.figures_{kind}": (

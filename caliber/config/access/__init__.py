@@ -1,0 +1,1 @@
+"""Configuration of access: who sees and changes records."""

@@ -1,0 +1,90 @@
+"""Scores of records for a role, which re-rank the hits of its view. Source: M-142 to M-148."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from caliber.config.access.views import RoleScoringConfig
+from caliber.model.agents import AgentRole
+from caliber.model.lazy_dataclass import dataclass
+from caliber.resident.mirror import RelationSnapshot
+from caliber.search.filtering.filters import Found
+from caliber.search.ranking import fusion
+from caliber.search.ranking.legs import Floats, Ints
+
+
+@dataclass(frozen=True, slots=True)
+class RoleScoring:
+    """The scores of one role. ``types`` are the values of ``column`` that it is interested in."""
+
+    role: AgentRole
+    column: str
+    types: tuple[str, ...]
+    settings: RoleScoringConfig
+    neutral_importance: float
+    limit: int
+    """The most hits that are returned."""
+
+    @property
+    def candidates(self) -> int:
+        """The most hits that are scored."""
+        return max(self.limit, self.settings.candidates)
+
+    def _parts(self, owners: RelationSnapshot, rows: Ints, usage: RelationSnapshot, at_us: int) -> dict[str, Floats]:
+        counts, times = used(owners, rows, usage)
+        importance = fusion.importance_scores(owners, self.neutral_importance, rows)
+        codes = [owners.enum_code(self.column, each) for each in self.types]
+        interests = np.isin(owners.column(self.column)[rows], codes)
+        return weighted_parts(self.settings, self.role, importance, counts, times, interests, at_us)
+
+    def ordered(self, found: Sequence[Found], usage: RelationSnapshot, at_us: int) -> list[Found]:
+        """Return the best hits of one kind by the role's score; ties in their order before."""
+        if not found:
+            return []
+        parts = self._parts(found[0].relation, np.array([hit.row for hit in found], np.int64), usage, at_us)
+        scores = sum(parts.values(), np.zeros(len(found)))
+        order = np.argsort(-scores, kind="stable")[: self.limit].tolist()
+        return [
+            found[at]._replace(
+                score=float(scores[at]), breakdown={name: float(part[at]) for name, part in parts.items()}
+            )
+            for at in order
+        ]
+
+
+def weighted_parts(
+    settings: RoleScoringConfig,
+    role: AgentRole,
+    importance: Floats,
+    counts: Ints,
+    times: Ints,
+    interests: NDArray[np.bool_],
+    at_us: int,
+) -> dict[str, Floats]:
+    """Return the weighted parts of the scores of records at an instant; the sum for a record lies in [0, 1].
+
+    ``importance`` lies in [0, 1]; ``counts`` and ``times`` are how often and when last each was used, ``interests``
+    whether the role is interested in its type. Shapes: ``[n]``
+    """
+    weights = settings.weights.for_role(role)
+    return {
+        "base": weights.base * importance,
+        "access": weights.access * np.minimum(counts / settings.full_uses, 1.0),
+        "recency": weights.recency * fusion.recency_scores(times, at_us, settings.half_life_ms),
+        "relevance": weights.relevance * np.where(interests, settings.interesting, settings.other),
+    }
+
+
+def used(owners: RelationSnapshot, rows: Ints, usage: RelationSnapshot) -> tuple[Ints, Ints]:
+    """Return how often each record was used, and when it was used last, or else entered."""
+    counts, times = np.zeros(len(rows), np.int64), owners.column(owners.relation.dates.entered)[rows].astype(np.int64)
+    keys = owners.ties()[rows].astype(">u8").tobytes()
+    for at in range(len(rows)):
+        number = usage.find(keys[16 * at : 16 * at + 16])
+        if number >= 0:
+            counts[at] = usage.column("access_count")[number]
+            times[at] = usage.column("last_accessed_at")[number]
+    return counts, times
