@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from caliber.config.providers import EMBED_DEFAULT
+from caliber.model.agents import AgentRole
 
 _EMBED_KNOBS: Final = {
     "embed_turns": "turn",
@@ -37,6 +38,23 @@ _NEW_JOB_KNOBS: Final = {"backoff_ms": 1, "backoff_max_ms": 1, "history_ms": 0, 
 _NEW_SECTIONS: Final[dict[str, Any]] = {"learning": {"method": "rules", "max_facts": 100}}
 """Sections that earlier versions did not have, with what they did then."""
 
+_NO_WEIGHTS: Final = {"base": 1.0, "access": 0.0, "recency": 0.0, "relevance": 0.0}
+_NEW_ACCESS_KNOBS: Final[dict[str, Any]] = {
+    "views": {
+        "interests": {role.value: [] for role in AgentRole},
+        "scoring": {
+            "enabled": False,
+            "candidates": 1,
+            "full_uses": 1,
+            "half_life_ms": 1,
+            "interesting": 0.0,
+            "other": 0.0,
+            "weights": {role.value: _NO_WEIGHTS for role in AgentRole},
+        },
+    },
+}
+"""Settings of section ``access`` that did not exist then; no window depends on them."""
+
 
 def renamed(data: dict[str, Any]) -> dict[str, Any]:
     """Return a stored configuration in today's names."""
@@ -54,4 +72,7 @@ def renamed(data: dict[str, Any]) -> dict[str, Any]:
         jobs = {name: engine[earlier] for earlier, name in _JOB_KNOBS.items()} | _NEW_JOB_KNOBS
         rest = {name: value for name, value in engine.items() if name not in _JOB_KNOBS}
         data = {**data, "policy_engine": rest, "jobs": jobs}
+    access = data.get("access")
+    if isinstance(access, dict):
+        data = {**data, "access": {**_NEW_ACCESS_KNOBS, **access}}
     return {**_NEW_SECTIONS, **data}
