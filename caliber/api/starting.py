@@ -10,7 +10,7 @@ from caliber.api.subsystems import add_parts
 from caliber.config import CaliberConfig
 from caliber.engine.engine import Engine
 from caliber.erasure.finishing import open_erasures
-from caliber.erasure.unfinished import forget_words
+from caliber.erasure.unfinished import LeftErasures, forget_words
 from caliber.jobs import runner
 from caliber.llm.protocols import EmbeddingProvider, SummarizationProvider
 from caliber.model.time import Clock
@@ -37,6 +37,7 @@ def start_engine(
     connection_pool: ConnectionPool | None = None,
 ) -> Engine:
     """Return a started engine; what is None comes from the configuration. Raises: as ``caliber.open``."""
+    erasures = LeftErasures()
     engine = Engine(
         settings,
         clock=clock,
@@ -44,6 +45,7 @@ def start_engine(
         previous_embedding_provider=previous_embedding_provider,
         summarization_provider=summarization_provider,
         connection_pool=connection_pool,
+        reading=[erasures.read],
     )
     with _abandoned_on_failure(engine):
         add_parts(engine)
@@ -52,7 +54,7 @@ def start_engine(
         if search.stored is None:
             engine.later("warming", search.warm, settings.resident.warm_after_ms)
     engine.memory.on_erased = lambda: forget_words(engine)
-    open_erasures(engine)
+    open_erasures(engine, erasures)
     engine.repeat("retention", lambda: _retain(engine), settings.retention.apply_every_ms)
     runner.start(engine)
     return engine

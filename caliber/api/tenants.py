@@ -185,7 +185,7 @@ class Tenants:
 
     def _with(self, storage: Any) -> CaliberConfig:
         # A tenant's configuration must not name other tenants, nor must its windows, which record the configuration.
-        return self._config.model_copy(update={"storage": storage, "tenancy": None})
+        return self._config.with_storage(storage)
 
     # --- changing --------------------------------------------------------------------------------
 

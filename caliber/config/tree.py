@@ -162,6 +162,8 @@ class CaliberConfig(Section):
     )
 
     _hash: bytes | None = PrivateAttr(default=None)
+    _texts: dict[str, str] | None = PrivateAttr(default=None)
+    """The canonical text of each section that is set."""
 
     def __init__(self, /, **data: Any) -> None:
         found: list[ConfigError] = []
@@ -234,6 +236,21 @@ class CaliberConfig(Section):
         """Return a copy; unlike pydantic's own, with ``update`` it is validated again."""
         return self.with_overrides(**update) if update else super().model_copy(deep=deep)
 
+    def with_storage(self, storage: AnyStorage) -> Self:
+        """Return a copy with another store, and without tenancy: the configuration of one tenant.
+
+        It shares every other section, and only the rules about the store are checked again. Raises: MultipleErrors.
+        """
+        texts = {**self._section_texts(), "storage": _text(plain(storage))}
+        texts.pop("tenancy", None)
+        made = super().model_copy()
+        made.__dict__.update(storage=storage, tenancy=None)
+        made._hash, made._texts = None, texts
+        found = checks.run_valid(made, about="storage")
+        if found:
+            raise MultipleErrors(errors=found)
+        return made
+
     # --- properties ----------------------------------------------------------------------------------
 
     def to_mapping(self) -> dict[str, Any]:
@@ -251,10 +268,15 @@ class CaliberConfig(Section):
 
     def canonical_json(self) -> str:
         """Return the one JSON text of this content: keys sorted, no spaces, absent options left out."""
-        text = json.dumps(self.to_mapping(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        text = "{" + ",".join([f'"{name}":{value}' for name, value in sorted(self._section_texts().items())]) + "}"
         if self._hash is None:
             self._hash = hashlib.sha256(text.encode()).digest()
         return text
+
+    def _section_texts(self) -> dict[str, str]:
+        if self._texts is None:
+            self._texts = {name: _text(value) for name, value in self.to_mapping().items()}
+        return self._texts
 
     @property
     def hash(self) -> bytes:
@@ -279,6 +301,11 @@ class CaliberConfig(Section):
         return f"CaliberConfig({self.storage.adapter}, token_budget={self.token_budget}, hash={self.hash.hex()[:16]})"
 
     __str__ = __repr__
+
+
+def _text(value: Any) -> str:
+    """Return the one JSON text of plain data."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def values_of(base: CaliberConfig | str | None) -> dict[str, Any] | str | None:

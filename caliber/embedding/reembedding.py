@@ -79,7 +79,7 @@ def fill_kind(space: EmbeddingSpace) -> str:
 
 
 def enter_space(
-    store: Store,
+    spaces: Sequence[EmbeddingSpace],
     jobs: JobQueue,
     event: MakeEvent,
     provider: EmbeddingProvider,
@@ -89,8 +89,8 @@ def enter_space(
 ) -> EmbeddingSpace:
     """Return the space of a provider's vectors: active at once if there is no other, else one to be filled.
 
-    Only one space is filled at a time: that of the most recently opened configuration. With ``behind`` a job fills it,
-    unless that job was cancelled.
+    ``spaces`` are all those of the store. Only one is filled at a time: that of the most recently opened configuration.
+    With ``behind`` a job fills it, unless that job was cancelled.
     """
     wanted = (provider.model_id, provider.dimensions, metric)
 
@@ -98,9 +98,6 @@ def enter_space(
         found = (space for space in spaces if (space.model_id, space.dimensions, space.metric) == wanted)
         return next(found, None)
 
-    plans = store.plans[EMBEDDING_SPACE.name]
-    with store.read() as session:
-        spaces = [plans.codec.decode(row) for row in session.run(plans.lists["list_all"], ())]
     known = mine(spaces)
     if known is not None and known.state is not SpaceState.RETIRED and _alone(known, spaces):
         if behind and known.state is SpaceState.BUILDING:

@@ -65,7 +65,14 @@ def _open_embedder(engine: Engine, provider: EmbeddingProvider, *, durable: bool
 
     metric = config.vector.distance_metric if config.vector is not None else DistanceMetric.COSINE
     jobs = engine.part(JobQueue)
-    space = enter_space(store, jobs, engine.event, provider, metric, behind=config.embedding.reembed == "behind")
+    space = enter_space(
+        list(memory.snapshot.spaces.values()),
+        jobs,
+        engine.event,
+        provider,
+        metric,
+        behind=config.embedding.reembed == "behind",
+    )
     open_index(store, config, memory.snapshot.space_in_use, failed)
     target = _target(engine, provider, space, durable=durable)
     snapshot = memory.snapshot

@@ -28,8 +28,10 @@ def open_index(store: Store, config: CaliberConfig, space_id: uuid.UUID | None, 
     Without an index searches are slower, and results equally right: a failure is recorded, and does not prevent
     opening.
     """
+    if store.vector_index is None or config.search.mode != "backend":
+        return
     space = _space(store, space_id)
-    if store.vector_index is None or config.search.mode != "backend" or space is None:
+    if space is None:
         return
     try:
         store.vector_index.open(space)

@@ -51,8 +51,9 @@ from caliber.resident.memory import ResidentMemory
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.relations import CONFIG_DOCUMENT
 from caliber.storage import waiting
+from caliber.storage.compile.session import StatementSession
 from caliber.storage.maintain.moved import MOVED
-from caliber.storage.protocol import ConnectionPool
+from caliber.storage.protocol import ConnectionPool, Store
 from caliber.storage.write.unit_of_work import RowChange, UnitOfWork
 
 T = TypeVar("T")
@@ -100,7 +101,9 @@ class Engine:
         previous_embedding_provider: EmbeddingProvider | None = None,
         summarization_provider: SummarizationProvider | None = None,
         connection_pool: ConnectionPool | None = None,
+        reading: Sequence[Callable[[Store, StatementSession], None]] = (),
     ) -> None:
+        """``reading`` are functions of rooms above that read in the session which loads memory."""
         waiting.apart(lambda: importlib.import_module("numpy.ma"))  # NumPy would, within some call
         self.config = config
         self.clock = clock
@@ -132,14 +135,19 @@ class Engine:
             for refusal in refusals(config):
                 raise refusal
             self.evaluator = open_evaluator(resident.evaluator, config.cache_path)
-            self.memory = ResidentMemory(
-                self.store,
-                segment_rows=resident.segment_rows,
-                resident_bytes=resident.resident_bytes,
-                compact_dead_ratio=resident.compact_dead_ratio,
-                evaluator=self.evaluator,
-                relations=FRAME if config.search.mode == "backend" else None,
-            )
+            with self.store.first_read() as session:
+                self.memory = ResidentMemory(
+                    self.store,
+                    segment_rows=resident.segment_rows,
+                    resident_bytes=resident.resident_bytes,
+                    compact_dead_ratio=resident.compact_dead_ratio,
+                    evaluator=self.evaluator,
+                    relations=FRAME if config.search.mode == "backend" else None,
+                    session=session,
+                )
+                for read in reading:
+                    read(self.store, session)
+                has_config = session.run(self.store.plans[CONFIG_DOCUMENT.name].get, (config.hash,))
             self.store.follow(self.memory)
             self.memory.on_failure = self.record_error
             self.bus = EventBus(self._subscriber_failed)
@@ -149,7 +157,8 @@ class Engine:
                 flush_interval_ms=config.write_behind.flush_interval_ms,
                 failed=self.record_error,
             )
-            self._keep_config()
+            if not has_config:
+                self._keep_config()
             self._record_evaluator()
             self.locks = LockService(self.store, check=self.check_open, lease_ms=config.lock_timeout)
             self.memory.on_commit = self._committed

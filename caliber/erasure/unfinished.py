@@ -11,6 +11,8 @@ from caliber.model.errors import StorageError
 from caliber.schema.relations import ERASURE
 from caliber.search.opening import SearchEngine
 from caliber.storage.compile.codec import codec_of
+from caliber.storage.compile.session import StatementSession
+from caliber.storage.protocol import Store
 
 ERASURE_JOB: Final = "erasure.finish"
 """The kind of the jobs that remove erased bytes from the files."""
@@ -22,15 +24,30 @@ REWRITTEN: Final = "files rewritten"
 
 def unfinished_erasures(engine: Engine) -> list[Erasure]:
     """Return the erasures whose files may still hold deleted bytes."""
-    plans = engine.store.plans[ERASURE.name]
     with engine.store.read() as session:
-        return [codec_of(ERASURE).decode(row) for row in session.run(plans.lists["list_unfinished"], ())]
+        return _unfinished(engine.store, session)
 
 
-def report_unfinished(engine: Engine) -> None:
-    """Record in the event log that erasures were cut short; their jobs finish them."""
-    unfinished = unfinished_erasures(engine)
-    if unfinished:
+def _unfinished(store: Store, session: StatementSession) -> list[Erasure]:
+    plans = store.plans[ERASURE.name]
+    return [codec_of(ERASURE).decode(row) for row in session.run(plans.lists["list_unfinished"], ())]
+
+
+class LeftErasures:
+    """The unfinished erasures that the first session of an engine finds."""
+
+    def __init__(self) -> None:
+        self._found: list[Erasure] = []
+
+    def read(self, store: Store, session: StatementSession) -> None:
+        """Look for them."""
+        self._found = _unfinished(store, session)
+
+    def report(self, engine: Engine) -> None:
+        """Record in the event log that erasures were cut short; their jobs finish them."""
+        unfinished = self._found
+        if not unfinished:
+            return
         engine.record_error(
             "forgetting",
             StorageError(

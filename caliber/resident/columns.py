@@ -5,6 +5,7 @@ A reader that knows a length may read everything below it while a writer appends
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,10 @@ class SegmentedColumn:
 
     def put_many(self, start: int, values: NDArray[Any]) -> None:
         """Write the values of rows that no reader can see yet."""
+        if not self.segments and len(values) <= self._rows and not self._width:  # a small mirror that is loaded
+            self.segments.append(np.empty(self._rows, self._dtype))
+            self.segments[0][: len(values)] = values
+            return
         done = 0
         while done < len(values):
             row = start + done
@@ -78,3 +83,16 @@ class SegmentedColumn:
     def nbytes(self, length: int) -> int:
         """Return the bytes that ``length`` rows take."""
         return length * self._dtype.itemsize * (self._width or 1)
+
+
+class Columns(dict[str, SegmentedColumn]):
+    """The columns of a mirror by name; each is made when it is first needed, since most mirrors stay empty."""
+
+    def __init__(self, dtypes: Mapping[str, np.dtype[Any]], segment_rows: int) -> None:
+        super().__init__()
+        self._dtypes = dtypes
+        self._rows = segment_rows
+
+    def __missing__(self, name: str) -> SegmentedColumn:
+        # In one step of the interpreter: a reader and the writer may need it at once.
+        return self.setdefault(name, SegmentedColumn(self._dtypes[name], self._rows))

@@ -47,6 +47,8 @@ class VectorIndexes(dict[IndexKey, VectorIndex]):
                 if row[_SPACE] in held:
                     parts.setdefault((row[_TYPE], row[_SPACE]), []).append(row)
             last = last_of(rows, last)
+            if len(rows) < _PAGE_ROWS:
+                break
         for (kind, space), part in parts.items():
             if kind not in generations:
                 continue  # records of a memory that came after this process, or took the name of one that went

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,21 +20,29 @@ _DTYPES = {
 }
 
 
+def _is_set(value: Any) -> bool:
+    return value is not None
+
+
 class Layout:
     """Places of columns in rows, and their types in memory."""
 
     __slots__ = (
         "codec",
         "columns",
+        "converters",
+        "dtypes",
         "enum_codes",
         "gaps",
         "groups",
         "has_tie",
         "held",
+        "interned",
         "key_places",
         "ordinal_place",
         "relation",
         "residences",
+        "row_bytes",
         "text_place",
         "version_place",
     )
@@ -52,6 +62,14 @@ class Layout:
                 self.columns.append((column.name, place, column.residence, column.type, column.resident_null))
                 if column.enum is not None:
                     self.enum_codes[column.name] = {member.value: code for code, member in enumerate(column.enum)}
+        self.dtypes = {name: np.dtype(self.dtype_of(residence, kind)) for name, _, residence, kind, _ in self.columns}
+        self.row_bytes: int = sum(dtype.itemsize for dtype in self.dtypes.values())
+        """Bytes of a row in its columns."""
+        self.interned = tuple(name for name, _, residence, *_ in self.columns if residence is Residence.INTERNED)
+        self.converters = {
+            name: self._converter(name, residence, kind, null) for name, _, residence, kind, null in self.columns
+        }
+        """From a stored value to the array's; None where they are the same, or the mirror has one of its own."""
         self.groups = tuple((name, self.codec.index(name)) for name in relation.groups)
         # Values that columns hold unchanged are left out of the packed row; an instant takes 13 bytes there.
         self.held = tuple(
@@ -65,6 +83,18 @@ class Layout:
         if self.has_tie:
             self.residences[relation.key[0]] = Residence.COLUMN
         self.gaps = (0, *(place for _, place in self.held), *(self.key_places if self.has_tie else ()))
+
+    def _converter(self, name: str, residence: Residence, kind: ColumnType, null: Any) -> Callable[[Any], Any] | None:
+        if residence is Residence.FLAG:
+            return _is_set
+        if residence is Residence.INTERNED:
+            return None
+        if kind is ColumnType.ENUM:
+            codes = self.enum_codes[name]
+            return (lambda value: null if value is None else codes[value]) if null is not None else codes.__getitem__
+        if null is not None:
+            return lambda value: null if value is None else value
+        return None
 
     def key_of(self, row: Row) -> bytes:
         """Return the bytes a row is looked up by."""
@@ -81,3 +111,7 @@ class Layout:
         if residence is Residence.INTERNED:
             return np.int32
         return _DTYPES[kind]
+
+
+layout_of = functools.cache(Layout)
+"""The layout of a relation, which all stores share."""

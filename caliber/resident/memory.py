@@ -12,6 +12,7 @@ Source: design, section 5.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import uuid
 from collections import deque
@@ -26,14 +27,14 @@ from caliber.model.errors import CaliberError, InvalidConfigValue
 from caliber.model.windows import Position
 from caliber.resident.evicted import read_back
 from caliber.resident.indexes import IndexKey
-from caliber.resident.layout import Layout
+from caliber.resident.layout import layout_of
 from caliber.resident.mirror import EVICTED, RelationSnapshot
 from caliber.resident.mirrors import Mirrors, ResidentStats
 from caliber.resident.partial import PartialMirrors
 from caliber.resident.snapshot import ENTITY_RELATIONS, ResidentSnapshot
 from caliber.resident.vectors import VectorSnapshot
 from caliber.resident.verifier import Difference, differences
-from caliber.schema.relation import Relation, Residence
+from caliber.schema.relation import Relation
 from caliber.schema.traits import Mirror
 from caliber.storage.compile.codec import dump_json
 from caliber.storage.compile.session import GRACE_S, StatementSession
@@ -65,7 +66,9 @@ class ResidentMemory:
         compact_dead_ratio: float,
         evaluator: Evaluator,
         relations: Sequence[Relation] | None = None,
+        session: StatementSession | None = None,
     ) -> None:
+        """``session`` is the one to load from; None means another one of the store."""
         self._store = store
         self._evaluator = evaluator
         self._lock = threading.RLock()
@@ -80,9 +83,10 @@ class ResidentMemory:
         self.stats = ResidentStats()
         self._holds_vectors = any(relation.mirror is Mirror.VECTORS for relation in relations)
         rows = [relation for relation in relations if relation.mirror is not Mirror.VECTORS]
-        texts = (each for each in rows if any(column.residence is Residence.TEXT for column in each.columns))
+        layouts = {relation.name: layout_of(relation) for relation in rows}
+        texts = [layout.relation for layout in layouts.values() if layout.text_place >= 0]
         self.mirrors = Mirrors(
-            {relation.name: Layout(relation) for relation in rows},
+            layouts,
             segment_rows=segment_rows,
             resident_bytes=resident_bytes,
             compact_dead_ratio=compact_dead_ratio,
@@ -103,8 +107,8 @@ class ResidentMemory:
         self.on_missed: Callable[[], None] | None = None
         self.on_erased: Callable[[], None] | None = None
         self.on_failure: Callable[[str, BaseException], None] | None = None
-        with store.read() as session:
-            self._load(session)
+        with store.read() if session is None else contextlib.nullcontext(session) as loading:
+            self._load(loading)
         excess = self.stats.over_budget_bytes
         if excess > 0:
             raise InvalidConfigValue(

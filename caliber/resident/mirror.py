@@ -22,10 +22,10 @@ from caliber.kernels import KeywordIndex, KeywordSnapshot
 from caliber.kernels.evaluator import NUMPY, Evaluator
 from caliber.kernels.growing import ByteRows
 from caliber.resident.chain import Chain
-from caliber.resident.columns import SegmentedColumn
+from caliber.resident.columns import Columns, SegmentedColumn
 from caliber.resident.layout import Layout
 from caliber.resident.tables import KeyTable
-from caliber.schema.relation import ColumnType, Relation, Residence
+from caliber.schema.relation import Relation
 from caliber.storage.compile.codec import Row
 
 
@@ -43,12 +43,11 @@ _PAIR: Final = struct.Struct(">QQ")
 _GROUPS_KEPT: Final = 256
 """Keys of groups whose rows a boundary remembers."""
 
+_ROW_BYTES: Final = 8 + 8 + 16
+"""Of a row's ordinal, its previous version and its tie."""
+
 _ENTRY_BYTES: Final = 49 + 104 + 28
 """Measured on CPython 3.11 to 3.14: the dict entry of a key of some 16 bytes."""
-
-
-def _is_set(value: Any) -> bool:
-    return value is not None
 
 
 class _Interner:
@@ -111,17 +110,10 @@ class Generation:
         self.previous = SegmentedColumn(np.int64, segment_rows)
         self.ties = SegmentedColumn(np.uint64, segment_rows, 2)
         self.index: KeyTable | dict[bytes, int] = KeyTable(self.ties) if layout.has_tie else {}
-        self.arrays = {
-            name: SegmentedColumn(layout.dtype_of(residence, kind), segment_rows)
-            for name, _, residence, kind, _ in layout.columns
-        }
+        self.arrays = Columns(layout.dtypes, segment_rows)
         self.groups: dict[str, dict[bytes, list[int]]] = {name: {} for name, _ in layout.groups}
-        self.interners = {
-            name: _Interner() for name, _, residence, _, _ in layout.columns if residence is Residence.INTERNED
-        }
-        self._converters = {
-            name: self._converter(name, residence, kind, null) for name, _, residence, kind, null in layout.columns
-        }
+        self.interners = {name: _Interner() for name in layout.interned}
+        self._converters: dict[str, Callable[[Any], Any] | None] = {**layout.converters, **self.interners}
         self._open: Any = None
         self._held: dict[int, list[tuple[int, Callable[[int], Any]]]] = {}
         # Built at the first search.
@@ -129,19 +121,6 @@ class Generation:
         self.chain: Chain | None = None
 
     # --- writing ---------------------------------------------------------------------------------
-
-    def _converter(self, name: str, residence: Residence, kind: ColumnType, null: Any) -> Callable[[Any], Any] | None:
-        """Return the function from a stored value to the array's, or None where they are the same."""
-        if residence is Residence.FLAG:
-            return _is_set
-        if residence is Residence.INTERNED:
-            return self.interners[name]
-        if kind is ColumnType.ENUM:
-            codes = self.layout.enum_codes[name]
-            return (lambda value: null if value is None else codes[value]) if null is not None else codes.__getitem__
-        if null is not None:
-            return lambda value: null if value is None else value
-        return None
 
     def resident_value(self, column: str, value: Any) -> Any:
         """Return the value of a resident column for a stored value."""
@@ -217,11 +196,11 @@ class Generation:
         if layout.has_tie:
             joined = b"".join(row[layout.key_places[0]] for row in rows)
             self.ties.put_many(0, np.frombuffer(joined, ">u8").reshape(count, 2).astype(np.uint64))
-        for name, place, residence, kind, _ in layout.columns:
+        for name, place, *_ in layout.columns:
             convert = self._converters[name]
-            stored = (row[place] for row in rows)
+            stored = [row[place] for row in rows]
             converted = stored if convert is None else map(convert, stored)
-            self.arrays[name].put_many(0, np.fromiter(converted, layout.dtype_of(residence, kind), count))
+            self.arrays[name].put_many(0, np.fromiter(converted, layout.dtypes[name], count))
         for row in rows:
             self._append_packed(row)
         if isinstance(self.index, KeyTable):
@@ -266,12 +245,11 @@ class Generation:
     @property
     def column_bytes(self) -> int:
         """Bytes of everything but texts."""
-        arrays = sum(array.nbytes(self.length) for array in self.arrays.values())
-        fixed = self.ordinals.nbytes(self.length) + self.previous.nbytes(self.length) + self.ties.nbytes(self.length)
+        fixed = (self.layout.row_bytes + _ROW_BYTES) * self.length
         fixed += 0 if self.keywords is None else self.keywords.nbytes
         fixed += 0 if self.chain is None else self.chain.nbytes
         index = self.index.nbytes if isinstance(self.index, KeyTable) else _ENTRY_BYTES * len(self.index)
-        return arrays + fixed + len(self.live) + self.packed.nbytes + index
+        return fixed + len(self.live) + self.packed.nbytes + index
 
     def compacted(self) -> Generation:
         """Return a new generation with the live rows only."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from caliber.kernels.evaluator import Evaluator
 from caliber.model.embedding import EmbeddingSpace
-from caliber.resident.layout import Layout
+from caliber.resident.layout import layout_of
 from caliber.resident.mirror import Generation, RelationSnapshot
 from caliber.resident.vectors import VectorIndex, VectorSnapshot
 from caliber.schema.catalog import Catalog
@@ -26,14 +26,10 @@ class PartialMirrors:
     def __init__(self, evaluator: Evaluator, catalog: Catalog) -> None:
         self._by_name = catalog.by_name
         self._evaluator = evaluator
-        self._layouts: dict[str, Layout] = {}
 
     def mirror(self, name: str, rows: Sequence[Row]) -> RelationSnapshot:
         """Return a mirror of rows of one relation, in the order of their ordinals, each once."""
-        layout = self._layouts.get(name)
-        if layout is None:
-            layout = self._layouts[name] = Layout(self._by_name[name])
-        generation = Generation(layout, max(_LEAST_ROWS, len(rows)))
+        generation = Generation(layout_of(self._by_name[name]), max(_LEAST_ROWS, len(rows)))
         by_ordinal = {int(row[0]): row for row in rows}
         generation.load([by_ordinal[ordinal] for ordinal in sorted(by_ordinal)])
         return RelationSnapshot(generation, self._evaluator)

@@ -35,7 +35,8 @@ class OrdinalTable:
     def __init__(self, keys: SegmentedColumn) -> None:
         self._keys = keys
         # Random for each table: ids come from outside, and must not be made to collide.
-        self._high, self._low = secrets.randbits(_BITS) | 1, secrets.randbits(_BITS) | 1
+        high, low = divmod(secrets.randbits(2 * _BITS), 1 << _BITS)
+        self._high, self._low = high | 1, low | 1
         self._used = 0
         self._reset(_LEAST_BITS)
 

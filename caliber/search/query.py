@@ -5,6 +5,7 @@ Source: issue "Search in native memory", keyword leg and query side; P-041.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -15,7 +16,7 @@ from typing import Final
 from caliber.kernels import PHRASE_MAX, words_of
 from caliber.model.lazy_dataclass import dataclass
 from caliber.text.dates import DateReader, Interval
-from caliber.text.lexicon import Lexicon
+from caliber.text.lexicon import Lexicon, lexicon_of
 from caliber.text.words import Analyzer
 
 _QUOTES: Final = {'"': '"', "“": "”", "«": "»", "„": "“”"}
@@ -55,17 +56,23 @@ class Query:
     stop_word_phrase: tuple[str, ...] = ()
 
 
+@functools.cache
+def _days_of(language: str) -> tuple[DateReader, re.Pattern[str]]:
+    """Return the reader of dates of a language, and the pattern without which a text names none."""
+    lexicon = lexicon_of(language)
+    words = (*lexicon.months, *lexicon.units, lexicon.today, lexicon.yesterday)
+    return DateReader(lexicon), re.compile("|".join((r"\d", *(re.escape(word) for word in words if word))))
+
+
 class QueryReader:
     """Parser of queries in one language."""
 
     def __init__(self, analyzer: Analyzer, lexicon: Lexicon, *, max_words: int) -> None:
         self._analyzer = analyzer
         self._lexicon = lexicon
-        self._dates = DateReader(lexicon)
         self._max_words = max_words
         self._max_chars = max_words * CHARS_A_WORD
-        words = (*lexicon.months, *lexicon.units, lexicon.today, lexicon.yesterday)
-        self._daylike = re.compile("|".join((r"\d", *(re.escape(word) for word in words if word))))
+        self._dates, self._daylike = _days_of(analyzer.language)
         self._remembered: dict[str, Query] = {}
 
     def read(self, text: str, clock: Callable[[], date]) -> Query:

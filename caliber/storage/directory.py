@@ -16,6 +16,10 @@ class Records(Protocol):
 
     plans: dict[str, RelationPlans]
 
+    def read(self, work: Callable[[UnitOfWork], T]) -> T:
+        """Run ``work``, which reads one statement's rows and writes nothing, without keeping writers out."""
+        ...
+
     def work(self, work: Callable[[UnitOfWork], T]) -> T:
         """Run ``work`` in a transaction and return its result once it is durable. It is not tried again.
 

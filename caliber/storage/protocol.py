@@ -147,6 +147,13 @@ class Store(BulkStore, Protocol):
         """Return a session that sees one commit boundary."""
         ...
 
+    def first_read(self) -> AbstractContextManager[StatementSession]:
+        """As ``read``, while the store is being opened: writers may wait for its end, and no connection is added.
+
+        Raises: Unavailable when the store takes no writes, because it is read-only, or its tenant moves or has moved.
+        """
+        ...
+
     def follow(self, follower: Follower | None) -> None:
         """Set the follower that is notified of commits."""
         ...

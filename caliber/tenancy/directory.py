@@ -67,12 +67,12 @@ class Directory:
 
     def all(self) -> list[Tenant]:
         """Return every tenant, dropped ones included, by name."""
-        return self._records.work(lambda uow: uow.select_path(TENANT, "list_all"))
+        return self._records.read(lambda uow: uow.select_path(TENANT, "list_all"))
 
     def find(self, name: str) -> Tenant | None:
         """Return a tenant, or None. Raises: InvalidValue for an invalid name."""
         known_as = tenant_name(name)
-        found: Tenant | None = self._records.work(lambda uow: uow.find(TENANT, known_as))
+        found: Tenant | None = self._records.read(lambda uow: uow.find(TENANT, known_as))
         return found
 
     def get(self, name: str) -> Tenant:

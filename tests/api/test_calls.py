@@ -6,18 +6,13 @@ behind. A change that lowers one lowers its limit here. Source: design, section 
 
 from __future__ import annotations
 
-import sys
-from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from support.configs import USER
+from support.counted_calls import counted
 
-import caliber
-
-PACKAGE = str(Path(caliber.__file__).parent)
 NOTES, TURNS = 400, 60
 # Which records share a window's last tokens follows drawn ids: it runs up to ten functions more or less. What ``get``
 # leaves behind wakes a thread, or finds it awake: it runs 51 functions at rest, and up to 15 more beside other work;
@@ -29,26 +24,6 @@ LIMITS: dict[str, tuple[int, int]] = {
     "get": (66, 19),
 }
 """Functions of CALIBER, and modules of CALIBER entered, at most; to reach: 150 and 18, 350 and 35, 150, 12."""
-
-
-def counted(call: Callable[[], Any]) -> tuple[int, Counter[str]]:
-    """Return how many functions of CALIBER a call runs, and how many of them in each module.
-
-    Those of other packages, NumPy's above all, are more or less with each of their versions.
-    """
-    modules: Counter[str] = Counter()
-
-    def watch(frame: Any, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
-            modules[frame.f_code.co_filename] += 1
-
-    before = sys.getprofile()
-    sys.setprofile(watch)
-    try:
-        call()
-    finally:
-        sys.setprofile(before)
-    return modules.total(), modules
 
 
 @pytest.fixture

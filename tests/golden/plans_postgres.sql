@@ -1119,6 +1119,11 @@ SELECT nextval('"tenant_a"."session_ordinal_seq"'::regclass) FROM generate_serie
 --   gives: server
 SELECT (pg_control_system()).system_identifier::text || ' ' || (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint::text;
 
+-- session.writable
+--   takes: nothing
+--   gives: fenced, moved, read_only
+SELECT obj_description(to_regproc('"tenant_a"."caliber_fence"'), 'pg_proc') IS NOT NULL, to_regproc('"tenant_a"."caliber_moved"') IS NOT NULL, pg_is_in_recovery() OR current_setting('default_transaction_read_only')::boolean;
+
 -- session.write
 --   takes: statement_timeout, lock_timeout
 --   gives: xid, statement_timeout, lock_timeout, synchronous_commit, full_text, needed

@@ -69,6 +69,11 @@ class Store:
         with self._inner.read() as session:
             yield self._session(session)
 
+    @contextmanager
+    def first_read(self) -> Iterator[Any]:
+        with self._inner.first_read() as session:
+            yield self._session(session)
+
     def bulk_read(self, relation: Any, batch_rows: int) -> Iterator[Any]:
         batches = list(self._inner.bulk_read(relation, batch_rows))
         return iter(self._fault.batches(batches) if self.armed else batches)

@@ -774,6 +774,28 @@ def test_overrides_are_validated_and_leave_the_original() -> None:
     assert sections.storage.path == "b.db"
 
 
+def test_the_configuration_of_a_tenant_is_the_one_that_a_copy_would_be() -> None:
+    # issue "People", 5: opening a tenant does not check what all tenants share
+    config = profiles.chat_companion("app.db", tenancy={})
+    storage = SAMPLE.with_overrides(**{"storage.path": "tenants/é.db"}).storage
+    made, copied = config.with_storage(storage), config.with_overrides(storage=storage, tenancy=None)
+    assert made == copied
+    assert (
+        made.canonical_json()
+        == copied.canonical_json()
+        == json.dumps(copied.to_mapping(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    )
+    assert (made.tenancy, made.storage.path, made.search) == (None, "tenants/é.db", config.search)
+    assert config.tenancy is not None
+    assert config.storage.path == "app.db"
+    assert config.hash != made.hash
+    assert CaliberConfig.from_canonical(made.canonical_json()) == made
+    postgres = profiles.chat_companion("env:A_DSN", **{"storage.adapter": "postgres"}).storage
+    with pytest.raises(MultipleErrors) as caught:
+        config.with_storage(postgres.model_copy(update={"login_role": "a"}))
+    assert caught.value.errors[0].context["field"] == "storage.login_secret"
+
+
 def test_principal_and_visibility_are_given_in_terms_of_the_model() -> None:
     config = SAMPLE.with_overrides(principal={"kind": "agent", "id": "p", "role": "reviewer", "admin": False})
     principal = config.principal.to_principal()

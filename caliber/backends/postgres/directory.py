@@ -99,6 +99,9 @@ class PostgresRecords:
             self._shared.store, [plans.codec.decode(row) for row in rows], writing=True, version=DIRECTORY_VERSION
         )
 
+    def read(self, work: Callable[[UnitOfWork], T]) -> T:
+        return self.work(work)
+
     def work(self, work: Callable[[UnitOfWork], T]) -> T:
         with self._lock:
             connection = self._usable()

@@ -126,6 +126,7 @@ _TEXTS: Final = {
     ),
 }
 
+FENCE: Final = "caliber_fence"
 MOVED: Final = "caliber_moved"
 """A function that is in a schema once its tenant is elsewhere: readers ask for it by name."""
 ADVISORY_CLASS: Final = 0x43414C42
@@ -174,6 +175,14 @@ _OWN: Final[dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]]] = {
         f"SELECT (pg_control_system()).system_identifier::text || ' ' || {_STARTED}::text",
         (),
         ("server",),
+    ),
+    "session.writable": (
+        (
+            "SELECT obj_description(to_regproc({fence}), 'pg_proc') IS NOT NULL, to_regproc({moved}) IS NOT NULL,"
+            " pg_is_in_recovery() OR current_setting('default_transaction_read_only')::boolean"
+        ),
+        (),
+        ("fenced", "moved", "read_only"),
     ),
     "feed.bound": (
         f"SELECT pg_current_snapshot()::text, coalesce((SELECT max(sequence) FROM {{change}}), 0), {_STARTED}",
@@ -243,7 +252,7 @@ def _names(dialect: PostgresDialect) -> dict[str, str]:
     names = {name: dialect.table(name) for name in (*BY_NAME, "feed", "text_state")}
     for name, relation in BY_NAME.items():
         names[f"{name}_row"] = quote_all(codec_of(relation).names)
-    names["moved"] = f"'{dialect.table(MOVED)}'"
+    names["moved"], names["fence"] = f"'{dialect.table(MOVED)}'", f"'{dialect.table(FENCE)}'"
     names["advisory_class"] = str(ADVISORY_CLASS)
     names["advisory_schema"] = f"'{dialect.schema}/'"
     return names

@@ -16,6 +16,7 @@ from caliber.backends.postgres import schema as schemas
 from caliber.backends.postgres.bulk.store import PostgresBulk
 from caliber.backends.postgres.connecting.connection import BEGIN, COMMIT, PgConnection, Shared
 from caliber.backends.postgres.connecting.dialling import connect
+from caliber.backends.postgres.connecting.errors import takes_no_writes
 from caliber.backends.postgres.connecting.external_pool import ExternalPool
 from caliber.backends.postgres.connecting.logins import dsn_of
 from caliber.backends.postgres.connecting.pool import Pool
@@ -41,7 +42,7 @@ from caliber.storage.compile.listing import Listing
 from caliber.storage.compile.plan import Plan, plans_of
 from caliber.storage.compile.session import StatementSession, store_closed
 from caliber.storage.compile.spelling import quote
-from caliber.storage.maintain.moved import elsewhere
+from caliber.storage.maintain.moved import FenceState, elsewhere, fenced
 from caliber.storage.migrate.memory_steps import MigrationPlan, Wanted
 from caliber.storage.protocol import ConnectionPool, Follower, RemoteEventListener
 from caliber.storage.sql.embedding_statements import with_memories
@@ -271,6 +272,16 @@ class PostgresStore:
             connection.silence_ms = self._limits.statement_timeout_ms or None  # the server itself ends it by then
             connection.open(_SNAPSHOT, self._own["session.limits"], self._limits.within(None))
             yield connection
+
+    @contextmanager
+    def first_read(self) -> Iterator[StatementSession]:
+        with self.read() as session:
+            has_fence, moved, read_only = session.run(self._own["session.writable"], ())[0]
+            if has_fence or moved:
+                raise fenced(self._shared.store, FenceState.MOVED if moved else FenceState.MOVING)
+            if read_only:
+                raise takes_no_writes(self._shared.store)
+            yield session
 
     @contextmanager
     def _transaction(self, lock_timeout_ms: int) -> Iterator[PgConnection]:

@@ -73,9 +73,16 @@ class SqliteRecords:
         rows = self._connection.run(plans.lists["list_all"], ())
         check_versions(self._shown, [plans.codec.decode(row) for row in rows], writing=True, version=DIRECTORY_VERSION)
 
+    def read(self, work: Callable[[UnitOfWork], T]) -> T:
+        with self._lock:
+            return work(self._unit())
+
     def work(self, work: Callable[[UnitOfWork], T]) -> T:
         with self._lock, self._connection.transaction():
-            return work(UnitOfWork(self._connection, _PLANS, {}, self._clock_us(), False))
+            return work(self._unit())
+
+    def _unit(self) -> UnitOfWork:
+        return UnitOfWork(self._connection, _PLANS, {}, self._clock_us(), False)
 
     def close(self) -> None:
         with self._lock:

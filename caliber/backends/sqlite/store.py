@@ -18,7 +18,7 @@ from caliber.backends.sqlite.connecting.connection import (
 from caliber.backends.sqlite.connecting.file_names import FileNames
 from caliber.backends.sqlite.dialect import DIALECT
 from caliber.backends.sqlite.maintaining.erasing import SqliteEraser
-from caliber.backends.sqlite.moving.fence import has_moved
+from caliber.backends.sqlite.moving.fence import has_moved, state_of
 from caliber.backends.sqlite.schema import (
     PLANS,
     baseline,
@@ -42,7 +42,7 @@ from caliber.storage.compile.conditions import StoredFilter, compile_stored
 from caliber.storage.compile.listing import Listing
 from caliber.storage.compile.plan import plans_of
 from caliber.storage.compile.session import Counter, StatementSession, store_closed
-from caliber.storage.maintain.moved import elsewhere
+from caliber.storage.maintain.moved import elsewhere, fenced
 from caliber.storage.protocol import Follower, RemoteEventListener
 from caliber.storage.sql.embedding_statements import with_memories
 from caliber.storage.sql.full_text import texts_of
@@ -163,6 +163,22 @@ class SqliteStore:
     def read(self) -> Iterator[StatementSession]:
         with self._reading() as connection:
             yield connection
+
+    @managed
+    def first_read(self) -> Iterator[StatementSession]:
+        # On the writer's connection: every connection reads the schema again, the larger part of opening a store.
+        with self._exclusive():
+            connection = self._connection
+            connection.require_writable()
+            connection.command("BEGIN")
+            try:
+                check_allowed(connection, self._options.shown, "min_reader_version")
+                state = state_of(connection)
+                if state is not None:
+                    raise fenced(self._options.shown, state)
+                yield connection
+            finally:
+                connection.command("ROLLBACK")
 
     @managed
     def _reading(self) -> Iterator[SqliteConnection]:

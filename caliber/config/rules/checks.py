@@ -270,9 +270,18 @@ class _Unreadable(Exception):
     """The value at a path is missing or wrong, which is reported elsewhere."""
 
 
-def run_valid(config: BaseModel) -> list[ConfigError]:
-    """Return the faults between the knobs of a configuration whose single values are all right."""
-    return [fault for paths, rule in CHECKS for fault in rule(*(_get(config, path) for path in paths))]
+def run_valid(config: BaseModel, about: str | None = None) -> list[ConfigError]:
+    """Return the faults between the knobs of a configuration whose single values are all right.
+
+    ``about`` names the one section whose rules are to be run.
+    """
+    rules = CHECKS if about is None else _rules_about(about)
+    return [fault for paths, rule in rules for fault in rule(*(_get(config, path) for path in paths))]
+
+
+@functools.cache
+def _rules_about(section: str) -> list[tuple[tuple[str, ...], Rule]]:
+    return [(paths, rule) for paths, rule in CHECKS if any(path.partition(".")[0] == section for path in paths)]
 
 
 def run(root: type[BaseModel], data: Mapping[str, Any]) -> list[ConfigError]:

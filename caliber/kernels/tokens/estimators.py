@@ -286,6 +286,7 @@ class ExactEstimator(Estimator):
         return self.counter.count(data.decode("utf-8", "replace"))
 
 
+@cache
 def open_estimator(
     kind: Literal["bytes", "calibrated", "exact"], *, bytes_per_token: float, vocabulary: str | None
 ) -> Estimator:

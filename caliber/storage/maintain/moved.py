@@ -20,5 +20,10 @@ class FenceState(StrEnum):
 
 def elsewhere(store: str) -> Unavailable:
     """Return the error of a store whose tenant has moved away."""
-    reason, retryable, advice = MOVED
+    return fenced(store, FenceState.MOVED)
+
+
+def fenced(store: str, state: FenceState) -> Unavailable:
+    """Return the error of a store with a fence."""
+    reason, retryable, advice = MOVED if state is FenceState.MOVED else MOVING
     return Unavailable(f"{store} is unavailable ({reason}): {advice}", reason=reason, retryable=retryable)

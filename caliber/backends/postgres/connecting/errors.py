@@ -91,6 +91,11 @@ def translate(error: StatementError, store: str) -> CaliberError:
     return translated
 
 
+def takes_no_writes(store: str) -> CaliberError:
+    """Return the error of a server that only reads."""
+    return translate(StatementError("25006", "read-only", None), store)
+
+
 def _translated(error: StatementError, store: str) -> CaliberError:
     state = error.state
     rule = _UNAVAILABLE.get(state)

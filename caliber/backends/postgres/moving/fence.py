@@ -15,7 +15,7 @@ import psycopg
 
 from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.backends.postgres.memories import catalog_in
-from caliber.backends.postgres.statements import ADVISORY_CLASS, MOVED
+from caliber.backends.postgres.statements import ADVISORY_CLASS, FENCE, MOVED
 from caliber.backends.postgres.writing.notify import channel_of
 from caliber.model.errors import Unavailable
 from caliber.schema.relations import MEMORY_TYPE
@@ -24,7 +24,6 @@ from caliber.storage.maintain.moved import FenceState
 
 CODES: Final = {FenceState.MOVING: "CBM01", FenceState.MOVED: "CBM02"}
 """CALIBER's own SQLSTATEs; ``errors`` maps them to exceptions."""
-NAME: Final = "caliber_fence"
 REMOVING_MS: Final = 2_000
 """How long triggers that refuse nothing are tried to be removed."""
 _PATIENCE_MS: Final = 300
@@ -44,7 +43,7 @@ def fence(connection: Connection, dialect: PostgresDialect, state: FenceState, t
         table = dialect.table
         connection.execute(f"LOCK TABLE {table(GATE)} IN ACCESS EXCLUSIVE MODE".encode())
         _alone(connection, dialect)
-        name = table(NAME)
+        name = table(FENCE)
         body = f"BEGIN RAISE EXCEPTION 'caliber: {state.value}' USING ERRCODE = '{CODES[state]}'; END"
         connection.execute(
             f"CREATE OR REPLACE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $fence$ {body} $fence$".encode()
@@ -59,7 +58,7 @@ def fence(connection: Connection, dialect: PostgresDialect, state: FenceState, t
         events = "INSERT OR UPDATE OR DELETE OR TRUNCATE"
         for relation in catalog_in(connection, table(MEMORY_TYPE.name)).relations:
             connection.execute(
-                f"CREATE OR REPLACE TRIGGER {quote(NAME)} BEFORE {events} ON {table(relation.name)}"
+                f"CREATE OR REPLACE TRIGGER {quote(FENCE)} BEFORE {events} ON {table(relation.name)}"
                 f" FOR EACH STATEMENT EXECUTE FUNCTION {name}()".encode()
             )
 
@@ -68,7 +67,7 @@ def fence(connection: Connection, dialect: PostgresDialect, state: FenceState, t
 
 def lift(connection: Connection, dialect: PostgresDialect, token: str | None) -> None:
     """Let writes in again, unless the fence is another attempt's."""
-    name = dialect.table(NAME)
+    name = dialect.table(FENCE)
     with connection.transaction():
         _alone(connection, dialect)
         standing = token_of(connection, dialect)
@@ -100,7 +99,7 @@ def token_of(connection: Connection, dialect: PostgresDialect) -> str | None:
     row = connection.execute(
         b"SELECT obj_description(p.oid, 'pg_proc') FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace"
         b" WHERE n.nspname = %s AND p.proname = %s",
-        (dialect.schema, NAME),
+        (dialect.schema, FENCE),
     ).fetchone()
     return None if row is None or row[0] is None else str(row[0])
 

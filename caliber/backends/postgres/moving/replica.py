@@ -26,7 +26,7 @@ from caliber.backends.postgres.dialect import PostgresDialect
 from caliber.backends.postgres.memories import catalog_in
 from caliber.backends.postgres.moving import fence as fences
 from caliber.backends.postgres.searching.full_text_plans import state_table
-from caliber.backends.postgres.statements import ADVISORY_CLASS, MOVED, own
+from caliber.backends.postgres.statements import ADVISORY_CLASS, FENCE, MOVED, own
 from caliber.backends.postgres.store import shared_for
 from caliber.config.storage import PostgresConfig
 from caliber.kernels.copy.rows import COPY_HEADER, COPY_TRAILER, CopyReader, CopyRows, copy_tuples
@@ -319,7 +319,7 @@ class PostgresReplica:
     def _empty(self, connection: Connection, tables: Iterable[str]) -> None:
         for name in sorted(tables):
             connection.execute(f"DROP TABLE IF EXISTS {self._dialect.table(name)} CASCADE".encode())
-        for name in (fences.NAME, MOVED):
+        for name in (FENCE, MOVED):
             connection.execute(f"DROP FUNCTION IF EXISTS {self._dialect.table(name)}() CASCADE".encode())
 
     def finish(self, epoch: str, token: str, numbers: Mapping[str, int], catalog: Catalog) -> None:

@@ -198,6 +198,12 @@ class SqliteConnection(Calls):
         rows = self.command(f"PRAGMA {name}")
         return rows[0][0] if rows else None
 
+    def require_writable(self) -> None:
+        """Raise Unavailable when SQLite opened the file for reading only."""
+        with self.turn():
+            if self.raw.readonly("main"):
+                raise self._translated(apsw.ReadOnlyError("readonly database"))
+
     def commit(self) -> None:
         """Commit. Raises: Unavailable, also when the commit went to an unlinked file."""
         if self.files is None:

@@ -58,7 +58,12 @@ def token_of(connection: SqliteConnection) -> str | None:
     return None if found is None else found[1]
 
 
+def state_of(connection: SqliteConnection) -> FenceState | None:
+    """Return the state of the fence that stands."""
+    rows = connection.command(f"{_STANDING} LIMIT 1")
+    return next((state for state in FenceState if rows and f"'caliber: {state.value}'" in rows[0][1]), None)
+
+
 def has_moved(connection: SqliteConnection) -> bool:
     """Return whether the tenant in this file is somewhere else now."""
-    rows = connection.command(f"{_STANDING} LIMIT 1")
-    return bool(rows) and f"'caliber: {FenceState.MOVED.value}'" in rows[0][1]
+    return state_of(connection) is FenceState.MOVED
