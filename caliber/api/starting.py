@@ -53,10 +53,10 @@ def start_engine(
         search = engine.part(SearchEngine)
         if search.stored is None:
             engine.later("warming", search.warm, settings.resident.warm_after_ms)
-    engine.memory.on_erased = lambda: forget_words(engine)
-    open_erasures(engine, erasures)
-    engine.repeat("retention", lambda: _retain(engine), settings.retention.apply_every_ms)
-    runner.start(engine)
+        engine.memory.on_erased = lambda: forget_words(engine)
+        open_erasures(engine, erasures)
+        engine.repeat("retention", lambda: _retain(engine), settings.retention.apply_every_ms)
+        runner.start(engine)
     return engine
 
 

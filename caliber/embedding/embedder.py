@@ -8,6 +8,7 @@ C-291, K-042, K-101.
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 import uuid
@@ -21,13 +22,13 @@ from caliber.embedding.embedding_target import EmbeddingTarget, MissingVector, R
 from caliber.embedding.missing_vectors import MissingVectorScan
 from caliber.embedding.reembedding import MakeEvent
 from caliber.engine import pacing
-from caliber.engine.worker import Worker
+from caliber.engine.background import BackgroundTask
 from caliber.jobs.queue import JobQueue
 from caliber.llm.embedding import Embedded
 from caliber.llm.protocols import EmbeddingProvider
 from caliber.llm.retry import is_outage
 from caliber.model.embedding import EmbeddingSpace, SpaceState
-from caliber.model.errors import CaliberError, Conflict, EmbeddingFailed
+from caliber.model.errors import CaliberError, Conflict, EmbeddingFailed, Unavailable
 from caliber.resident.memory import ResidentMemory
 from caliber.schema.relations import EMBEDDING
 from caliber.storage.compile.codec import codec_of
@@ -96,10 +97,8 @@ class Embedder:
         self._missing_scan = MissingVectorScan(store, self._kinds.wanted, self._targets)
         self._batches = 0
         self._draining = threading.Lock()
-        self._wake = Event()
         self._stopped = Event()
-        self._worker = Worker(self._run, "caliber-embed")
-        self._started = False
+        self._worker = _Turns(self._turn, failed)
 
     @property
     def targets(self) -> tuple[EmbeddingTarget, ...]:
@@ -228,7 +227,7 @@ class Embedder:
                     self._enqueue(target, MissingVector(kind, owner, text))
                     found = True
         if found:
-            self.start()
+            self._wake()
 
     def _enqueue(self, target: EmbeddingTarget, item: MissingVector) -> None:
         if len(target.queue) < _QUEUE_MAX:
@@ -239,19 +238,20 @@ class Embedder:
     def changed_elsewhere(self) -> None:
         """Note a commit of another program: its records without a vector are searched for after a while."""
         if self._missing_scan.later():
-            self._wake.set()
+            self._wake()
 
     def loaded(self) -> None:
         """Note that many rows were written at once: records without a vector are searched for now."""
         self._missing_scan.now()
-        self.start()
+        self._wake()
 
     def start(self) -> None:
-        """Wake the worker, starting it the first time."""
-        if not self._started and not self._stopped.is_set():
-            self._worker.start()
-            self._started = True
-        self._wake.set()
+        """Have the threads of the process embed what there is. Raises: Unavailable when the system refuses a thread."""
+        self._worker.wake_up()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(Unavailable):  # any other task's thread serves it, and a missing vector is found again
+            self._worker.wake_up()
 
     def _embed_queued(self, target: EmbeddingTarget) -> int:
         """Embed one batch of committed records; return the number of rows handled.
@@ -356,25 +356,26 @@ class Embedder:
     def close(self) -> None:
         """Stop the worker; pending records are found again at the next open."""
         self._stopped.set()
-        self._wake.set()
-        self._worker.join(timeout=5)
+        self._worker.stop()
 
-    def _run(self) -> None:
-        while not self._stopped.is_set():
-            begun = time.monotonic()
-            try:
-                wait_s = self._step()
-            except Exception as error:
-                # An error of the store, perhaps; those of a provider belong to its target. The worker continues.
-                if self._stopped.is_set():
-                    return
-                self._failed("worker", _as_caliber(error))
-                wait_s = self._longest_idle_s
-            if wait_s is None or wait_s > 0:
-                self._wake.wait(wait_s)
-                self._wake.clear()
-            elif self.waiting() < self._batch:
-                self._stopped.wait(pacing.rest_s(time.monotonic() - begun))
+    def _turn(self) -> tuple[float | None, bool]:
+        """Do the next piece of work; return when to go on (seconds; None: when woken), and whether a wake comes first.
+
+        Between two batches the worker rests, whoever wakes it: the requests of other writers can gather meanwhile.
+        """
+        begun = time.monotonic()
+        try:
+            wait_s = self._step()
+        except Exception as error:
+            # An error of the store, perhaps; those of a provider belong to its target. The worker continues.
+            if self._stopped.is_set():
+                return None, True
+            self._failed("worker", _as_caliber(error))
+            wait_s = self._longest_idle_s
+        if wait_s is None or wait_s > 0:
+            return wait_s, True
+        rests = self.waiting() < self._batch
+        return (pacing.rest_s(time.monotonic() - begun) if rests else 0.0), False
 
     def _step(self) -> float | None:
         """Do the next piece of work; return how long to wait then, None until woken. Units: seconds."""
@@ -450,6 +451,36 @@ class Embedder:
             for other in self._targets:
                 if other is not target and other.not_before_s <= time.monotonic():
                     self._attempt(other, lambda each: self._embed_queued(each) > 0)
+
+
+class _Turns(BackgroundTask):
+    """The turns of an embedder on the threads that all stores share: when it is woken, and when it asked for more."""
+
+    def __init__(
+        self, turn: Callable[[], tuple[float | None, bool]], failed: Callable[[str, CaliberError], None]
+    ) -> None:
+        super().__init__("embed", failed=failed)
+        self._turn = turn
+        self._due_s = math.inf
+        self._woken = False
+        self._resting = False
+
+    def wake_up(self) -> None:
+        """Have a turn soon; one that is due already is enough."""
+        if not self._woken:
+            self._woken = True  # refused a thread, it is kept by the timer
+            self.wake()
+
+    def next_s(self) -> float:
+        """Return when the next turn is due."""
+        return 0.0 if self._woken and not self._resting else self._due_s
+
+    def _call(self) -> bool:
+        self._woken = False
+        wait_s, wakes = self._turn()
+        self._due_s = math.inf if wait_s is None else time.monotonic() + wait_s
+        self._resting = not wakes
+        return True
 
 
 def _retired_elsewhere(target: EmbeddingTarget) -> Conflict:

@@ -38,7 +38,8 @@ class BackgroundTask:
         self.name = name
         self._failed = failed
         self._failing = False
-        self._stop = Event()
+        self.stopped = False
+        """Whether it is not to be called any more."""
         self._idle = Event()
         self._idle.set()
 
@@ -49,22 +50,18 @@ class BackgroundTask:
     def wake(self) -> None:
         """Have it called when it is due, which is earlier than before; begin with it, the first time.
 
-        Raises: Unavailable (``out of threads``) when no thread of the timer runs, and none can be started.
+        Raises: Unavailable (``out of threads``) when no thread of the timer runs, and none can be started: then it
+            waits until another task is woken
         """
         _timer().put(self)
 
-    @property
-    def stopped(self) -> bool:
-        """True once it is not to be called any more."""
-        return self._stop.is_set()
-
     def cancel(self) -> None:
         """Tell a call under way to end, without waiting for it."""
-        self._stop.set()
+        self.stopped = True
 
     def stop(self) -> None:
         """End, and wait for a call under way."""
-        self._stop.set()
+        self.stopped = True
         _timer().remove(self)
         self._idle.wait(timeout=STOP_S)
 
@@ -75,17 +72,17 @@ class BackgroundTask:
     def turn(self) -> bool:
         """Make one call; return whether there is to be another."""
         try:
-            again = not self._stop.is_set() and self._call()
+            again = not self.stopped and self._call()
             self._failing = False
         except Exception as error:
             # One report for each outage, not one for each call; a fault of ours must not end the task unheard.
             again = self._repeats
-            if not self._failing and not self._stop.is_set():
+            if not self._failing and not self.stopped:
                 self._failed(self.name, _as_ours(error))
             self._failing = True
         finally:
             self._idle.set()
-        return again and not self._stop.is_set()
+        return again and not self.stopped
 
     def report(self, error: CaliberError) -> None:
         """Report an error of the threads themselves."""
@@ -104,9 +101,13 @@ class _WaitingTask(BackgroundTask):
         self._wait_s = wait_ms / 1000
 
     def start(self) -> None:
-        """Begin to wait; with a wait of 0 nothing is ever called. Raises: as ``wake``."""
+        """Begin to wait; with a wait of 0 nothing is ever called. Raises: as ``wake``, and nothing has begun."""
         if self._wait_s:
-            self.wake()
+            try:
+                self.wake()
+            except BaseException:
+                self.stop()
+                raise
 
     def next_s(self) -> float:
         """Return when it is due, if it begins to wait now."""
@@ -147,7 +148,7 @@ class DelayedTask(_WaitingTask):
         self._task = task
 
     def _call(self) -> bool:
-        self._task(self._stop.is_set)
+        self._task(lambda: self.stopped)
         return False
 
 
@@ -181,24 +182,29 @@ class Timer:
         self._numbers = itertools.count()
         self._condition = Condition()
         self._threads: set[Worker] = set()
+        self._starting: set[Worker] = set()
+        """Those that are to be started; also after an interrupt."""
         self._busy: dict[int, tuple[float, BackgroundTask]] = {}
         """By thread, its task, and when it began it."""
+        self._running: set[BackgroundTask] = set()
         self._led = False
         self._refused = False
 
     def put(self, task: BackgroundTask) -> None:
         """Run a task when it is due, and again for as long as it asks for that; again does no harm.
 
-        Raises: Unavailable (``out of threads``) when no thread runs, and none can be started.
+        Raises: Unavailable (``out of threads``) when no thread runs, and none can be started. The task is kept: the
+            first thread that can be started later, for any task, runs it too.
         """
         with self._condition:
-            if all(running is not task for _, running in self._busy.values()):  # that one is put back after its turn
+            if task not in self._running:  # that one is put back after its turn
                 self._push(task)
-            error = self._have_leader()
+            missing = self._starting or len(self._threads) == len(self._busy)
+            error = self._have_leader() if missing else None
             if error is not None and not self._threads:
-                self._cancel(task)
                 raise error
-        self._report(task, error)
+        if error is not None or self._refused:
+            self._report(task, error)
 
     def remove(self, task: BackgroundTask) -> None:
         """Do not begin a task any more."""
@@ -229,13 +235,17 @@ class Timer:
         """Start a thread when all are busy; return the error when the system refuses it. The caller has the lock."""
         if len(self._threads) == len(self._busy):
             made = Worker(lambda: self._run(made), _NAME)
+            self._starting.add(made)
             self._threads.add(made)
-        for worker in list(self._threads):
+        for worker in list(self._starting):
             try:
-                worker.start()  # nothing, but for a new one, and one whose start was interrupted
+                worker.start()  # nothing if it was interrupted after that
             except Unavailable as error:
                 self._threads.discard(worker)
                 return error
+            finally:
+                if worker.begun or worker not in self._threads:
+                    self._starting.discard(worker)
         return None
 
     def _report(self, task: BackgroundTask, error: CaliberError | None) -> None:
@@ -246,12 +256,35 @@ class Timer:
     def _run(self, me: Worker) -> None:
         thread = threading.current_thread()
         again: BackgroundTask | None = None
-        while (entry := self._take(me, again)) is not None:
-            task, error = entry
-            self._report(task, error)
-            thread.name = f"caliber-{task.name}"
-            again = task if task.turn() else None
-            thread.name = _NAME
+        try:
+            while (entry := self._take(me, again)) is not None:
+                task, error = entry
+                again = task  # also if its call ends this thread
+                self._report(task, error)
+                thread.name = f"caliber-{task.name}"
+                again = task if task.turn() else None
+                thread.name = _NAME
+        except BaseException:
+            # As of ``sys.exit`` in a provider: this thread ends, and its tasks go on.
+            self._replace(me, again)
+            raise
+
+    def _replace(self, me: Worker, again: BackgroundTask | None) -> None:
+        """Have another thread take the place of the calling one, which ends."""
+        with self._condition:
+            self._free(again)
+            self._threads.discard(me)
+            if self._entries:
+                self._have_leader()  # refused: the next task that is woken tries again
+            self._condition.notify_all()
+
+    def _free(self, again: BackgroundTask | None) -> None:
+        """Take note that the calling thread has no task any more; ``again`` is to be run again."""
+        busy = self._busy.pop(threading.get_ident(), None)
+        if busy is not None:
+            self._running.discard(busy[1])
+        if again is not None:
+            self._push(again)
 
     def _take(self, me: Worker, again: BackgroundTask | None) -> tuple[BackgroundTask, Unavailable | None] | None:
         """Wait for the next due task; return it, and the error when no other thread could be started to lead meanwhile.
@@ -261,9 +294,7 @@ class Timer:
         """
         ident = threading.get_ident()
         with self._condition:
-            self._busy.pop(ident, None)
-            if again is not None:
-                self._push(again)
+            self._free(again)
             self._condition.notify_all()
             while self._led:
                 if len(self._threads) > THREADS:
@@ -279,7 +310,7 @@ class Timer:
                         continue
                     now = time.monotonic()
                     wait_s = entry.due_s - now
-                    alone = len(self._threads) - len(self._busy) == 1 and len(self._entries) > 1
+                    alone = len(self._threads) - len(self._starting) - len(self._busy) == 1 and len(self._entries) > 1
                     if wait_s <= 0 and alone and len(self._threads) >= THREADS:
                         # till then one of them will have finished
                         wait_s = max(begun for begun, _ in self._busy.values()) + HANGS_S - now
@@ -290,6 +321,7 @@ class Timer:
                     self._cancel(task)
                     task.begin()
                     self._busy[ident] = (now, task)
+                    self._running.add(task)
                     return task, self._have_leader() if alone else None
                 self._threads.discard(me)
                 return None

@@ -21,6 +21,7 @@ from support.waits import exit_code, until
 
 import caliber
 from caliber.config import CaliberConfig, profiles
+from caliber.engine.background import THREADS
 from caliber.model.access import PrincipalKind
 from caliber.model.errors import (
     Conflict,
@@ -313,6 +314,24 @@ def test_tenants_take_their_providers_from_the_configuration(tmp_path: Path) -> 
         providers = memory.admin.stats()["providers"]
         assert all(providers[kind] for kind in ("embedding", "summarization"))
         assert memory.storage.embeddings.count() > 0
+
+
+def test_tenants_that_embed_share_the_threads_of_the_process(tmp_path: Path) -> None:
+    # issue "People", 5: no thread each
+    settings = profiles.reference(tmp_path / "app.db", tenancy={})
+    every, most = names(30), 0
+    before = threading.active_count()
+    with caliber.Tenants(settings, max_open=len(every), create=True) as tenants, contextlib.ExitStack() as stack:
+        opened = [stack.enter_context(tenants.open(name, create=True)) for name in every]
+        for memory in opened:
+            task = memory.start_trajectory("Get acquainted", initiator=USER)
+            scope = memory.current_scope(task.trajectory_id)
+            assert scope is not None
+            memory.append_turn(scope.scope_id, role="user", content="The dog is called Rex")
+            most = max(most, len([thread for thread in threading.enumerate() if "behind" not in thread.name]) - before)
+        until(lambda: all(memory.storage.embeddings.count() for memory in opened))
+        until(lambda: threading.active_count() - before <= THREADS)
+    assert most <= 2 * THREADS, "one more for each store that does not answer"
 
 
 def test_a_tenant_that_is_open_takes_no_time_to_open(settings: CaliberConfig) -> None:

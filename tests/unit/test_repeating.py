@@ -10,7 +10,7 @@ from support.threads import no_new_threads
 from support.waits import until
 
 from caliber.engine import background
-from caliber.engine.background import DelayedTask, PeriodicTask
+from caliber.engine.background import BackgroundTask, DelayedTask, PeriodicTask
 from caliber.engine.worker import Worker
 from caliber.model.errors import CaliberError, InternalError, Unavailable
 from caliber.storage import waiting
@@ -184,3 +184,48 @@ def test_a_thread_that_is_refused_is_a_typed_error_and_begins_at_the_next_start(
         assert not worker.begun
     worker.start()
     assert ran.wait(30)
+
+
+def test_a_task_that_was_refused_a_thread_is_run_by_the_next_one(threads: Callable[[], int]) -> None:
+    # review: a thread that the system refuses ended the background work of the process
+    calls = threading.Semaphore(0)
+
+    class Woken(BackgroundTask):
+        def next_s(self) -> float:
+            return 0.0
+
+        def _call(self) -> bool:
+            calls.release()
+            return False
+
+    task = Woken("jobs", failed=lambda *_: None)
+    with no_new_threads(), pytest.raises(Unavailable):
+        task.wake()
+    other = PeriodicTask("look", lambda: None, every_ms=50, failed=lambda *_: None)
+    other.start()
+    assert calls.acquire(timeout=30)
+    task.stop()
+    other.stop()
+    until(lambda: threads() == 0)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_task_that_ends_its_thread_ends_no_other_task(alone: bool, threads: Callable[[], int]) -> None:
+    exits, calls = threading.Semaphore(0), threading.Semaphore(0)
+
+    def leave() -> None:
+        exits.release()
+        raise SystemExit
+
+    leaving = PeriodicTask("leave", leave, every_ms=1, failed=lambda *_: None)
+    other = PeriodicTask("look", calls.release, every_ms=1, failed=lambda *_: None)
+    leaving.start()
+    if not alone:
+        other.start()
+    for _ in range(background.THREADS + 2):
+        assert exits.acquire(timeout=30)
+        assert alone or calls.acquire(timeout=30)
+    leaving.stop()
+    other.stop()
+    until(lambda: threads() == 0)
