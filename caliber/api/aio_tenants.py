@@ -102,7 +102,8 @@ class AsyncTenants:
         try:
             yield AsyncCaliber(memory, _SharedThreads(self._threads))
         finally:
-            await asyncio.shield(asyncio.to_thread(give_back))
+            # Not a task, which the end of the loop would cancel before a thread is free.
+            await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, give_back))
 
     def stats(self) -> PoolStats:
         """Return the counts of the pool. See ``Tenants.stats``."""
@@ -147,9 +148,19 @@ class AsyncTenants:
 
 async def _taken(take: Callable[[], PooledCaliber], give_back: Callable[[], None]) -> PooledCaliber:
     """Take a tenant on a thread; cancelled, give back the one that still comes."""
-    call = asyncio.ensure_future(asyncio.to_thread(take))
+    cancelled = False
+
+    def taking() -> PooledCaliber:
+        try:
+            return take()
+        finally:
+            if cancelled:
+                give_back()
+
+    loop = asyncio.get_running_loop()
     try:
-        return await asyncio.shield(call)
+        return await asyncio.shield(loop.run_in_executor(None, taking))
     except asyncio.CancelledError:
-        call.add_done_callback(lambda _: give_back())
+        cancelled = True
+        loop.run_in_executor(None, give_back)  # if it was taken just now
         raise

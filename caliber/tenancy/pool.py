@@ -128,9 +128,10 @@ class HandlePool(Generic[H]):
             if idle is not None and len(self._closers) < CLOSING_MOST:
                 self._leave(*idle)
                 continue
-            # A tenant that is being closed is not in use: it is waited for in any case.
+            # Nobody uses a tenant that is being closed, or whose opener was interrupted: it is waited for in any case.
             closing = idle is not None or (entry is not None and entry.state is _State.CLOSING)
-            left = until + STOP_S * closing - time.monotonic()
+            unused = closing or (entry is None and self._is_abandoned())
+            left = until + STOP_S * unused - time.monotonic()
             if left <= 0:
                 what = f"all {self._max_open} open tenants are" if entry is None else f"tenant {name} is"
                 raise Unavailable(
@@ -148,6 +149,10 @@ class HandlePool(Generic[H]):
         idle = ((name, entry) for name, entry in self._entries.items() if entry.state is _State.OPEN)
         return next(((name, entry) for name, entry in idle if not entry.users), None)
 
+    def _is_abandoned(self) -> bool:
+        """Return whether a tenant is being opened that no caller waits for any more."""
+        return any(entry.state is _State.OPENING and not entry.users for entry in self._entries.values())
+
     def _open(self, name: str, entry: _Entry[H]) -> H:
         with self._condition:
             if self._entries.get(name) is not entry:  # its interrupted opener gave it back before this began
@@ -159,6 +164,8 @@ class HandlePool(Generic[H]):
             self._remove(name, entry)
             raise
         with self._condition:
+            if self._entries.get(name) is not entry:
+                self._check()  # this is a child, which was forked while its parent opened the tenant
             entry.handle, entry.state = handle, _State.OPEN
             entry.retired = self._refused is not None
             self._entries.move_to_end(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import contextlib
 import gc
@@ -485,6 +486,63 @@ def test_opening_a_tenant_does_not_wait_for_the_end_of_another() -> None:
     assert handles.open == set()
 
 
+def test_a_tenant_whose_opener_was_interrupted_keeps_no_place() -> None:
+    handles, opens, go = Handles(), threading.Event(), threading.Event()
+
+    def opening(name: str) -> uuid.UUID:
+        opens.set()
+        assert name != "a" or go.wait(60)
+        return handles.opening(name)
+
+    pool = HandlePool(1, opening=opening, closing=handles.closing, usable=lambda _: True)
+    interrupts = threading.Thread(target=lambda: opens.wait(60) and _thread.interrupt_main())
+    interrupts.start()
+    with pytest.raises(KeyboardInterrupt):
+        pool.take("a", 1, 60)
+    interrupts.join(60)
+    assert pool.stats().in_use == 0
+    took: list[uuid.UUID] = []
+    other = threading.Thread(target=lambda: took.append(pool.take("b", 2, 0)))
+    other.start()  # waits, although it was asked not to: nobody uses the place
+    other.join(0.2)
+    go.set()
+    other.join(60)
+    assert [handles.names[one] for one in took] == ["b"]
+    pool.give_back("b", 2)
+    pool.close()
+    assert handles.open == set()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_child_that_is_forked_while_a_tenant_opens_has_no_place_in_use() -> None:
+    handles, children = Handles(), list[int]()
+
+    def opening(name: str) -> uuid.UUID:
+        children.append(os.fork())
+        return handles.opening(name)
+
+    pool = HandlePool(1, opening=opening, closing=handles.closing, usable=lambda _: True)
+
+    def use() -> None:
+        faults = 1
+        try:
+            pool.take("a", 1, 0)
+        except Unavailable as error:
+            faults = 0 if error.context["reason"] == "forked" and pool.stats().in_use == 0 else 2
+        finally:
+            if children == [0]:
+                os._exit(faults)
+
+    user = threading.Thread(target=use)
+    user.start()
+    user.join(60)
+    assert exit_code(children[0]) == 0
+    assert pool.stats().in_use == 1
+    pool.give_back("a", 1)
+    pool.close()
+    assert handles.open == set()
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_child_makes_its_tenants_anew(settings: CaliberConfig) -> None:
     with caliber.Tenants(settings, max_open=1, create=True) as tenants, tenants.open("a", create=True) as memory:
@@ -564,3 +622,34 @@ def test_a_cancelled_wait_for_a_tenant_leaves_its_place_free(settings: CaliberCo
             assert (tenants.stats().open, tenants.stats().in_use) == (1, 0)
 
     asyncio.run(work())
+
+
+def test_a_loop_that_ends_while_a_tenant_is_created_leaves_no_lease(settings: CaliberConfig) -> None:
+    made, go = threading.Event(), threading.Event()
+
+    async def work(tenants: caliber.aio.Tenants) -> None:
+        create = tenants.sync.create
+
+        def slow(name: str, **options: Any) -> Any:
+            made.set()
+            assert go.wait(60)
+            return create(name, **options)
+
+        tenants.sync.create = slow  # type: ignore[method-assign]
+
+        async def use() -> None:
+            async with tenants.open("a", create=True):
+                raise AssertionError("never")
+
+        using = asyncio.create_task(use())
+        await asyncio.to_thread(made.wait, 60)
+        using.cancel()
+        threading.Timer(0.2, go.set).start()  # the loop ends, and waits for its threads
+
+    tenants = caliber.aio.Tenants(settings, max_open=1, create=True)
+    asyncio.run(tenants.__aenter__())
+    asyncio.run(work(tenants))
+    assert tenants.stats().in_use == 0
+    with tenants.sync.open("b", create=True, wait_ms=0):
+        pass
+    asyncio.run(tenants.close())
