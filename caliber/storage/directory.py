@@ -17,7 +17,7 @@ class Records(Protocol):
     plans: dict[str, RelationPlans]
 
     def read(self, work: Callable[[UnitOfWork], T]) -> T:
-        """Run ``work``, which reads one statement's rows and writes nothing, without keeping writers out."""
+        """Run ``work``, which reads by one statement, without keeping writers out."""
         ...
 
     def work(self, work: Callable[[UnitOfWork], T]) -> T:

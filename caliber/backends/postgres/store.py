@@ -42,7 +42,7 @@ from caliber.storage.compile.listing import Listing
 from caliber.storage.compile.plan import Plan, plans_of
 from caliber.storage.compile.session import StatementSession, store_closed
 from caliber.storage.compile.spelling import quote
-from caliber.storage.maintain.moved import FenceState, elsewhere, fenced
+from caliber.storage.maintain.moved import FenceState, elsewhere
 from caliber.storage.migrate.memory_steps import MigrationPlan, Wanted
 from caliber.storage.protocol import ConnectionPool, Follower, RemoteEventListener
 from caliber.storage.sql.embedding_statements import with_memories
@@ -278,7 +278,7 @@ class PostgresStore:
         with self.read() as session:
             has_fence, moved, read_only = session.run(self._own["session.writable"], ())[0]
             if has_fence or moved:
-                raise fenced(self._shared.store, FenceState.MOVED if moved else FenceState.MOVING)
+                raise elsewhere(self._shared.store, FenceState.MOVED if moved else FenceState.MOVING)
             if read_only:
                 raise takes_no_writes(self._shared.store)
             yield session

@@ -42,7 +42,7 @@ from caliber.storage.compile.conditions import StoredFilter, compile_stored
 from caliber.storage.compile.listing import Listing
 from caliber.storage.compile.plan import plans_of
 from caliber.storage.compile.session import Counter, StatementSession, store_closed
-from caliber.storage.maintain.moved import elsewhere, fenced
+from caliber.storage.maintain.moved import elsewhere
 from caliber.storage.protocol import Follower, RemoteEventListener
 from caliber.storage.sql.embedding_statements import with_memories
 from caliber.storage.sql.full_text import texts_of
@@ -175,7 +175,7 @@ class SqliteStore:
                 check_allowed(connection, self._options.shown, "min_reader_version")
                 state = state_of(connection)
                 if state is not None:
-                    raise fenced(self._options.shown, state)
+                    raise elsewhere(self._options.shown, state)
                 yield connection
             finally:
                 connection.command("ROLLBACK")

@@ -18,12 +18,7 @@ class FenceState(StrEnum):
     MOVED = "moved"
 
 
-def elsewhere(store: str) -> Unavailable:
-    """Return the error of a store whose tenant has moved away."""
-    return fenced(store, FenceState.MOVED)
-
-
-def fenced(store: str, state: FenceState) -> Unavailable:
-    """Return the error of a store with a fence."""
+def elsewhere(store: str, state: FenceState = FenceState.MOVED) -> Unavailable:
+    """Return the error of a store with a fence, as that of a tenant which has moved away."""
     reason, retryable, advice = MOVED if state is FenceState.MOVED else MOVING
     return Unavailable(f"{store} is unavailable ({reason}): {advice}", reason=reason, retryable=retryable)
