@@ -88,8 +88,9 @@ class Mirrors:
                 last = last_of(page, last)
                 if len(page) < _PAGE_ROWS:
                     break
-            with blaming(layout.relation, rows):
-                generation.load(rows)
+            if rows:
+                with blaming(layout.relation, rows):
+                    generation.load(rows)
             self.generations[name] = generation
             if layout.relation.mirror is Mirror.SPACES:
                 self.spaces = Spaces(rows)

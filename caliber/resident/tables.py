@@ -9,6 +9,7 @@ Source: Knuth, The Art of Computer Programming, 6.4 (linear probing); design, se
 
 from __future__ import annotations
 
+import random
 import secrets
 import struct
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ _BITS: Final = 64
 _ALL: Final = (1 << _BITS) - 1
 _LEAST_BITS: Final = 6
 _FREE: Final = -1
+_secret: Final = random.Random(secrets.randbits(4 * _BITS))  # noqa: S311  (never shown, and without a system call)
 
 
 class OrdinalTable:
@@ -35,7 +37,7 @@ class OrdinalTable:
     def __init__(self, keys: SegmentedColumn) -> None:
         self._keys = keys
         # Random for each table: ids come from outside, and must not be made to collide.
-        high, low = divmod(secrets.randbits(2 * _BITS), 1 << _BITS)
+        high, low = divmod(_secret.getrandbits(2 * _BITS), 1 << _BITS)
         self._high, self._low = high | 1, low | 1
         self._used = 0
         self._reset(_LEAST_BITS)
