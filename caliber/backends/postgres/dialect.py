@@ -16,7 +16,7 @@ from caliber.model.errors import InvalidValue
 from caliber.schema.relation import Column, ColumnType, Relation
 from caliber.schema.relations import CHANGE
 from caliber.schema.relations.memory import is_declared
-from caliber.storage.compile.plan import enum_check
+from caliber.storage.compile.plan import Plan, enum_check
 from caliber.storage.compile.spelling import literal, quote
 
 NAME_PATTERN: Final = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,62}\Z")
@@ -61,6 +61,15 @@ def check_schema_name(name: str) -> str:
             reason="must be lower-case letters, digits and _, at most 63, not beginning with a digit or pg_",
         )
     return name
+
+
+TEMPLATE: Final = "caliber_template_of_a_schema"
+"""A schema that no store has: statements are compiled for it, and named for the schema of each store."""
+
+
+def placed(plan: Plan, schema: str) -> Plan:
+    """Return a statement that was compiled for the template, for a store's schema."""
+    return Plan(plan.name, plan.sql.replace(TEMPLATE, schema), plan.binds, plan.results, plan.is_kept)
 
 
 @functools.lru_cache(maxsize=64)

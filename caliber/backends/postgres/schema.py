@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 from caliber.backends.postgres.connecting.connection import BEGIN, PgConnection, Shared, simple
 from caliber.backends.postgres.connecting.dialling import connect
-from caliber.backends.postgres.dialect import PostgresDialect, dialect_of
+from caliber.backends.postgres.dialect import TEMPLATE, PostgresDialect, dialect_of, placed
 from caliber.backends.postgres.searching.full_text_plans import state_table
 from caliber.backends.postgres.statements import ADVISORY_CLASS
 from caliber.model.errors import Conflict, SchemaMismatch, StorageError, Unavailable
@@ -17,7 +18,7 @@ from caliber.schema.catalog import BUILT_IN
 from caliber.schema.memory_types import MemoryType
 from caliber.schema.relations import MEMORY_TYPE, RELATIONS, SCHEMA_MIGRATION, TENANT
 from caliber.schema.relations.storage import Migration
-from caliber.storage.compile.plan import RelationPlans, compile_relation, plans_of
+from caliber.storage.compile.plan import Plan, RelationPlans, compile_relation, plans_of
 from caliber.storage.compile.spelling import quote
 from caliber.storage.migrate.migrations import (
     baseline_of,
@@ -35,10 +36,33 @@ OLDEST_SERVER: Final = 140_000
 OLDEST_VECTOR: Final = (0, 5)
 
 
+_FIELDS: Final = tuple(field.name for field in dataclasses.fields(RelationPlans))
+
+
 @functools.lru_cache(maxsize=64)
 def compile_plans(dialect: PostgresDialect) -> dict[str, RelationPlans]:
-    """Return the regular statements of every relation, for one schema."""
+    """Return the regular statements of every relation, for one schema. They are compiled once: tenants are many."""
+    return {
+        name: RelationPlans(**{field: _placed(getattr(plans, field), dialect.schema) for field in _FIELDS})
+        for name, plans in _template(dialect.vector_schema).items()
+    }
+
+
+@functools.lru_cache(maxsize=4)
+def _template(vector_schema: str) -> dict[str, RelationPlans]:
+    dialect = dialect_of(TEMPLATE, vector_schema)
     return {relation.name: compile_relation(relation, dialect) for relation in RELATIONS}
+
+
+def _placed(part: Any, schema: str) -> Any:
+    """Return a part of a relation's plans for a store's schema."""
+    if isinstance(part, Plan):
+        return placed(part, schema)
+    if isinstance(part, dict):
+        return {key: placed(plan, schema) for key, plan in part.items()}
+    if isinstance(part, tuple):
+        return tuple(statement.replace(TEMPLATE, schema) for statement in part)
+    return part
 
 
 def check_server(connection: PgConnection, store: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from typing import Final
 
-from caliber.backends.postgres.dialect import PostgresDialect
+from caliber.backends.postgres.dialect import TEMPLATE, PostgresDialect, dialect_of, placed
 from caliber.schema.catalog import Catalog
 from caliber.schema.relations import BY_NAME
 from caliber.storage.compile.codec import codec_of
@@ -261,6 +261,12 @@ def _names(dialect: PostgresDialect) -> dict[str, str]:
 @functools.lru_cache(maxsize=64)
 def irregular(dialect: PostgresDialect) -> dict[str, Plan]:
     """Return the irregular statements of every backend, for one schema."""
+    return {name: placed(plan, dialect.schema) for name, plan in _irregular(dialect.vector_schema).items()}
+
+
+@functools.lru_cache(maxsize=4)
+def _irregular(vector_schema: str) -> dict[str, Plan]:
+    dialect = dialect_of(TEMPLATE, vector_schema)
     names = _names(dialect)
     out = {}
     texts = {name: text.format_map(names) for name, text in _TEXTS.items()}
