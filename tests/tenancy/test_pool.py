@@ -14,10 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from support.configs import USER
+from support.evidence import record, scale
 from support.interrupted import every_line, in_files
-from support.tenancies import tenancy_config
+from support.tenancies import FIRST, tenancy_config
 from support.waits import exit_code, until
 
 import caliber
@@ -273,17 +275,34 @@ def open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
+def asked(question: str) -> Any:
+    with psycopg.connect(os.environ[FIRST], application_name="asks") as raw:
+        row = raw.execute(question.encode()).fetchone()
+        assert row is not None
+        return row[0]
+
+
+def connections() -> int:
+    """Return the connections that the server has of this test."""
+    return int(asked("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'caliber'"))
+
+
+def server_mb() -> float:
+    return float(asked("SELECT pg_database_size(current_database())")) / (1 << 20)
+
+
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="there is no /proc here")
 def test_many_tenants_take_the_memory_threads_and_files_of_the_open_ones(settings: CaliberConfig) -> None:
-    """10,000 in make soak: each created, used, closed, and found again."""
+    """10,000 in make soak, or CALIBER_TENANTS of them: each created, used, closed, and found again."""
     assert settings.tenancy is not None
-    if settings.tenancy.new_tenants == "first":  # each open one takes connections of the server
-        count, places = (10_000, 16) if SOAK else (24, 4)
-    else:
-        count, places = (10_000, 256) if SOAK else (150, 16)
-    threads, files = threading.active_count(), open_files()
+    in_server = settings.tenancy.new_tenants == "first"
+    count, places = (scale(24, 10_000), scale(4, 16)) if in_server else (scale(150, 10_000), scale(16, 256))
+    count = int(os.environ.get("CALIBER_TENANTS", count))
+    threads, files, stored = threading.active_count(), open_files(), server_mb() if in_server else 0.0
+    creating = opening = 0.0
     with caliber.Tenants(settings, max_open=places, create=True) as tenants:
-        first = 0.0
+        first, most = 0.0, 0
+        begin = time.perf_counter()
         for number, name in enumerate(names(count)):
             with tenants.open(name, create=True) as memory:
                 memory.start_trajectory(f"of {name}", initiator=USER)
@@ -291,17 +310,38 @@ def test_many_tenants_take_the_memory_threads_and_files_of_the_open_ones(setting
                 gc.collect()
                 first = resident_mb()
             assert tenants.stats().open <= places
+            if in_server and number % 25 == 0:
+                most = max(most, connections())
+        creating = time.perf_counter() - begin
         gc.collect()
-        assert resident_mb() - first < 64 + 0.01 * count, "what is closed is not kept"
+        grown = resident_mb() - first
+        assert grown < 64 + 0.01 * count, "what is closed is not kept"
         assert open_files() - files < 8 * (places + CLOSING_MOST) + 32
+        assert most <= 2 * (places + CLOSING_MOST) + 2, "one a tenant and now and then a second; those of the directory"
         until(lambda: threading.active_count() - threads < 12, seconds=30)
         assert len(tenants.all()) == count
-        for name in names(count)[:: max(1, count // 50)]:
+        sample = names(count)[:: max(1, count // 50)]
+        begin = time.perf_counter()
+        for name in sample:
             with tenants.open(name) as memory:
                 assert goals(memory) == [f"of {name}"]
+        opening = time.perf_counter() - begin
         assert tenants.stats().failed_closings == 0
     until(lambda: threading.active_count() <= threads)
     assert open_files() <= files + 2
+    figures = {
+        "tenants": count,
+        "places": places,
+        "memory grown while they were opened": f"{grown:.1f} MB",
+        "created and used": f"{1_000 * creating / count:.1f} ms each",
+        "opened again": f"{1_000 * opening / len(sample):.1f} ms each",
+    }
+    if in_server:
+        size = (server_mb() - stored) / count
+        figures |= {"most connections": most, "in the server": f"{size:.2f} MB each"}
+    where = "postgres" if in_server else "sqlite"
+    record(f"many-tenants-{where}", f"Many tenants in one process, {where}", figures)
+    print(figures)
 
 
 def test_tenants_take_their_providers_from_the_configuration(tmp_path: Path) -> None:
