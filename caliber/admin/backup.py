@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +17,7 @@ from caliber.config import CaliberConfig
 from caliber.embedding.vector_index import build_index_of
 from caliber.model.errors import CaliberError, InvalidValue, StorageError
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.process.interrupts import suppress
 from caliber.model.progress import Progress
 from caliber.model.time import SystemClock
 from caliber.schema.relations import ERASURE

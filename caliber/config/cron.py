@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic_core import PydanticCustomError
 
+from caliber.model.process.interrupts import let_through
 from caliber.model.time import from_us, to_us
 
 _CRON_CHARS: Final = 128
@@ -42,7 +43,8 @@ def check_time_zone(name: str) -> str:
     """Return the IANA name of a time zone unchanged. Raises: PydanticCustomError when this machine lacks it."""
     try:
         zone_of(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        let_through(error)
         reason = "must be a time zone this machine knows, such as UTC or Europe/Berlin (pip install tzdata for more)"
         raise PydanticCustomError("time_zone", reason) from None
     return name

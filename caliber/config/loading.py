@@ -16,6 +16,7 @@ from caliber.config.secret import PREFIX
 from caliber.config.storage import MEMORY
 from caliber.config.tree import CaliberConfig, values_of
 from caliber.model.errors import InvalidConfigValue
+from caliber.model.process.interrupts import let_through
 
 PROGRAM_SUFFIX: Final = ".caliber"
 
@@ -90,5 +91,6 @@ def read_file(file: Path) -> str:
     except UnicodeDecodeError as error:
         reason = f"is not UTF-8 text (byte {error.start})"
     except (OSError, ValueError) as error:
+        let_through(error)
         reason = f"cannot be read ({getattr(error, 'strerror', None) or 'not a usable path'})"
     return fail(InvalidConfigValue(f"{file}: {reason}", field="path", value=str(file), reason=reason))

@@ -15,6 +15,7 @@ import lark
 from lark import Lark, Token, Transformer
 
 from caliber.dsl.lexing import Lexing
+from caliber.model.process.interrupts import let_through
 
 GRAMMAR: Final = Path(__file__).with_name("grammar.lark")
 STARTS: Final = {
@@ -59,7 +60,8 @@ def shipped(name: str, grammar: str) -> dict[str, Any] | None:
     """
     try:
         found = json.loads(file(name).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        let_through(error)
         return None
     if not isinstance(found, dict) or found.get("origin") != origin(grammar):
         return None

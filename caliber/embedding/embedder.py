@@ -29,12 +29,13 @@ from caliber.llm.protocols import EmbeddingProvider
 from caliber.llm.retry import is_outage
 from caliber.model.embedding import EmbeddingSpace, SpaceState
 from caliber.model.errors import CaliberError, Conflict, EmbeddingFailed, Unavailable
+from caliber.model.process.interrupts import let_through
 from caliber.resident.memory import ResidentMemory
 from caliber.schema.relations import EMBEDDING
 from caliber.storage.compile.codec import codec_of
 from caliber.storage.compile.session import store_closed
 from caliber.storage.protocol import Store
-from caliber.storage.waiting import Event, is_of_handler
+from caliber.storage.waiting import Event
 from caliber.storage.write.changes import UPSERT
 from caliber.storage.write.unit_of_work import RowChange, UnitOfWork
 
@@ -407,8 +408,7 @@ class Embedder:
         try:
             done = work(target)
         except Exception as error:
-            if is_of_handler(error):
-                raise
+            let_through(error)
             if self._stopped.is_set():
                 return False
             if not target.failures:

@@ -42,6 +42,7 @@ from caliber.model.errors import (
 )
 from caliber.model.events import Event, EventFamily, EventType
 from caliber.model.ids import EventId
+from caliber.model.process.interrupts import let_through
 from caliber.model.references import EntityType
 from caliber.model.search import ReadConsistency
 from caliber.model.storage import ConfigDocument
@@ -396,7 +397,8 @@ class Engine:
             return
         try:
             self.record(self.event(EventType.ERROR, payload={"where": where, **error_fields(error)}))
-        except Exception:  # a clock that cannot be read ends neither the thread nor the call that failed
+        except Exception as failure:  # a clock that cannot be read ends neither the thread nor the call that failed
+            let_through(failure)
             self.unrecorded_errors += 1
 
     def record(self, event: Event) -> None:
@@ -434,8 +436,8 @@ class Engine:
             try:
                 self._close_behind()
             except Exception as error:
-                if not waiting.is_of_handler(error):
-                    self._release()
+                let_through(error)
+                self._release()
                 raise
             self._release()
 
@@ -444,8 +446,7 @@ class Engine:
         try:
             self.store.close()
         except Exception as error:
-            if waiting.is_of_handler(error):
-                raise
+            let_through(error)
             failure = error
         _engines.discard(self)
         self._released = True

@@ -9,6 +9,7 @@ import _thread
 import threading
 from collections.abc import Callable
 
+from caliber.model.process.interrupts import let_through
 from caliber.storage.waiting import Event, starting
 
 
@@ -47,6 +48,7 @@ class Worker:
                     thread.start()
                     self._thread = thread
         except RuntimeError as error:
+            let_through(error)
             refused.append(error)
         finally:
             begun.release()

@@ -29,6 +29,7 @@ from caliber.model.errors import (
     Unavailable,
     ValidationError,
 )
+from caliber.model.process.interrupts import let_through
 from caliber.storage.protocol import Store
 from caliber.storage.waiting import Condition
 from caliber.storage.write.unit_of_work import UnitOfWork
@@ -349,6 +350,7 @@ class WriteBehind:
         except CaliberError as error:
             return error
         except Exception as error:
+            let_through(error)
             # Whatever the error is, the thread goes on, and the callers of ``flush`` get it.
             failure = InternalError(
                 f"write-behind failed: the writes after a read could not be made: {type(error).__name__}"

@@ -34,7 +34,7 @@ from caliber.model.deadline import unbounded
 from caliber.model.erasure import Erasure, ErasureKind, ForgetReport
 from caliber.model.errors import AmbiguousSubject, InvalidValue, NotFound
 from caliber.model.events import EventFamily, EventType
-from caliber.model.forks import renew_in_child
+from caliber.model.process.forks import renew_in_child
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.time import from_us
 from caliber.schema.relations import ERASURE, TRAJECTORY

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from caliber.model.events import Event, EventType
-from caliber.storage.waiting import is_of_handler
+from caliber.model.process.interrupts import let_through
 
 Subscriber = Callable[[Event], None]
 EventFilter = Callable[[Event], Event | None]
@@ -86,8 +86,7 @@ class EventBus:
             try:
                 heard = entry.event_filter(event)
             except Exception as error:
-                if is_of_handler(error):
-                    raise
+                let_through(error)
                 self._failed(event, error)
                 return
         if heard is not None:
@@ -98,8 +97,7 @@ class EventBus:
         try:
             subscriber(event)
         except Exception as error:
-            if is_of_handler(error):
-                raise
+            let_through(error)
             self._failed(event, error)
 
     @property

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from caliber.jobs.states import rescheduled
 from caliber.model.jobs import Job, JobOutcome
+from caliber.model.process.interrupts import suppress
 from caliber.model.time import to_us
 from caliber.schema.relations import JOB, TRAJECTORY
 from caliber.storage.write.unit_of_work import UnitOfWork
@@ -36,7 +37,7 @@ def extend_all(jobs: Lessor) -> float:
         if claim.settled or claim.lessor is not jobs:
             continue
         # A worker that lost its lease, or whose store is closed, finds out in the transaction of the work.
-        with contextlib.suppress(Exception):
+        with suppress(Exception):
             if claim.due_for_extension_us <= 0:
                 claim.extend()
             waits.append(claim.due_for_extension_us / 1_000_000)

@@ -29,9 +29,9 @@ from caliber.model.errors import CaliberError, InternalError, error_fields, in_a
 from caliber.model.events import EventType
 from caliber.model.ids import ScopeId, TrajectoryId
 from caliber.model.jobs import Job, JobOutcome
+from caliber.model.process.interrupts import let_through
 from caliber.model.time import from_us, to_us
 from caliber.schema.relations import JOB
-from caliber.storage.waiting import is_of_handler
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 T = TypeVar("T")
@@ -399,8 +399,7 @@ class JobQueue:
         except Superseded:
             return None
         except Exception as error:
-            if is_of_handler(error):
-                raise
+            let_through(error)
             if claim.settled:  # the work is done, whatever error came after it
                 self._engine.record_error(f"job {claim.job.kind}", error)
                 return None

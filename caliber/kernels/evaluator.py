@@ -22,8 +22,9 @@ from caliber.kernels import loops
 from caliber.kernels.jit.code import KNOB, CompiledCode
 from caliber.kernels.jit.loops import BAD_INDEX
 from caliber.model.errors import CaliberError, ExtraNotInstalled, InvalidConfigValue, InvalidValue
-from caliber.model.forks import renew_in_child
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.process.forks import renew_in_child
+from caliber.model.process.interrupts import let_through
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
@@ -176,6 +177,7 @@ def compile_evaluator(cache_dir: Path) -> Evaluator:
     except CaliberError:
         raise
     except Exception as error:
+        let_through(error)
         # Numba refuses unknown versions of NumPy and Python, with various exceptions.
         reason = f"Numba does not work here ({type(error).__name__}: {error}); use 'numpy', or another version of it"
         raise InvalidConfigValue(field=KNOB, value="numba", reason=reason) from error

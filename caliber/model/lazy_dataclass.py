@@ -35,10 +35,25 @@ class _Uncompiled:
         self._name = name
 
     def __get__(self, instance: Any, owner: type) -> Any:
-        # Two threads may both come here: they compile the same.
-        method = _METHODS[self._name](self._cls, dataclasses.fields(self._cls))
-        setattr(self._cls, self._name, method)
-        return method.__get__(instance, owner)
+        return _compile(self._cls, self._name).__get__(instance, owner)
+
+
+def _compile(cls: type, name: str) -> Any:
+    """Give a class its method, and return it."""
+    # Two threads may both come here: they compile the same.
+    method = _METHODS[name](cls, dataclasses.fields(cls))
+    setattr(cls, name, method)
+    return method
+
+
+def _compiled_by_call(cls: type, name: str) -> Any:
+    """Return a method that is compiled when it is called, as its look-up drops what a signal's handler raises."""
+
+    def method(*arguments: Any) -> Any:
+        return _compile(cls, name)(*arguments)
+
+    method.__qualname__ = f"{cls.__qualname__}.{name}"
+    return method
 
 
 def _frozen_with_slots(cls: type) -> Any:
@@ -48,7 +63,7 @@ def _frozen_with_slots(cls: type) -> Any:
     made.__dataclass_params__.frozen = True  # what a class that inherits from it must be too
     made.__getstate__, made.__setstate__ = _state, _set_state
     for name in _METHODS:
-        setattr(made, name, _Uncompiled(made, name))
+        setattr(made, name, (_compiled_by_call if name in _DROPPING else _Uncompiled)(made, name))
     return made
 
 
@@ -144,6 +159,8 @@ def _set_state(self: Any, state: list[Any]) -> None:
         object.__setattr__(self, item.name, value)
 
 
+_DROPPING: Final = frozenset(("__repr__", "__eq__", "__hash__"))
+"""Methods whose look-up drops errors."""
 _METHODS: Final[dict[str, Callable[[Any, _Fields], Any]]] = {
     "__init__": _init,
     "__repr__": _repr,

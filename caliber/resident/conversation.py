@@ -12,7 +12,7 @@ import threading
 import numpy as np
 from numpy.typing import NDArray
 
-from caliber.model.forks import renew_in_child
+from caliber.model.process.forks import renew_in_child
 from caliber.resident.chain import NOBODY, Chain
 from caliber.resident.mirror import RelationSnapshot
 

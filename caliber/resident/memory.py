@@ -24,6 +24,7 @@ from typing import Any
 from caliber.kernels.evaluator import Evaluator
 from caliber.model.deadline import deadline_passed, remaining_s
 from caliber.model.errors import CaliberError, InvalidConfigValue
+from caliber.model.process.interrupts import let_through
 from caliber.model.windows import Position
 from caliber.resident.evicted import read_back
 from caliber.resident.indexes import IndexKey
@@ -41,7 +42,7 @@ from caliber.storage.compile.session import GRACE_S, StatementSession
 from caliber.storage.migrate.migrations import epoch_of
 from caliber.storage.protocol import Store
 from caliber.storage.reading import reading
-from caliber.storage.waiting import is_of_handler, managed
+from caliber.storage.waiting import managed
 from caliber.storage.write.catalog_guard import dropped_memories
 from caliber.storage.write.changes import DELETE, RELOAD_RECORD, UPSERT, unpack_changes
 from caliber.storage.write.feed import ChangeBatch
@@ -341,8 +342,7 @@ class ResidentMemory:
                 self.reload()
             self._whole()
         except Exception as error:
-            if is_of_handler(error):
-                raise  # mirrors are torn until the next reader
+            let_through(error)  # mirrors are torn until the next reader
             # The commits are done and the store is right: memory is reloaded, or the reader gets an error.
             self.lost(error)
             self.reload()

@@ -12,7 +12,6 @@ import contextlib
 import functools
 import itertools
 import operator
-import signal
 import threading
 import time
 from collections import deque
@@ -21,37 +20,10 @@ from contextlib import AbstractContextManager
 from typing import Any, ParamSpec, TypeVar
 
 from caliber.model.errors import Unavailable
+from caliber.model.process.interrupts import let_through, may_be_interrupted
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-def may_be_interrupted() -> bool:
-    """Return whether handlers of signals run in the calling thread."""
-    return threading.get_ident() == threading.main_thread().ident
-
-
-def is_of_handler(error: BaseException) -> bool:
-    """Return whether a signal's handler raised an error, which belongs to the caller alone."""
-    if isinstance(error, KeyboardInterrupt | SystemExit):
-        return True
-    if not may_be_interrupted():
-        return False
-    handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
-    trace = error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code in handlers:
-            return True
-        trace = trace.tb_next
-    return False
-
-
-def _code_of(handler: Any) -> Any:
-    while isinstance(handler, functools.partial):
-        handler = handler.func
-    handler = getattr(handler, "__func__", handler)
-    called = getattr(type(handler), "__call__", None)  # noqa: B004  (which code it is, not whether)
-    return getattr(handler, "__code__", None) or getattr(called, "__code__", None)
 
 
 @contextlib.contextmanager
@@ -60,6 +32,7 @@ def starting() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
+        let_through(error)
         raise Unavailable("the system refuses another thread", reason="out of threads") from error
 
 

@@ -23,6 +23,7 @@ from caliber.backends import backend
 from caliber.config.storage import StorageConfig
 from caliber.model.errors import CaliberError, Conflict, InvalidValue, Unavailable
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.process.interrupts import let_through
 from caliber.model.progress import Progress, unheard
 from caliber.model.tenants import MOVE_STATES, Tenant, TenantPlace, TenantState
 from caliber.schema.catalog import BUILT_IN, Catalog
@@ -108,6 +109,7 @@ def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
+        let_through(error)
         reason = error.strerror or "not a usable path"
         raise Unavailable(f"the folder {folder} of tenants cannot be made: {reason}", reason="folder") from error
 

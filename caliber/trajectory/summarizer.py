@@ -29,6 +29,7 @@ from caliber.llm.retry import is_outage
 from caliber.model.errors import CaliberError, SummarizationFailed
 from caliber.model.ids import TrajectoryId, TurnSummaryId
 from caliber.model.jobs import Job, JobState
+from caliber.model.process.interrupts import let_through
 from caliber.model.time import from_us
 from caliber.model.trajectory import Turn, TurnRole, TurnSummary
 from caliber.model.trust import least_trusted
@@ -36,7 +37,6 @@ from caliber.schema.relation import Relation
 from caliber.schema.relations import JOB, TRAJECTORY, TURN, TURN_SUMMARY
 from caliber.storage.compile.codec import Row, codec_of
 from caliber.storage.compile.derived import derived_value
-from caliber.storage.waiting import is_of_handler
 from caliber.storage.write.changes import DELETE
 from caliber.storage.write.unit_of_work import RowChange, UnitOfWork
 from caliber.trajectory.outlines import Outlines, StoredOutlines
@@ -306,8 +306,7 @@ class TurnSummarizer:
             self._engine.record_error("summarizing turns", error)
             return None
         except Exception as error:
-            if is_of_handler(error):
-                raise
+            let_through(error)
             failure = SummarizationFailed(reason=type(error).__name__, retryable=True)
             failure.__cause__ = error
             return failure

@@ -8,9 +8,13 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from support.configs import USER
+from support.interrupted import EveryLineOnce, in_files
 
 CHILD = r"""
 import collections, os, signal, sys, threading, uuid, caliber
@@ -90,3 +94,34 @@ def test_what_a_handler_raises_is_the_main_threads_alone(tmp_path: Path, kind: s
             raise
     assert child.returncode == 0, errors
     assert (line.strip() == "sound") == (kind == "late"), errors
+
+
+def _write(memory: Any, scope: Any, _: Path) -> None:
+    memory.append_turn(scope, role="user", content="turn")
+    memory.search("turn", consistency="latest", deadline_ms=60_000)
+
+
+def _backup(memory: Any, _: Any, folder: Path) -> None:
+    memory.admin.backup(folder / "archive.zip", replace=True)
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="needs signals")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a connection that was just taken
+@pytest.mark.parametrize(
+    ("work", "files"),
+    [
+        (_write, ("/backends/", "/events/", "resident/memory.py", "storage/write/group.py")),
+        (_backup, ("storage/dump/archive.py", "admin/backup.py")),
+    ],
+    ids=["write", "backup"],
+)
+def test_a_handlers_exception_reaches_the_caller_from_every_line(
+    backend: Any, work: Callable[[Any, Any, Path], None], files: tuple[str, ...], tmp_path: Path
+) -> None:
+    """No clause takes it for an error of the disk, the network or a library, and drops or translates it."""
+    memory = backend.open(write_behind__trace_enabled=False, resident__feed_poll_ms=0)
+    scope = memory.current_scope(memory.start_trajectory("goal", initiator=USER).trajectory_id).scope_id
+    lines, lost = EveryLineOnce(in_files(*files)).lost(lambda: work(memory, scope, tmp_path))
+    assert not lost, "\n".join(lost)
+    assert lines > 20
+    assert memory.admin.verify() == []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -89,3 +90,56 @@ def every_line(wanted: Callable[[CodeType], bool], *, step: int = 1) -> Iterator
         if not lines.hit:
             return
         at += step
+
+
+class Late(TimeoutError):
+    """A time limit that passed, as programs raise it in a handler: an ``OSError`` too."""
+
+
+class EveryLineOnce:
+    """Has a handler raise ``Late`` once at each line that work runs in functions that ``wanted`` names."""
+
+    def __init__(self, wanted: Callable[[CodeType], bool]) -> None:
+        self._wanted = wanted
+        self._seen: set[tuple[str, int]] = set()
+        self._at = ""
+        self._raised: Late | None = None
+
+    def _handler(self, *_: Any) -> None:
+        self._raised = Late("the time limit passed")
+        raise self._raised
+
+    def _line(self, frame: FrameType, event: str, _: Any) -> Any:
+        place = frame.f_code.co_filename, frame.f_lineno
+        is_new = event == "line" and not self._at and place not in self._seen
+        if is_new and frame.f_lasti not in _untouchable(frame.f_code):
+            self._seen.add(place)
+            self._at = f"{place[0].rpartition('caliber/')[2]}:{place[1]}"
+            signal.raise_signal(signal.SIGUSR1)
+        return self._line
+
+    def _call(self, frame: FrameType, *_: Any) -> Any:
+        return self._line if not self._at and self._wanted(frame.f_code) else None
+
+    def lost(self, work: Callable[[], Any]) -> tuple[int, list[str]]:
+        """Return the number of lines, and those whose exception did not reach the caller of ``work``."""
+        lost: list[str] = []
+        handler, tracer = signal.signal(signal.SIGUSR1, self._handler), sys.gettrace()
+        try:
+            while True:
+                self._at, self._raised = "", None
+                caught: BaseException | None = None
+                sys.settrace(self._call)
+                try:
+                    work()
+                except BaseException as error:
+                    caught = error
+                finally:
+                    sys.settrace(tracer)
+                if not self._at:
+                    return len(self._seen), lost
+                assert self._raised is not None
+                if caught is not self._raised:
+                    lost.append(f"{self._at}: {caught!r}")
+        finally:
+            signal.signal(signal.SIGUSR1, handler)

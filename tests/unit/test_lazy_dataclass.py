@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from support.interrupted import EveryLineOnce, in_files
 
 import caliber
 from caliber.model.lazy_dataclass import dataclass
@@ -195,7 +196,23 @@ def test_methods_are_compiled_at_their_first_use() -> None:
     assert not inspect.isfunction(vars(point)["__init__"])
     point(1)
     assert inspect.isfunction(vars(point)["__init__"])
-    assert not inspect.isfunction(vars(point)["__eq__"])
+    before = vars(point)["__eq__"]
+    assert point(1) == point(1)
+    assert vars(point)["__eq__"] is not before
+
+
+@pytest.mark.parametrize(
+    "use", [lambda a, b: a == b or pytest.fail("they are equal"), lambda a, b: hash(a), lambda a, b: repr(a)],
+    ids=["eq", "hash", "repr"],
+)  # fmt: skip
+def test_what_a_signals_handler_raises_while_a_method_is_compiled_reaches_the_caller(use: Callable[..., Any]) -> None:
+    def work() -> None:
+        _, point = _two("point", _point)
+        use(point(1), point(1))
+
+    lines, lost = EveryLineOnce(in_files("model/lazy_dataclass.py")).lost(work)
+    assert not lost
+    assert lines > 20
 
 
 def test_no_frozen_class_with_slots_compiles_its_methods_at_once() -> None:

@@ -21,6 +21,7 @@ from caliber.backends.sqlite.connecting.first_page import FileState
 from caliber.backends.sqlite.dialect import DIALECT
 from caliber.backends.sqlite.statements import STATEMENTS
 from caliber.model.errors import Conflict, InternalError, SchemaMismatch, Unavailable
+from caliber.model.process.interrupts import let_through
 from caliber.model.time import from_us
 from caliber.schema.catalog import BUILT_IN
 from caliber.schema.relation import Relation
@@ -98,6 +99,7 @@ def exists(file: Path) -> bool:
             raise SchemaMismatch(store=str(file), reason=f"it is {what}; storage.path must name a file")
         return there
     except (OSError, ValueError) as error:
+        let_through(error)
         raise Unavailable(
             f"{file.name[:100]} is unavailable (cannot open): the path cannot be looked up; correct storage.path, or"
             " make its folders accessible",
@@ -203,7 +205,8 @@ def take_place(made: Path, file: Path) -> None:
         os.link(made, file)
     except (FileExistsError, FileNotFoundError):
         raise
-    except OSError:  # a file system without links
+    except OSError as error:  # a file system without links
+        let_through(error)
         if file.exists():
             raise FileExistsError(str(file)) from None
         made.rename(file)

@@ -19,6 +19,7 @@ from caliber.backends.sqlite.schema import check_allowed
 from caliber.backends.sqlite.searching.full_text import FullTextWriter
 from caliber.model.deadline import unbounded
 from caliber.model.errors import CaliberError, Conflict, Unavailable
+from caliber.model.process.interrupts import let_through
 from caliber.model.storage import Durability
 from caliber.schema.catalog import Catalog
 from caliber.storage.compile.codec import Row
@@ -26,7 +27,6 @@ from caliber.storage.compile.plan import Plan, RelationPlans
 from caliber.storage.compile.session import store_closed
 from caliber.storage.protocol import Follower
 from caliber.storage.sql.full_text import may_be_indexed
-from caliber.storage.waiting import is_of_handler
 from caliber.storage.write.changes import pack_changes
 from caliber.storage.write.group import Batch, GroupWriter, Request, copy_for
 from caliber.storage.write.pipelined import finish
@@ -202,8 +202,7 @@ class SqliteWriter(GroupWriter):
             check_allowed(self._connection, self._store, "min_reader_version")
             follower.follow(self._connection)
         except Exception as error:
-            if is_of_handler(error):
-                raise
+            let_through(error)
             follower.lost(error)  # our own commit is done, whether or not following the others succeeded
         finally:
             self._roll_back()

@@ -8,7 +8,6 @@ written or verified is reported, and compiled.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import pickle
@@ -26,6 +25,7 @@ from numba.core.registry import cpu_target
 from numba.core.serialize import dumps
 
 from caliber.kernels.jit import loops
+from caliber.model.process.interrupts import let_through, suppress
 
 _DIGEST_BYTES: Final = 32
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
@@ -49,6 +49,7 @@ class CodeStore:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             found = self.folder.stat()
         except OSError as error:
+            let_through(error)
             self.problems.append(f"{self.folder} cannot be made: {error.strerror}")
             return False
         # Loading code means running it: no other user may have put it there.
@@ -67,6 +68,7 @@ class CodeStore:
         except FileNotFoundError:
             return None
         except OSError as error:
+            let_through(error)
             self.problems.append(f"{self.folder / name} cannot be read: {error.strerror}")
             return None
         content = raw[_DIGEST_BYTES:]
@@ -86,9 +88,10 @@ class CodeStore:
                 file.write(hashlib.sha256(content).digest() + content)
             Path(temporary).replace(self.folder / name)
         except OSError as error:
+            let_through(error)
             self.problems.append(f"{self.folder} cannot be written to: {error.strerror}")
             if temporary is not None:
-                with contextlib.suppress(OSError):
+                with suppress(OSError):
                     Path(temporary).unlink()
 
 
@@ -114,6 +117,7 @@ class CodeOf:
         try:
             return CompileResult._rebuild(target, *pickle.loads(content))  # noqa: S301  (digest and owner checked)
         except Exception as error:
+            let_through(error)
             self._store.problems.append(f"{self._store.folder / name} cannot be loaded: {type(error).__name__}")
             return None
 
@@ -122,6 +126,7 @@ class CodeOf:
         try:
             content = dumps(result._reduce())
         except Exception as error:
+            let_through(error)
             self._store.problems.append(f"{self._function} cannot be kept: {type(error).__name__}")
             return
         self._store.write(self._name(signature), content)

@@ -19,6 +19,7 @@ from typing import Any, Final
 from caliber.kernels.tokens.classes import LONGEST_TOKEN
 from caliber.model.errors import ExtraNotInstalled
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.process.interrupts import let_through
 
 TIKTOKEN_FILES: Final = {
     "o200k_base": (
@@ -98,6 +99,7 @@ def open_token_vocabulary(name: str) -> TokenVocabulary:
     except ImportError as error:
         cause: Exception = error
     except RuntimeError as error:  # its error for a vocabulary whose files are missing or damaged
+        let_through(error)
         raise _missing(name, "the installed quicktok-v1 cannot read this vocabulary: reinstall it") from error
     if _tiktoken_has(name):
         try:
@@ -154,7 +156,8 @@ def _tiktoken_has(name: str, environment: Mapping[str, str] = os.environ) -> boo
     key, digest = TIKTOKEN_FILES[name]
     try:
         return bool(folder) and sha256(Path(folder, key).read_bytes()).hexdigest() == digest
-    except OSError:
+    except OSError as error:
+        let_through(error)
         return False
 
 

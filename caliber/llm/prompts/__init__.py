@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from caliber.model.errors import InvalidConfigValue
+from caliber.model.process.interrupts import let_through
 
 BUILTIN: Final = "builtin"
 CALLS: Final = (
@@ -49,6 +50,7 @@ def _read(path: Path, where: str) -> str:
             raw = file.read(_MAX_BYTES + 1)
         text = raw.decode("utf-8")
     except OSError as error:
+        let_through(error)
         fault = f"{path.name}: {error.strerror}"
     except UnicodeDecodeError:
         fault = f"{path.name} is not UTF-8"

@@ -38,6 +38,7 @@ from caliber.model.errors import (
     Unavailable,
 )
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.process.interrupts import let_through
 
 if TYPE_CHECKING:
     from caliber.llm.remote.wire import Failure, Reply, Wire
@@ -203,6 +204,7 @@ class HttpClient:
             # Reading the usual certificates takes longer than the whole of a request on this machine.
             context = trusted_context(settings.trusted) if self._service.endpoint.startswith("https://") else None
         except OSError as error:
+            let_through(error)
             raise InvalidConfigValue(
                 field="http.trusted", value=settings.trusted, reason="is not a readable file of certificates"
             ) from error

@@ -28,6 +28,7 @@ import httpx
 
 from caliber.model.deadline import remaining_s
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.process.interrupts import let_through
 
 _WRITE_BYTES = 64 * 1024
 _LEAST_S = 0.001
@@ -129,7 +130,6 @@ class Wire:
 
     def send(self, request: httpx.Request, max_bytes: int) -> Reply:
         """Send a request and read its answer, up to ``max_bytes``. Raises: Failure."""
-        failure: Failure
         token = _sending.set(True)
         try:
             response = self._client.send(request, stream=True)
@@ -137,20 +137,11 @@ class Wire:
                 return Reply(response.status_code, response.headers, _body(response, max_bytes))
             finally:
                 response.close()
-        except httpcore.TimeoutException as error:
-            failure = Failure("timeout", type(error).__name__, error)
-        except httpcore.ConnectError as error:
-            failure = _not_connected(error)
-        except httpcore.ProxyError as error:
-            failure = Failure("connect", "the proxy refused", error)
-        except (httpcore.NetworkError, OSError) as error:
-            failure = Failure("lost", type(error).__name__, error)
-        except (httpcore.ProtocolError, httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
-            # Such errors quote sent or received data: they are not passed on.
-            failure = Failure("lost", type(error).__name__, None)
-        except (RuntimeError, ValueError) as error:
-            # The connection was closed under the request, by ``close``.
-            failure = Failure("lost", type(error).__name__, None)
+        except Exception as error:
+            let_through(error)
+            failure = _failure_of(error)
+            if failure is None:
+                raise
         finally:
             _sending.reset(token)
         # Outside the handlers: the frames of a request hold its headers, which must not travel with the error.
@@ -163,6 +154,22 @@ class Wire:
         """Close all connections; requests under way fail."""
         self._backend.shut_down()
         self._client.close()
+
+
+def _failure_of(error: Exception) -> Failure | None:
+    """Return the failure of a request that an error of its libraries stands for, if it is one of theirs."""
+    if isinstance(error, httpcore.TimeoutException):
+        return Failure("timeout", type(error).__name__, error)
+    if isinstance(error, httpcore.ConnectError):
+        return _not_connected(error)
+    if isinstance(error, httpcore.ProxyError):
+        return Failure("connect", "the proxy refused", error)
+    if isinstance(error, httpcore.NetworkError | OSError):
+        return Failure("lost", type(error).__name__, error)
+    # Errors of the protocol quote sent or received data: they are not passed on. The others are those of a connection
+    # that ``close`` ended under the request.
+    lost = httpcore.ProtocolError | httpx.HTTPError | httpx.InvalidURL | httpx.StreamError | RuntimeError | ValueError
+    return Failure("lost", type(error).__name__, None) if isinstance(error, lost) else None
 
 
 def _not_connected(error: httpcore.ConnectError) -> Failure:
@@ -315,7 +322,8 @@ class _Stream(httpcore.NetworkStream):
             try:
                 # Of the plain socket: that of TLS would also take the session from under the waiting thread.
                 socket.socket.shutdown(raw, socket.SHUT_RDWR)
-            except OSError:
+            except OSError as error:
+                let_through(error)
                 return  # not connected any more
 
 

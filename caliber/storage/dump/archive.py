@@ -18,13 +18,14 @@ import os
 import struct
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import IO, Any, Final
 
 from caliber.model.errors import Conflict, InvalidValue, StorageError, Unavailable
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.process.interrupts import let_through, suppress
 from caliber.model.progress import Progress
 from caliber.schema.catalog import BUILT_IN, Catalog
 from caliber.schema.relation import Column, Relation
@@ -140,12 +141,14 @@ def only_one(path: Path) -> Iterator[None]:
         try:
             handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         except OSError as error:
+            let_through(error)
             reason = error.strerror or "the disk said no"
             raise Unavailable(f"{path} cannot be written: {reason}", reason="cannot write", retryable=False) from error
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(handle)
+            let_through(error)
             reason = "another process is writing it; wait until it ends"
             raise Conflict(entity_type="file", id=str(path), reason=reason) from error
         with suppress(FileNotFoundError):
@@ -206,6 +209,7 @@ def write_archive(
             file.writestr(_MANIFEST, json.dumps(asdict(manifest), indent=1))
         finish(unfinished, path)
     except OSError as error:
+        let_through(error)
         reason = error.strerror or "the disk said no"
         raise Unavailable(
             f"{path} cannot be written: {reason}; nothing is left of it", reason="cannot write", retryable=False
@@ -305,6 +309,7 @@ class Archive:
                 raise InvalidValue(field=str(path), reason="is not a file, but a folder, a pipe or the like")
             self._file = path.open("rb")
         except OSError as error:
+            let_through(error)
             raise _unread(path, error) from error
         try:
             with zipfile.ZipFile(self._file) as zipped:
@@ -317,6 +322,7 @@ class Archive:
             raise self._none() from error
         except OSError as error:
             self._file.close()
+            let_through(error)
             # A position outside the file comes from the archive's own content, not from the disk.
             raise (self._none() if error.errno == errno.EINVAL else _unread(path, error)) from error
         except BaseException:

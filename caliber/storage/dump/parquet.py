@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from caliber.model.errors import InvalidValue, Unavailable
+from caliber.model.process.interrupts import let_through, suppress
 from caliber.model.progress import Progress
 from caliber.schema.relation import Relation
 from caliber.storage.bulk.arrow import default_array, load_pyarrow, schema_of
@@ -37,6 +38,7 @@ def open_parquet(path: Path, *, batch_rows: int) -> Iterator[ParquetFile]:
     try:
         file = parquet.ParquetFile(path)
     except OSError as error:
+        let_through(error)
         if error.errno is None:  # an error about the content, not about the disk
             raise InvalidValue(field=str(path), reason="not a Parquet file") from error
         reason = "it is not there" if isinstance(error, FileNotFoundError) else error.strerror or "the disk said no"
@@ -72,6 +74,7 @@ def write_parquet(path: Path, reader: Any, progress: Progress) -> int:
                     progress(path.name, rows, None)
             unfinished.replace(path)
         except OSError as error:
+            let_through(error)
             reason = error.strerror or "the disk said no"
             raise Unavailable(f"{path} cannot be written: {reason}", reason="cannot write", retryable=False) from error
     finally:
@@ -95,6 +98,7 @@ def _decoded(batches: Iterator[Any], field: str) -> Iterator[Any]:
         try:
             batch = next(batches, None)
         except (pa.ArrowException, OSError) as error:
+            let_through(error)
             raise InvalidValue(
                 field=field, reason="is damaged, or not a Parquet file that this version reads"
             ) from error
@@ -111,6 +115,7 @@ def parquet_names(source: Any) -> set[str]:
     try:
         return set(parquet.read_schema(source).names)
     except (pa.ArrowException, OSError) as error:
+        let_through(error)
         raise InvalidValue(field="archive", reason="holds a file that is no Parquet file") from error
 
 
@@ -125,6 +130,7 @@ def parquet_batches(source: Any, relation: Relation, batch_rows: int) -> Iterato
     try:
         file = parquet.ParquetFile(source)
     except (pa.ArrowInvalid, OSError) as error:
+        let_through(error)
         raise InvalidValue(field=relation.name, reason="not a Parquet file") from error
     with file:
         schema, names = schema_of(relation), set(file.schema_arrow.names)

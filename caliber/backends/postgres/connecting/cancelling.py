@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import _thread
-import contextlib
 import selectors
 from time import monotonic
 
 import psycopg
 from psycopg.pq import PollingStatus
 from psycopg.pq.abc import PGcancelConn, PGconn
+
+from caliber.model.process.interrupts import suppress
 
 
 def cancel_soon(pg: PGconn, patience_s: float) -> None:
@@ -21,7 +22,7 @@ def cancel_soon(pg: PGconn, patience_s: float) -> None:
     """
     if not psycopg.capabilities.has_cancel_safe():
         return
-    with contextlib.suppress(psycopg.Error, RuntimeError):  # no thread can be started while the interpreter shuts down
+    with suppress(psycopg.Error, RuntimeError):  # no thread can be started while the interpreter shuts down
         cancelling = pg.cancel_conn()  # holds all it needs: ``pg`` may be closed at once
         _thread.start_new_thread(_cancel, (cancelling, patience_s))
 

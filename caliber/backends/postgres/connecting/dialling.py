@@ -16,6 +16,7 @@ from caliber.backends.postgres.connecting.errors import (
 )
 from caliber.model.deadline import earliest
 from caliber.model.errors import InternalError, InvalidConfigValue, Unavailable
+from caliber.model.process.interrupts import may_be_interrupted
 from caliber.storage.compile.session import GRACE_S
 from caliber.storage.waiting import Event, starting
 
@@ -42,12 +43,14 @@ def connect(shared: Shared, deadline: float | None = None) -> PgConnection:
         **_PARAMETERS,
         "connect_timeout": -(-shared.connect_timeout_ms // 1_000),  # libpq takes seconds, and at least 2
     }
-    try:
+
+    def dial() -> psycopg.Connection[Any]:
         in_dsn = psycopg.conninfo.conninfo_to_dict(shared.dsn)
         added = {name: value for name, value in ours.items() if name not in in_dsn}
-        raw = _dialled(
-            lambda: psycopg.connect(shared.dsn, autocommit=True, client_encoding="UTF8", **added), shared, deadline
-        )
+        return psycopg.connect(shared.dsn, autocommit=True, client_encoding="UTF8", **added)
+
+    try:
+        raw = _dialled(dial, shared, deadline)
     except psycopg.OperationalError as error:
         raise refused(error, shared.store) from error
     except psycopg.ProgrammingError:
@@ -69,9 +72,10 @@ def _dialled(
     """Return the result of ``dial``. Raises: Unavailable when the deadline passed before.
 
     Name resolution cannot be interrupted, and libpq's timeout counts in seconds. So a caller with a deadline waits for
-    another thread, up to the deadline; a connection that comes too late is closed.
+    another thread, up to the deadline; a connection that comes too late is closed. So does the main thread: psycopg
+    makes an error of its own of what a signal's handler raises in it, and leaves a connection that is half made open.
     """
-    if deadline is None:
+    if deadline is None and not may_be_interrupted():
         return dial()
     made: list[psycopg.Connection[Any]] = []
     failed: list[BaseException] = []
@@ -96,7 +100,7 @@ def _dialled(
     try:
         with starting():
             _thread.start_new_thread(run, ())  # in one step, which no signal's handler cuts in two
-        ended.wait(min(max(0.0, deadline - monotonic()) + GRACE_S, threading.TIMEOUT_MAX))
+        ended.wait(None if deadline is None else min(max(0.0, deadline - monotonic()) + GRACE_S, threading.TIMEOUT_MAX))
         with mutex:
             waits, is_connected = False, bool(made)
     finally:

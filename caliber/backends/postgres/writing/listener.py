@@ -10,7 +10,6 @@ Source: design, section 5; docs/decisions/0099.
 
 from __future__ import annotations
 
-import contextlib
 import random
 import selectors
 import socket
@@ -26,6 +25,7 @@ from caliber.backends.postgres.connecting.errors import lost
 from caliber.backends.postgres.writing.notify import head_of, read
 from caliber.model.errors import CaliberError, InvalidConfigValue, Unavailable
 from caliber.model.events import Event
+from caliber.model.process.interrupts import suppress
 from caliber.storage import waiting
 from caliber.storage.compile.spelling import quote
 from caliber.storage.protocol import RemoteEventListener
@@ -88,7 +88,7 @@ class Listener:
     def stop(self) -> None:
         """End, and wait for a call under way."""
         self._stop.set()
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             self._waker.send(b"x")
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout=5)

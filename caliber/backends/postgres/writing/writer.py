@@ -27,13 +27,13 @@ from caliber.backends.postgres.writing.outcome import UNKNOWN_OUTCOME, was_commi
 from caliber.model.deadline import at_least, deadline_passed, earliest
 from caliber.model.errors import CaliberError, Conflict, TransactionFailed, Unavailable
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.process.interrupts import let_through
 from caliber.model.storage import Durability
 from caliber.schema.catalog import Catalog
 from caliber.storage.compile.codec import Row
 from caliber.storage.compile.plan import Plan, RelationPlans
 from caliber.storage.compile.session import GRACE_S
 from caliber.storage.protocol import Follower
-from caliber.storage.waiting import is_of_handler
 from caliber.storage.write.changes import pack_changes
 from caliber.storage.write.group import Batch, GroupWriter, Request, copy_for, result_of
 from caliber.storage.write.pipelined import Pipelined, started
@@ -470,6 +470,5 @@ class PostgresWriter(GroupWriter):
             with at_least(_FOLLOWING_S):  # the deadline may be over, and the server answers: it is soon read
                 self._catch_up()
         except Exception as error:
-            if is_of_handler(error):
-                raise
+            let_through(error)
             self.follower.lost(error)  # our own commit is done, whether or not following the others succeeded

@@ -14,6 +14,7 @@ from caliber.backends.sqlite.connecting.first_page import FileState, state_of, u
 from caliber.backends.sqlite.connecting.forks import Calls, Inherited, keep
 from caliber.model.errors import CaliberError, SchemaMismatch
 from caliber.model.lazy_dataclass import dataclass
+from caliber.model.process.interrupts import let_through
 from caliber.storage.compile.codec import Row
 from caliber.storage.compile.plan import Plan
 from caliber.storage.compile.session import Counter
@@ -175,6 +176,7 @@ class SqliteConnection(Calls):
             raise self._translated(error, relation) from _cause(error)
 
     def _translated(self, error: Exception, of: str = "") -> CaliberError:
+        let_through(error)
         return translate(error, self._options.shown, of)
 
     def each(self, text: str) -> Iterator[Row]:

@@ -17,6 +17,7 @@ from caliber.model.errors import (
     TransactionFailed,
     Unavailable,
 )
+from caliber.model.process.interrupts import let_through
 from caliber.storage.compile.damage import damaged
 from caliber.storage.maintain.moved import MOVED, MOVING
 
@@ -95,7 +96,8 @@ def _full(store: str) -> Unavailable:
     free: int | None
     try:
         free = shutil.disk_usage(Path(store).parent).free
-    except OSError:
+    except OSError as error:
+        let_through(error)
         free = None
     free_text = "" if free is None else f" ({free} bytes are free there)"
     return Unavailable(

@@ -7,12 +7,12 @@ use the new ones.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
 from typing import Final
 
 from caliber.model.errors import Unavailable
+from caliber.model.process.interrupts import let_through, suppress
 
 GONE: Final = "file gone"
 REPLACED: Final = "file replaced"
@@ -48,7 +48,7 @@ class FileNames:
         self._path = path
         self._own: Identity | None = None
         self._filled = False
-        with contextlib.suppress(OSError):  # opening it reports the fault
+        with suppress(OSError):  # opening it reports the fault
             status = _status(path)
             self._own = _identity(status)
             self._filled = status is not None and status.st_size > 0
@@ -74,14 +74,16 @@ class FileNames:
                         raise self._lost(name, REPLACED)
                 elif name in self._beside:
                     raise self._lost(name, GONE)
-        except OSError:
+        except OSError as error:
+            let_through(error)
             return  # without the right to look names cannot be checked; SQLite reports faults of the files
 
     def log_is_anothers(self) -> bool:
         """Return whether another store's log has the name of ours: it is not ours to remove."""
         try:
             now = _identity(_status(self._log))
-        except OSError:
+        except OSError as error:
+            let_through(error)
             return True
         return now is not None and now != self._beside.get(self._log, now)
 

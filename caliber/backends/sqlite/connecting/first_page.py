@@ -17,6 +17,8 @@ from typing import Final
 
 import apsw
 
+from caliber.model.process.interrupts import let_through
+
 _HEADER: Final = b"SQLite format 3\x00"
 _JOURNAL: Final = bytes.fromhex("d9d505f920a163d7")
 _PAGES_BEFORE: Final = slice(16, 20)
@@ -40,7 +42,8 @@ def state_of(path: str, vfs: str | None) -> FileState:
         if not stat.S_ISREG(status.st_mode):
             return FileState.MISSING
         head = _head_of(path, vfs, len(_HEADER))
-    except (OSError, apsw.Error):
+    except (OSError, apsw.Error) as error:
+        let_through(error)
         return FileState.MISSING
     if not status.st_size:
         return FileState.EMPTY
