@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 from caliber.learning.rules.candidates import Candidate, words_of
@@ -15,8 +15,6 @@ from caliber.model.learning import LearningAction, PersonAttribute, PersonFact
 from caliber.model.references import EntityRef
 from caliber.model.trajectory import Turn
 
-SAME_TALK: Final = timedelta(hours=1)
-"""The time in which "no, it's Porto" may correct a fact that was stated before."""
 KNOWN: Final = "known already"
 OLDER: Final = "older than what is known"
 NOTHING_TO_END: Final = "ends nothing that is known"
@@ -44,13 +42,17 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A candidate with the turn that makes it, the person it is about by reference and name, and its time."""
+    """A candidate with the turn that makes it, the person it is about by reference and name, and its time.
+
+    ``unnamed`` is the same person as far as it was spoken of without a name: "my daughter" before "my daughter Ines".
+    """
 
     candidate: Candidate
     turn: Turn
     person: EntityRef
     name: str
     stated_at: datetime
+    unnamed: EntityRef | None = None
 
     def held(self) -> Held:
         """Return the fact that the statement adds."""
@@ -96,7 +98,7 @@ class Decider:
             each
             for each in self.held
             if each.holds
-            and each.person == statement.person
+            and each.person in (statement.person, statement.unnamed)
             and each.attribute is attribute
             and each.slot == statement.candidate.slot
         ]
@@ -110,9 +112,16 @@ class Decider:
             same = self._same(statement, PersonAttribute.JOB)  # "I quit my job"
         ended = [each for each in same if matches(each.value, candidate.value)]
         if candidate.attribute is PersonAttribute.PET:  # "has two cats" as well as the cat by name
+            ended = ended if candidate.value or len(ended) == 1 else []  # "my cat died", of two cats: which one?
             counted = [each for each in self.held if each.holds and each.person == statement.person]
             counted = [each for each in counted if each.attribute is PersonAttribute.PET and each not in ended]
-            ended += [each for each in counted if words_of(candidate.slot) < words_of(each.value)]
+            kind = _grown(candidate.slot)
+            ended += [each for each in counted if kind <= _grown(each.value) and each.slot != candidate.slot]
+        self._finish(statement, ended)
+
+    def _finish(self, statement: Statement, ended: Sequence[Held]) -> None:
+        """End facts, or the one member of a list that the statement names."""
+        candidate = statement.candidate
         if not ended:
             self._step(LearningAction.NOTHING, statement, NOTHING_TO_END)
         for each in ended:
@@ -122,28 +131,66 @@ class Decider:
             each.holds = False
             rest = remaining(each.content, candidate.value)
             if rest is None:
-                self._step(LearningAction.END, statement, ENDED, each)
+                gone = dataclasses.replace(candidate, attribute=each.attribute)
+                self._step(LearningAction.END, dataclasses.replace(statement, candidate=gone), ENDED, each)
             else:
-                kept = dataclasses.replace(candidate, content=rest, value=rest.partition(" ")[2], ends=False)
-                kept = dataclasses.replace(kept, note_type=each.note_type)
+                kept = dataclasses.replace(
+                    candidate,
+                    attribute=each.attribute,
+                    slot=each.slot,
+                    content=rest,
+                    value=rest.partition(" ")[2],
+                    note_type=each.note_type,
+                    ends=False,
+                    restates=False,
+                )
                 left = dataclasses.replace(statement, candidate=kept)
                 self._step(LearningAction.UPDATE, left, CHANGED, each, self._made(left))
 
     def _restate(self, statement: Statement) -> None:
-        """Correct the newest fact that the new value fits, if it was stated in the same talk."""
-        from caliber.learning.rules.reading import restated
+        """Correct or end the one fact that has the value which the statement names."""
+        from caliber.learning.rules import correcting
 
-        recent = [each for each in self.held if each.holds and abs(statement.stated_at - each.stated_at) <= SAME_TALK]
-        for each in sorted(recent, key=lambda held: held.stated_at, reverse=True):
-            candidate = restated(each.attribute, each.slot, statement.candidate)
-            if candidate is not None:
-                self._state(dataclasses.replace(statement, candidate=candidate, person=each.person))
-                return
+        candidate = statement.candidate
+        holding = [each for each in self.held if each.holds and each.stated_at <= statement.stated_at]
+        if candidate.ends:
+            barred = correcting.NAMED_BY_VERB if candidate.slot else correcting.LASTING
+            fitting = [each for each in holding if each.attribute not in barred and _is(each, candidate.value)]
+            if len({each.person for each in fitting}) == 1:
+                of_one = dataclasses.replace(statement, person=fitting[0].person)
+                self._finish(of_one, fitting)
+            return
+        changed = [(each, correcting.substituted(each.content, candidate.was, candidate.value)) for each in holding]
+        fitting_new = [(each, content) for each, content in changed if content is not None]
+        if len(fitting_new) != 1:
+            return  # nothing that is known, or more than one: better keep both than end the wrong one
+        ((each, content),) = fitting_new
+        value = correcting.substituted(each.value, candidate.was, candidate.value) or candidate.value
+        new = dataclasses.replace(
+            candidate,
+            attribute=each.attribute,
+            slot=each.slot,
+            value=value,
+            content=content,
+            note_type=each.note_type,
+            single=True,
+            restates=False,
+        )
+        self._replace(dataclasses.replace(statement, candidate=new, person=each.person), each)
 
     def _state(self, statement: Statement) -> None:
         candidate = statement.candidate
         same = self._same(statement, candidate.attribute)
-        equal = next((each for each in same if alike(each.value, candidate.value)), None)
+        left = [each for each in self.held if each.holds and candidate.was and _is(each, candidate.was)]
+        if left and all(each.attribute is not candidate.attribute for each in left):
+            self._restate(statement)  # "I moved from Siemens to Bosch"
+            return
+        if candidate.attribute is PersonAttribute.PLAN and candidate.changes and not same:
+            plans = [each for each in self.held if each.holds and each.attribute is candidate.attribute]
+            same = [each for each in plans if words_of(candidate.slot) <= words_of(each.content)]
+            same = same if len(same) == 1 else []
+        known = _equal if candidate.single and candidate.changes else alike
+        equal = next((each for each in same if known(each.value, candidate.value)), None)
         if equal is not None:
             self._step(LearningAction.NOTHING, statement, KNOWN, equal)
             return
@@ -153,18 +200,23 @@ class Decider:
             replaced = next((each for each in contrary if alike(each.value, candidate.value)), None)
         if replaced is None and same and (candidate.single or candidate.corrects):
             replaced = same[-1]
+        if replaced is not None and candidate.was and not _is(replaced, candidate.was):
+            replaced = None  # "I moved from Graça to Alfama", who is known to live in Lisbon
         if replaced is None:
             made = self._made(statement)
             self._step(LearningAction.ADD, statement, NEW, None, made)
-        elif statement.stated_at < replaced.stated_at:
-            self._step(LearningAction.NOTHING, statement, OLDER, replaced)
         else:
-            replaced.holds = False
-            reason = CORRECTED if candidate.corrects else CHANGED
-            made = self._made(statement)
-            self.steps.append(
-                Step(LearningAction.UPDATE, statement, reason, replaced, made, in_place=candidate.corrects)
-            )
+            self._replace(statement, replaced)
+
+    def _replace(self, statement: Statement, replaced: Held) -> None:
+        if statement.stated_at < replaced.stated_at:
+            self._step(LearningAction.NOTHING, statement, OLDER, replaced)
+            return
+        replaced.holds = False
+        corrects = statement.candidate.corrects
+        reason = CORRECTED if corrects else CHANGED
+        made = self._made(statement)
+        self.steps.append(Step(LearningAction.UPDATE, statement, reason, replaced, made, in_place=corrects))
 
     def _made(self, statement: Statement) -> Held:
         made = statement.held()
@@ -187,6 +239,29 @@ def alike(known: str, value: str) -> bool:
     return words_of(value) <= words_of(known)
 
 
+def _is(held: Held, named: str) -> bool:
+    """Return whether words name the value of a fact, or one member of a list in it."""
+    value, words = words_of(held.value), words_of(named)
+    if held.attribute is PersonAttribute.PLAN and words <= value:
+        return True  # "I dropped Rotterdam" of "Rotterdam on 12 April"
+    if held.slot and (words_of(held.slot) == words or (held.slot in PARTNERS and named.casefold() in PARTNERS)):
+        return True  # "I broke up with my girlfriend"
+    return (value <= words and len(words) <= len(value) + 2) or remaining(held.content, named, exact=True) is not None
+
+
+YOUNG: Final = {"puppy": "dog", "pup": "dog", "kitten": "cat", "bunny": "rabbit", "pony": "horse"}
+PARTNERS: Final = frozenset(("wife", "husband", "partner", "girlfriend", "boyfriend", "gf", "bf", "fiancé", "spouse"))
+
+
+def _equal(known: str, value: str) -> bool:
+    return words_of(known) == words_of(value)
+
+
+def _grown(animal: str) -> frozenset[str]:
+    """Return the words for an animal, a young one by the word for its kind."""
+    return frozenset(YOUNG.get(word, word) for word in words_of(animal))
+
+
 def matches(known: str, value: str) -> bool:
     """Return whether a fact of the ``known`` value is one that the words of ``value`` end; none end any."""
     if not value:
@@ -195,11 +270,15 @@ def matches(known: str, value: str) -> bool:
     return one <= other or other <= one
 
 
-def remaining(content: str, ended: str) -> str | None:
-    """Return the content of a fact such as "likes tea and jazz" without one member; None if none would be left."""
-    from caliber.learning.rules.reading import joined, members  # late: its patterns take long to compile
+def remaining(content: str, ended: str, *, exact: bool = False) -> str | None:
+    """Return the content of a fact such as "likes tea and jazz" without one member; None if none would be left.
+
+    With ``exact`` the member must be just the one that ended, and no part of it.
+    """
+    from caliber.learning.rules.matching import joined, members  # late: its patterns take long to compile
 
     verb, _, listed = content.partition(" ")
     parts = members(listed)
-    left = [part for part in parts if not matches(part, ended)]
+    same = (lambda one, other: words_of(one) == words_of(other)) if exact else matches
+    left = [part for part in parts if not same(part, ended)]
     return f"{verb} {joined(left)}" if ended and left and len(left) < len(parts) else None

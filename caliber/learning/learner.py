@@ -148,7 +148,8 @@ class Learner:
         turns = self._turns(uuid.UUID(each) for each in payload["turns"])
         asking = self._asking()
         statements, refusals = self._read(turns, owner, asking)
-        held = self._held(owner, {each.person for each in statements})
+        people = _people(statements)
+        held = self._held(owner, people)
         stored = _stamps(held)
         steps = Decider(held).decide(statements) if asking is None else asking.decide(statements, held)
         writer = _Writer(self._engine, owner, steps)
@@ -156,7 +157,7 @@ class Learner:
         def work(uow: UnitOfWork) -> int:
             check_erasures(uow, erased, claim.ack(uow))
             uow.serialize(f"learning {owner.entity.id}")
-            if _stamps(_held_in(uow, owner, {each.person for each in statements})) != stored:
+            if _stamps(_held_in(uow, owner, people)) != stored:
                 raise StaleInputs(entity_type=NOTE.name, reason="a fact was corrected while it was learnt from")
             decisions = writer.write(uow)
             decisions += [_refusal(each, owner) for each in refusals]
@@ -202,27 +203,30 @@ class Learner:
                 refusals.append(_Refusal(Refused(TOO_MANY, found.start, found.end, found.attribute), turn))
             else:
                 stated_at = min(turn.occurred_at or turn.created_at, now)
-                statements.append(Statement(found, turn, *self._person(found, owner), stated_at))
+                statements.append(
+                    Statement(found, turn, *self._person(found, owner), stated_at, self._unnamed(found, owner))
+                )
         return statements, refusals[: self._config.max_facts]
 
     def _by_rule(self, turns: Sequence[Turn]) -> Iterator[tuple[Turn, Candidate | Refused]]:
         reader = apart(_reader)
-        for turn in self._before(turns):
-            for _ in reader.read(turn.text):
-                pass  # only to know the people that pronouns stand for
-        for turn in turns:
-            yield from ((turn, found) for found in reader.read(turn.text))
+        taught = {turn.turn_id for turn in turns}
+        for turn in self._talk(turns):
+            if turn.role is TurnRole.ASSISTANT:
+                reader.asked(turn.text)
+            elif self._teaches(turn):
+                found = list(reader.read(turn.text))  # also of turns before: to know the people that pronouns stand for
+                yield from ((turn, each) for each in found if turn.turn_id in taught)
 
-    def _before(self, turns: Sequence[Turn]) -> list[Turn]:
-        """Return the turns of the same scope just before these that teach, in their order."""
+    def _talk(self, turns: Sequence[Turn]) -> list[Turn]:
+        """Return these turns and those of the same scope around and just before them, in their order."""
         if not turns:
             return []
-        first = turns[0]
-        block = (first.trajectory_id.bytes, first.scope_id.bytes, first.turn_number - _CONTEXT, first.turn_number - 1)
+        first, last = turns[0], turns[-1]
+        block = (first.trajectory_id.bytes, first.scope_id.bytes, first.turn_number - _CONTEXT, last.turn_number)
         with self._engine.store.read() as session:
             rows = session.run(self._engine.store.statements["turn.block"], block)
-        found = [self._engine.store.plans[TURN.name].codec.decode(row) for row in rows]
-        return [turn for turn in found if self._teaches(turn)]
+        return [self._engine.store.plans[TURN.name].codec.decode(row) for row in rows]
 
     def _person(self, candidate: Candidate, owner: Owner) -> tuple[EntityRef, str]:
         person = candidate.person
@@ -232,6 +236,13 @@ class Learner:
             return entity_of(self._engine, person.name, register=False), person.name
         name = f"{owner.name}'s {person.role}" + (f" {person.name}" if person.name else "")
         return entity_of(self._engine, name, register=False), name
+
+    def _unnamed(self, candidate: Candidate, owner: Owner) -> EntityRef | None:
+        """Return the entity of a named relative as far as the talk had no name for that person."""
+        person = candidate.person
+        if person is None or not (person.role and person.name):
+            return None
+        return entity_of(self._engine, f"{owner.name}'s {person.role}", register=False)
 
     def _held(self, owner: Owner, people: set[EntityRef]) -> list[Held]:
         """Return the facts about people that hold, among those that this owner taught."""
@@ -255,6 +266,10 @@ def _held_in(uow: UnitOfWork, owner: Owner, people: set[EntityRef]) -> list[Held
         pairs = [(fact, uow.find(NOTE, fact.note_id.bytes)) for fact in facts]
         found += [(fact, note) for fact, note in pairs if note is not None and _holds(note, from_us(uow.now_us))]
     return _as_held(found)
+
+
+def _people(statements: Sequence[Statement]) -> set[EntityRef]:
+    return {person for each in statements for person in (each.person, each.unnamed) if person is not None}
 
 
 def _holds(note: Note, now: Any) -> bool:

@@ -11,14 +11,18 @@ import caliber
 from caliber.learning.rules.reading import Reader
 
 
-def test_labelled_chat(memory: caliber.Caliber, record_property: Any) -> None:
-    talks = remember_score.conversations()
+@pytest.mark.parametrize(
+    ("name", "recall"),
+    [("open.json", 0.6), ("sealed.json", 0.5), ("open2.json", 0.5)],
+)
+def test_labelled_chat(memory: caliber.Caliber, record_property: Any, name: str, recall: float) -> None:
+    talks = remember_score.conversations(remember_score.OPEN.with_name(name))
     result = remember_score.score(talks, remember_run.answers(memory, talks))
     record_property("score", str(result))
-    print(result)
+    print(name, result)
     assert result.precision >= 0.9, result.faults
     assert result.corrections >= 0.9, result.faults
-    assert result.recall >= 0.5, result.faults
+    assert result.recall >= recall, result.faults
 
 
 def read(*texts: str) -> list[str]:
@@ -26,10 +30,13 @@ def read(*texts: str) -> list[str]:
     reader = Reader()
     out = []
     for text in texts:
+        if text.startswith("assistant: "):
+            reader.asked(text)
+            continue
         for found in reader.read(text):
             content = getattr(found, "content", None)
-            if content is None:
-                continue
+            if content is None or found.restates:  # type: ignore[union-attr]
+                continue  # "no more Cork" acts on a held fact alone
             person = found.person  # type: ignore[union-attr]
             who = "" if person is None else f"{person.name or person.role}: "
             ends = f"-{found.attribute} {found.value}".strip()  # type: ignore[union-attr]
@@ -59,6 +66,27 @@ def read(*texts: str) -> list[str]:
         ("I'm vegan, what can I cook?", ["is vegan"]),
         ("my timezone is CET", ["is in time zone CET"]),
         ("I got married last Saturday!!", ["is married"]),
+        ("im vegan and i dont like tea", ["is vegan", "dislikes tea"]),
+        ("just moved to Porto", ["lives in Porto"]),
+        ("signed with Bosch yesterday", ["works at Bosch"]),
+        ("not vegan anymore", ["-diet vegan"]),
+        ("no shellfish please im allergic", ["is allergic to shellfish"]),
+        ("I work at Siemens in Wrocław", ["works at Siemens in Wrocław"]),
+        ("My aunt, who is 90, lives in Kobe", ["aunt: is 90 years old", "aunt: lives in Kobe"]),
+        ("I have a cat called Tom and a dog named Rex", ["cat is called Tom", "dog is called Rex"]),
+        ("we have two sons, Lars and Ole", ["son is called Lars", "son is called Ole"]),
+        (
+            "two kids (Zosia, 5 and Kuba, 2)",
+            ["child is called Zosia", "Zosia: is 5 years old", "child is called Kuba", "Kuba: is 2 years old"],
+        ),
+        ("I've been living in Cologne since 2020", ["lives in Cologne"]),
+        ("I'm a dad of three", ["is a dad of three"]),
+        ("my dad is a Feyenoord fan", ["father: likes Feyenoord"]),
+        ("I'm learning Swedish for a trip", ["is learning Swedish"]),
+        ("my exam is on 23 May", ["exam on 23 May"]),
+        ("we're moving to Oslo in June", ["is moving to Oslo in June"]),
+        ("My husband loves jazz, I can't stand it", ["husband: likes jazz", "dislikes jazz"]),
+        ("What should I cook for my wife Ana?", ["wife is called Ana"]),
     ],
 )
 def test_statements_are_read(text: str, facts: list[str]) -> None:
@@ -94,6 +122,24 @@ def test_statements_are_read(text: str, facts: list[str]) -> None:
         "I'm 5 minutes away",
         "I have a meeting at 3",
         "Call me maybe",
+        "Left the tab open and it crashed",
+        "studying hard",
+        "perfect, I love it",
+        "I'm in London today",
+        "I moved from Rome to Paris for a month",
+        "I left Rome for the weekend",
+        "we moved to tears",
+        "I work with Tom",
+        "I'm at Tom's place",
+        "this is Sparta",
+        "my teacher is strict",
+        "I signed up for the newsletter",
+        "I'm moving to Kubernetes",
+        'summarise this: "We are in Kiel. I am the director and I live in Flensburg."',
+        "Summarise: our firm is in Kiel. I live in Flensburg",
+        "I met my sister Monday",
+        "and I just LOVE paying 14 euro for a burger",
+        "I'm 3",
     ],
 )
 def test_junk_is_not_read(text: str) -> None:
@@ -109,6 +155,38 @@ def test_pronouns_stand_for_the_person_spoken_of_last() -> None:
         "brother: lives in Rome",
     ]
     assert read("She loves dinosaurs") == []
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "facts"),
+    [
+        ("Which state do you live in?", "Minnesota", ["lives in Minnesota"]),
+        ("Good. Anything you won't eat?", "mushrooms. everything else goes", ["avoids mushrooms"]),
+        ("Anything you won't eat?", "mushrooms. cant stand em", ["avoids mushrooms"]),
+        ("How old are you?", "34, why?", ["is 34 years old"]),
+        ("What should I call you?", "Deb", ["is called Deb"]),
+        ("Any allergies?", "none", []),
+        ("Any allergies?", "I don't think so", []),
+        ("Which state do you live in?", "does it matter?", []),
+        ("Shall I write it in Python?", "Java", []),
+    ],
+)
+def test_answers_are_read_with_their_question(question: str, answer: str, facts: list[str]) -> None:
+    assert read(f"assistant: {question}", answer) == facts
+    assert read(answer.partition(".")[0]) == []
+
+
+def test_a_relative_may_get_a_name_later(memory: caliber.Caliber) -> None:
+    """What was learnt of "my daughter" is about the daughter who turns out to be Ines."""
+    texts = ["my daughter is 8", "her name is Ines", "Ines is 9 since Sunday"]
+    for text in texts[:2]:
+        memory.remember([{"role": "user", "content": text}], user="maria")
+    learned = memory.remember([{"role": "user", "content": texts[2]}], user="maria")
+    assert [(each.action.value, each.statement) for each in learned.decisions] == [("update", "is 9 years old")]
+
+
+def test_he_may_be_one_of_two() -> None:
+    assert read("my brother met my uncle", "he lives in Rome") == []
 
 
 @pytest.mark.parametrize(
@@ -132,12 +210,67 @@ def test_pronouns_stand_for_the_person_spoken_of_last() -> None:
         ("I take ibuprofen", "I stopped taking ibuprofen", ("end", "takes ibuprofen")),
         ("my sister lives in Rome", "she moved to Milan", ("update", "lives in Milan")),
         ("My favourite colour is blue", "my favorite color is green now", ("update", "favorite color: green")),
+        (
+            "my birthday is the 14th of May",
+            "sorry typo, the 24th not the 14th",
+            ("update", "has birthday on the 24th of May"),
+        ),
+        ("I live in Lindenweg 3", "Sorry, it is Lindenweg 13, not 3.", ("update", "lives in Lindenweg 13")),
+        ("I'm 30", "I'm 31 not 30", ("update", "is 31 years old")),
+        ("I love tea", "switched from tea to coffee", ("update", "likes coffee")),
+        ("I work at Siemens", "I moved from Siemens to Bosch", ("update", "works at Bosch")),
+        ("I support Ajax", "after yesterday i don't support Ajax anymore", ("end", "supports Ajax")),
+        ("I live in Cork", "no more Cork for me", ("end", "lives in Cork")),
+        ("I live in London", "scratch the london part", ("end", "lives in London")),
+        ("I have a cat called Biscuit", "sad news, Biscuit died on Sunday", ("end", "cat is called Biscuit")),
+        ("my boyfriend is called Tom", "I broke up with my boyfriend", ("end", "boyfriend is called Tom")),
+        ("my boyfriend is called Tom", "Tom and I broke up", ("end", "boyfriend is called Tom")),
+        ("I'm a hgv driver", "update, I'm a driver", ("update", "works as a driver")),
+        ("I have a puppy", "so no dog for me then", ("end", "has a puppy")),
+        ("I have two cats", "we have three cats now", ("update", "has three cats")),
+        ("i use vim btw", "jk", ("end", "uses vim")),
+        ("I play bass in a band", "Correction: played.", ("end", "plays bass in a band")),
+        ("I'm allergic to latex", "turns out it's not latex, it's nickel", ("update", "is allergic to nickel")),
+        ("due date is 26 September", "new date is 29 September", ("update", "due date: 29 September")),
+        ("I hate jazz", "I've come around on jazz, I actually like it now", ("update", "likes jazz")),
+        (
+            "I'm a product designer",
+            "it's senior product designer now",
+            ("update", "works as senior product designer"),
+        ),
+        ("my husband works at Nokia", "He got laid off on friday", ("end", "works at Nokia")),
+        ("my exam is on 23 May", "they pushed my exam back to 13 June", ("update", "exam on 13 June")),
+        ("my flight to Oslo is on 14 May", "the flight was moved to the 15th", ("update", "flight to Oslo on 15 May")),
+        (
+            "I signed up for Rotterdam on 12 April",
+            "I dropped Rotterdam",
+            ("end", "signed up for Rotterdam on 12 April"),
+        ),
     ],
 )
 def test_corrections_are_read(memory: caliber.Caliber, before: str, after: str, decision: tuple[str, str]) -> None:
     memory.remember([{"role": "user", "content": before}], user="maria")
     learned = memory.remember([{"role": "user", "content": after}], user="maria")
     assert [(each.action.value, each.statement) for each in learned.decisions] == [decision]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "we left Graça, I'm in Alfama now",
+        "I moved from Graça to Alfama",
+        "I left Rome for the weekend",
+        "I don't go to Lisbon anymore",
+        "Sorry, it is Lindenweg 13, not 3.",
+        "if my wife and I broke up, who keeps the flat?",
+        "my cat died",
+    ],
+)
+def test_a_fact_ends_only_for_what_takes_its_place(memory: caliber.Caliber, text: str) -> None:
+    known = "I live in Lisbon. My wife is called Ana. We have two cats, Tom and Jim"
+    memory.remember([{"role": "user", "content": known}], user="maria")
+    learned = memory.remember([{"role": "user", "content": text}], user="maria")
+    assert learned.updated + learned.ended == ()
 
 
 @pytest.mark.parametrize("text", ["no, thanks", "Sorry, Bob", "no, I meant that", "actually, never mind", "I meant it"])

@@ -22,7 +22,8 @@ class Candidate:
 
     ``attribute`` and ``slot`` are the matter; a person has one value of a ``single`` one at a time. ``content`` is
     the fact as it is stored. ``ends`` is the end of a fact, of any value if ``value`` is empty; ``corrects`` a fact
-    that was wrong, ``changes`` one that was right until now; ``restates`` has a value for the matter spoken of last.
+    that was wrong, ``changes`` one that was right until now. ``was`` is the value that the fact must have which the
+    new one replaces. With ``restates`` the statement names no matter: ``was`` or, for an end, ``value`` finds the fact.
     ``opposite`` is the attribute of which the same value cannot hold. ``start`` and ``end`` are its place in the text.
     Units: confidence 0 to 1.
     """
@@ -40,6 +41,7 @@ class Candidate:
     corrects: bool = False
     changes: bool = False
     restates: bool = False
+    was: str = ""
     opposite: PersonAttribute | None = None
     confidence: float = 0.9
 

@@ -5,10 +5,13 @@ Rules prefer nothing to junk: whatever may be asked, imagined, quoted or joked i
 
 from __future__ import annotations
 
+import bisect
+import dataclasses
 import re
 from collections.abc import Iterator
 from typing import Final
 
+from caliber.learning.rules.subjects import OTHERS, RELATIVES, SIZE
 from caliber.model.lazy_dataclass import dataclass
 from caliber.text.sentences import UnitKind, iter_sentences
 
@@ -36,8 +39,12 @@ _FICTION = re.compile(
 _JOKE = re.compile(
     r"\b(?:just kidding|kidding|jk|joking|joke|lol|lmao|rofl|ha(?:ha)+|/s|yeah,? right|as if)\b|[😂🤣😜😉😏🙃]", _I
 )
+_SARCASM = re.compile(r"\b(?:LOVE|LOVES|LOVING|SO much fun|oh joy|how lovely|best \w+ (?:i|we) ever)\b")
+_JUST_KIDDING = re.compile(r"^\W*(?:(?:jk|just kidding|kidding|i was joking)\b\W*)+", _I)
+_KIDDING = re.compile(r"\b(?:kidding|jk|joking|joke|as if)\b|/s\b", _I)
 _HYPOTHESIS = re.compile(
-    r"\b(?:if|unless|imagine|suppose|supposing|assume|assuming|hypothetically|what if|let's say|say i|"
+    r"\b(?:if(?! (?:that|it|this) (?:helps|matters|makes)| you(?:'re)? (?:wonder|curious|must|need to know))|unless|"
+    r"imagine|suppose|supposing|assume|assuming|hypothetically|what if|let's say|say i|"
     r"in another life|"
     r"would have|could have|should have|were i|had i|wish|as though)\b",
     _I,
@@ -51,6 +58,8 @@ _PLAN = re.compile(
     r"moving|relocating|switching|getting married|getting a|becoming|starting|tempted|considering)\b",
     _I,
 )
+_PREFACE = re.compile(r"\bi should (?:probably |also |just |maybe )*(?:mention|add|say|note)\b", _I)
+"""Words that announce a statement, and put it in no doubt."""
 _DOUBT = re.compile(
     r"\b(?:maybe|perhaps|probably|possibly|i guess|i think|i suppose|i believe|not sure|i doubt|i wonder|"
     r"apparently|kind of|sort of|seems?|feels? like)\b",
@@ -64,17 +73,22 @@ _REPORT = re.compile(
     r"writes|insists?|replied|joked|jokes)\b"
     r"|\baccording to\b|\b(?:i (?:read|heard|saw)|rumou?r has it)\b"
 )
-_FICTION_AFTER = re.compile(r":\s*$")
-_QUOTED = re.compile(r"\"[^\"\n]{2,400}\"|“[^”\n]{2,400}”|«[^»\n]{2,400}»|(?<!\w)'[^'\n]{12,400}'(?!\w)")
+_FICTION_AFTER = re.compile(r":(?:\s|$)")
+_QUOTED = re.compile(
+    r"\"[^\"]{2,2000}\"|“[^”]{2,2000}”|«[^»]{2,2000}»|(?<!\w)'(?:[^'\n]|(?<=\w)'(?=\w)){12,400}'(?!\w)"
+)
 _SPLIT = re.compile(
     r"\s*(?:[;•]|\s[-–—]+\s|[–—]|\.{3}|…)\s*"
     r"|,?\s+(?:but|though|although|however|yet|whereas|while|so|because|cause|cuz|which is why|except)\s+"
-    r"|,?\s+(?:and|&)\s+(?=(?:also\s+|now\s+|so\s+|then\s+)?(?:i|i'm|i've|i'd|i'll|im|my|we|we're|our|he|she|they|it|"
+    r"|,?\s+(?:and|&)\s+(?!(?:i|me) (?:\w+ )?(?:broke|split|divorced|separated)\b)(?=(?:also\s+|now\s+|so\s+|"
+    r"then\s+)?(?:i|i'm|i've|i'd|i'll|im|my|we|we're|our|he|she|they|it|"
     r"you|please|can|could|what|how|do|don't)\b)"
     r"|,\s+(?=(?:and\s+|so\s+)?(?:i|i'm|i've|i'd|i'll|im|my|we|we're|our|he|she|they|it's|you|please|can|could|what|"
+    r"not (?:allergic|vegan|vegetarian)|no longer|"
     r"where|when|how|do|does|should|which|who|is|are)\b)"
-    r"|:\s+(?=(?:i|i'm|my|we|he|she)\b)|,\s+(?=(?:now )?(?:with|at) (?-i:[A-Z]))"
+    r"|(?<=\d),\s+(?=(?:called|named)\b)|:\s+(?=(?:i|i'm|my|we|he|she)\b)|,\s+(?=(?:now )?(?:with|at) (?-i:[A-Z]))"
     r"|(?<=[.!])\s+(?=(?:i|i'm|im|i've|my|we|he|she|it|but|and|so|no)\b)"
+    r"|(?<=[a-z]{2}[.!])(?<!\b(?:mr|ms|dr|st|vs|jr|sr|no)\.)(?<!\bmrs\.)\s+(?=(?-i:[a-z]))"
     r"|(?<=\?)\s+|,?\s+and\s+(?=still\b)",
     _I,
 )
@@ -89,6 +103,11 @@ _ELLIPSIS = re.compile(
 )
 _SUBJECT = re.compile(r"^\W*(?:\w+[,:]?\s+){0,4}?(i'm|i am|i've|i|we|we're|we are)\b", _I)
 _OTHER = re.compile(r"^\W*(?:\w+[,:]?\s+){0,2}?((?:my|our) [\w-]+(?: (?-i:[A-Z])\w+)?|he|she|(?-i:[A-Z])\w+)\b", _I)
+_CALLED = re.compile(r"^(?:called|named) (?-i:[A-Z])", _I)
+_PAST = re.compile(
+    r"^(?:\w+ly )?(?:moved|started|joined|grew|got|married|adopted|became|was born|am|allergic|vegetarian|vegan)\b", _I
+)
+"""Verbs whose form does not tell whether "I" or "my sister" is left out before them."""
 _THIRD = re.compile(
     r"^(?:\w+ly )?(?:works|lives|loves|likes|hates|has|speaks|plays|enjoys|prefers|teaches|studies|eats|"
     r"drinks|dislikes)\b",
@@ -100,6 +119,14 @@ _BARE_VERB = re.compile(
     _I,
 )
 _PARTICIPLES = re.compile(r"^(?:allergic|vegetarian|vegan|married)\b", _I)
+_UNMARKED = re.compile(
+    r"\b(?:i(?=m\b|ve\b)|(?:you|we|they)(?=ve\b)|s?he(?=s\b)|(?:that|what|who|there)(?=s\b)|they(?=re\b)|"
+    r"(?:do|ca|wo|did|does|is|are|was|have|has|had|could|should|would)n(?=t\b))(?!')",
+    _I,
+)
+"""The place of an apostrophe that was left out: "im", "dont", "shes"."""
+_WHOSE = re.compile(rf"\b(?:my|our|an?|one) (?P<person>{SIZE}(?:{RELATIVES}|{OTHERS})(?: (?-i:[A-Z])[\w-]+)?)$", _I)
+_WHO = re.compile(r"^who(?P<first>(?: |'s )[^,]+)(?:,(?P<rest> .+))?$", _I)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,18 +134,21 @@ class Clause:
     """A part of a sentence that may state something, with its place in the message.
 
     ``text`` has plain apostrophes, and the subject that an ellipsis left out. ``refusal`` is why it states nothing.
+    ``sentence`` is the number of its sentence, ``opens`` whether it begins one.
     """
 
     text: str
     start: int
     end: int
     refusal: str | None = None
+    sentence: int = 0
+    opens: bool = False
 
 
 def clauses_of(message: str) -> Iterator[Clause]:
     """Yield the clauses of a message in order; code, tables, headings and quoted lines are none."""
     # A saint's full stop ends no sentence.
-    text = message[:MAX_CHARS_READ].replace("St. ", "St\u2024 ")
+    text = _QUOTED.sub(_masked, _blanked(message[:MAX_CHARS_READ].replace("St. ", "St\u2024 ")))
     sentences = [
         each
         for each in iter_sentences(text)
@@ -135,34 +165,51 @@ def clauses_of(message: str) -> Iterator[Clause]:
             refusal = FICTION
         # Whatever stands behind "Translate this:" is no word of the user's own.
         fiction = fiction or (refusal == FICTION and bool(_FICTION_AFTER.search(plain)))
-        yield from _clauses(plain, sentence.start, refusal)
+        added = [found.end() + number for number, found in enumerate(_UNMARKED.finditer(_even(sentence.text)))]
+        for clause in _clauses(plain, refusal):
+            start, end = (sentence.start + at - bisect.bisect_left(added, at) for at in (clause.start, clause.end))
+            yield dataclasses.replace(clause, start=start, end=end, sentence=place)
 
 
 def _plain(text: str) -> str:
-    """Return a text with plain apostrophes and quotation marks masked by as many characters."""
-    plain = text.replace("’", "'").replace("`", "'").replace("\n", " ")
-    return _QUOTED.sub(lambda found: "\u0001" * len(found[0]), plain)
+    """Return a text with plain apostrophes, also where they are left out, and quotations masked by as many signs."""
+    return _QUOTED.sub(_masked, _UNMARKED.sub(lambda found: f"{found[0]}'", _even(text)))
+
+
+def _blanked(message: str) -> str:
+    """Return a message without the words that take back what was said before it: "jk, I'm on VS Code"."""
+    return _JUST_KIDDING.sub(lambda found: " " * len(found[0]), message)
+
+
+def _masked(quoted: re.Match[str]) -> str:
+    return "\u0001" * len(quoted[0])
+
+
+def _even(text: str) -> str:
+    return text.replace("’", "'").replace("`", "'").replace("\n", " ")
 
 
 def _refusal(sentence: str, following: str) -> str | None:
     """Return why a whole sentence states nothing, or None."""
     if _FICTION.search(sentence):
         return FICTION
-    if _JOKE.search(sentence) or (len(following) < 60 and _JOKE.search(following)):
+    if _JOKE.search(sentence) or _SARCASM.search(sentence) or (len(following) < 60 and _KIDDING.search(following)):
         return JOKE
     return None
 
 
-def _clauses(sentence: str, offset: int, refusal: str | None) -> Iterator[Clause]:
+def _clauses(sentence: str, refusal: str | None) -> Iterator[Clause]:
     spans = list(_spans(sentence))
     asks = sentence.rstrip().endswith("?")
     hypothesis = reported = False
-    subject = third = ""
+    subject = third = latest = ""
     for place, (start, end) in enumerate(spans):
         text = sentence[start:end]
         found, other = _SUBJECT.match(text), _OTHER.match(text)
-        subject = subject if found is None else found[1]
-        third = third if other is None else other[1]
+        if found is not None:
+            subject = latest = found[1]
+        elif other is not None and not _CALLED.match(text):
+            third = latest = other[1]
         hypothesis = hypothesis or _HYPOTHESIS.search(text) is not None
         reported = reported or _REPORT.search(text) is not None
         reason = refusal
@@ -172,16 +219,28 @@ def _clauses(sentence: str, offset: int, refusal: str | None) -> Iterator[Clause
             reason = QUOTE
         if reason is None and hypothesis:
             reason = HYPOTHESIS
-        if reason is None and _PLAN.search(text):
+        plain = _PREFACE.sub("", text)
+        if reason is None and _PLAN.search(plain):
             reason = PLAN
-        if reason is None and _DOUBT.search(text):
+        if reason is None and _DOUBT.search(plain):
             reason = DOUBT
+        whose, who = _WHOSE.search(sentence[: spans[place - 1][1]]) if place else None, _WHO.match(text)
+        if whose is not None and who is not None:  # "my aunt, who is 90, lives in Rome"
+            for group in ("first", "rest"):
+                if who[group]:
+                    yield Clause(
+                        f"my {whose['person']}{who[group]}", start + who.start(group), start + who.end(group), reason
+                    )
+            continue
         parts = list(_parts(text))
         for at, (first, last) in enumerate(parts):
             said = text[first:last]
-            if at or (place and _BARE_VERB.match(said)):
-                said = f"{third if _THIRD.match(said) else _continued(subject, said)} {said}".strip()
-            yield Clause(said, offset + start + first, offset + start + last, reason)
+            if third and _CALLED.match(said):
+                said = f"{third} is {said}"
+            elif at or (place and _BARE_VERB.match(said)):
+                of_third = _THIRD.match(said) or (_PAST.match(said) and latest == third)
+                said = f"{third if of_third else _continued(subject, said)} {said}".strip()
+            yield Clause(said, start + first, start + last, reason, opens=not (at or place))
 
 
 def _continued(subject: str, rest: str) -> str:

@@ -17,14 +17,6 @@ FAMILY: Final = (
         single=True,
     ),
     rule(
-        "family",
-        rf"{WE}have (?:(?:two|three|four|\d) )?(?:kids|children|sons|daughters|brothers|sisters|twins)"
-        r"(?:,| called| named|:| \() ?(?P<v>(?-i:[A-Z])\w+(?:, (?-i:[A-Z])\w+)*,? and (?-i:[A-Z])\w+)\)?$",
-        "has {v} in the family",
-        words.is_given_name,
-        several=True,
-    ),
-    rule(
         "family/{x}",
         rf"(?:my|our) (?P<x>{SIZE}(?:{RELATIVES}))(?:'s name)?(?:'s| is) (?:called |named )" + NAME + "$",
         "{x} is called {v}",
@@ -45,11 +37,19 @@ FAMILY: Final = (
         words.is_name,
     ),
     rule(
-        "family/count",
-        rf"{HAVE}(?:have|got) (?P<v>(?:an?|one|two|three|four|five|six|\d|no) {SIZE}(?:{RELATIVES}|kids|"
-        rf"children|sons|daughters|brothers|sisters|siblings|twins|grandchildren|cousins)"
+        "family/count {x}",
+        rf"{HAVE}(?:have|got) (?P<v>(?:an?|one|two|three|four|five|six|\d|no) {SIZE}"
+        rf"(?P<x>{RELATIVES}|kid|son|daughter|sibling|grandchild|child)(?:ren|s)?"
         rf"(?: and (?:an?|one|two|three|four|\d) {SIZE}(?:{RELATIVES}|sons|daughters|brothers|sisters))?)$",
         "has {v}",
+        words.is_value,
+        single=True,
+    ),
+    rule(
+        "family/count",
+        rf"{AM}(?P<v>(?:an? )(?:[a-z]+ )?(?:dad|mum|mom|mother|father|parent|grandmother|grandfather|grandma|grandpa) "
+        r"(?:of|to) (?:an?|one|two|three|four|five|six|\d|twins)(?: [a-z]+)?)$",
+        "is {v}",
         words.is_value,
     ),
     rule(
@@ -98,31 +98,46 @@ PETS: Final = (
         words.is_name,
     ),
     rule(
-        "pet/count",
-        rf"{HAVE}(?:have|own|got|adopted) (?P<v>(?:an?|one|two|three|four|five|\d) (?:\w+ )?(?:{ANIMALS}|dogs|"
-        rf"cats|rabbits|hamsters|parrots|birds|horses|chickens|turtles|goldfish|fish)(?: and (?:an?|"
-        rf"one|two|three|\d) "
-        rf"(?:{ANIMALS}|dogs|cats|rabbits|birds))?)$",
+        "pet/count {x}",
+        rf"{HAVE}(?:have|own|got|adopted) (?P<v>(?:an?|one|two|three|four|five|\d) (?:[a-z]+ )?(?P<x>{ANIMALS})s?"
+        rf"(?: and (?:an?|one|two|three|\d) (?:{ANIMALS}|dogs|cats|rabbits|birds))?)$",
         "has {v}",
         words.is_value,
+        single=True,
     ),
     rule(
         "pet/{x}",
-        rf"(?:my|our) (?P<x>{ANIMALS})(?:,? (?P<v>[A-Z][\w'-]+),?)? (?:has |sadly |just )*(?:died|passed away)$",
+        rf"(?:my|our|the|poor) (?:old |poor )?(?P<x>{ANIMALS})(?:,? (?P<v>[A-Z][\w'-]+),?)?(?:'s| is| has| had)? "
+        r"(?:sadly |just )*(?:died|passed away|passed|gone|run away|ran away|to be put down|been put down|"
+        r"was put down)$",
         "",
         words.is_anything,
         ends=True,
     ),
     rule(
         "pet/{x}",
-        rf"(?:i|we) (?:no longer have|don't have|do not have|gave away|had to give away) (?:an?|my|our|the|any) "
-        rf"(?P<x>{ANIMALS})(?: any ?more| any longer)?$",
+        rf"no (?:more )?(?P<x>{ANIMALS})s? (?:for (?:me|us)|any ?more)(?: then| now)?$",
+        "",
+        words.is_anything,
+        ends=True,
+    ),
+    rule(
+        "pet/{x}",
+        rf"(?:i|we) (?:no longer have|don't have|do not have|gave away|had to give away|gave) (?:an?|my|our|the|any) "
+        rf"(?P<x>{ANIMALS})(?: any ?more| any longer| away)?$",
         "",
         words.is_anything,
         ends=True,
     ),
 )
 FOOD: Final = (
+    rule(
+        "diet",
+        r"(?:i'm|i am|we're) back to eating (?:meat|fish|dairy|gluten|everything|animal products)$",
+        "",
+        words.is_anything,
+        ends=True,
+    ),
     rule(
         "diet",
         r"(?:i|we)(?:'ve| have|'m| am)? (?:eat|eating|started eating|started to eat|back to eating) "
@@ -166,17 +181,17 @@ FOOD: Final = (
     ),
     rule("diet", r"i used to be (?:an? )?(?P<v>" + words.DIETS + ")$", "", words.is_value, ends=True),
     rule(
-        "diet/does not eat",
+        "diet/avoids",
         r"(?:i|we) (?:(?:can't|cannot|can not|don't|do not|never|won't) eat|(?:can't|cannot) have) V$",
-        "does not eat {v}",
+        "avoids {v}",
         words.is_food,
         several=True,
         preference=True,
     ),
     rule(
-        "diet/does not drink",
+        "diet/avoids",
         r"(?:i|we) (?:can't|cannot|don't|do not|never) drink V$",
-        "does not drink {v}",
+        "avoids {v}",
         words.is_food,
         several=True,
         preference=True,
@@ -207,6 +222,21 @@ FOOD: Final = (
         rf"{AM}(?P<v>lactose|gluten|fructose|histamine)[- ]intolerant$",
         "is {v} intolerant",
         words.is_value,
+    ),
+    rule(
+        "health/intolerance",
+        rf"{AM}(?:no longer|not) (?P<v>lactose|gluten|fructose|histamine)[- ]intolerant$",
+        "",
+        words.is_value,
+        ends=True,
+    ),
+    rule(
+        "allergy",
+        r"(?:my|the) (?P<v>[\w -]{2,30}?) allergy is (?:gone|over|"
+        r"cured)$",
+        "",
+        words.is_allergen,
+        ends=True,
     ),
     rule("allergy", rf"{AM}(?:no longer|not) allergic to V$", "", words.is_allergen, ends=True),
     rule(
@@ -261,6 +291,52 @@ TASTE: Final = (
         opposite="dislikes",
     ),
     rule(
+        "likes",
+        rf"{AM}an? (?:big |huge |massive |real |total )?V (?:fan|supporter|lover|enthusiast|fanatic|nerd|buff)$",
+        "likes {v}",
+        words.is_liked,
+        preference=True,
+        opposite="dislikes",
+    ),
+    rule(
+        "likes",
+        rf"{AM}an? (?:big |real |total )?(?P<v>(?:tea|coffee|wine|beer|whisk(?:e)?y|gin|rum|dog|cat|beach|mountain) "
+        r"(?:person|man|woman|guy|girl|drinker))$",
+        "is a {v}",
+        words.is_liked,
+        preference=True,
+        opposite="dislikes",
+    ),
+    rule(
+        "likes",
+        r"V (?:have|has) (?:really |kind of )?grown on me$",
+        "likes {v}",
+        words.is_liked,
+        preference=True,
+        opposite="dislikes",
+    ),
+    rule("likes", r"i support (?:the )?V$", "supports {v}", words.is_firm, preference=True),
+    rule(
+        "likes/does",
+        rf"i {ADVERBS}(?P<v>(?:swim|run|cycle|paint|knit|dance|climb|sing|bake|ski|surf|hike|row|box|sew|draw|jog|"
+        r"meditate|skate|fish)(?: (?:every \w+|daily|weekly|once a \w+|twice a \w+|\w+ times a \w+|on (?:mon|tues|"
+        r"wednes|thurs|fri|satur|sun)days|a lot|regularly|competitively|in a (?:choir|band|club)|"
+        r"about \w+ (?:a|per) \w+)))$",
+        "likes to {v}",
+        words.is_value,
+        preference=True,
+    ),
+    rule(
+        "dislikes",
+        r"(?:i|we)(?:'ve| have)? never (?:really |much )?(?:like|liked|loved|cared for|enjoyed|been (?:into|"
+        r"a fan of)) V$",
+        "dislikes {v}",
+        words.is_liked,
+        several=True,
+        preference=True,
+        opposite="likes",
+    ),
+    rule(
         "dislikes",
         rf"{WE}(?:hate|dislike|can't stand|cannot stand|can't bear|despise|detest|loathe) V$",
         "dislikes {v}",
@@ -306,7 +382,13 @@ TASTE: Final = (
         preference=True,
     ),
     rule("likes/prefers", rf"(?:i|we)(?:'d)? {ADVERBS}prefer V$", "prefers {v}", words.is_preferred, preference=True),
-    rule("likes/plays", rf"i {ADVERBS}play (?:the )?V$", "plays {v}", words.is_liked, several=True),
+    rule(
+        "likes/plays",
+        rf"i {ADVERBS}play (?:the )?(?!with|around|along|a role|devil)V$",
+        "plays {v}",
+        words.is_liked,
+        several=True,
+    ),
     rule(
         "likes/plays",
         r"i (?:no longer|don't|stopped|quit) play(?:ing)? (?:the )?V(?: any ?more)?$",
@@ -324,7 +406,8 @@ TASTE: Final = (
         preference=True,
     ),
     rule("other/car", r"(?:i|we)(?:'ve| have)? sold (?:the|my|our) V$", "", words.is_value, ends=True),
-    rule("other/car", rf"(?:i|we) {ADVERBS}(?:drive|own) an? V$", "drives {v}", words.is_value, single=True),
+    rule("other/car", rf"(?:i|we) {ADVERBS}drive (?P<a>an? )V$", "drives {a}{v}", words.is_value, single=True),
+    rule("other/owns", rf"(?:i|we) {ADVERBS}own (?P<a>an? )V$", "owns {a}{v}", words.is_value),
 )
 
 RULES: Final = (*FAMILY, *PETS, *FOOD, *TASTE)

@@ -12,7 +12,7 @@ HOME: Final = (
         "home",
         rf"{WE}(?:live|reside|stay permanently|am based|am living)(?: here)? (?:now )?(?:in|near|outside|at) V$",
         "lives in {v}",
-        words.is_place,
+        words.is_home,
         single=True,
     ),
     rule(
@@ -25,7 +25,7 @@ HOME: Final = (
     rule(
         "home",
         rf"{HAVE}(?:moved|relocated|settled|emigrated|immigrated)(?: (?:back|over|here|house)| in with .+?)*"
-        rf"(?: from .+?)? (?:to|in|into) V$",
+        rf"(?: from (?P<was>.+?))? (?:to|in|into) V$",
         "lives in {v}",
         words.is_place,
         single=True,
@@ -55,10 +55,42 @@ HOME: Final = (
         ends=True,
     ),
     rule("home", rf"{AM}(?:no longer|not) (?:living|based) in V$", "lives in {v}", words.is_place, ends=True),
+    rule(
+        "home",
+        rf"{HAVE}ended up (?:moving to|living in|in) V$",
+        "lives in {v}",
+        words.is_place,
+        single=True,
+        changes=True,
+    ),
+    rule("home", rf"{AM}no longer in V$", "lives in {v}", words.is_town, ends=True),
+    rule("home", rf"{AM}not in V any ?(?:more|longer)$", "lives in {v}", words.is_town, ends=True),
+    rule(
+        "home",
+        r"(?:.*, )?(?P<v>(?-i:[A-Z])[\w'-]*(?: (?-i:[A-Z])[\w'-]*)*) is (?:my |our )?(?:new )?home(?: now)?$",
+        "lives in {v}",
+        words.is_town,
+        single=True,
+        changes=True,
+    ),
     rule("home", rf"(?:{HAVE})?(?:left|moved (?:away from|out of)) V$", "lives in {v}", words.is_place, ends=True),
     rule("home", r"i used to live in V$", "lives in {v}", words.is_place, ends=True),
     rule(
-        "home", rf"{AM}(?:back )?in V (?:now|myself|these days|nowadays)$", "lives in {v}", words.is_place, single=True
+        "home",
+        rf"{AM}(?:back )?in V (?:now|myself|these days|nowadays|as of .+|since (?:\d+|two|three|four|five|many|a few) "
+        r"years|since \d{4})$",
+        "lives in {v}",
+        words.is_place,
+        single=True,
+    ),
+    rule("home", rf"{AM}V[- ]based$", "lives in {v}", words.is_town, single=True),
+    rule(
+        "home",
+        rf"{WE}rent (?:an? |our |my )?(?:[a-z]+ )?(?:flat|house|apartment|studio|place|room|home|"
+        r"condo|cottage|bungalow) in V$",
+        "lives in {v}",
+        words.is_town,
+        single=True,
     ),
     rule(
         "home",
@@ -67,15 +99,29 @@ HOME: Final = (
         words.is_place,
         single=True,
     ),
+    rule(
+        "home",
+        r"(?:i've|i have|we've|we have) been (?:living|based) in V$",
+        "lives in {v}",
+        words.is_place,
+        single=True,
+    ),
     rule("other/origin", rf"{AM}(?:originally )?from V$", "comes from {v}", words.is_place, single=True),
     rule("other/origin", r"i come from V$", "comes from {v}", words.is_place, single=True),
     rule("other/origin", rf"i {ADVERBS}grew up in V$", "grew up in {v}", words.is_place, single=True),
+    rule("other/birthplace", rf"{AM}(?P<v>[A-Z][\w-]+)[- ]born$", "was born in {v}", words.is_town, single=True),
     rule("other/birthplace", r"i was born (?:and raised )?in V$", "was born in {v}", words.is_place, single=True),
 )
 WORK: Final = (
     rule("job", rf"{AM}(?P<a>an? |the )V$", "works as {a}{v}", words.is_profession, single=True),
     rule("job", rf"{WE}work(?:ing)? as (?P<a>an? |the )V$", "works as {a}{v}", words.is_job, single=True),
-    rule("job", rf"{AM}(?:working|employed) as (?P<a>an? |the )V$", "works as {a}{v}", words.is_job, single=True),
+    rule(
+        "job",
+        rf"{AM}(?:working|employed|freelancing) as (?P<a>an? |the )V$",
+        "works as {a}{v}",
+        words.is_job,
+        single=True,
+    ),
     rule(
         "job",
         r"(?:my|i'm) (?:job|profession|occupation|current job|new job|day job|role|job title|title) is"
@@ -86,7 +132,8 @@ WORK: Final = (
     ),
     rule(
         "job",
-        rf"{HAVE}(?:became|become|started (?:working )?as|got promoted to|was promoted to|been promoted to|"
+        rf"{HAVE}(?:became|become|retrained as|started (?:working )?as|got promoted to|was promoted to|"
+        rf"been promoted to|"
         rf"started a new job as|got a (?:new )?job as|switched careers? to) (?P<a>an? |the )?V$",
         "works as {a}{v}",
         words.is_job,
@@ -94,6 +141,9 @@ WORK: Final = (
         changes=True,
     ),
     rule("job", rf"i {ADVERBS}teach V$", "teaches {v}", words.is_value, single=True),
+    rule(
+        "job", r"i (?:run|own|have|opened|manage) (?P<v>(?:an?|my own) .+)$", "runs {v}", words.is_business, single=True
+    ),
     rule(
         "job",
         rf"{AM}(?P<v>retired|unemployed|self-employed|between jobs|a freelancer|freelancing)$",
@@ -111,13 +161,15 @@ WORK: Final = (
         words.is_anything,
         ends=True,
     ),
+    rule("employer", r"they (?:let me go|fired me|laid me off|sacked me)$", "", words.is_anything, ends=True),
     rule("employer", rf"{AM}(?:no longer|not) (?:working )?(?:at|with|for) V$", "", words.is_employer, ends=True),
+    rule("job", rf"{AM}not an? V any ?(?:more|longer)$", "", words.is_profession, ends=True),
     rule("job", rf"{AM}no longer (?:working as )?(?:an?|the) V$", "", words.is_job, ends=True),
     rule("job", r"i no longer work as (?:an?|the) V$", "", words.is_job, ends=True),
-    rule("employer", rf"{WE}work(?:ing)? (?:for|at|with) {FIRM}V$", "works at {v}", words.is_employer, single=True),
+    rule("employer", rf"{WE}work(?:ing)? (?:for|at) {FIRM}V$", "works at {v}", words.is_employer, single=True),
     rule(
         "employer",
-        rf"{AM}(?:working|employed|now|currently)? ?(?:for|at|by|with) {FIRM}V$",
+        rf"{AM}(?:working|employed|now|currently)? ?(?:for|at|by) {FIRM}V$",
         "works at {v}",
         words.is_employer,
         single=True,
@@ -131,14 +183,24 @@ WORK: Final = (
     ),
     rule(
         "employer",
-        rf"(?:{HAVE})?(?:joined|started (?:working )?(?:at|for)|started a (?:new )?job at|got (?:a|the) (?:new )?"
+        rf"(?:{HAVE})?(?:joined|signed (?:on )?with|started (?:working )?(?:at|for)|started a (?:new )?job at|"
+        rf"got (?:a|the) (?:new )?"
         rf"job at|switched (?:jobs )?to|got hired (?:at|by)) V$",
         "works at {v}",
         words.is_firm,
         single=True,
         changes=True,
     ),
-    rule("employer", rf"{AM}(?:now )?(?:at|with) V$", "works at {v}", words.is_firm, single=True),
+    rule(
+        "employer",
+        r"(?:(?:i |we )?(?:switched|changed) (?:jobs|companies|employers?)|new (?:job|employer|company))[,:] "
+        r"(?:at |with |it's )?V$",
+        "works at {v}",
+        words.is_firm,
+        single=True,
+        changes=True,
+    ),
+    rule("employer", rf"{AM}with V (?:now|these days)$", "works at {v}", words.is_firm, single=True),
     rule("employer", r"(?:now )?with V (?:now|these days)$", "works at {v}", words.is_firm, single=True, changes=True),
     rule("employer", r"i (?:don't|do not|no longer) work there$", "", words.is_anything, ends=True),
     rule("employer", r"i no longer work (?:for|at) V$", "", words.is_employer, ends=True),
@@ -164,7 +226,7 @@ PERSON: Final = (
         single=True,
     ),
     rule("name", r"i go by " + NAME + "$", "is called {v}", words.is_name, single=True),
-    rule("name", r"(?:i'm|i am|this is) " + NAME + "$", "is called {v}", words.is_given_name, single=True),
+    rule("name", r"(?:i'm|i am) " + NAME + "$", "is called {v}", words.is_given_name, single=True),
     rule(
         "age",
         rf"{AM}(?P<v>\d{{1,3}})(?: ?(?:years? old|yrs? old|yo|y/o|years of age))?$",
@@ -182,7 +244,28 @@ PERSON: Final = (
     ),
     rule("age", r"my age is (?P<v>\d{1,3})$", "is {v} years old", words.is_age, single=True),
     rule("birthday", r"my birth(?:day|date)(?:'s| is) (?:on )?V$", "has birthday on {v}", words.is_date, single=True),
+    rule(
+        "birthday",
+        r"i was born (?:on )?(?P<v>[\w ,.]+?)(?: in (?-i:[A-Z])[\w, -]+)$",
+        "was born on {v}",
+        words.is_date,
+        single=True,
+    ),
     rule("birthday", r"i was born (?:on|in) V$", "was born on {v}", words.is_date, single=True),
+    rule(
+        "other/uses",
+        rf"(?:i|we) {ADVERBS}(?:mostly |mainly )?(?:use|write|code in) V(?: at work)?$",
+        "uses {v}",
+        words.is_tool,
+    ),
+    rule("other/uses", rf"{AM}on (?P<v>[\w# +]+?)(?: like .+)?$", "uses {v}", words.is_tool),
+    rule(
+        "other/uses",
+        rf"{HAVE}(?:switched|migrated)(?: over)?(?: from (?P<was>[\w#+ ]+?))? to V$",
+        "uses {v}",
+        words.is_tool,
+        changes=True,
+    ),
     rule("other/time zone", r"(?:my|our) time ?zone is V$", "is in time zone {v}", words.is_value, single=True),
     rule("other/time zone", rf"{AM}(?:in|on) (?:the )?V$", "is in time zone {v}", words.is_timezone, single=True),
     rule("language", r"(?:i|we) (?:can )?" + ADVERBS + r"speak V$", "speaks {v}", words.is_language, several=True),
@@ -196,18 +279,34 @@ PERSON: Final = (
     rule("language", rf"{AM}(?:an? )?(?:fluent|native) (?P<v>\w+)(?: speaker)?$", "speaks {v}", words.is_language),
     rule(
         "language",
+        r"my (?P<v>[a-z]+) is (?:\w+ )?(?:ok|okay|good|fluent|decent|fine|so-so|basic|rusty|great|native|perfect|"
+        r"passable|"
+        r"conversational|[abc][12])\b.*$",
+        "speaks {v}",
+        words.is_language,
+    ),
+    rule("language", r"V (?:is|are) (?:my )?native(?: languages?)?$", "speaks {v}", words.is_language, several=True),
+    rule(
+        "language",
         r"my (?:native|first|mother) (?:language|tongue) is V$",
         "speaks {v}",
         words.is_language,
         several=True,
     ),
-    rule("other/learning", rf"{AM}learning V$", "is learning {v}", words.is_value),
+    rule(
+        "language/learning",
+        rf"{AM}learning (?:to speak )?(?P<v>[\w-]+)(?: for .+| because .+)?$",
+        "is learning {v}",
+        words.is_language,
+    ),
     rule("language", r"i (?:don't|do not|no longer) (?:really |actually )?speak V$", "", words.is_language, ends=True),
     rule(
         "other/{x}",
         r"my (?P<x>email|e-mail|email address|pronouns|blood type|shoe size|"
-        r"nationality|religion|height|weight|hobby|major|star sign|zodiac sign|hometown|landlord|license plate|"
-        r"username|zip code|postcode)(?:'s| is| are) V$",
+        r"nationality|religion|height|weight|hourly rate|day rate|rate|salary|hobby|major|star sign|zodiac sign|"
+        r"hometown|landlord|license plate|"
+        r"username|zip code|postcode|(?:policy|member|membership|customer|passport|insurance|account|client|student) "
+        r"(?:number|id))(?:'s| is| are) V$",
         "{x}: {v}",
         words.is_value,
         single=True,
@@ -219,13 +318,13 @@ PERSON: Final = (
         r"best friend|landlord|accountant|lawyer|vet|assistant|mentor)(?:'s name)? is (?:called |"
         r"named )?" + NAME + "$",
         "{x} is called {v}",
-        words.is_name,
+        words.is_given_name,
         single=True,
     ),
     rule(
         "health",
         rf"{AM}(?P<v>diabetic|asthmatic|pregnant|left-handed|colou?r-?blind|deaf|blind|dyslexic|autistic|"
-        r"celiac|coeliac|epileptic|hard of hearing)$",
+        r"celiac|coeliac|epileptic|hard of hearing|in a wheelchair|visually impaired|short-sighted|neurodivergent)$",
         "is {v}",
         words.is_value,
     ),
@@ -236,7 +335,7 @@ PERSON: Final = (
         words.is_condition,
     ),
     rule(
-        "health/{x}",
+        "health/injury",
         rf"{HAVE}(?:broken|broke|sprained|fractured|tore|torn|twisted|injured|"
         rf"dislocated) my (?P<v>\w+).*$",
         "hurt the {v}",
@@ -260,9 +359,16 @@ PERSON: Final = (
     ),
     rule("health", rf"{AM}on V$", "takes {v}", words.is_medicine),
     rule(
-        "health",
+        "health/injury",
+        r"(?:(?:the|my) )?(?:cast|sling|stitches|splint|brace) (?:came|is|are|comes|got taken|has come) (?:off|out)$",
+        "",
+        words.is_anything,
+        ends=True,
+    ),
+    rule(
+        "health/injury",
         r"(?:.*, )?(?:my )?(?P<v>wrist|ankle|arm|leg|foot|knee|back|shoulder|hand|finger|toe|elbow|hip|neck|nose|rib)"
-        r" (?:is|has) (?:all |fully |completely )?(?:good|fine|healed|better|okay|ok|recovered)(?: again)?$",
+        r"(?:'s| is| has) (?:all |fully |completely )?(?:good|fine|healed|better|okay|ok|recovered)(?: again)?$",
         "",
         words.is_value,
         ends=True,
@@ -284,5 +390,79 @@ PERSON: Final = (
     ),
     rule("name", r"this is " + NAME + " (?:writing|speaking|here|again)$", "is called {v}", words.is_name, single=True),
 )
+PLANS: Final = (
+    rule(
+        "plan/{x}",
+        r"(?:my|our) (?P<x>(?!.*\b(?:birthday|birth ?date|anniversary))[\w' -]{2,30}?)(?:'s| is) (?:now )?(?:on )?V$",
+        "{x} on {v}",
+        words.is_day,
+        single=True,
+    ),
+    rule(
+        "plan/{x}",
+        r"(?:they|we|i)(?:'ve| have| had to)? (?:pushed?|moved?|postponed?|rescheduled?|shift(?:ed)?|changed?) "
+        r"(?:my|our) (?P<x>[\w' -]{2,30}?)(?: (?:back|forward|up|out))? to (?:the )?V$",
+        "{x} on {v}",
+        words.is_when,
+        single=True,
+        changes=True,
+    ),
+    rule(
+        "plan/{x}",
+        r"(?:my|our) (?P<x>[\w' -]{2,30}?)(?:'s| is| was| got| has been| were)+ (?:pushed|moved|postponed|rescheduled|"
+        r"shifted|changed)(?: (?:back|forward|up|out))? to (?:the )?V$",
+        "{x} on {v}",
+        words.is_when,
+        single=True,
+        changes=True,
+    ),
+    rule("plan/due date", r"(?:my |the )?due date is (?:on )?V$", "due date: {v}", words.is_day, single=True),
+    rule(
+        "plan/{x}",
+        r"(?:my|our) (?P<x>(?:flight|train|bus|ferry|ship)(?: to [\w -]{2,20})?) (?:is|leaves|departs|goes)(?: on)? "
+        r"(?P<v>.+?)(?: at \d.*)?$",
+        "{x} on {v}",
+        words.is_day,
+        single=True,
+    ),
+    rule(
+        "plan",
+        rf"{HAVE}(?P<a>signed up|registered|enrolled|entered) (?P<b>for|in) (?:the |an? )?V$",
+        "{a} {b} {v}",
+        words.is_event,
+    ),
+    rule(
+        "plan",
+        rf"{AM}(?P<a>training|preparing|revising|studying) (?P<b>for) (?P<v>(?:the |an? |my )?.+)$",
+        "is {a} {b} {v}",
+        words.is_event,
+    ),
+    rule(
+        "plan",
+        rf"{AM}(?P<a>flying|going|travell?ing|moving|relocating|heading) (?P<b>to) (?P<v>(?-i:[A-Z])[\w' -]*? (?:in|"
+        rf"on|next|"
+        r"this|for) [\w ]+)(?:,.*)?$",
+        "is {a} {b} {v}",
+        words.is_trip,
+    ),
+    rule(
+        "plan",
+        rf"{AM}(?P<a>getting) (?P<b>married) (?P<v>(?:in|on|next|this) .+)$",
+        "is {a} {b} {v}",
+        words.is_value,
+    ),
+    rule(
+        "plan",
+        rf"{AM}(?P<a>doing|running|walking|taking|seeing|visiting) (?P<v>(?:the|an?) .+) instead$",
+        "is {a} {v}",
+        words.is_event,
+    ),
+    rule(
+        "plan",
+        rf"(?:{AM}|i )(?P<a>go|going) (?P<b>on) (?P<v>(?:maternity|paternity|parental|sick) leave(?: .+)?)$",
+        "goes {b} {v}",
+        words.is_value,
+    ),
+)
 
-RULES: Final = (*PERSON, *HOME, *WORK)
+RULES: Final = (*PLANS, *PERSON, *HOME, *WORK)

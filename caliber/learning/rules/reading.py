@@ -4,29 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
-from caliber.learning.rules import household, life, words
-from caliber.learning.rules.candidates import Candidate, Refused
-from caliber.learning.rules.clauses import Clause, clauses_of
+from caliber.learning.rules import answers, words
+from caliber.learning.rules.candidates import Candidate, Refused, comparable, words_of
+from caliber.learning.rules.clauses import DOUBT, PLAN, QUESTION, Clause, clauses_of
+from caliber.learning.rules.correcting import amendment
+from caliber.learning.rules.matching import ENDING, FRAGMENT, LEFT, candidates_of, match, matches_of, restated, value_of
 from caliber.learning.rules.patterns import Rule
-from caliber.learning.rules.subjects import Person, Subjects, is_relative
+from caliber.learning.rules.subjects import Person, Subjects, is_animal, is_relative, own_words
 from caliber.model.knowledge import NoteType
 from caliber.model.learning import PersonAttribute
 
-RULES: Final = (*life.RULES, *household.RULES)
-"""The rules, in the order in which they are tried: the first whose pattern and check match."""
 _I = re.IGNORECASE
 _LEAD: Final = re.compile(
-    r"^(?:\W*(?:well|so|and|but|or|hi|hello|hey|hiya|oh|ok|okay|yes|yeah|yep|yup|no|nope|nah|btw|by the way|fyi|"
+    r"^(?:\W*(?:well|so|and|but|or|hi|hello|hey|hiya|oh|ok|okay|yes|yeah|yep|yup|no(?! longer\b| more\b|"
+    r" \w+ for (?:me|us)\b|"
+    r" [a-z]+(?: [a-z]+)?(?: pls| please|,)? (?:i'm|i)\b)|nope|nah|btw|by the way|fyi|"
     r"actually|"
     r"just so you know|for the record|for your information|(?:please |do |also |just )?(?:remember|note|keep in mind|"
     r"bear in mind|don't forget|be aware|know)(?: that)?|also|plus|as you know|i should (?:mention|"
     r"add|say)(?: that)?|"
-    r"i forgot to (?:say|mention|tell you)(?: that)?|to be honest|honestly|frankly|unfortunately|sadly|luckily|"
+    r"i forgot to (?:say|mention|tell you)(?: that)?|i got (?:that|it|this|the \w+) wrong|i need to be reminded that|"
+    r"remind me that|change of plans?|to be honest|honestly|frankly|unfortunately|sadly|luckily|"
     r"fun fact|random fact|thanks|thank you|hi there|hey there|good (?:morning|evening|afternoon)|since|as|because|"
-    r"given that|now that|now|today|currently|at the moment|these days|nowadays|recently|lately|yesterday|"
+    r"given that|now that|since (?:\d{4}|last \w+)|now|today|currently|at the moment|these days|nowadays|recently|"
+    r"lately|yesterday|"
     r"sorry|correction|wait|oops|update|i mean|i meant|i meant to say|what i meant is|one more thing|"
     r"(?:last|this|the other|past) (?:week|weekend|month|year|day|night|spring|summer|autumn|fall|winter)|"
     r"(?:a|two|three|few|a few|\d+) (?:days|weeks|months|years|week|month|year|day) ago|"
@@ -39,7 +43,8 @@ _LEAD: Final = re.compile(
     r"typo|scratch that|make that|that|tbh|um|aha|heads up|reminder|i forgot|"
     r"should mention|i should probably mention|"
     r"i need to mention|hm+|ah|oh and|lol|omg|yo|ps|psa|small update|as an aside|"
-    r"(?:quick|small|little) (?:update|note|correction)|small correction|a correction|news|personally|in general|"
+    r"(?:quick|small|little|sad|happy) (?:update|news|note|correction)|small correction|a correction|news|"
+    r"personally|in general|"
     r"generally|first of all|"
     r"dear \w+)\b[\s,:!.–—-]*)+",
     _I,
@@ -48,142 +53,322 @@ _CORRECTION: Final = re.compile(
     r"\b(?:typo|scratch that|make that|actually|"
     r"no|nope|sorry|correction|i meant?|wait|oops|my bad|i was wrong|i misspoke|that's (?:wrong|"
     r"not right|"
-    r"incorrect)|not quite)\b",
+    r"incorrect)|not quite|i got (?:that|it|this|the \w+) wrong)\b",
     _I,
 )
-_TAIL: Final = re.compile(
-    r"(?:[\s,]+(?:any ?more|any longer|way too much|too much|rn|atm|myself|"
-    r"after all|now|too|as well|these days|nowadays|at the moment|right now|currently|by the way|"
-    r"btw|actually|though|"
-    r"please|again|today|yesterday|recently|lately|already|instead|for now|you know|fyi|to be honest|honestly|also|"
-    r"so much|a lot|very much|the most|more than anything|of course|obviously|haha|and stuff|etc|or so|in fact|"
-    r"(?:for|since|in|over) (?:(?:about|almost|around|over|nearly|the (?:last|past)|more than) )?(?:an? |two |three |"
-    r"four |five |six |ten |many |several |some |a few |few )?(?:\d+ )?(?:years?|months?|weeks?|days?|decades?|ages|"
-    r"childhood|birth|forever|now|ever)(?: now| ago)?|since (?:\w+ )?\d{4}|since (?:january|february|march|april|"
-    r"may|june|"
-    r"july|august|september|october|november|december|last \w+|i was \w+|forever|then)|"
-    r"(?:an? |two |three |\d+ |a few |a couple of )(?:days?|weeks?|months?|years?) ago|in \d{4}|"
-    r"in (?:january|february|"
-    r"march|april|may|june|july|august|september|october|november|december)|"
-    r"(?:last|this|next|earlier this|the other) (?:week|weekend|month|year|day|night|spring|summer|"
-    r"autumn|fall|winter|"
-    r"monday|tuesday|wednesday|thursday|friday|saturday|sunday|january|february|march|april|may|june|july|august|"
-    r"september|october|november|december)|with (?:my|our|a|his|her) .+|together|alone|from now on))+$",
-    _I,
-)
-_ENDING: Final = re.compile(r"[\s.!,;:)\]]+$")
 _OPENING: Final = re.compile(r"^[\s\-*•(\[]+")
-_CUT: Final = re.compile(
-    r"(?:,| -|\s+(?:because|since|when|which|who|where|that i|as i|so that|"
-    r"in case|after|before|during|until|but|though)\b|\s*\()\s?.*$",
-    _I,
-)
-_NARROW: Final = re.compile(
-    r"(?:\s+(?:with|near|for|to|so|on|working|doing)\s.*|\s+and (?![A-Z]).*|\s+(?:in|since) (?:the )?(?:january|"
-    r"february|march|april|may|"
-    r"june|july|august|september|october|november|december|spring|summer|autumn|fall|winter|\d{4}).*)$",
-    _I,
-)
-_NARROWED: Final = frozenset(
-    {
-        PersonAttribute.HOME,
-        PersonAttribute.EMPLOYER,
-        PersonAttribute.JOB,
-        PersonAttribute.NAME,
-        PersonAttribute.BIRTHDAY,
-    }
-)
-_AS: Final = re.compile(r"^(?P<v>.+?) as (?P<job>(?:an?|the) .+)$", _I)
-_AT: Final = re.compile(r"^(?P<v>.+?) (?:at|for) (?P<employer>[^\W\d_a-z].*)$")
-_FROM: Final = re.compile(r"^(?P<v>.+?) (?P<word>from|in) (?P<place>[^\W\d_a-z].*)$")
-_COMMA: Final = re.compile(r"\s*,\s+(?!(?:and|or)\b)")
-_AND: Final = re.compile(r",?\s+(?:and|or|&)\s+", _I)
-_PARENTHESIS: Final = re.compile(r"\s*\(.*$")
 _NEGATED: Final = re.compile(r",\s*not (?:in |at |a |an )?[\w' -]+$", _I)
-_FRAGMENT: Final = re.compile(r"^(?:i'm|i am|im)\b", _I)
+_IT: Final = re.compile(r"^(?:(?:it|that|the|on|in|at)\b|\S+,)", _I)
+_NOT_OLD: Final = re.compile(r"(?<=\w),? not (?:in |at |an? |the |as )?(?P<was>[\w'-]+(?: [\w'-]+)?)$", _I)
 _MIND: Final = re.compile(
     r"\b(?:i(?:'ve)? )?changed my mind about (?:the )?(?P<x>[\w ]{2,30}?)\s*[-–—:,;]\s*(?P<v>[\w ]{2,30}?)"
     r"(?: from now on| now| please| after all)?(?=[,.!]|$)",
     _I,
 )
 _PROMOTED: Final = re.compile(
-    r"\b(?:i(?:'ve| was| have been| got)?|just got|got|been|was) promoted\b[!.,:\s]+(?:to |as )?(?:an? |the )?"
+    r"(?:^|\b(?:i(?:'ve| was| have been| got)?|just got|got|been|was) )promoted\b[!.,:\s]+(?:to |as )?(?:an? |the )?"
     r"(?P<v>[\w &]{3,50}?)(?= from\b| starting\b| as of\b| since\b| now\b|[,.!]|$)",
     _I,
 )
+_REMEMBERED: Final = 8
+_RECENT: Final = 4
+"""The messages back to which "no, it's Porto" may point."""
+_PRESUPPOSING: Final = (None, QUESTION, PLAN, DOUBT)
+"""Clauses in which "my dog Rex" names the dog all the same."""
+_AGED: Final = r"\b{},? \(?(\d{{1,3}})(?: years old)?(?=[,)]| and |$)"
+"""The age of a person right behind the name: "my son Leo, 7, plays chess"."""
+_GUESS: Final = re.compile(r"^guess who(?= |'s )", _I)
+_YOUNGEST: Final = 6
+"""The age from which on a user may be one who writes."""
+_DIGIT: Final = re.compile(r"\d")
+_OF_ANOTHER: Final = re.compile(r"^(?:he|she|they|it|his|her|their|my|our|the|(?-i:[A-Z])\w+)\b(?!'m)", _I)
+_STATE: Final = re.compile(
+    r"^(?:\w+ly )?(?:not|no longer|allergic|based|born|living|working|doing|running|studying|married|retired|"
+    r"originally) ",
+    _I,
+)
+_DROPPED: Final = re.compile(
+    r"^(?:(?:just|finally|recently|already|also|still|currently|originally|now) )*(?:moved|relocated|left|quit|joined|"
+    r"signed|started|switched|retired|turned|became|adopted|got|lost my|sold|was born|live in|work (?:at|as|for)|"
+    r"not|no longer|doing|running|broke my|sprained|fractured|tore my|can't stand|hate|allergic to|based in|born in|"
+    r"living in|"
+    r"working (?:at|as|for)|studying|used to)\b",
+    _I,
+)
+_TITLE: Final = re.compile(r"^(?:[a-z]+ ){1,3}(?:at|for|with) (?-i:[A-Z])", _I)
+_NEW_DAY: Final = re.compile(
+    r"\b(?:new (?:date|day)|(?:date|day) is now|postponed|rescheduled|pushed back|brought forward)\b", _I
+)
+_TAKEN_BACK: Final = re.compile(r"^\W*(?:(?:haha|lol|no|nah|ok)\W+)*(?:jk|just kidding|i was joking|i'm joking)\b", _I)
+_ANNOUNCED: Final = re.compile(r"^\W*(?:\w+ )?(?:update|news)\b", _I)
+"""The beginning of a message about what has changed."""
+_DIED: Final = re.compile(
+    r"^I(?:'ve)? (?:\w+ly )?(?:died|passed away|passed|had to be put down|was put down|"
+    r"ran away|had to go|was rehomed|went to live with)\b",
+    _I,
+)
+_TASTE_OF_IT: Final = re.compile(
+    r"^(?P<taste>.*\b(?:love|like|hate|enjoy|adore|dislike|stand|bear)s?) (?P<it>it|them|em|'em)\b(?P<rest>.*)$", _I
+)
+_TASTE_OF: Final = re.compile(
+    r"^.*\b(?:loves?|likes?|hates?|enjoys?|adores?|dislikes?|can't stand|come around (?:on|to)|came around (?:on|to)|"
+    r"warmed (?:up )?to|gotten into|got into) (?P<v>(?!it\b|them\b)[\w' -]{3,40})$",
+    _I,
+)
+_BARE_THING: Final = re.compile(r"^(?P<v>(?:[a-z]{3,20} )?[a-z]{3,20}s)$", _I)
+_NOW: Final = re.compile(r"^(?:it's|its|it is)\s+(?:now |actually )?(?P<v>.+?)(?: now| these days|(?<= now))$", _I)
+_AVERSIONS: Final = (PersonAttribute.DIET, PersonAttribute.DISLIKES, PersonAttribute.ALLERGY)
+_CERTAIN: Final = {
+    PersonAttribute.HOME: words.is_town,
+    PersonAttribute.EMPLOYER: words.is_firm,
+    PersonAttribute.JOB: words.is_title,
+    PersonAttribute.NAME: words.is_given_name,
+    PersonAttribute.AGE: words.is_age,
+    PersonAttribute.BIRTHDAY: words.is_date,
+    PersonAttribute.FAMILY: words.is_given_name,
+    PersonAttribute.PET: words.is_given_name,
+}
+"""Checks of values that stand by themselves, without a verb that names the matter."""
 _MEANT: Final = re.compile(r"\b(?:correction|i meant?|typo|make that|scratch that)\b", _I)
 _BARE: Final = re.compile(r"^(?P<v>\S+(?: \S+){0,3})$")
 _RESTATED: Final = re.compile(r"^(?:it's|it is|i meant|i mean|make that|rather)\s+(?:actually |now )?(?P<v>.+)$", _I)
 
 
 class Reader:
-    """Reads the messages of one conversation in their order; it knows the people that were spoken of."""
+    """Reads the messages of one conversation in their order; it knows the people and facts that were spoken of."""
 
     def __init__(self) -> None:
         self._subjects = Subjects()
+        self._question = ""
+        self._last: list[Candidate] = []  # what the last message stated
+        self._recent: list[list[Candidate]] = []  # what each of the last messages stated, the newest last
 
     def read(self, text: str) -> Iterator[Candidate | Refused]:
         """Yield what a message states about people, and what it only seems to state, in order."""
+        stated: list[Candidate] = []
+        self._recent = [*filter(None, self._recent[-_REMEMBERED:]), stated]
+        if self._last and _TAKEN_BACK.match(text):
+            yield from (
+                dataclasses.replace(old, ends=True, start=0, end=len(text)) for old in self._last if not old.ends
+            )
+        self._last = stated
+        announced = _ANNOUNCED.match(text) is not None
+        for one in self._read(text):
+            if isinstance(one, Refused):
+                yield one
+            elif not any(_same_aversion(one, other) for other in stated):
+                stated.append(
+                    _after(stated, dataclasses.replace(one, changes=True) if announced and one.single else one)
+                )
+                yield stated[-1]
+
+    def asked(self, text: str) -> None:
+        """Take note of a message of the assistant: the next one may answer its question."""
+        self._question = answers.question_of(text)
+
+    def _answer(self, text: str) -> Iterator[Candidate | Refused]:
+        answer = answers.stated(self._question, text) if self._question else None
+        self._question = ""
+        if answer is None:
+            return
+        said, start, end = answer
+        clause = Clause(said, start, end)
+        yield from (_named(person, clause) for person in self._subjects.mentions(said))
+        for one in self._statements(said, clause, corrects=False, named=[], dropped=False):
+            # An answer says which place is meant, but not that what is known of another one is over.
+            yield dataclasses.replace(one, single=False) if isinstance(one, Candidate) else one
+
+    def _read(self, text: str) -> Iterator[Candidate | Refused]:
+        yield from self._answer(text)
         yield from _across(text)
-        corrected = False
+        corrected = of_another = False
+        before = ""
         for clause in clauses_of(text):
             body, corrects = _body(clause.text)
             corrected, corrects = corrects and not body, corrects or corrected  # "no, it's Porto" is two clauses
-            named = [] if clause.refusal is not None else self._subjects.mentions(body)
-            yield from (_named(person, clause) for person in named)
+            named = self._subjects.mentions(body) if clause.refusal in _PRESUPPOSING else []
+            for person in named:
+                yield _named(person, clause)
+                if age := re.search(_AGED.format(re.escape(person.name)), body):
+                    said = match(f"I'm {age[1]}")
+                    yield from () if said is None else _of(person, candidates_of(*said, clause, corrects=corrects))
             found = False
-            for one in self._statements(body, clause, corrects=corrects, named=named):
+            for one in self._statements(
+                _resolved(body, before), clause, corrects=corrects, named=named, dropped=not of_another, before=before
+            ):
                 found = True
                 yield one
-            if not found and corrects and clause.refusal is None:
-                restated = _RESTATED.match(body) or (_MEANT.search(clause.text) and _BARE.match(body))
-                if restated is not None:
-                    yield Candidate(
-                        PersonAttribute.OTHER,
-                        _value(restated["v"], narrow=True),
-                        "",
-                        clause.start,
-                        clause.end,
-                        corrects=True,
-                        restates=True,
-                    )
+            earlier, before = before, body or before
+            of_another = _OF_ANOTHER.match(before) is not None
+            if found or clause.refusal is not None:
+                continue
+            amended = amendment(body, clause, earlier) or self._restated(body, clause, corrects=corrects)
+            if amended is None and corrects:
+                amended = self._over(body, clause)
+            if amended is not None:
+                yield amended
 
     def _statements(
-        self, said: str, clause: Clause, *, corrects: bool, named: list[Person]
+        self, said: str, clause: Clause, *, corrects: bool, named: list[Person], dropped: bool, before: str = ""
     ) -> Iterator[Candidate | Refused]:
         person: Person | None = None
-        matches = _matches(said)
+        was = ""
+        if (old := _NOT_OLD.search(said)) is not None and matches_of(said[: old.start()]):
+            said, was, corrects = said[: old.start()], old["was"], True
+        matches = matches_of(said)
         if not matches:
-            subject = self._subjects.read(said)
-            if subject is None or subject[0] is None:
+            if (guessed := _GUESS.match(said)) and (own := own_words(said[guessed.end() :])) is not None:
+                matches = matches_of(own)
+            subject = None if matches else self._subjects.read(said)
+            if subject is not None and subject[0] is None:
                 return
-            person, own = subject
-            matches = _matches(own)
+            if subject is not None:
+                person, own = subject
+                if person is not None and is_animal(person.role) and _DIED.match(own):
+                    yield _died(person, clause)
+                    return
+                matches = matches_of(own)
+            elif not matches and dropped and _DROPPED.match(said):
+                matches = [one for one in matches_of(_with_subject(said)) if _certain(*one)]
+            elif not matches and FRAGMENT.match(before) and _TITLE.match(said):
+                matches = matches_of(f"I'm a {said}")
         for rule, found in matches:
-            if clause.refusal is not None:
+            if person is None and rule.attribute is PersonAttribute.AGE and int(found["v"]) < _YOUNGEST:
+                continue
+            if clause.refusal is not None and (clause.refusal, rule.attribute) != (PLAN, PersonAttribute.PLAN):
                 yield Refused(clause.refusal, clause.start, clause.end, rule.attribute)
-            elif not (named and rule.content.startswith("{x} is called")):  # else the name was found already
-                for candidate in _candidates(rule, found, clause, corrects=corrects):
-                    yield dataclasses.replace(candidate, person=person)
+            elif not (
+                named and (rule.slot.startswith("count") or rule.content.startswith("{x} is called"))
+            ):  # else it was found already
+                for one in _of(person, candidates_of(rule, found, clause, corrects=corrects)):
+                    yield dataclasses.replace(one, was=was) if was else one
+
+    def _restated(self, body: str, clause: Clause, *, corrects: bool) -> Candidate | None:
+        """Return the fact that "no, it's Porto" states: of the one matter lately spoken of that the value fits."""
+        found = _RESTATED.match(body) if corrects else _NOW.match(body)
+        if found is None and corrects and _MEANT.search(clause.text):
+            found = _BARE.match(body)
+        if found is None:
+            return self._redated(body, clause, corrects=corrects)
+        value = value_of(found["v"], narrow=True)
+        correction = Candidate(
+            PersonAttribute.OTHER, value, "", clause.start, clause.end, corrects=corrects, changes=not corrects
+        )
+        for stated in self._recent[: -_RECENT - 1 : -1]:
+            fitting = [new for old in stated if (new := _of_matter(old, correction)) is not None]
+            if fitting:
+                return fitting[0] if len(fitting) == 1 else None
+        return None
+
+    def _over(self, body: str, clause: Clause) -> Candidate | None:
+        """Return the end of the fact stated last whose verb a correction puts in the past: "Correction: played"."""
+        past = re.fullmatch(r"(\w{3,}e?)d", body.casefold())
+        stated = next(reversed(self._recent[:-1] or [[]]), [])
+        if past is None or len(stated) != 1 or stated[0].ends:
+            return None
+        verb = stated[0].content.partition(" ")[0].removesuffix("s")
+        if past[1] not in (verb, f"{verb}e"):
+            return None
+        return dataclasses.replace(stated[0], ends=True, start=clause.start, end=clause.end)
+
+    def _redated(self, body: str, clause: Clause, *, corrects: bool) -> Candidate | None:
+        """Return the fact lately stated with a day, now with another: "wait, the wedding is on 31 October".
+
+        Unless the clause corrects, it names the matter: "the flight has been moved to the 15th".
+        """
+        days, named = words.days(body) or words.ordinals(body), words_of(body)
+        if len(days) != 1:
+            return None
+        moved = corrects or _NEW_DAY.search(body) is not None
+        dated = [old for stated in self._recent for old in stated if not old.ends and len(words.days(old.content)) == 1]
+        held = {(old.person, old.attribute, old.slot): old for old in dated if _matter(old) <= named} or (
+            {(old.person, old.attribute, old.slot): old for old in dated} if moved else {}
+        )
+        if len(held) != 1:
+            return None
+        (old,) = held.values()
+        (was,) = words.days(old.content)
+        day = words.moved(was, days[0])
+        content, value = (text.replace(was, day) for text in (old.content, old.value))
+        return dataclasses.replace(
+            old,
+            content=content,
+            value=value,
+            was=was,
+            single=True,
+            start=clause.start,
+            end=clause.end,
+            corrects=corrects,
+            changes=not corrects,
+        )
 
 
-def restated(attribute: PersonAttribute, slot: str, correction: Candidate) -> Candidate | None:
-    """Return the fact that a correction such as "no, it's Porto" states about a known matter, or None."""
-    for rule in RULES:
-        groups = {"v": correction.value, "x": slot.rpartition(" ")[2] if "{x}" in rule.slot else ""}
-        if rule.attribute is not attribute or _filled(rule.slot, groups) != slot or rule.ends or not rule.single:
-            continue
-        if rule.check(correction.value):
-            return dataclasses.replace(
-                correction,
-                attribute=attribute,
-                slot=slot,
-                content=_filled(rule.content, groups),
-                note_type=rule.note_type,
-                single=True,
-                restates=False,
-            )
-    return None
+def _matter(dated: Candidate) -> frozenset[str]:
+    """Return the words that name the matter of a fact with a day: "flight" of "flight to Toronto on 14 February"."""
+    (day,) = words.days(dated.content)
+    name = dated.slot.partition(" to ")[0] or dated.value.replace(day, "").partition(" on ")[0]
+    return words_of(name or dated.attribute.value)
+
+
+def _of_matter(old: Candidate, correction: Candidate) -> Candidate | None:
+    """Return a correction as a new value of the matter of an old fact, or None where it is none for certain."""
+    if old.ends or bool(_DIGIT.search(old.value)) != bool(_DIGIT.search(correction.value)):
+        return None
+    check = _CERTAIN.get(old.attribute)
+    if check is None and (correction.changes or old.restates):
+        return None
+    if check is not None and not check(correction.value):
+        return None
+    new = restated(old.attribute, old.slot, correction)
+    return None if new is None else dataclasses.replace(new, person=old.person)
+
+
+def _after(stated: list[Candidate], new: Candidate) -> Candidate:
+    """Return a statement with the value that it replaces, if the message ended one: "left Rome, in Bari now"."""
+    if new.ends or not new.single or new.was or new.attribute not in (PersonAttribute.HOME, PersonAttribute.EMPLOYER):
+        return new
+    ended = [old for old in stated if old.ends and old.person == new.person and words.is_firm(old.value or " ")]
+    return dataclasses.replace(new, was=ended[-1].value) if ended and ended[-1].attribute in LEFT else new
+
+
+def _same_aversion(one: Candidate, other: Candidate) -> bool:
+    """Return whether both say that a person keeps off the same thing: "mushrooms. can't stand them"."""
+    return (
+        one.attribute in _AVERSIONS
+        and other.attribute in _AVERSIONS
+        and one.attribute is not other.attribute
+        and (one.person, one.ends, comparable(one.value)) == (other.person, other.ends, comparable(other.value))
+    )
+
+
+def _resolved(said: str, before: str) -> str:
+    """Return a clause of taste with the thing that "it" stands for, if the clause before names just one."""
+    found = _TASTE_OF_IT.match(said)
+    if found is None:
+        return said
+    named = _TASTE_OF.match(before) or (_BARE_THING.match(before) if found["it"] != "it" else None)
+    return said if named is None else f"{found['taste']} {named['v']}{found['rest']}"
+
+
+def _certain(rule: Rule, found: dict[str, str]) -> bool:
+    """Return whether a rule reads a clause without a subject beyond doubt: "Left the tab open" is no end of a home."""
+    if "v" not in found or rule.content == "is {v}":
+        return True
+    if rule.attribute is PersonAttribute.JOB and rule.slot:
+        return False
+    return _CERTAIN.get(rule.attribute, words.is_value)(found["v"])
+
+
+def _of(person: Person | None, candidates: Iterator[Candidate]) -> Iterator[Candidate]:
+    return (dataclasses.replace(each, person=person) for each in candidates)
+
+
+def _with_subject(said: str) -> str:
+    return f"I'm {said}" if _STATE.match(said) else f"I {said}"
+
+
+def _died(animal: Person, clause: Clause) -> Candidate:
+    return Candidate(PersonAttribute.PET, animal.name, "", clause.start, clause.end, slot=animal.role, ends=True)
 
 
 def _across(text: str) -> Iterator[Candidate]:
@@ -206,50 +391,11 @@ def _body(clause: str) -> tuple[str, bool]:
     lead = _LEAD.match(body)
     corrects = lead is not None and _CORRECTION.search(lead[0]) is not None
     body = body[lead.end() :] if lead is not None else body
-    body = _ENDING.sub("", body)
+    body = ENDING.sub("", body)
     negated = _NEGATED.search(body)
-    if negated is None:
+    if negated is None or _IT.match(body):
         return body, corrects
     return body[: negated.start()], True
-
-
-def _matches(said: str) -> list[tuple[Rule, dict[str, str]]]:
-    """Return the rules that a clause matches: as a whole, and each part of "I'm Ana, 41, from Porto"."""
-    whole = match(said)
-    found = [] if whole is None else [whole]
-    if _FRAGMENT.match(said) and "," in said:
-        first, *others = said.split(",")
-        begun = match(first) if whole is None else None
-        parts = [f"I'm {_ENDING.sub('', part).strip()}" for part in others if part.strip()]
-        further = [one for part in parts if (one := match(part)) is not None]
-        found += [] if begun is None else [begun]
-        found += [one for one in further if one[0].attribute is not PersonAttribute.NAME]
-    return found
-
-
-def match(said: str) -> tuple[Rule, dict[str, str]] | None:
-    """Return the first rule that a clause matches, with its groups."""
-    for form in dict.fromkeys((said, _ENDING.sub("", _TAIL.sub("", said)))):
-        for rule in RULES:
-            matched = rule.pattern.match(form)
-            if matched is None:
-                continue
-            groups = {name: value for name, value in matched.groupdict().items() if value is not None}
-            if "v" in groups:
-                groups["whole"] = groups["v"]
-                groups["v"] = _value(groups["v"], several=rule.several, narrow=rule.attribute in _NARROWED)
-                if not groups["v"] or not rule.check(groups["v"]):
-                    continue
-            return rule, groups
-    return None
-
-
-def _value(value: str, *, several: bool = False, narrow: bool = False) -> str:
-    """Return a value without what follows it: reasons, times, further clauses."""
-    cut = value if several else _CUT.sub("", value)
-    cut = _NARROW.sub("", cut) if narrow else cut
-    cut = _TAIL.sub("", cut)
-    return _ENDING.sub("", cut).strip("\"' ")
 
 
 def _named(person: Person, clause: Clause) -> Candidate:
@@ -262,78 +408,3 @@ def _named(person: Person, clause: Clause) -> Candidate:
         clause.end,
         slot=person.role,
     )
-
-
-def _candidates(rule: Rule, found: dict[str, str], clause: Clause, *, corrects: bool) -> Iterator[Candidate]:
-    value = found.get("v", "")
-    further: list[tuple[str, str]] = []
-    if rule.attribute in (PersonAttribute.JOB, PersonAttribute.EMPLOYER) and not rule.ends:
-        value, further = _working(rule.attribute, value)
-    listed = [one for one in members(value) if rule.check(one)] if rule.several else [value]
-    if rule.preference and len(listed) > 1:  # one taste, stated in one breath
-        listed = [joined(listed)]
-    for one in listed:
-        if not value or rule.several or rule.check(one):
-            yield _candidate(rule, {**found, "v": one}, clause, corrects=corrects)
-    for said, place in further:
-        other = match(said)
-        if other is not None:
-            yield _candidate(other[0], other[1], clause, corrects=corrects)
-        elif place:
-            yield Candidate(
-                PersonAttribute.JOB, place, f"works in {place}", clause.start, clause.end, slot="place", single=True
-            )
-
-
-def _working(attribute: PersonAttribute, value: str) -> tuple[str, list[tuple[str, str]]]:
-    """Return a job or employer by itself, and what else its words state: "nurse at Charité", "MTN in Accra as …"."""
-    further: list[tuple[str, str]] = []
-    if found := _AS.match(value):
-        value = found["v"]
-        further.append((f"I work as {found['job']}", ""))
-    if attribute is PersonAttribute.JOB and (found := _AT.match(value)):
-        value = found["v"]
-        further.append((f"I work at {found['employer']}", ""))
-    elif found := _FROM.match(value):
-        value = found["v"]
-        further.append(
-            (f"I come from {found['place']}", "") if found["word"].casefold() == "from" else ("", found["place"])
-        )
-    return value, further
-
-
-def _candidate(rule: Rule, found: dict[str, str], clause: Clause, *, corrects: bool) -> Candidate:
-    return Candidate(
-        attribute=rule.attribute,
-        slot=_filled(rule.slot, found),
-        value=found.get("v", ""),
-        content=_filled(rule.content, found),
-        start=clause.start,
-        end=clause.end,
-        note_type=rule.note_type,
-        single=rule.single,
-        ends=rule.ends,
-        corrects=corrects,
-        changes=rule.changes,
-        opposite=rule.opposite,
-    )
-
-
-def members(value: str) -> list[str]:
-    """Return the members of a list such as "a, b and c"; what follows a comma without an "and" is none."""
-    parts: list[str] = []
-    pieces = _COMMA.split(_PARENTHESIS.sub("", value))
-    joined = next((at for at, each in enumerate(pieces) if _AND.search(each)), None)
-    for piece in pieces[: 1 if joined is None else joined + 1]:
-        parts += _AND.split(piece)
-    return [part for each in parts if (part := _ENDING.sub("", _TAIL.sub("", each)).strip())]
-
-
-def joined(parts: Sequence[str]) -> str:
-    """Return the members of a list as one text: "a, b and c"."""
-    return " and ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else "".join(parts)
-
-
-def _filled(template: str, found: dict[str, str]) -> str:
-    other = found.get("x", "").casefold().replace("colour", "color")
-    return template.format(v=found.get("v", ""), x=other, a=found.get("a", ""))

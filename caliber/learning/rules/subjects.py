@@ -9,13 +9,15 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
+from caliber.learning.rules import words
+
 _I = re.IGNORECASE
 RELATIVES: Final = (
     "sister|brother|wife|husband|partner|son|daughter|mom|mum|mother|dad|father|girlfriend|boyfriend|fiancée|fiancee|"
     "fiancé|fiance|spouse|uncle|aunt|cousin|niece|nephew|grandma|grandmother|granny|grandpa|"
     "grandfather|granddad|baby|"
     "stepson|stepdaughter|stepmother|stepfather|twin brother|twin sister|twin|kid|child|mother-in-law|father-in-law|"
-    "sister-in-law|brother-in-law|grandson|granddaughter|toddler"
+    "gf|bf|hubby|sis|bro|mama|papa|mommy|daddy|sister-in-law|brother-in-law|grandson|granddaughter|toddler"
 )
 SIZE: Final = (
     r"(?:(?:older|elder|younger|little|big|oldest|youngest|eldest|twin|new|newborn|baby|step|half|late|middle) )?"
@@ -50,11 +52,36 @@ _ROLE = re.compile(
     r"(?:'s name)?(?P<comma>,)? ?(?P<name>(?-i:[^\W\d_a-z][\w'’-]+))?,?(?= |'s\b)",
     _I,
 )
-_BARE = re.compile(r"^(?P<role>mum|mom|mother|dad|father|grandma|grandpa|granny)(?= |'s\b)", _I)
+_BARE = re.compile(r"^(?P<role>mum|mom|mama|mother|dad|papa|father|grandma|grandpa|granny)(?= |'s\b)", _I)
 _PRONOUN = re.compile(r"^(?P<word>he|she)(?= |'s\b)", _I)
-_NAMED = re.compile(r"^(?P<name>[^\W\d_a-z][\w'’-]*?)(?= |'s\b)")
+_NAMED = re.compile(r"^(?P<name>[^\W\d_][\w'’-]*?)(?= |'s\b)")
 _MENTION = re.compile(
-    rf"\b(?:my|our) (?P<role>(?i:{SIZE}(?:{RELATIVES}|{ANIMALS}))),? (?P<name>(?-i:[^\W\d_a-z][\w-]+))\b", _I
+    rf"\b(?:my|our) (?P<role>{SIZE}(?:{RELATIVES}|{ANIMALS}|{OTHERS}))\b(?!')"
+    r"(?:,? (?P<name>(?-i:[^\W\d_a-z][\w-]+))\b(?! (?:and|or|&) (?-i:[A-Z])))?",
+    _I,
+)
+_OWNED = re.compile(
+    rf"\b(?:an?|one|another) (?:[a-z-]+ )?(?P<role>{SIZE}(?:{RELATIVES}|{ANIMALS})),? (?:called|named) "
+    r"(?P<name>(?-i:[^\W\d_a-z])[\w-]+)",
+    _I,
+)
+_GIVEN = re.compile(r"[^\W\d_a-z][^\W\d_]+")
+_SEVERAL = re.compile(
+    r"\b(?:have|got|my|our|two|three|four|five|\d) (?P<roles>kids|children|sons|daughters|brothers|sisters|boys|"
+    r"girls|cats|dogs)"
+    r"\b(?: are)?(?: called| named)?[,:(\s]+(?P<names>(?-i:[^\W\d_a-z])[^\W\d_]+(?:,? \(?\d{1,2}\)?)?(?:, (?:and )?"
+    r"(?-i:[^\W\d_a-z])[^\W\d_]+(?:,? \(?\d{1,2}\)?)?)*,? (?:and|&) (?-i:[^\W\d_a-z])[^\W\d_]+)",
+    _I,
+)
+_ROLES: Final = {
+    "kids": "child", "children": "child", "sons": "son", "daughters": "daughter", "brothers": "brother",
+    "girls": "daughter", "sisters": "sister", "boys": "son", "cats": "cat", "dogs": "dog",
+}  # fmt: skip
+_OWNS = re.compile(r"^(?:i|we)(?:'ve| have)? (?:\w+ )?(?:have|had|own|got|adopted|bought|rescued)\b", _I)
+_CALLED = re.compile(
+    r"^(?:(?:his|her|its) name(?:'s| is)|(?P<word>he|she)(?:'s| is) (?:called|named))(?: now)? "
+    r"(?P<name>(?-i:[^\W\d_a-z])[\w'-]+)$",
+    _I,
 )
 _ADVERBS = r"(?:(?:\w+ly|just|also|now|still|always|already|never) )*"
 _VERBS: Final = {
@@ -62,7 +89,9 @@ _VERBS: Final = {
     "speaks": "speak", "plays": "play", "teaches": "teach", "studies": "study", "eats": "eat", "drinks": "drink",
     "prefers": "prefer", "enjoys": "enjoy", "adores": "adore", "owns": "own", "drives": "drive", "collects": "collect",
     "dislikes": "dislike", "despises": "despise", "takes": "take", "uses": "use", "runs": "run", "suffers": "suffer",
-    "goes": "go", "needs": "need",
+    "goes": "go", "needs": "need", "swims": "swim", "cycles": "cycle", "paints": "paint", "knits": "knit",
+    "dances": "dance", "climbs": "climb", "sings": "sing", "bakes": "bake", "skis": "ski", "surfs": "surf",
+    "supports": "support", "rents": "rent",
 }  # fmt: skip
 _REST = re.compile(
     rf"^(?:'s|'ve| has| have) (?P<done>(?:just |now |recently |already )?(?:moved|left|joined|started|got|quit|become|"
@@ -70,8 +99,9 @@ _REST = re.compile(
     r"retired|turned|gone|stopped|switched|adopted|developed|outgrown)\b.*)$|"
     rf"^(?P<be>'s|(?: is)) (?P<not>not )?(?P<state>.+)$|^ (?P<be2>isn't) (?P<state2>.+)$"
     rf"|^ (?P<adverbs>{_ADVERBS})(?P<verb>{'|'.join(_VERBS)}|doesn't|does not|can't|cannot|no longer \w+|was|turned|"
-    r"moved|"
-    r"got|joined|started|left|lost|quit|became|retired|died|passed|switched|adopted|broke|stopped|"
+    r"moved|ran|"
+    r"got|joined|started|left|lost|quit|became|retired|died|passed|switched|adopted|broke|stopped|signed|grew|"
+    r"swims|runs|cycles|paints|knits|dances|climbs|sings|bakes|skis|surfs|liked|loved|supports|rents|"
     r"used)\b(?P<rest>.*)$",
     _I,
 )
@@ -79,7 +109,9 @@ _REST = re.compile(
 
 _SAME: Final = {
     "mum": "mother", "mom": "mother", "dad": "father", "granny": "grandmother", "grandma": "grandmother",
-    "grandpa": "grandfather", "granddad": "grandfather", "fiancee": "fiancée",
+    "grandpa": "grandfather", "granddad": "grandfather", "fiancee": "fiancée", "gf": "girlfriend", "bf": "boyfriend",
+    "hubby": "husband",
+    "mama": "mother", "papa": "father", "mommy": "mother", "daddy": "father", "sis": "sister", "bro": "brother",
 }  # fmt: skip
 """Roles that are one role by another word."""
 
@@ -96,6 +128,8 @@ class Subjects:
 
     def __init__(self) -> None:
         self._people: list[Person] = []
+        self._clause = 0
+        self._mentioned: dict[Person, int] = {}  # the number of the clause that spoke of a person last
 
     def mention(self, person: Person) -> Person:
         """Add a person to those spoken of; return the person with the name or role that is known already."""
@@ -106,7 +140,9 @@ class Subjects:
             if same_name or same_role:
                 person = Person(person.role or known.role, person.name or known.name)
                 break
-        self._people = [each for each in self._people if each != person] + [person]
+        others = [each for each in self._people if each.role != person.role or (each.name and each.name != person.name)]
+        self._people = [*others, person]
+        self._mentioned[person] = self._clause
         return person
 
     def read(self, clause: str) -> tuple[Person | None, str] | None:
@@ -130,19 +166,41 @@ class Subjects:
             return self._own(known, clause[found.end() :])
         found = _NAMED.match(clause)
         if found is not None:
-            known = next((each for each in reversed(self._people) if each.name == found["name"]), None)
+            known = self._known(found["name"])
             if known is not None:
                 return self._own(self.mention(known), clause[found.end() :])
         return None
 
     def mentions(self, clause: str) -> list[Person]:
         """Return the relatives and animals that a clause names with their role, wherever it does."""
-        found = [Person(each["role"].casefold(), each["name"]) for each in _MENTION.finditer(clause)]
-        return [self.mention(each) for each in found if each.name.casefold() not in _OPEN]
+        self._clause += 1
+        found = [self._spoken(each) for each in _MENTION.finditer(clause)]
+        if _OWNS.match(clause):
+            found += [self._spoken(each) for each in _OWNED.finditer(clause)]
+        for listed in _SEVERAL.finditer(clause):
+            role = _ROLES[listed["roles"].casefold()]
+            found += [self.mention(Person(role, name)) for name in _GIVEN.findall(listed["names"])]
+        called = _CALLED.match(clause)
+        if called is not None:
+            known = self._antecedent((called["word"] or ("he" if clause[:2].casefold() == "hi" else "she")).casefold())
+            if known is not None and not known.name:
+                found.append(self.mention(known._replace(name=called["name"])))
+        return [each for each in found if each.name and not is_other(each.role)]
+
+    def _known(self, name: str) -> Person | None:
+        return next((each for each in reversed(self._people) if each.name.casefold() == name.casefold()), None)
+
+    def _spoken(self, found: re.Match[str]) -> Person:
+        name = found["name"] or ""
+        named = name and name.casefold() not in _OPEN and words.is_given_name(name)
+        return self.mention(Person(found["role"].casefold(), name if named else ""))
 
     def _antecedent(self, pronoun: str) -> Person | None:
+        """Return the person whom a pronoun stands for, or None where it may be one of two."""
         others = _HER if pronoun == "he" else _HIS
         fitting = [each for each in self._people if each.role.split(" ")[-1] not in others]
+        if len(fitting) > 1 and self._mentioned.get(fitting[-2]) == self._mentioned.get(fitting[-1]):
+            return None
         return fitting[-1] if fitting else None
 
     def _own(self, person: Person | None, rest: str) -> tuple[Person | None, str] | None:
@@ -171,3 +229,13 @@ def own_words(rest: str) -> str | None:
 def is_relative(role: str) -> bool:
     """Return whether a role is one in a family, and not that of an animal."""
     return re.fullmatch(SIZE + f"(?:{RELATIVES})", role, _I) is not None
+
+
+def is_other(role: str) -> bool:
+    """Return whether a role is neither one in a family nor that of an animal."""
+    return re.fullmatch(OTHERS, role, _I) is not None
+
+
+def is_animal(role: str) -> bool:
+    """Return whether a role is that of an animal."""
+    return re.fullmatch(SIZE + f"(?:{ANIMALS})", role, _I) is not None

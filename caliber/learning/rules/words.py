@@ -22,7 +22,8 @@ _CONDITION = re.compile(
 _MEDICINE = re.compile(
     r"\b(?:medication|meds|medicine|pills?|blood thinners?|antidepressants?|antibiotics|insulin|beta blockers?|"
     r"statins?|"
-    r"steroids|warfarin|metformin|ibuprofen|levothyroxine|lithium|ssris?|inhaler|\w+(?:pril|sartan|statin|oxetine|azole|"
+    r"steroids|warfarin|metformin|ibuprofen|levothyroxine|lithium|ssris?|inhaler|\w+(?:pril|sartan|statin|oxetine|"
+    r"azole|"
     r"olol|idone|azepam|cillin))\b",
     _I,
 )
@@ -45,21 +46,56 @@ _OPEN_END = re.compile(
     r"\b(?:the|a|an|my|your|of|in|at|to|for|with|and|or|but|is|are|was|were|very|really|so|not|no)$", _I
 )
 _ARTICLE = re.compile(
-    r"^(?:an?|my|our|your|this|that|these|those|his|her|their|its|another|some|any|one|two|it|here|there)\b", _I
+    r"^(?:an?|my|our|your|this|that|these|those|his|her|their|its|another|some|any|one|two|it|here|there|with|from|"
+    r"for|on|"
+    r"the (?!netherlands|hague|uk|us|usa|uae|bronx|bahamas|philippines|gambia|[A-Z](?-i:[a-z])))\b",
+    _I,
 )
 _NEAR_NOTHING = re.compile(
     r"^(?:it|here|there|home|town|work|bed|trouble|love|hell|peace|fear|chaos|doubt|charge|touch|"
     r"sync|general|fact|contact|pain|progress|denial|shock|hurry|luck|the (?:area|countryside|"
-    r"past|present|moment|future|dark|middle|same|city|suburbs|dorms?|cloud|backend|office|"
+    r"\d+s|past|present|moment|future|dark|middle|same|city|suburbs|dorms?|cloud|backend|office|"
     r"next|new|other|second|top|bottom|mood|loop|know|process|zone|garden|kitchen|attic|house))\b",
     _I,
 )
 _TECH_TEXT = """
 linux windows mac macos vim emacs neovim python rust java golang javascript typescript react vue angular svelte
-postgres postgresql sqlite mysql kubernetes docker aws azure gcp slack notion jira github gitlab bitbucket vscode
-chrome firefox safari android ios iphone spotify netflix production staging prod dev master main
+postgres postgresql sqlite mysql kubernetes docker aws azure gcp slack notion jira github gitlab bitbucket vscode go
+c# c++ ruby php swift kotlin scala haskell elixir clojure perl r julia matlab cobol fortran lua zig duckdb arch debian
+ubuntu fedora nixos chrome firefox safari android ios iphone spotify netflix production staging prod dev master main
 """
-_TECH = frozenset(_TECH_TEXT.split())
+_PLACES_TEXT = """
+amsterdam athens auckland baltimore bangalore bangkok barcelona basel beijing beirut belfast belgrade berlin bern
+bilbao birmingham bogota bologna bordeaux boston bratislava bremen brighton brisbane bristol brooklyn brussels
+bucharest budapest cairo calgary cambridge canberra cardiff chicago cologne copenhagen cork dallas delhi denver
+detroit dresden dubai dublin edinburgh eindhoven florence frankfurt galway gdansk geneva genoa ghent glasgow
+gothenburg granada graz hamburg hanoi hannover havana helsinki houston istanbul izmir jakarta jerusalem johannesburg
+karachi kiev krakow kuala-lumpur kyiv kyoto lagos leeds leipzig lima lisbon liverpool ljubljana london lyon madrid
+malaga manchester manila marseille melbourne miami milan minneapolis minsk montreal moscow mumbai munich nairobi
+naples nashville nice nottingham nuremberg osaka oslo ottawa oxford palermo paris perth philadelphia phoenix
+pittsburgh porto portland prague quebec reykjavik riga rome rotterdam salzburg santiago sarajevo seattle seoul seville
+shanghai sheffield singapore sofia stockholm stuttgart sydney taipei tallinn tbilisi tehran tokyo toronto toulouse
+trieste tunis turin utrecht valencia vancouver venice vienna vilnius warsaw wellington wroclaw york yorkshire zagreb
+zaragoza zurich argentina australia austria belgium brazil bulgaria canada chile china colombia croatia cyprus denmark
+egypt england estonia finland france germany ghana greece hungary iceland india indonesia iran ireland israel italy
+jamaica japan kenya latvia lebanon lithuania luxembourg malaysia malta mexico morocco nepal netherlands nigeria norway
+pakistan peru poland portugal romania scotland serbia slovakia slovenia spain sweden switzerland taiwan thailand
+tunisia turkey ukraine uruguay vietnam wales alabama alaska arizona california colorado florida georgia hawaii idaho
+illinois iowa kansas kentucky louisiana maine maryland massachusetts michigan minnesota mississippi missouri montana
+nebraska nevada ohio oklahoma oregon pennsylvania tennessee texas utah vermont virginia wisconsin wyoming
+"""
+_LONG_PLACES_TEXT = """
+new york|los angeles|san francisco|las vegas|hong kong|cape town|tel aviv|new zealand|south africa|the netherlands|
+the uk|the us|the usa|uk|usa|nyc|la|sf|mexico city|buenos aires|new jersey|san diego|the hague|rio|sao paulo
+"""
+_PLACES = frozenset((*_PLACES_TEXT.split(), *_LONG_PLACES_TEXT.replace("\n", "").split("|")))
+_BUSINESSES_TEXT = """
+agency bakery bar barbershop bookshop bookstore brewery butchery cafe café catering clinic company consultancy creamery
+diner farm firm florist garage gym hostel hotel laundromat nursery pizzeria practice pub restaurant roastery salon
+school shop startup store studio trattoria vineyard winery workshop
+"""
+_BUSINESSES = frozenset(_BUSINESSES_TEXT.split())
+_TECH = frozenset((*_TECH_TEXT.split(), "vs code"))
 _MONTH = (
     r"(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?|"
     r"nov(?:ember)?|dec(?:ember)?)"
@@ -68,6 +104,19 @@ _DATE = re.compile(
     rf"^(?:the )?(?:\d{{1,2}}(?:st|nd|rd|th)?(?: of)? {_MONTH}(?:,? \d{{4}})?|{_MONTH}(?: the)? \d{{1,2}}(?:st|nd|"
     rf"rd|th)?"
     rf"(?:,? \d{{4}})?|{_MONTH}(?: \d{{4}})?|\d{{4}}|\d{{4}}-\d\d-\d\d|\d{{1,2}}[./]\d{{1,2}}[./]?(?:\d{{2,4}})?)$",
+    _I,
+)
+_DAY = re.compile(rf"\b(?:\d{{1,2}}(?:st|nd|rd|th)?(?: of)? {_MONTH}|{_MONTH} \d{{1,2}}(?:st|nd|rd|th)?)(?!\w)", _I)
+_NO_EVENT = re.compile(
+    r"\b(?:trial|newsletters?|account|services?|beta|waitlist|waiting list|subscription|premium|free|worst|fun|"
+    r"updates?|"
+    r"emails?|list|password|address|number|it|this|that)\b",
+    _I,
+)
+_WHEN = re.compile(
+    rf"^(?:(?:on |in |for |this |next |early |late |mid[- ]|the )*(?:{_MONTH}|spring|summer|autumn|fall|winter|year|"
+    rf"month|week|"
+    rf"weekend|\w+day|\d{{4}})|(?:on )?{_DATE.pattern[1:-1]})$",
     _I,
 )
 _TIMEZONE = re.compile(
@@ -102,10 +151,25 @@ programmer psychiatrist psychologist psychotherapist radiologist ranger realtor 
 sailor salesman salesperson saleswoman scientist sculptor secretary security singer social-worker sociologist soldier
 statistician stylist student surgeon surveyor tailor teacher technician therapist trader trainer translator tutor
 underwriter undertaker veterinarian vet videographer violinist waiter waitress welder writer zookeeper zoologist
-worker officer intern apprentice assistant administrator sysadmin devops pastor priest rabbi imam nun monk beekeeper
-brewer winemaker butler chauffeur courier dispatcher estimator inspector investigator operator supervisor
-superintendent specialist strategist stockbroker cto ceo cfo coo vp
+sommelier foreman forewoman roofer carer caregiver solicitor barrister bricklayer seamstress dressmaker scaffolder
+stonemason upholsterer glazier phlebotomist hygienist landscaper trucker steward stewardess attendant dj bassist
+drummer guitarist cellist luthier ceramicist cartoonist playwright screenwriter novelist columnist reporter
+proofreader publicist buyer merchandiser clerk notary diplomat councillor warden guard sergeant lieutenant captain
+paratrooper medic childminder headteacher docent guide referee jockey athlete footballer fishmonger grocer
+confectioner chocolatier cheesemaker bouncer dishwasher housekeeper concierge porter valet postman mailman toolmaker
+fitter plasterer tiler decorator joiner cabinetmaker blacksmith farrier saddler cobbler milliner weaver hairstylist
+beautician tattooist masseuse masseur physio osteopath acupuncturist homeopath doula tester freelance lorry-driver
+controller treasurer cartographer homemaker housewife househusband signalman stockman shepherd crofter rigger diver
+deckhand skipper dispatcher bookbinder bookseller shopkeeper publican innkeeper caterer dietician audiologist
+orthodontist chiropodist podiatrist anaesthetist undergraduate postgraduate phd apprentice trainee roadie stagehand
+gaffer editor-in-chief worker officer intern apprentice assistant administrator sysadmin devops pastor priest rabbi
+imam nun monk beekeeper brewer winemaker butler chauffeur courier dispatcher estimator inspector investigator operator
+supervisor superintendent specialist strategist stockbroker cto ceo cfo coo vp
 """
+_LEARNED: Final = re.compile(
+    r"\w(?:ologist|ographer|ometrist|therapist|atrician|atrist|technician|engineer|"
+    r"smith|keeper|maker|wright|worker|grapher)$"
+)
 _PROFESSIONS: Final = frozenset(_PROFESSIONS_TEXT.split())
 _NOT_NAMES_TEXT = """
 sorry sure fine good great okay ok well glad happy sad tired busy back here there home ready done late early new not
@@ -121,7 +185,8 @@ always never sometimes often usually currently quite pretty fully almost nearly 
 actually no yes maybe allergic older younger retired unemployed self-employed bilingual fluent coming leaving moving
 online offline free open closed available unavailable more less better worse best diabetic based originally used dead
 alive asking calling serious kidding joking right wrong true false pm am nobody somebody everyone anyone someone
-impressed surprised amazed grateful thankful
+impressed surprised amazed grateful thankful later tomorrow soon asap crazy whatever anything again stupid paranoid
+lazy picky weird dumb upon dr mr mrs ms prof sir madam doctor
 """
 _NOT_NAMES: Final = frozenset(_NOT_NAMES_TEXT.split())
 _VERBAL = re.compile(r"^(?:\w+ing|\w+ed|\w+ly)$", _I)
@@ -163,6 +228,18 @@ def is_food(value: str) -> bool:
     return is_liked(value) and len(value.split()) <= 6
 
 
+def is_thing(value: str) -> bool:
+    """Return whether a value names something, or a list, in so few words that it can be nothing else."""
+    few = value.replace(",", " ").split()
+    return (
+        is_liked(value)
+        and len(few) <= 4
+        and not any(word.casefold() in _NOT_NAMES for word in few if word.casefold() not in ("and", "or"))
+        and re.search(r"\b(?:none|nope|nothing|nah|not|don't|can't|allerg\w+|thanks|eat|eats|think)\b", value, _I)
+        is None
+    )
+
+
 def is_allergen(value: str) -> bool:
     """Return whether a value may be something to be allergic to; work and Mondays are jokes."""
     return (
@@ -179,7 +256,13 @@ def is_allergen(value: str) -> bool:
 
 
 def is_place(value: str) -> bool:
-    """Return whether a value may be a town, region, country or address."""
+    """Return whether a value is a town, region, country or address: written as a name, or known as one."""
+    known = value.split(",")[0].casefold() in _PLACES or any(char.isdigit() for char in value)
+    return is_home(value) and (known or value != value.lower())
+
+
+def is_home(value: str) -> bool:
+    """Return whether a value may be a town, region, country or address, behind a verb of living."""
     plain = value.strip()
     first = plain.split()[0].casefold() if plain.split() else ""
     return (
@@ -191,6 +274,11 @@ def is_place(value: str) -> bool:
         and not re.match(r"^\w+ing\b", plain)
         and (plain[0].isupper() or plain[0].isdigit() or plain == plain.lower())
     )
+
+
+def is_town(value: str) -> bool:
+    """Return whether a value is written as the name of a place."""
+    return is_place(value) and re.match(r"(?-i:[^\W\d_a-z])", value) is not None
 
 
 def is_job(value: str) -> bool:
@@ -207,7 +295,8 @@ def is_title(value: str) -> bool:
 def is_profession(value: str) -> bool:
     """Return whether a value ends with a profession of the list: "a big fan" is none."""
     plain = re.split(r" (?:at|in|for|from|with|by|on|of|who|and)\b", value.strip())[0].casefold()
-    return is_job(value) and bool(plain) and plain.split()[-1].strip(".,") in _PROFESSIONS
+    last = plain.split()[-1].strip(".,") if plain else ""
+    return is_job(value) and (last in _PROFESSIONS or _LEARNED.search(last) is not None)
 
 
 def is_employer(value: str) -> bool:
@@ -216,7 +305,9 @@ def is_employer(value: str) -> bool:
     if not is_value(plain) or len(plain.split()) > 7:
         return False
     if re.match(
-        r"^(?:home|night|nights|a distance|the (?:moment|weekend|office|same|top|bottom)|\d+\w*|least|once|my|it|"
+        r"^(?:home|night|nights|free|fun|starbucks|ikea|heathrow|.* (?:airport|station|hotel|cafe|café|place|gate|"
+        r"terminal)$|"
+        r"a distance|the (?:moment|weekend|office|same|top|bottom)|\d+\w*|least|once|my|it|"
         r"first|present|all|times|minimum|both)\b",
         plain,
         _I,
@@ -225,9 +316,24 @@ def is_employer(value: str) -> bool:
     return plain[0].isupper() or re.match(r"^(?:an? \w|the [A-Z])", plain) is not None or plain == plain.lower()
 
 
+def is_tool(value: str) -> bool:
+    """Return whether a value is a program or language of programmers."""
+    return value.casefold() in _TECH
+
+
+def is_business(value: str) -> bool:
+    """Return whether a value is a business that a person may run: "a small bakery"."""
+    plain = re.split(r" (?:at|in|for|from|with|by|on|called|named)\b|,", value)[0].split()
+    return is_value(value) and len(plain) <= 5 and plain[-1].casefold() in _BUSINESSES
+
+
 def is_firm(value: str) -> bool:
     """Return whether a value is written as the name of an employer."""
-    return is_employer(value) and re.match(r"^(?:the )?(?-i:[^\W\d_a-z])", value) is not None
+    return (
+        is_employer(value)
+        and re.match(r"^(?:the )?(?-i:[^\W\d_a-z])", value) is not None
+        and re.search(r" (?:call|meeting|team|group|chat|channel|class|server|webinar|discord)$", value, _I) is None
+    )
 
 
 def is_condition(value: str) -> bool:
@@ -269,12 +375,55 @@ def is_given_name(value: str) -> bool:
 
 def is_age(value: str) -> bool:
     """Return whether a number may be a person's age."""
-    return value.isdigit() and 3 < int(value) < 120
+    return value.isdigit() and 0 < int(value) < 120
 
 
 def is_date(value: str) -> bool:
     """Return whether a value is a day, month or year."""
     return _DATE.match(value.strip()) is not None
+
+
+def is_day(value: str) -> bool:
+    """Return whether a value is a day of a month."""
+    return (
+        is_date(value)
+        and re.search(r"[a-z]", value, _I) is not None
+        and re.search(r"\b\d{1,2}(?!\d)", value) is not None
+    )
+
+
+def days(text: str) -> list[str]:
+    """Return the days of months that a text names."""
+    return [found[0] for found in _DAY.finditer(text)]
+
+
+def ordinals(text: str) -> list[str]:
+    """Return the days that a text names by their number alone: "the 15th"."""
+    return re.findall(r"\bthe (\d{1,2}(?:st|nd|rd|th))\b", text, _I)
+
+
+def moved(day: str, other: str) -> str:
+    """Return another day in the words of one: of "14 February" and "15th" it is "15 February"."""
+    if re.search(r" |[a-z]{3}", other):
+        return other
+    number = re.sub(r"(?<=\d)\D+$", "", other) if re.search(r"\d(?![\dsnrt])", day) else other
+    return re.sub(r"\d{1,2}(?:st|nd|rd|th)?", number, day, count=1)
+
+
+def is_event(value: str) -> bool:
+    """Return whether a value names something that a person takes part in: no newsletter, not "the worst"."""
+    return is_value(value) and _NO_EVENT.search(value) is None
+
+
+def is_trip(value: str) -> bool:
+    """Return whether a value is a place and a time: "Oslo in June"."""
+    place, _, when = re.sub(r" (in|on|next|this|for) ", r"\t\1 ", value, count=1).partition("\t")
+    return is_town(place) and is_when(when)
+
+
+def is_when(value: str) -> bool:
+    """Return whether a value says when something will be."""
+    return _WHEN.match(value.strip()) is not None
 
 
 def is_timezone(value: str) -> bool:
