@@ -1,8 +1,8 @@
 """Audited corrections of records: checks permission, logs old and new values, and can undo from that log.
 
 A correction and its audit event are one transaction. The event's payload holds ``action``, ``role`` and ``changes``:
-for each changed column its value before and after, as stored (instants in microseconds, ids in hexadecimal). Derived
-columns are not logged.
+for each changed column its value before and after, as stored (instants in microseconds). Derived columns are not
+logged. ``access.correcting`` has the corrections themselves.
 
 Source: M-110, M-129 to M-141, K-131, K-132.
 """
@@ -23,7 +23,7 @@ from caliber.model.events import CorrectionAction, Event, EventFamily
 from caliber.model.references import EntityRef
 from caliber.model.time import from_us
 from caliber.schema.relation import ColumnType, Relation
-from caliber.schema.relations import EVENT
+from caliber.schema.relations import EVENT, TRAJECTORY
 from caliber.storage.compile.codec import codec_of, dump_json
 from caliber.storage.compile.derived import completed
 from caliber.storage.write import event_log
@@ -50,9 +50,11 @@ class Corrections:
         Raises: NotFound, also for a record that the principal may not see; PermissionDenied unless the principal wrote
             it or is an admin.
         """
+        if relation.task is not None and (known := uow.find(relation, key.bytes)) is not None:
+            uow.lock(TRAJECTORY, getattr(known, relation.task).bytes)  # first, as a deletion of the task does
         uow.lock(relation, key.bytes)
         record = uow.find(relation, key.bytes)
-        if record is None or not self._readers.allows_entity(relation, record):
+        if record is None or not self._readers.allows_change(relation, record):
             raise NotFound(entity_type=relation.name, id=key)
         self._readers.require_write(relation, codec_of(relation).encode(record))
         self.check_author(relation, record, action)
@@ -61,12 +63,12 @@ class Corrections:
     def check_author(self, relation: Relation, record: Any, action: str) -> None:
         """Raise PermissionDenied unless the principal wrote a record or is an admin."""
         if not self._corrects(relation, record):
-            resource = f"{relation.name} {_key(relation, record)}"
+            resource = f"{relation.name} {key_of(relation, record)}"
             raise PermissionDenied(agent_id=self._principal.label, action=action, resource=resource)
 
     def may_correct(self, relation: Relation, record: Any) -> bool:
         """Return whether the principal may see a record and correct it."""
-        return self._readers.allows_entity(relation, record) and self._corrects(relation, record)
+        return self._readers.allows_change(relation, record) and self._corrects(relation, record)
 
     def write(
         self,
@@ -96,7 +98,7 @@ class Corrections:
         new = codec.encode(after, ordinal)
         if uow.has_twin(relation, old, new):
             reason = "another record in use says the same; delete one of them, or supersede it"
-            raise Conflict(entity_type=relation.name, id=_key(relation, before), reason=reason)
+            raise Conflict(entity_type=relation.name, id=key_of(relation, before), reason=reason)
         stored = uow.update(relation, after)
         changes = {
             name: [_as_json(one, recorded[name]), _as_json(other, recorded[name])]
@@ -109,11 +111,8 @@ class Corrections:
 
     def last(self, uow: UnitOfWork, relation: Relation, record: Any) -> Event | None:
         """Return the audit event of the newest correction of a record that is not undone; None without any."""
-        events = [
-            event
-            for event in uow.select_path(EVENT, "list_by_subject", _key(relation, record).bytes)
-            if event.family is EventFamily.AUDIT and {"changes", "version"} <= event.payload.keys()
-        ]
+        audited = uow.select_path(EVENT, "list_audit_by_subject", key_of(relation, record).bytes)
+        events = [event for event in audited if {"changes", "version"} <= event.payload.keys()]
         undone = {event.payload.get("undone") for event in events}
         standing = [
             event
@@ -123,25 +122,31 @@ class Corrections:
         # Not by the order of the log: connections of PostgreSQL take its numbers in blocks.
         return max(standing, key=lambda event: event.payload["version"], default=None)
 
-    def undo(self, uow: UnitOfWork, relation: Relation, record: Any, event: Event) -> Any:
-        """Give a record the values it had before a correction; return it as stored.
+    def undo(self, uow: UnitOfWork, relation: Relation, record: Any, event: Event, **also: Any) -> Any:
+        """Give a record the values it had before a correction, and ``also`` others; return it as stored.
+
+        A reference is as it was set even if its record is gone by now, which empties it.
 
         Raises: Conflict when a corrected value was changed again in another way.
         """
         codec, recorded = codec_of(relation), _columns(relation)
         row = list(codec.encode(record, 0 if relation.ordinal else None))
-        key = _key(relation, record)
+        key = key_of(relation, record)
+        released = {each.column for each in relation.foreign_keys if each.on_delete == "set null"}
         for name, (before, after) in event.payload["changes"].items():
             if name not in recorded:
                 raise _redacted(relation, key)
             place = codec.index(name)
-            if _as_json(row[place], recorded[name]) != after:
+            is_released = name in released and row[place] is None
+            if _as_json(row[place], recorded[name]) != after and not is_released:
                 reason = f"{name} was changed again since that correction; correct it instead"
                 raise Conflict(entity_type=relation.name, id=key, reason=reason)
-            row[place] = _as_stored(before, recorded[name])
+            row[place] = before
         try:
-            changed = codec.decode(tuple(row))
-        except StorageError:
+            for name in event.payload["changes"]:
+                row[codec.index(name)] = _as_stored(row[codec.index(name)], recorded[name])
+            changed = dataclasses.replace(codec.decode(tuple(row)), **also)
+        except (StorageError, ValueError):
             raise _redacted(relation, key) from None
         return self.write(uow, relation, record, changed, CorrectionAction.UNDO, undone=str(event.event_id))
 
@@ -155,13 +160,15 @@ class Corrections:
         return self._engine.event(
             f"{relation.name}_{action}",
             principal=self._principal.label,
-            subject=(relation.name, _key(relation, record)),
+            trajectory_id=None if relation.task is None else getattr(record, relation.task),
+            subject=(relation.name, key_of(relation, record)),
             payload={"action": action, "role": role, **payload},
             family=EventFamily.AUDIT,
         )
 
 
-def _key(relation: Relation, record: Any) -> uuid.UUID:
+def key_of(relation: Relation, record: Any) -> uuid.UUID:
+    """Return the id of a record."""
     key: uuid.UUID = getattr(record, relation.key[0])
     return key
 
@@ -178,6 +185,8 @@ def _redacted(relation: Relation, key: uuid.UUID) -> Conflict:
 def _as_json(value: Any, kind: ColumnType) -> Any:
     if kind in _STRUCTURED and value is not None:
         return json.loads(value)  # so that words are forgotten in the log as in the record
+    if kind is ColumnType.UUID and value is not None:
+        return str(uuid.UUID(bytes=value))  # and ids
     return value.hex() if isinstance(value, bytes) else value
 
 
@@ -186,4 +195,4 @@ def _as_stored(value: Any, kind: ColumnType) -> Any:
         return None
     if kind in _STRUCTURED:
         return dump_json(value)
-    return bytes.fromhex(value) if kind in _BINARY else value
+    return bytes.fromhex(value.replace("-", "")) if kind in _BINARY else value

@@ -24,6 +24,7 @@ from caliber.api._aio_jobs import AsyncJobs
 from caliber.api._aio_knowledge import AsyncNoteMethods
 from caliber.api._aio_learning import AsyncLearning, AsyncLearningMethods
 from caliber.api._aio_memories import AsyncRecordMethods
+from caliber.api._aio_trajectory import AsyncArtifacts
 from caliber.api.aio_base import AsyncFace, AsyncHandle, opened
 from caliber.api.caliber import Caliber
 from caliber.api.subsystems import Facets
@@ -51,6 +52,11 @@ class AsyncFacets(AsyncFace, of=Facets):
     def agents(self) -> AsyncAgents:
         """Several agents in one store: their locks. See ``Caliber.agents``."""
         return self._face(AsyncAgents, self._sync.agents)
+
+    @property
+    def artifacts(self) -> AsyncArtifacts:
+        """Corrections of artifacts. See ``Caliber.artifacts``."""
+        return self._face(AsyncArtifacts, self._sync.artifacts)
 
     @property
     def access(self) -> AsyncAccess:

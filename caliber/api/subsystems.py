@@ -24,6 +24,7 @@ from caliber.policies.triggers import Triggers
 from caliber.retention.retaining import Retaining
 from caliber.search.opening import SearchEngine
 from caliber.search.service import Searching
+from caliber.trajectory.artifact_facet import Artifacts
 from caliber.trajectory.summarizer import open_summarizer
 
 
@@ -37,6 +38,11 @@ class Facets:
     def agents(self) -> Agents:
         """Several agents in one store: their locks."""
         return Agents(self._engine, self._principal)
+
+    @property
+    def artifacts(self) -> Artifacts:
+        """Corrections of artifacts."""
+        return Artifacts(self._engine, self._principal)
 
     @property
     def access(self) -> Access:

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Sequence
 
 from caliber.embedding.embedder import Embedder
-from caliber.embedding.embedding_target import EmbeddingTarget, StoreVectorCache, Vectors, is_of
+from caliber.embedding.embedding_target import EmbeddingTarget, StoreVectorCache, Vectors, attach, is_of
 from caliber.embedding.reembedding import enter_space
 from caliber.embedding.vector_index import open_index
 from caliber.engine.engine import Engine
@@ -19,6 +19,7 @@ from caliber.model.errors import CaliberError
 from caliber.model.events import EventType
 from caliber.resident.snapshot import ResidentSnapshot
 from caliber.schema.relations import EMBEDDING
+from caliber.storage.write.unit_of_work import UnitOfWork
 
 
 class Embeddings:
@@ -34,6 +35,10 @@ class Embeddings:
     def vector(self, kind: str, text: str) -> Vectors | None:
         """As ``vectors``, of one record."""
         return self.vectors(kind, [text])[0]
+
+    def attach(self, uow: UnitOfWork, kind: str, owner: uuid.UUID, text: str, vectors: Vectors | None) -> None:
+        """Write a record's vectors, if it has some by now, in the record's own transaction."""
+        attach(uow, kind, owner, text, vectors)
 
     def searched(self, snapshot: ResidentSnapshot) -> EmbeddingSpace | None:
         """Return the embedding space that is searched at a boundary; None without an embedding provider."""

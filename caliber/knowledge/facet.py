@@ -12,7 +12,7 @@ from caliber.embedding.embedding_target import attach, embedded_text
 from caliber.embedding.service import Embeddings
 from caliber.engine.engine import Engine
 from caliber.knowledge import notes as note_ops
-from caliber.knowledge.correcting import NoteCorrections, checked
+from caliber.knowledge.correcting import NoteCorrections
 from caliber.knowledge.notes import NewNote
 from caliber.model import arguments
 from caliber.model.access import Principal
@@ -81,7 +81,7 @@ class NoteMethods:
         if self._principal.is_application and whose is None and visible_to is None:
             whose = self._searching.readers.user_of_tasks(sources)
         readers = default_readers(self._principal, engine.config.access, whose)
-        values = checked(
+        values = NoteCorrections.checked(
             {
                 "entity": entity,
                 "entity_type": entity_type,

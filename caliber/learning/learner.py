@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from caliber.access.correcting import Correction
 from caliber.access.corrections import Corrections
 from caliber.access.identities import current, entity_of
 from caliber.access.visibility import author_of
@@ -24,7 +25,7 @@ from caliber.jobs.claims import Claim
 from caliber.jobs.handlers import Handler
 from caliber.jobs.queue import JobQueue
 from caliber.jobs.states import new_job
-from caliber.knowledge.correcting import Correction, NoteCorrections
+from caliber.knowledge.correcting import NoteCorrections
 from caliber.knowledge.notes import NewNote, add_note
 from caliber.learning.asking import Asking
 from caliber.learning.deciding import Decider, Held, Statement, Step
@@ -318,7 +319,7 @@ class _Writer:
         self._corrections = Corrections(engine, owner.learner)
         embeddings = engine.part(Embeddings)
         self._vectors: dict[int, Vectors | None] = {}
-        self._prepared: dict[int, Correction] = {}
+        self._prepared: dict[int, Correction[Note]] = {}
         for at, step in enumerate(steps):
             if step.action is LearningAction.ADD:
                 self._vectors[at] = embeddings.vector(NOTE.name, _text_of(step.statement))
@@ -326,7 +327,7 @@ class _Writer:
                 note = step.target.stored[1]
                 self._prepared[at] = self._correction(step, note.note_id, note.version)
 
-    def _correction(self, step: Step, key: uuid.UUID, version: int | None) -> Correction:
+    def _correction(self, step: Step, key: uuid.UUID, version: int | None) -> Correction[Note]:
         statement = step.statement
         if step.action is LearningAction.END:
             return self._notes.end(key, statement.stated_at, version, None)

@@ -31,6 +31,7 @@ class EventType(StrEnum):
     SCOPE_OPEN = "scope_open"
     SCOPE_CLOSE = "scope_close"
     ARTIFACT_CREATE = "artifact_create"
+    ARTIFACT_UPDATE = "artifact_update"
     ARTIFACT_RETRIEVE = "artifact_retrieve"
     NOTE_CREATE = "note_create"
     NOTE_UPDATE = "note_update"

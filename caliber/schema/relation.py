@@ -169,13 +169,14 @@ class Unique:
 class AccessPath:
     """A way callers list rows: equality on ``by``, in ``order``; an index serves it.
 
-    ``where`` holds (column, must_be_null) pairs and makes the index partial; ``descending`` turns the order.
+    ``where`` makes the index partial: pairs of a column and whether it must be null, or the value it must have.
+    ``descending`` turns the order.
     """
 
     name: str
     by: tuple[str, ...]
     order: tuple[str, ...]
-    where: tuple[tuple[str, bool], ...] = ()
+    where: tuple[tuple[str, bool | StrEnum], ...] = ()
     descending: bool = False
     limited: bool = False
 

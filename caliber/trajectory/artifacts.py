@@ -36,7 +36,7 @@ from caliber.storage.compile.derived import derive
 from caliber.storage.write.ending import archive
 from caliber.storage.write.unit_of_work import UnitOfWork
 
-_BY_KEY = ("trajectory_id", "idempotency_key")
+BY_KEY = ("trajectory_id", "idempotency_key")
 _BY_CONTENT = ("trajectory_id", "content_hash", "artifact_type", "trust")
 DEFAULT_SCHEMA_VERSION = "1"
 """The version of a content layout that its author did not name."""
@@ -107,9 +107,9 @@ def create_artifact(
     """
     scope: Scope = uow.get(SCOPE, scope_id.bytes)
     trajectory: Trajectory = uow.get(TRAJECTORY, scope.trajectory_id.bytes)
-    trust, is_stated = _label(uow, scope, new, unlabelled)
+    trust, is_stated = label_of(uow, scope, new.source_turn, new.trust, unlabelled)
     if new.idempotency_key is not None:
-        known: Artifact | None = uow.find_by(ARTIFACT, _BY_KEY, scope.trajectory_id.bytes, new.idempotency_key)
+        known: Artifact | None = uow.find_by(ARTIFACT, BY_KEY, scope.trajectory_id.bytes, new.idempotency_key)
         if known is not None:
             same = known.content_hash == new.content_hash and known.artifact_type is new.artifact_type
             if not same or (is_stated and known.trust is not trust):
@@ -137,11 +137,7 @@ def create_artifact(
     uow.update(TRAJECTORY, dataclasses.replace(trajectory, last_activity_at=now))
     if existing is not None:
         archive(uow, ARTIFACT, existing)
-    if new.ttl.kind is TTLKind.SESSION:
-        _check_session(uow, trajectory)
-    expires = None
-    if new.ttl.duration_ms is not None:
-        expires = now + timedelta(milliseconds=new.ttl.duration_ms)
+    check_lifetime(uow, trajectory, new.ttl)
     artifact = Artifact(
         artifact_id=ArtifactId(uuid7()),
         trajectory_id=scope.trajectory_id,
@@ -158,7 +154,7 @@ def create_artifact(
         confidence=new.confidence,
         source_turn=new.source_turn,
         session_id=trajectory.session_id,
-        expires_at=expires,
+        expires_at=expiry(new.ttl, now),
         occurred_at=new.occurred_at,
         idempotency_key=new.idempotency_key,
         trust=trust,
@@ -167,28 +163,38 @@ def create_artifact(
     return artifact, True
 
 
-def _label(uow: UnitOfWork, scope: Scope, new: NewArtifact, unlabelled: TrustLabel) -> tuple[TrustLabel, bool]:
+def expiry(ttl: TTL, since: datetime) -> datetime | None:
+    """Return when an artifact of ``since`` expires; None for one that ends with something else, or not at all."""
+    return None if ttl.duration_ms is None else since + timedelta(milliseconds=ttl.duration_ms)
+
+
+def label_of(
+    uow: UnitOfWork, scope: Scope, source_turn: int | None, stated: TrustLabel | None, unlabelled: TrustLabel
+) -> tuple[TrustLabel, bool]:
     """Return the label of an artifact, and whether its caller or its source states it, rather than a rule.
 
     Raises: InvalidValue for content that is to be trusted more than the turn it came from.
     """
-    if new.source_turn is None:
-        return new.trust or unlabelled, new.trust is not None
-    turn: Turn | None = uow.find_by(TURN, ("trajectory_id", "turn_number"), scope.trajectory_id.bytes, new.source_turn)
+    if source_turn is None:
+        return stated or unlabelled, stated is not None
+    turn: Turn | None = uow.find_by(TURN, ("trajectory_id", "turn_number"), scope.trajectory_id.bytes, source_turn)
     if turn is None:  # pruned, or of no turn: it is trusted no more than the scope
-        return new.trust or least_trusted(unlabelled, scope.trust), new.trust is not None
-    if new.trust is None:
+        return stated or least_trusted(unlabelled, scope.trust), stated is not None
+    if stated is None:
         return turn.trust, True
-    if new.trust.distrust < turn.trust.distrust:
+    if stated.distrust < turn.trust.distrust:
         raise InvalidValue(
             field="trust",
             reason=f"turn {turn.turn_number} is {turn.trust}, and derived records cannot have more trust: leave "
             "trust out, or leave source_turn out if somebody checked the content",
         )
-    return new.trust, True
+    return stated, True
 
 
-def _check_session(uow: UnitOfWork, trajectory: Trajectory) -> None:
+def check_lifetime(uow: UnitOfWork, trajectory: Trajectory, ttl: TTL) -> None:
+    """Raise InvalidValue or ConstraintViolation for a time to live of a session that nothing would end."""
+    if ttl.kind is not TTLKind.SESSION:
+        return
     if trajectory.session_id is None:
         raise InvalidValue(field="ttl", reason="'session' needs a trajectory that was started with a session")
     session: Session = uow.get(SESSION, trajectory.session_id.bytes)

@@ -75,6 +75,13 @@ EVENT = Relation(
             limited=True,
         ),
         AccessPath("list_by_subject", ("subject_id",), ("ordinal",), where=(("subject_id", False),)),
+        # What undoing a correction reads: a record that is often used has many events of other families.
+        AccessPath(
+            "list_audit_by_subject",
+            ("subject_id",),
+            ("ordinal",),
+            where=(("subject_id", False), ("family", EventFamily.AUDIT)),
+        ),
         AccessPath("list_oldest", ("family",), ("created_at",), limited=True),
     ),
 )

@@ -10,6 +10,7 @@ import functools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import field
+from enum import StrEnum
 from hashlib import sha256
 from typing import Any, Final, Protocol
 
@@ -167,8 +168,13 @@ NAME_BYTES: Final = 63
 _INDEX: Final = re.compile(r'CREATE (?:UNIQUE )?INDEX "([^"]+)"')
 
 
-def _where(conditions: tuple[tuple[str, bool], ...]) -> str:
-    return " AND ".join(f"{quote(name)} IS {'' if null else 'NOT '}NULL" for name, null in conditions)
+def _where(conditions: tuple[tuple[str, bool | StrEnum], ...]) -> str:
+    return " AND ".join(
+        f"{quote(name)} = {literal(value)}"
+        if isinstance(value, StrEnum)
+        else f"{quote(name)} IS {'' if value else 'NOT '}NULL"
+        for name, value in conditions
+    )
 
 
 def column_definition(relation: Relation, column: Column, dialect: Dialect) -> str:

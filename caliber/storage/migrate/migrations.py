@@ -29,6 +29,7 @@ from caliber.storage.migrate.job_conversion import convert_jobs
 from caliber.storage.migrate.schema_changes import (
     AddColumn,
     AddEnumMember,
+    AddPath,
     AddRelation,
     DropRelation,
     LoosenUniques,
@@ -120,6 +121,7 @@ MIGRATIONS: dict[int, MigrationStep] = {
             AddEnumMember(PrincipalKind.APPLICATION),
             AddRelation("access_grant"),
             *(AddEnumMember(each) for each in _ROLE_TYPES),
+            AddPath("event", "list_audit_by_subject"),
         ),
     ),
 }

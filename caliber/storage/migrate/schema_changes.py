@@ -1,4 +1,4 @@
-"""Schema changes as data (add or drop a relation, add a column or enum member), from which migration SQL follows.
+"""Schema changes as data (add or drop a relation, add a column, path or enum member), from which migration SQL follows.
 
 A change names a part of today's declarations and can remove it again. Today's declarations without the changes of later
 versions are those of an earlier version; the statements of a version follow from the declarations before and after it,
@@ -84,6 +84,22 @@ class AddColumn:
 
 
 @dataclass(frozen=True, slots=True)
+class AddPath:
+    """A new access path, and its index. Processes of earlier versions do not use it."""
+
+    relation: str
+    path: str
+
+    def undo(self, relations: Relations) -> Relations:
+        """Return ``relations`` without the path."""
+        after = _find(relations, self.relation)
+        before = replace(after, paths=tuple(each for each in after.paths if each.name != self.path), _by_name={})
+        if len(before.paths) == len(after.paths):
+            raise InternalError(f"a schema version adds the path {self.path}, which {self.relation} does not have")
+        return tuple(before if relation is after else relation for relation in relations)
+
+
+@dataclass(frozen=True, slots=True)
 class AddEnumMember:
     """A new member of an enum, in every column of it.
 
@@ -144,7 +160,7 @@ class OpenEnum:
         return tuple(before if relation is after else relation for relation in relations)
 
 
-SchemaChange = AddRelation | DropRelation | AddColumn | AddEnumMember | LoosenUniques | OpenEnum
+SchemaChange = AddRelation | DropRelation | AddColumn | AddPath | AddEnumMember | LoosenUniques | OpenEnum
 
 
 def _find(relations: Relations, name: str) -> Relation:

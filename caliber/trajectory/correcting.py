@@ -1,0 +1,116 @@
+"""Correction of artifacts: provenance and time to live change in place, content by an artifact that supersedes another.
+
+Content is never changed in place: its hash identifies an artifact in its trajectory (C-230, C-379).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from caliber.access.correcting import Check, RecordCorrections
+from caliber.embedding.service import Embeddings
+from caliber.engine.engine import Engine
+from caliber.model import arguments
+from caliber.model.access import Principal
+from caliber.model.errors import Conflict, ConstraintViolation
+from caliber.model.events import EventType
+from caliber.model.trajectory import TTL, Artifact, ExtractionMethod, Scope, Trajectory, TTLKind
+from caliber.model.trust import TrustLabel, least_trusted
+from caliber.schema.relations import ARTIFACT, SCOPE, TRAJECTORY
+from caliber.storage.write.unit_of_work import UnitOfWork
+from caliber.trajectory.artifacts import (
+    BY_KEY,
+    check_artifact,
+    check_lifetime,
+    create_artifact,
+    expiry,
+    label_of,
+)
+
+REQUIRED: Final[dict[str, Check]] = {
+    "content": lambda value, field: arguments.as_content(value, field, allow_empty=False),
+    "extraction_method": lambda value, field: arguments.as_enum(value, ExtractionMethod, field),
+    "schema_version": arguments.as_text,
+    "ttl": lambda value, _: arguments.as_ttl(value),
+    "trust": lambda value, field: arguments.as_enum(value, TrustLabel, field),
+}
+OPTIONAL: Final[dict[str, Check]] = {
+    "confidence": arguments.as_fraction,
+    "source_turn": arguments.as_whole,
+    "occurred_at": arguments.as_instant,
+}
+_KEPT: Final = ("artifact_type", "extraction_method", "schema_version", "ttl", "confidence", "source_turn")
+"""What a superseding artifact takes over where its caller states nothing else."""
+
+
+class ArtifactCorrections(RecordCorrections[Artifact]):
+    """The corrections of artifacts that one principal makes."""
+
+    relation = ARTIFACT
+    required = REQUIRED
+    optional = OPTIONAL
+    added = EventType.ARTIFACT_CREATE
+    changed = EventType.ARTIFACT_UPDATE
+
+    def __init__(self, engine: Engine, principal: Principal) -> None:
+        super().__init__(engine, principal, engine.part(Embeddings))
+
+    def text_of(self, record: Artifact) -> str:
+        return record.text
+
+    def revised(self, uow: UnitOfWork, record: Artifact, changes: Mapping[str, Any]) -> Artifact:
+        """Return an artifact with changed fields; another source turn lowers its label, and never raises it."""
+        changed = dataclasses.replace(record, **changes)
+        if "ttl" in changes:
+            self._check_lifetime(uow, record, changed.ttl)
+            changed = dataclasses.replace(changed, expires_at=expiry(changed.ttl, record.created_at))
+        if not changes.keys().isdisjoint(("source_turn", "trust")):
+            scope: Scope = uow.get(SCOPE, record.scope_id.bytes)
+            stated = changes.get("trust")
+            label, _ = label_of(uow, scope, changed.source_turn, stated, record.trust)
+            changed = dataclasses.replace(changed, trust=label if stated else least_trusted(record.trust, label))
+        return changed
+
+    def with_key(self, uow: UnitOfWork, old: Artifact, idempotency_key: str) -> Artifact | None:
+        found: Artifact | None = uow.find_by(ARTIFACT, BY_KEY, old.trajectory_id.bytes, idempotency_key)
+        return found
+
+    def add(
+        self,
+        uow: UnitOfWork,
+        old: Artifact,
+        changes: Mapping[str, Any],
+        start: datetime,  # noqa: ARG002  (it holds from its creation on)
+        idempotency_key: str | None,
+        sources: tuple[uuid.UUID, ...],  # noqa: ARG002  (it belongs to the task of the old one)
+    ) -> tuple[Artifact, bool]:
+        """Store an artifact beside the one that it supersedes, also in a scope that is closed by now.
+
+        Unless one is stated, its label is the least trusted of the old one's and of that of a new artifact.
+        """
+        values = {**{name: getattr(old, name) for name in _KEPT}, **changes}
+        if values["content"] == old.content:
+            reason = "it has this content already; update it, or delete it"
+            raise Conflict(entity_type=ARTIFACT.name, id=old.artifact_id, reason=reason)
+        self._check_lifetime(uow, old, values["ttl"])
+        unlabelled = self._engine.config.trust.artifacts
+        if "trust" not in changes:
+            scope: Scope = uow.get(SCOPE, old.scope_id.bytes)
+            label, _ = label_of(uow, scope, values["source_turn"], None, unlabelled)
+            values["trust"] = least_trusted(old.trust, label)
+        new = check_artifact(self._engine.estimator, **values, idempotency_key=idempotency_key)
+        return create_artifact(uow, old.scope_id, new, unlabelled=unlabelled, closing=True)
+
+    @staticmethod
+    def _check_lifetime(uow: UnitOfWork, artifact: Artifact, ttl: TTL) -> None:
+        """Raise InvalidValue or ConstraintViolation for a time to live that nothing would end."""
+        trajectory: Trajectory = uow.get(TRAJECTORY, artifact.trajectory_id.bytes)
+        check_lifetime(uow, trajectory, ttl)
+        scope: Scope = uow.get(SCOPE, artifact.scope_id.bytes)
+        if ttl.kind is TTLKind.SCOPE and not scope.is_open:
+            reason = f"scope {scope.scope_id} is closed: nothing would retire it; give another ttl"
+            raise ConstraintViolation(constraint="scope_open", reason=reason)
