@@ -42,8 +42,8 @@ class ContentSource(Protocol):
         """Return the content columns of a row as of a version, as drivers store them; None if they are deleted."""
         ...
 
-    def identity(self, relation: str, ordinal: int) -> uuid.UUID | None:
-        """Return the id of a row, also of one that is no longer there but whose content is kept; else None."""
+    def identity(self, relation: str, ordinal: int, known: uuid.UUID | None) -> uuid.UUID | None:
+        """Return ``known`` or the id of a row, also of a deleted one whose content is kept; None for a hidden one."""
         ...
 
 

@@ -290,39 +290,42 @@ class Reader:
             raise NotFound(entity_type="config", id=window.config_hash.hex())
         return CaliberConfig.from_canonical(plans.codec.decode(rows[0]).body)
 
-    def _own(self, window: StoredWindow) -> None:
-        """Raise NotFound for a window of another principal, or of a task that this one may no longer see.
+    def _recorded(self, window_id: uuid.UUID) -> tuple[StoredWindow, CaliberConfig, StoredContents]:
+        """Return a window, its configuration, and its contents as far as the principal may see them by now.
 
         Windows hold what their principal could see. The application reads its windows of shared tasks, and for a user
         those of that user's tasks, and the user's.
+
+        Raises: NotFound for a window of another principal, or of a task that this one may no longer see.
         """
-        readers, label = self._readers, principal_of(window.record)
+        window, readers = self.stored_window(window_id), self._readers
+        config, task, label = self.config_of(window), window.trajectory_id, principal_of(window.record)
         if readers.everything:
-            return
-        if self._principal.serves:
-            own = readers.reads_window(window.trajectory_id, label)
-        else:
-            own = label == self._label and readers.sees_task(window.trajectory_id.bytes)
+            return window, config, StoredContents(self._engine)
+        serves = self._principal.serves
+        own = readers.reads_window(task, label) if serves else label == self._label and readers.sees_task(task.bytes)
         if not own:
-            raise NotFound(entity_type="context_window", id=window.window_id)
+            raise NotFound(entity_type="context_window", id=window_id)
+        return window, config, StoredContents(self._engine, readers.acting_for(task))
 
     def replay(self, window_id: uuid.UUID) -> ContextWindow:
         """Return a persisted window byte for byte, by running ranking and fill again."""
         from caliber.context.explain.replayer import replay
 
-        window = self.stored_window(window_id)
-        self._own(window)
-        readers = None if self._readers.everything else self._readers.acting_for(window.trajectory_id)
-        return replay(window.record, self.config_of(window), StoredContents(self._engine, readers))
+        window, config, contents = self._recorded(window_id)
+        try:
+            return replay(window.record, config, contents)
+        except NotFound:
+            if self._readers.everything:  # nobody else is told whether a source was removed or is hidden
+                raise
+        reason = "a source of this window is gone, or you may no longer see it, so the window cannot be replayed"
+        raise NotFound(reason, entity_type="context_window", id=window_id)
 
     def explain(self, window_id: uuid.UUID, exclusion: uuid.UUID | None) -> dict[str, Any]:
         """Return why each record of a window was included or excluded, or the reason for one record."""
         from caliber.context.explain.explainer import explain
 
-        window = self.stored_window(window_id)
-        self._own(window)
-        contents = StoredContents(self._engine, self._readers)
-        config = self.config_of(window)
+        window, config, contents = self._recorded(window_id)
         return explain(window.record, config, contents, exclusion=exclusion, score_now=self._score_now)
 
     def _score_now(self, record_id: uuid.UUID, facts: WindowFacts) -> CurrentScore | None:

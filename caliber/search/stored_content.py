@@ -34,14 +34,22 @@ class StoredContents:
             return unpack_content(kept[0][0])
         return None if row is None or found_relation is None else unpack_content(pack_content(found_relation, row))
 
-    def identity(self, relation: str, ordinal: int) -> uuid.UUID | None:
-        """Return the id of a row, also of a deleted one whose content is kept; else None."""
+    def identity(self, relation: str, ordinal: int, known: uuid.UUID | None) -> uuid.UUID | None:
+        """Return ``known`` or the id of a row, also of a deleted one whose content is kept; None for a hidden one."""
+        if known is not None and not known.int:
+            return None  # it was forgotten
+        if known is not None and self._readers is None:
+            return known
         name, found_relation = relation, self._engine.store.catalog.by_name.get(relation)
         with self._engine.store.read() as session:
             row = None if found_relation is None else self._row(session, name, ordinal)
             if row is not None and found_relation is not None:
+                if self._hidden(found_relation, row):
+                    return None
                 plans = self._engine.store.plans[name]
                 return uuid.UUID(bytes=row[plans.codec.index(found_relation.key[0])])
+            if known is not None:
+                return known
             gone = session.run(self._engine.store.statements["content.owner"], (name, ordinal))
         return uuid.UUID(bytes=gone[0][0]) if gone else None
 

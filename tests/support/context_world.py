@@ -427,7 +427,9 @@ class Contents:
             rows = session.run(store.plans[name].get_many, (dump_json([ordinal]),))
         return unpack_content(pack_content(BY_NAME[name], rows[0])) if rows else None
 
-    def identity(self, relation: str, ordinal: int) -> uuid.UUID | None:
+    def identity(self, relation: str, ordinal: int, known: uuid.UUID | None) -> uuid.UUID | None:
+        if known is not None:
+            return known
         store, name = self._world.store, relation
         with store.read() as session:
             rows = session.run(store.plans[name].get_many, (dump_json([ordinal]),))

@@ -276,7 +276,7 @@ def _shares(reach: Reach, here: Any, there: Any) -> bool:
 def _place_of(explained: _Explained, record_id: uuid.UUID, entity: Any | None) -> int | None:
     record = explained.record
     for place, candidate_id in record.ids.items():
-        if candidate_id == record_id:
+        if candidate_id == record_id and explained.id_of(place) is not None:
             return place
     ordinal = explained.source.ordinal(record_id)
     if ordinal is None:

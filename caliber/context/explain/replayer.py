@@ -109,12 +109,9 @@ def decide_again(record: Record, plan: AssemblyPlan) -> Filled:
 
 
 def identity_of(record: Record, contents: ContentSource, place: int) -> uuid.UUID | None:
-    """Return the id of a candidate: recorded if it was included, else looked up by its ordinal."""
-    record_id = record.ids.get(place)
-    if record_id is not None:
-        return record_id
-    relation = record.facts.relation_of(int(record.ranked[SOURCE][place]))
-    return None if relation is None else contents.identity(relation, int(record.ranked[ORDINAL][place]))
+    """Return the id of a candidate, recorded or looked up; None for one that is hidden by now."""
+    relation, ordinal = record.facts.relation_of(int(record.ranked[SOURCE][place])), int(record.ranked[ORDINAL][place])
+    return None if relation is None else contents.identity(relation, ordinal, record.ids.get(place))
 
 
 def _render(record: Record, plan: AssemblyPlan, contents: ContentSource) -> RenderedTexts:
