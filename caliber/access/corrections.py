@@ -17,6 +17,7 @@ from typing import Any, Final
 from caliber.access.owners import TaskOwners
 from caliber.access.visibility import Readers, may_change
 from caliber.engine.engine import Engine
+from caliber.events import event_log
 from caliber.model.access import Principal
 from caliber.model.errors import Conflict, NotFound, PermissionDenied, StorageError
 from caliber.model.events import CorrectionAction, Event, EventFamily
@@ -26,7 +27,6 @@ from caliber.schema.relation import ColumnType, Relation
 from caliber.schema.relations import EVENT, TRAJECTORY
 from caliber.storage.compile.codec import codec_of, dump_json
 from caliber.storage.compile.derived import completed
-from caliber.storage.write import event_log
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 _FOLLOWING: Final = ("version", "updated_at")

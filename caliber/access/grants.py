@@ -18,6 +18,7 @@ from caliber.access.identities import OWN_KIND, as_entity, entity_of, keeping
 from caliber.access.owners import TaskOwners, private_to
 from caliber.access.visibility import Readers, may_change, people_in
 from caliber.engine.engine import Engine
+from caliber.events import event_log
 from caliber.kernels import uuid7
 from caliber.model import arguments
 from caliber.model.access import Principal
@@ -30,7 +31,6 @@ from caliber.model.references import EntityRef, EntityType
 from caliber.model.time import from_us, to_us
 from caliber.schema.relation import Relation
 from caliber.schema.relations import GRANT
-from caliber.storage.write import event_log
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 

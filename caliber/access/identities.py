@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from caliber.engine.engine import Engine
+from caliber.events import event_log
 from caliber.kernels import uuid7
 from caliber.model import arguments
 from caliber.model.access import Principal, PrincipalKind
@@ -29,7 +30,6 @@ from caliber.model.time import from_us
 from caliber.schema.relation import Composite, Relation
 from caliber.schema.relations import IDENTITY
 from caliber.storage.compile.codec import Row
-from caliber.storage.write import event_log
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 MERGED: Final = ":merged"

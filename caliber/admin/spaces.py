@@ -22,6 +22,7 @@ from caliber.embedding.reembedding import FillStatus, Reembedded, in_use_of, spa
 from caliber.embedding.service import Embeddings
 from caliber.embedding.vector_index import build_index
 from caliber.engine.engine import Engine
+from caliber.events import event_log
 from caliber.llm.cache import content_hash
 from caliber.model import arguments
 from caliber.model.embedding import Embedding, EmbeddingSpace, SpaceState
@@ -34,7 +35,6 @@ from caliber.search.in_database.full_text import WordIndexer
 from caliber.search.opening import SearchEngine
 from caliber.storage.compile.codec import dump_json
 from caliber.storage.compile.damage import last_of
-from caliber.storage.write import event_log
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 _BATCH_ROWS = 2_000

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from caliber.embedding.embedding_target import EmbeddingTarget, MissingVector, embedded_text, says_something
+from caliber.events import event_log
 from caliber.jobs import fixed
 from caliber.jobs.claims import Claim
 from caliber.jobs.queue import JobQueue
@@ -29,7 +30,6 @@ from caliber.storage.compile.codec import Row
 from caliber.storage.compile.damage import last_of
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store
-from caliber.storage.write import event_log
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 LAST: Final = 2**62

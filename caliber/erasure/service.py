@@ -25,6 +25,7 @@ from caliber.erasure.unfinished import (
     drop_from_memory,
     unfinished_erasures,
 )
+from caliber.events import event_log
 from caliber.jobs.claims import Claim, Superseded
 from caliber.jobs.queue import JobQueue
 from caliber.kernels import uuid7
@@ -38,7 +39,6 @@ from caliber.model.process.forks import renew_in_child
 from caliber.model.references import EntityRef, EntityType
 from caliber.model.time import from_us
 from caliber.schema.relations import ERASURE, TRAJECTORY
-from caliber.storage.write import event_log
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 _ROUNDS: Final = 3

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from caliber.engine.engine import Engine
+from caliber.events import event_log
 from caliber.model.events import EventType
 from caliber.model.jobs import Job
-from caliber.storage.write import event_log
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 

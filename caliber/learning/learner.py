@@ -21,6 +21,7 @@ from caliber.embedding.embedding_target import Vectors, attach, embedded_text
 from caliber.embedding.service import Embeddings
 from caliber.engine.engine import Engine
 from caliber.engine.stale_inputs import StaleInputs, check_erasures, erasures
+from caliber.events import event_log
 from caliber.jobs.claims import Claim
 from caliber.jobs.handlers import Handler
 from caliber.jobs.queue import JobQueue
@@ -47,7 +48,6 @@ from caliber.model.trust import TrustLabel
 from caliber.schema.relations import JOB, NOTE, PERSON_FACT, TURN
 from caliber.storage.compile.derived import derived_value
 from caliber.storage.waiting import apart
-from caliber.storage.write import event_log
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from typing import Any
 from caliber.access.corrections import Corrections
 from caliber.access.identities import current
 from caliber.engine.engine import Engine
+from caliber.events import event_log
 from caliber.knowledge.correcting import NoteCorrections
 from caliber.learning.learner import KIND
 from caliber.learning.owner import Owner, owner_of
@@ -20,7 +21,6 @@ from caliber.model.knowledge import Note
 from caliber.model.learning import LearningAction, PersonAttribute, PersonFact
 from caliber.model.references import EntityRef, EntityType
 from caliber.schema.relations import NOTE, PERSON_FACT
-from caliber.storage.write import event_log
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 

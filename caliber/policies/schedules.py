@@ -20,6 +20,7 @@ from caliber.config.cron import last_due, next_due, zone_of
 from caliber.config.policies import ActionConfig, PolicyAction
 from caliber.engine.engine import Engine
 from caliber.engine.stale_inputs import StaleInputs
+from caliber.events import event_log
 from caliber.jobs.claims import Claim
 from caliber.jobs.handlers import Handler, Recurrence
 from caliber.jobs.queue import JobQueue
@@ -34,7 +35,6 @@ from caliber.policies.steps import kind_of
 from caliber.retention.compressing import Compression, Compressor, Group, compressions
 from caliber.retention.pruning import prune_everywhere
 from caliber.retention.retaining import record_taken
-from caliber.storage.write import event_log
 from caliber.storage.write.unit_of_work import UnitOfWork
 
 _PRINCIPAL: Final = "system:schedule"

@@ -15,6 +15,7 @@ from typing import Final
 
 from caliber.config.memories import MemoryConfig
 from caliber.engine.engine import Engine
+from caliber.events import event_log
 from caliber.jobs.claims import Claim
 from caliber.jobs.handlers import IDLE, Handler, Recurrence
 from caliber.jobs.queue import JobQueue
@@ -28,7 +29,6 @@ from caliber.schema.memory_types import RetentionKind
 from caliber.schema.relation import Relation
 from caliber.schema.relations import SCOPE, SESSION
 from caliber.storage.compile.plan import Plan
-from caliber.storage.write import event_log
 from caliber.storage.write.ending import prune
 from caliber.storage.write.unit_of_work import UnitOfWork
 

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 
 def main() -> None:
-    from caliber.storage.write import event_log  # first of all: other modules take ``log`` from it
+    from caliber.events import event_log  # first of all: other modules take ``log`` from it
 
     path, knobs, scope, now_us, where, at = json.loads(sys.argv[1])
     log, seen = event_log.log, [0]

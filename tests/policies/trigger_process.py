@@ -22,7 +22,7 @@ def dies(*_: Any) -> None:
 
 
 def main() -> None:
-    from caliber.storage.write import event_log  # first of all: other modules take ``log`` from it
+    from caliber.events import event_log  # first of all: other modules take ``log`` from it
 
     path, knobs, now_us, does, scope, where, at = json.loads(sys.argv[1])
     log, seen = event_log.log, [0]

@@ -401,7 +401,7 @@ READERS: Final[dict[str, tuple[str, ...]]] = {
     "trust.assistant_turns": ("learning.facet", "trajectory.facet"),
     "trust.tool_turns": ("learning.facet", "trajectory.facet"),
     "trust.web_tools": ("learning.facet", "trajectory.facet"),
-    "trust.artifacts": ("policies.policy_engine", "trajectory.facet", "trajectory.summing"),
+    "trust.artifacts": ("policies.policy_engine", "trajectory.correcting", "trajectory.facet", "trajectory.summing"),
     "trust.notes": ("knowledge.correcting", "knowledge.drawing", "knowledge.facet", "memories.records"),
     "debug.trace_limit": ("context.service",),
     "debug.view_limit": ("admin.facet",),

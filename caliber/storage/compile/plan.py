@@ -169,12 +169,8 @@ _INDEX: Final = re.compile(r'CREATE (?:UNIQUE )?INDEX "([^"]+)"')
 
 
 def _where(conditions: tuple[tuple[str, bool | StrEnum], ...]) -> str:
-    return " AND ".join(
-        f"{quote(name)} = {literal(value)}"
-        if isinstance(value, StrEnum)
-        else f"{quote(name)} IS {'' if value else 'NOT '}NULL"
-        for name, value in conditions
-    )
+    tests: dict[Any, str] = {True: "IS NULL", False: "IS NOT NULL"}
+    return " AND ".join(f"{quote(name)} {tests.get(value) or '= ' + literal(str(value))}" for name, value in conditions)
 
 
 def column_definition(relation: Relation, column: Column, dialect: Dialect) -> str:

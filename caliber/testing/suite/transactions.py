@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from caliber.events import event_log
 from caliber.model.agents import LockToken
 from caliber.model.errors import LockExpired
 from caliber.model.events import Event, EventFamily
@@ -21,7 +22,6 @@ from caliber.schema.relations import CONTENT_VERSION, EVENT, LOCK, NOTE, RELATIO
 from caliber.storage.compile.kept_content import unpack_content
 from caliber.storage.compile.session import StatementSession
 from caliber.storage.protocol import Store
-from caliber.storage.write import event_log
 from caliber.storage.write.changes import UPSERT, unpack_changes
 from caliber.storage.write.unit_of_work import UnitOfWork
 from caliber.testing.entities import changed, plain, unlike_any
