@@ -288,7 +288,7 @@ def _place_of(explained: _Explained, record_id: uuid.UUID, entity: Any | None) -
         if relation is None:
             continue
         # For a deleted record the relation is unknown; the ordinal identifies it.
-        same = explained.source.identity(relation, ordinal, None) == record_id if entity is None else relation == wanted_in
+        same = explained.id_of(place) == record_id if entity is None else relation == wanted_in
         if same:
             return int(place)
     return None
