@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import _thread
 import asyncio
 import contextlib
 import gc
 import os
+import signal
 import threading
 import time
 import uuid
@@ -23,6 +23,7 @@ from support.tenancies import FIRST, tenancy_config
 from support.waits import exit_code, until
 
 import caliber
+from caliber.backends.postgres.connecting import connection
 from caliber.config import CaliberConfig, profiles
 from caliber.engine.background import THREADS
 from caliber.model.access import PrincipalKind
@@ -301,20 +302,21 @@ def test_many_tenants_take_the_memory_threads_and_files_of_the_open_ones(setting
     threads, files, stored = threading.active_count(), open_files(), server_mb() if in_server else 0.0
     creating = opening = 0.0
     with caliber.Tenants(settings, max_open=places, create=True) as tenants:
-        first, most = 0.0, 0
+        first, most, described = 0.0, 0, 0
         begin = time.perf_counter()
         for number, name in enumerate(names(count)):
             with tenants.open(name, create=True) as memory:
                 memory.start_trajectory(f"of {name}", initiator=USER)
             if number == 2 * places:
                 gc.collect()
-                first = resident_mb()
+                first, described = resident_mb(), len(connection._bindings)
             assert tenants.stats().open <= places
             if in_server and number % 25 == 0:
                 most = max(most, connections())
         creating = time.perf_counter() - begin
         gc.collect()
         grown = resident_mb() - first
+        assert len(connection._bindings) == described, "the types of a statement are kept once for all schemas"
         assert grown < 64 + 0.01 * count, "what is closed is not kept"
         assert open_files() - files < 8 * (places + CLOSING_MOST) + 32
         assert most <= 2 * (places + CLOSING_MOST) + 2, "one a tenant and now and then a second; those of the directory"
@@ -526,6 +528,7 @@ def test_opening_a_tenant_does_not_wait_for_the_end_of_another() -> None:
     assert handles.open == set()
 
 
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no signals to threads here")
 def test_a_tenant_whose_opener_was_interrupted_keeps_no_place() -> None:
     handles, opens, go = Handles(), threading.Event(), threading.Event()
 
@@ -535,7 +538,8 @@ def test_a_tenant_whose_opener_was_interrupted_keeps_no_place() -> None:
         return handles.opening(name)
 
     pool = HandlePool(1, opening=opening, closing=handles.closing, usable=lambda _: True)
-    interrupts = threading.Thread(target=lambda: opens.wait(60) and _thread.interrupt_main())
+    main = threading.get_ident()
+    interrupts = threading.Thread(target=lambda: opens.wait(60) and signal.pthread_kill(main, signal.SIGINT))
     interrupts.start()
     with pytest.raises(KeyboardInterrupt):
         pool.take("a", 1, 60)

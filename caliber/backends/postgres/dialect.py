@@ -72,7 +72,7 @@ def placed(plan: Plan, schema: str) -> Plan:
     return Plan(plan.name, plan.sql.replace(TEMPLATE, schema), plan.binds, plan.results, plan.is_kept)
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=16)
 def dialect_of(schema: str, vector_schema: str) -> PostgresDialect:
     """Return the dialect of a tenant; always the same object, so that compiled statements can be cached by it."""
     return PostgresDialect(schema, vector_schema)

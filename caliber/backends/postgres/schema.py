@@ -39,7 +39,7 @@ OLDEST_VECTOR: Final = (0, 5)
 _FIELDS: Final = tuple(field.name for field in dataclasses.fields(RelationPlans))
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=16)
 def compile_plans(dialect: PostgresDialect) -> dict[str, RelationPlans]:
     """Return the regular statements of every relation, for one schema. They are compiled once: tenants are many."""
     return {

@@ -258,7 +258,7 @@ def _names(dialect: PostgresDialect) -> dict[str, str]:
     return names
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=16)
 def irregular(dialect: PostgresDialect) -> dict[str, Plan]:
     """Return the irregular statements of every backend, for one schema."""
     return {name: placed(plan, dialect.schema) for name, plan in _irregular(dialect.vector_schema).items()}
@@ -277,7 +277,7 @@ def _irregular(vector_schema: str) -> dict[str, Plan]:
     return out
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=16)
 def own(dialect: PostgresDialect) -> dict[str, Plan]:
     """Return the statements that only this backend has, for one schema."""
     names = _names(dialect)

@@ -228,7 +228,8 @@ class PgConnection:
             return self.shared.bindings[plan.name]
         # Statements of two tenants differ in nothing but the schema's name, and take and give the same types: but for
         # those of memories that they declare, of one name and with fields of one name, each with its own types.
-        common = (self.shared.vector_oid, plan.sql.replace(self.shared.qualifier, ""))
+        qualifier = self.shared.qualifier
+        common = (self.shared.vector_oid, plan.sql.replace(qualifier, "").replace(f"'{qualifier[1:-2]}/", "'/"))
         shared = plan.name.partition(".")[0] in BY_NAME or not plan.name.startswith(TABLE_PREFIX)
         if shared and common in _bindings:
             self.shared.bindings[plan.name] = _bindings[common]

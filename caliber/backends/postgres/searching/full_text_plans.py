@@ -126,7 +126,7 @@ def lock_of(dialect: PostgresDialect) -> str:
     return f"LOCK TABLE {dialect.table(STATE)} IN ACCESS EXCLUSIVE MODE"
 
 
-@functools.lru_cache(maxsize=1_024)
+@functools.lru_cache(maxsize=256)
 def kind_plans(relation: Relation, dialect: PostgresDialect) -> KindPlans:
     """Return the statements that keep the entries of one relation."""
     kind, table = relation.name, text_table(relation)
@@ -176,7 +176,7 @@ def kind_plans(relation: Relation, dialect: PostgresDialect) -> KindPlans:
     )
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=16)
 def full_text_plans(dialect: PostgresDialect, texts: tuple[Relation, ...]) -> FullTextPlans:
     """Return the statements that keep full text, for one schema of which these relations are indexed."""
     state = dialect.table(STATE)

@@ -225,7 +225,7 @@ def _across(texts: tuple[Relation, ...], dialect: PostgresDialect) -> dict[str, 
     }
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=16)
 def full_text_statements(dialect: PostgresDialect, texts: tuple[Relation, ...]) -> dict[str, Plan]:
     """Return the statements that search, for one schema of which these relations are indexed."""
     sql = {name: text for relation in texts for name, text in _of(relation, dialect).items()} | _across(texts, dialect)

@@ -89,7 +89,7 @@ def drop_index(name: str, dialect: PostgresDialect) -> str:
     return f"DROP INDEX CONCURRENTLY IF EXISTS {dialect.table(name)}"
 
 
-@functools.lru_cache(maxsize=1_024)
+@functools.lru_cache(maxsize=256)
 def nearest_plan(relation: Relation, space: Space, dialect: PostgresDialect) -> Plan:
     """Return the plan that finds near vectors of one kind of record in a space."""
     kind, key = relation.name, relation.key[0]
@@ -153,7 +153,7 @@ def _settings(method: str, iterative: bool) -> Plan:
     return Plan(f"nearest.begin_{method}", f"SELECT {', '.join(parts)}", ("first", "most"), ("set",) * len(parts))
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=16)
 def vector_plans(dialect: PostgresDialect, iterative: bool, texts: tuple[Relation, ...]) -> VectorPlans:
     """Return the statements of one schema that name no space; ``iterative`` as pgvector can it from 0.8 on."""
     embedding = dialect.table("embedding")
