@@ -63,7 +63,7 @@ TOO_MANY: Final = "more facts than one call may teach"
 
 
 def _reader() -> Reader:
-    # Its patterns take 50 ms to compile, which a process that learns nothing does without.
+    # Its patterns take over 100 ms to compile, which a process that learns nothing does without.
     from caliber.learning.rules.reading import Reader
 
     return Reader()

@@ -140,6 +140,10 @@ def test_statements_are_read(text: str, facts: list[str]) -> None:
         "I met my sister Monday",
         "and I just LOVE paying 14 euro for a burger",
         "I'm 3",
+        "I'm at work, make it quick",
+        "I can't have kids",
+        "I had a dog called Rex",
+        "Dear Sir, I am a teacher in Leeds",
     ],
 )
 def test_junk_is_not_read(text: str) -> None:

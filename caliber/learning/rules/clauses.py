@@ -33,7 +33,8 @@ _FICTION = re.compile(
     r"(?:short |bedtime )?stor(?:y|ies)|novel|poem|haiku|limerick|fictional|character|protagonist|dialogue|monologue|"
     r"(?:fix|check|correct) (?:the |my |this )?(?:grammar|spelling|text|sentence|paragraph|essay)|"
     r"(?:draft|write|compose) (?:me )?(?:a|an|the|some)|example (?:sentence|text)|in (?:the|a|this|that|my) (?:movie|"
-    r"film|book|game|dream|song|show|series|play)|dreamt|dreamed|acting as|act as)\b",
+    r"film|book|game|dream|song|show|series|play)|dreamt|dreamed|acting as|act as|"
+    r"dear (?:sir|madam|hiring manager)|to whom it may concern)\b",
     _I,
 )
 _JOKE = re.compile(

@@ -254,7 +254,7 @@ PERSON: Final = (
     rule("birthday", r"i was born (?:on|in) V$", "was born on {v}", words.is_date, single=True),
     rule(
         "other/uses",
-        rf"(?:i|we) {ADVERBS}(?:mostly |mainly )?(?:use|write|code in) V(?: at work)?$",
+        rf"i {ADVERBS}(?:mostly |mainly )?(?:use|write|code in) V(?: at work)?$",
         "uses {v}",
         words.is_tool,
     ),

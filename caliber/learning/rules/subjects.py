@@ -77,7 +77,7 @@ _ROLES: Final = {
     "kids": "child", "children": "child", "sons": "son", "daughters": "daughter", "brothers": "brother",
     "girls": "daughter", "sisters": "sister", "boys": "son", "cats": "cat", "dogs": "dog",
 }  # fmt: skip
-_OWNS = re.compile(r"^(?:i|we)(?:'ve| have)? (?:\w+ )?(?:have|had|own|got|adopted|bought|rescued)\b", _I)
+_OWNS = re.compile(r"^(?:i|we)(?:'ve| have)? (?:\w+ )?(?:have|own|got|adopted|bought|rescued)\b", _I)
 _CALLED = re.compile(
     r"^(?:(?:his|her|its) name(?:'s| is)|(?P<word>he|she)(?:'s| is) (?:called|named))(?: now)? "
     r"(?P<name>(?-i:[^\W\d_a-z])[\w'-]+)$",

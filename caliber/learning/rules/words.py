@@ -107,6 +107,7 @@ _DATE = re.compile(
     _I,
 )
 _DAY = re.compile(rf"\b(?:\d{{1,2}}(?:st|nd|rd|th)?(?: of)? {_MONTH}|{_MONTH} \d{{1,2}}(?:st|nd|rd|th)?)(?!\w)", _I)
+_NO_FOOD = re.compile(r"^(?:another|any|and|kids|children|babies|pets|cats|dogs|guests|visitors|fun|nice|both)\b", _I)
 _NO_EVENT = re.compile(
     r"\b(?:trial|newsletters?|account|services?|beta|waitlist|waiting list|subscription|premium|free|worst|fun|"
     r"updates?|"
@@ -225,7 +226,7 @@ def is_preferred(value: str) -> bool:
 
 def is_food(value: str) -> bool:
     """Return whether a value may be food or drink."""
-    return is_liked(value) and len(value.split()) <= 6
+    return is_liked(value) and len(value.split()) <= 6 and _NO_FOOD.match(value) is None
 
 
 def is_thing(value: str) -> bool:
@@ -305,7 +306,8 @@ def is_employer(value: str) -> bool:
     if not is_value(plain) or len(plain.split()) > 7:
         return False
     if re.match(
-        r"^(?:home|night|nights|free|fun|starbucks|ikea|heathrow|.* (?:airport|station|hotel|cafe|café|place|gate|"
+        r"^(?:home|work|school|uni|university|college|lunch|dinner|night|nights|free|fun|starbucks|ikea|heathrow|"
+        r".* (?:airport|station|hotel|cafe|café|place|gate|"
         r"terminal)$|"
         r"a distance|the (?:moment|weekend|office|same|top|bottom)|\d+\w*|least|once|my|it|"
         r"first|present|all|times|minimum|both)\b",
