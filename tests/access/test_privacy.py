@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from support.databases import Backend
-from support.evidence import scale, seed
+from support.evidence import record, scale, seed
 from support.privacy import KNOBS, USERS, Leak, check, opener, steps
 
 import caliber
@@ -28,9 +29,26 @@ from caliber.trajectory import facet
 @pytest.mark.databases("all")
 @pytest.mark.parametrize("mode", ["resident", "backend"])
 def test_reads_are_those_of_a_store_without_what_is_hidden(backend: Backend, another: Any, mode: str) -> None:
-    rng = random.Random(seed())
-    asked = check(opener(backend, another, mode), scale(150, 50_000), rng, steps(rng))
+    # issue 16, Done when: 200,000 reads on each database; one of the database itself takes as long as ten of memory
+    rng, begun = random.Random(seed()), time.monotonic()
+    plan = steps(rng)
+    full = {"resident": 180_000, "backend": 20_000}[mode] // (20 if backend.name == "sqlite-memory" else 1)
+    reads = scale(150, full)
+    asked = check(opener(backend, another, mode), reads, rng, plan)
     assert len(asked) == 16, "every sort of read was asked"
+    if backend.name != "sqlite-memory":
+        record(
+            f"hidden-reads-{backend.name}-{mode}",
+            f"Reads of principals and of stores without what is hidden from them: {backend.name}, {mode}",
+            {
+                "seed": seed(),
+                "reads that equal those of a store without what is hidden": sum(asked.values()),
+                **{f"of these, {name}": count for name, count in sorted(asked.items())},
+                "users": len(USERS),
+                "writes between them": len(plan),
+                "seconds": int(time.monotonic() - begun),
+            },
+        )
 
 
 def without_ids(stated: Callable[..., str]) -> Callable[..., str]:

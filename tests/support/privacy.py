@@ -28,6 +28,8 @@ from support.memories import FACT
 from support.weeks import SetClock
 
 USERS = [Principal.user(f"user {at}") for at in range(scale(4, 20))]
+SERVED = USERS[:6]
+"""The users for whom agents and the application read: each pair of eyes needs a store of its own to compare with."""
 AGENTS = [Principal.agent("planner", AgentRole.ORCHESTRATOR), Principal.agent("worker", AgentRole.EXECUTOR)]
 GUEST = Principal.agent("guest")
 PRINCIPALS = [*USERS, *AGENTS, GUEST]
@@ -278,6 +280,14 @@ def hits(result: Any) -> Any:
 
 
 def question(rng: random.Random, plan: list[Step]) -> Question:
+    """Return a random read whose answer can be compared."""
+    while True:
+        one = _question(rng, plan)
+        if len(one.viewers) == 1 or not one.viewers.isdisjoint(SERVED):
+            return one
+
+
+def _question(rng: random.Random, plan: list[Step]) -> Question:
     by = rng.choice([*PRINCIPALS, APPLICATION])
     alone = frozenset((by,))
     words = " ".join(rng.choice(WORDS) for _ in range(rng.randint(1, 3)))
@@ -323,7 +333,7 @@ def question(rng: random.Random, plan: list[Step]) -> Question:
     together = alone | users if len(users) == 1 and (works or serves) else alone
     eyes = next(iter(users)).id if serves and len(users) == 1 else None
     typo = words[:3] + words[4:] if len(words) > 5 else words
-    user = by if by in USERS else rng.choice(USERS)
+    user = by if by in USERS else rng.choice(SERVED)
     pair = alone | {user}
     in_task = together if serves else alone
     asks: list[tuple[str, Callable[[World], str], frozenset[Principal]]] = [
@@ -344,8 +354,12 @@ def question(rng: random.Random, plan: list[Step]) -> Question:
         ("records of a task", lambda world: told(lambda: records(world)), in_task),
         ("explained without its user", lambda world: told(lambda: unnamed(world)), together),
     ]
-    what, ask, viewers = rng.choice(asks)
+    # A window takes as long as ten other reads.
+    what, ask, viewers = rng.choices(asks, [1 if each[0] in _WINDOWS else 4 for each in asks])[0]
     return Question(by, ask, viewers, what)
+
+
+_WINDOWS = {"window", "excluded", "explained without its user"}
 
 
 def events(found: Any) -> Any:
